@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-pictures test test-fast test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-ingest bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
 
 setup: $(READY)
 
@@ -147,6 +147,11 @@ else
 	$(BIN)/python benchmarks/dashboard.py $(if $(OPS),--ops $(OPS) --store build/dashboard-$(OPS).db,--store build/dashboard.db)
 endif
 
+# How many samples a second the store and the service take, from 10^5 to 10^8 stored ones, on SQLite and PostgreSQL:
+# docs/ingest-tables.md. Half an hour and 10 GB of disk. SAMPLES=10000000 ends at smaller stores and leaves the page as it is.
+bench-ingest: $(READY)
+	PYTHONPATH=. $(BIN)/python benchmarks/ingest.py $(if $(SAMPLES)$(DATABASES),$(if $(SAMPLES),--samples $(SAMPLES)) $(if $(DATABASES),--databases $(DATABASES)),--write)
+
 # How optimised steps begin: cumulative time against eager from the first call on, of ten networks: docs/warmup-tables.md
 # and its picture. SECONDS of calls each, NETWORKS="U-Net;LSTM", STATES=cold,store,bundle, ONLY=networks, small (functions
 # of microseconds) or shapes. LONG=1 first measures how fast they become when settling may take ten minutes:
@@ -160,7 +165,7 @@ bench-two-models: $(READY)
 	$(BIN)/python benchmarks/two_models.py --write
 
 # torch.compile(backend="threadcast") beside eager PyTorch, Inductor and optimised calls: docs/compiled-tables.md. NETWORKS="U-Net;LSTM",
-# REUSE=1 measures only what has no record in build/compiled yet. About 18 minutes on 2 idle cores.
+# REUSE=1 measures only what has no record in build/compiled yet. About 30 minutes on 2 idle cores.
 bench-compile: $(READY)
 	$(BIN)/python benchmarks/compiled.py --write $(if $(NETWORKS),--networks "$(NETWORKS)") $(if $(REUSE),--reuse)
 

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import exp, log
 from statistics import fmean, median, quantiles
 from typing import Any, Self
@@ -32,9 +32,9 @@ from threadcast.runtime.engines.native.library import native_library
 FOLDER = ROOT / "build" / "compiled"
 PAGE = ROOT / "docs" / "compiled-tables.md"
 WAYS = ("eager", "inductor", "backend", "optimize")
-SETTLE_S = {"eager": 0.5, "inductor": 0.5, "backend": 25.0, "optimize": 25.0}
-"""Most seconds of calls before the turns begin; a way that is no longer learning stops earlier. Inductor's first call
-compiles, and is not among them."""
+SETTLE_S = {"eager": 0.5, "inductor": 0.5, "backend": 60.0, "optimize": 60.0}
+"""Most seconds of calls before the turns begin; a way that is no longer learning stops earlier. What still looks for
+backends then does so beside the turns, on a core of its own. Inductor's first call compiles, and is not among them."""
 TURNS, TURN_S = 7, 0.5
 ASKED = {True: 1.05, False: 1.15}
 """How many times as long as an optimised call the backend's may take: in inference, and in training."""
@@ -48,7 +48,8 @@ the distance between the quartiles of the turns' medians in percent. Each way ra
 except in its turns, with nothing stored before. *Inductor* is `torch.compile(model)`, *backend* is
 `torch.compile(model, backend="threadcast")`, in inference with `options={{"freeze": True}}`, which allows copies of the
 weights as *optimize* always does; *optimize* is `threadcast.optimize` or `threadcast.optimize_training`; the
-last two learned for up to {settle_s:.0f} s of calls (setting `engine.tuning_share` 1). *runs*: what runs the backend's
+last two learned for up to {settle_s:.0f} s of calls (setting `engine.tuning_share` 1); *(learning)* stands where they
+had not ended by then, and went on beside the calls. *runs*: what runs the backend's
 graphs. *others*: the part of all cores' time that other processes used meanwhile. Asked: the backend takes at
 most 1.05 (inference) or 1.15 (training) times as long as *optimize*, and never longer than eager PyTorch.
 
@@ -76,6 +77,8 @@ class Record:
     failed: Mapping[str, str]
     """Why a way has no turns."""
     others: float
+    learning: list[str] = field(default_factory=list)
+    """The ways that were still learning in the turns."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -113,6 +116,7 @@ def measured(case: Case, limit_s: float, run: RunFacts) -> Record:
     turns: dict[str, list[float]] = {}
     failed: dict[str, str] = {}
     runs: list[str] = []
+    learning: dict[str, bool] = {}
     with ExitStack() as ends:
         sides: dict[str, Side] = {}
         for way in WAYS:
@@ -130,10 +134,11 @@ def measured(case: Case, limit_s: float, run: RunFacts) -> Record:
             for way, side in sides.items():
                 answer = side.turn(TURN_S, untimed=2)
                 turns.setdefault(way, []).append(round(median(answer["seconds"]), 7))
+                learning[way] = answer["learning"]
                 if way == "backend":
                     runs = [report["runs"] for report in answer["reports"]]
         share = round(others.share(), 3)
-    return Record(case.title, run, turns, runs, failed, share)
+    return Record(case.title, run, turns, runs, failed, share, [way for way, still in learning.items() if still])
 
 
 def _settle(side: Side, seconds: float) -> None:
@@ -149,7 +154,8 @@ def row(record: Record, mark: str) -> str:
     cells = [record.title + mark]
     for way in WAYS:
         turns = record.turns_s.get(way)
-        cells.append("-" if not turns else f"{median(turns) * 1e3:.3g} ± {_spread(turns):.0%}")
+        still = " (learning)" if way in record.learning else ""
+        cells.append("-" if not turns else f"{median(turns) * 1e3:.3g} ± {_spread(turns):.0%}{still}")
     for one, other in (("eager", "backend"), ("inductor", "backend"), ("backend", "optimize")):
         ratio = record.ratio(one, other)
         cells.append("-" if ratio is None else f"{ratio:.2f}")
@@ -197,7 +203,7 @@ def page(records: list[Record]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", default="", help="only titles that contain one of these, separated by semicolons")
-    parser.add_argument("--limit", type=float, default=80.0, help="most seconds until a way has settled")
+    parser.add_argument("--limit", type=float, default=120.0, help="most seconds until a way has settled")
     parser.add_argument("--reuse", action="store_true", help="measure only what has no record yet")
     parser.add_argument("--write", action="store_true", help="write the page of all records")
     chosen = parser.parse_args()

@@ -22,24 +22,24 @@ from compiled_cases import case_of
 from warmup_networks import Case
 from warmup_process import Told, described, eager, optimised
 
-from threadcast.runtime.compile_backend import compiled_graphs
+from threadcast.runtime.compile_backend import compiled_calls_learn, compiled_graphs
 
 
-def way(case: Case, who: str) -> tuple[Callable[[], object], Callable[[], list[Any]]]:
-    """A call or training step in this way, and what returns its reports."""
+def way(case: Case, who: str) -> tuple[Callable[[], object], Callable[[], list[Any]], Callable[[], bool]]:
+    """A call or training step in this way, what returns its reports, and whether anything is still being learned."""
     work = case.load()
     if who == "optimize":
         step = optimised(work, case.inference)
         arguments = work.inputs if case.inference else (*work.inputs, work.target)
-        return partial(step, *arguments), lambda: step.reports
+        return partial(step, *arguments), lambda: step.reports, lambda: bool(step._optimized.learning)
     if who == "eager":
-        return eager(work, case.inference), list
+        return eager(work, case.inference), list, lambda: False
     compiled: Any = torch.compile(work.model, backend="inductor")
     if who == "backend":
         options = {"freeze": True} if case.inference else None
         compiled = torch.compile(work.model, backend="threadcast", options=options)
     call = eager(replace(work, model=compiled), case.inference)
-    return call, _reports if who == "backend" else list
+    return (call, _reports, compiled_calls_learn) if who == "backend" else (call, list, lambda: False)
 
 
 def _reports() -> list[Any]:
@@ -52,7 +52,7 @@ def main() -> None:
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -5)
     title, who = sys.argv[1:]
-    call, reports = way(case_of(title), who)
+    call, reports, learns = way(case_of(title), who)
     print(json.dumps({"pid": os.getpid()}), file=answers, flush=True)
     told = Told(call, reports)
     with warnings.catch_warnings(record=True) as caught:
@@ -63,7 +63,7 @@ def main() -> None:
                 call()
             answer = told.block(seconds, calls)
             answer |= {"reports": described(reports()), "warnings": sorted({str(one.message) for one in caught})}
-            answer["learning"] = any(report.measuring for report in reports())
+            answer["learning"] = learns()
             print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from judge_cases import BUILD
 from judge_process import serve
 from run_facts import RunFacts
-from warmup_others import OtherWork
+from warmup_others import OtherWork, processes_of
 
 INDUCTOR_CACHE = BUILD / "judge" / "inductor"
 """One for all models: compiling PyTorch's headers anew for each would take 10 s."""
@@ -99,8 +99,9 @@ class Process:
 
     def _signal(self, number: int) -> None:
         assert self._process.pid is not None
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+        for process in processes_of(self._process.pid):  # what searches for backends is in process groups of its own
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
 
 
 def measured(judge: str, name: str, mode: str, *, setting: Setting) -> dict[str, Any] | None:

@@ -9,9 +9,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -36,9 +38,40 @@ def binaries() -> tuple[Path | None, str]:
     return None, "PostgreSQL is not installed, and apt-get install postgresql failed"
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server in a directory of its own, which can be ended and started again; `url` is of its first database."""
+
+    place: str
+    directory: Path
+    identity: dict[str, Any]
+    durable: bool
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{USER}@/postgres?host={self.place}"
+
+    def start(self) -> None:
+        """Start it; it takes connections when this returns."""
+        options = f"-c listen_addresses='' -c unix_socket_directories={self.place}"
+        options += "" if self.durable else " -c fsync=off"
+        self._control("-w", "-l", f"{self.place}/log", "-o", options, "start")
+
+    def end(self) -> None:
+        """End it as a crash would, with all its connections."""
+        self._control("-w", "-m", "immediate", "stop")
+
+    def _control(self, *arguments: str) -> None:
+        command = [self.directory / "pg_ctl", "-D", f"{self.place}/data", *arguments]
+        subprocess.run(command, cwd=self.place, check=True, stdout=subprocess.DEVNULL, **self.identity)
+
+
 @contextmanager
-def running() -> Iterator[str]:
-    """A server; yields the URL of its first database. Skips, with the reason, where there is none to run."""
+def server(*, durable: bool = False) -> Iterator[Server]:
+    """A server that runs. Skips, with the reason, where there is none to run.
+
+    Only if it is `durable` does what it stores survive the end of the machine.
+    """
     directory, why = binaries()
     if directory is None:
         pytest.skip(why)
@@ -47,16 +80,21 @@ def running() -> Iterator[str]:
     identity = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []} if as_root else {}
     with tempfile.TemporaryDirectory(prefix="tc-pg-") as place:  # short: socket paths end at 107 characters
         os.chown(place, owner.pw_uid, owner.pw_gid)
-        data = f"{place}/data"
-        common = {"cwd": place, "check": True, "capture_output": True, "text": True, **identity}
-        subprocess.run([directory / "initdb", "-D", data, "-A", "trust", "-U", USER, "-E", "UTF8", "-N"], **common)
-        options = f"-c listen_addresses='' -c unix_socket_directories={place} -c fsync=off"
-        start = [directory / "pg_ctl", "-D", data, "-w", "-l", f"{place}/log", "-o", options, "start"]
-        subprocess.run(start, **{**common, "capture_output": False, "stdout": subprocess.DEVNULL})
+        make = [directory / "initdb", "-D", f"{place}/data", "-A", "trust", "-U", USER, "-E", "UTF8", "-N"]
+        subprocess.run(make, cwd=place, check=True, capture_output=True, text=True, **identity)
+        made = Server(place, directory, identity, durable)
+        made.start()
         try:
-            yield f"postgresql://{USER}@/postgres?host={place}"
+            yield made
         finally:
-            subprocess.run([directory / "pg_ctl", "-D", data, "-w", "-m", "immediate", "stop"], **common)
+            made.end()
+
+
+@contextmanager
+def running() -> Iterator[str]:
+    """A server; yields the URL of its first database."""
+    with server() as made:
+        yield made.url
 
 
 def fresh_database(server: str) -> str:

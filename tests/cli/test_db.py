@@ -136,3 +136,26 @@ def test_a_foreign_file_as_store_is_refused(folder: Path) -> None:
     result = db("info", "--store", "table.csv")
     assert (result.exit_code, "not a SQLite database" in result.stderr) == (1, True)
     assert (folder / "table.csv").read_text() == TABLE
+
+
+def test_pruning_keeps_the_newest_samples_and_says_how_many_went(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = "".join(f"box,gemm,1,{i},{(100 + i) / 100}\n" for i in range(40))
+    (folder / "many.csv").write_text("machine,op,threads,repeat,seconds\n" + rows)
+    document("import", "many.csv")
+    refused = db("prune")
+    assert (refused.exit_code, "--keep-samples" in refused.output) == (2, True)
+    assert document("prune", "--keep-samples", "10", "--dry-run")["samples"] == 30
+    assert document("info")["samples"] == 40
+    monkeypatch.setenv("THREADCAST_STORE_KEEP_SAMPLES", "10")
+    assert document("prune") == {"store": "sqlite:///store.db", "dry_run": False, "measurements": 0, "samples": 30}
+    assert "0 samples deleted" in db("prune", "--keep-days", "30").output
+    with Store.open("store.db") as store:
+        (left,) = store.measurements()
+        assert [s.seconds for s in left.samples[-5:]] == [1.35, 1.36, 1.37, 1.38, 1.39]
+        assert store.check() == []
+
+
+def test_a_limit_that_leaves_too_little_is_refused() -> None:
+    document("import", "table.csv")
+    result = db("prune", "--keep-samples", "3")
+    assert (result.exit_code, "at least 8" in result.output) == (2, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import replace
@@ -130,16 +131,48 @@ def test_ops_come_in_pages_in_the_order_asked_for(client: FlaskClient, settings:
     machine = Machine.uniform("other", 2)
     with Store.open(settings.store) as store:
         store.add([Measurement(op, machine, Case(1), (Sample(1e-3 * (i + 1)),)) for i, op in enumerate(many)])
-    seen: list[str] = []
-    for number in (1, 2, 3):
-        _, text = page(client, f"/ops?machine={machine.fingerprint}&order=up&page={number}")
-        seen += re.findall(r'<a href="/ops/(relu-[0-9a-f]+)', text)
-    assert seen == [op.key for op in many]
-    assert "There is no page 9" in page(client, f"/ops?machine={machine.fingerprint}&page=9")[1]
+    pages: list[list[str]] = []
+    link = f"/ops?machine={machine.fingerprint}&order=up"
+
+    def follow(name: str) -> str:
+        _, text = page(client, link)
+        found = re.search(rf'id="page-{name}"[^>]*? href="([^"]+)"', text)
+        return html.unescape(found[1]) if found else ""
+
+    def keys() -> list[str]:
+        return re.findall(r'<a href="/ops/(relu-[0-9a-f]+)', page(client, link)[1])
+
+    while link:
+        pages.append(keys())
+        shown, link = link, follow("next")
+    assert [key for found in pages for key in found] == [op.key for op in many]
+    link = shown
+    assert "101–120 of 120 ops" in page(client, link)[1]
+    for number in (1, 0):
+        link = follow("back")
+        assert (keys(), f"page {number + 1} of 3" in page(client, link)[1]) == (pages[number], True)
+    link = follow("last")
+    assert (keys(), "page 3 of 3" in page(client, link)[1]) == (pages[2], True)
+    link = follow("first")
+    assert keys() == pages[0]
+    assert "There is nothing further" in page(client, f"{link}&after={many[-1].key}")[1]
 
 
 @pytest.mark.parametrize(
-    "query", ["page=0", "page=x", "page=99999999999", "sort=drop", "order=x", "q=%25%27--", "kind=no"]
+    "query",
+    [
+        "page=0",
+        "page=x",
+        "page=99999999999",
+        "after=no",
+        "before=no",
+        "last=no",
+        "before=x&after=y&last=1&page=7",
+        "sort=drop",
+        "order=x",
+        "q=%25%27--",
+        "kind=no",
+    ],
 )
 def test_addresses_that_make_no_sense_still_give_a_page(client: FlaskClient, query: str) -> None:
     page(client, f"/ops?{query}")

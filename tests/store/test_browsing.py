@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from threadcast.core import (
     Trace,
 )
 from threadcast.store import Store
-from threadcast.store.browsing import SORTS, OpFilter
+from threadcast.store.browsing import SORTS, OpFilter, OpLine, Position
 from threadcast.store.summaries import subject
 
 Measure = Callable[..., Measurement]
@@ -71,10 +72,19 @@ def test_pages_put_together_are_all_ops_in_order(
     store: Store, measure: Measure, machine: Machine, sort: str, descending: bool
 ) -> None:
     store.add([measure(i, kind="relu" if i % 3 else "mm") for i in range(1, 24)])
-    pages = [
-        store.browse.ops(OpFilter(machine.fingerprint), sort=sort, descending=descending, offset=offset, limit=5)
-        for offset in range(0, 25, 5)
-    ]
+    which = OpFilter(machine.fingerprint)
+
+    def page(at: Position | None = None) -> tuple[list[OpLine], int]:
+        return store.browse.ops(which, sort=sort, descending=descending, at=at, limit=5)
+
+    pages = [page()]
+    while pages[-1][0]:
+        pages.append(page(Position(pages[-1][0][-1].key)))
+    assert [len(found) for found, _ in pages] == [5, 5, 5, 5, 3, 0]
+    for earlier, later in pairwise(pages[:-1]):
+        assert page(Position(later[0][0].key, before=True)) == earlier
+    assert page(Position(before=True))[0] == [*pages[3][0][3:], *pages[4][0]]
+    assert page(Position("unknown")) == page(Position("unknown", before=True)) == pages[0]
     lines = [line for page, _ in pages for line in page]
     values = [getattr(line, sort) for line in lines]
     assert {total for _, total in pages} == {23}

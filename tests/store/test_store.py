@@ -4,15 +4,18 @@ import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event
 
 from tests.store.strategies import measurements
 from threadcast.core import Case, Edge, Machine, Measurement, Op, OpGraph, Sample
 from threadcast.core.errors import InvalidInput, NotFound, StoreError
 from threadcast.store import Store
+from threadcast.store.paging import MeasurementFilter
 from threadcast.store.store import Counts
 
 Measure = Callable[..., Measurement]
@@ -69,6 +72,76 @@ def test_measurements_are_narrowed_by_machine_key_kind_and_network(store_url: Pa
         assert store.machines() == [here[0].machine, other]
         assert store.ops(kinds=["relu"]) == store.ops(network="tiny", kinds=["relu"]) == [relu.op]
         assert store.ops() == [here[0].op, here[1].op, there[1].op, relu.op]
+
+
+@pytest.mark.parametrize("few", [0, 20_000])
+def test_pages_go_on_where_the_one_before_ended_also_when_more_is_stored_meanwhile(
+    store_url: Path | str, measure: Measure, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr("threadcast.store.paging.FEW", few)
+    other = Machine.uniform("other", 4)
+    here = [measure(1 + i % 3, kind="relu" if i % 2 else "mm") for i in range(12)]
+    there = [measure(1 + i % 3, on=other) for i in range(7)]
+    mixed = [m for pair in zip(here, there, strict=False) for m in pair] + here[7:]
+    with Store.open(store_url) as store:
+        store.add(mixed)
+        store.add_graph("net", OpGraph(("a", "b"), (measure(1).op, measure(2).op)))
+        key, relu, net = measure(1).op.key, ["relu"], {measure(i).op.key for i in (1, 2)}
+        for which, expected in (
+            (MeasurementFilter(), mixed),
+            (MeasurementFilter(machine=other.fingerprint), there),
+            (MeasurementFilter(op=key), [m for m in mixed if m.op.key == key]),
+            (MeasurementFilter(other.fingerprint, key), [m for m in there if m.op.key == key]),
+            (MeasurementFilter(kind="relu"), [m for m in mixed if m.op.kind in relu]),
+            (MeasurementFilter(network="net"), [m for m in mixed if m.op.key in net]),
+            (MeasurementFilter(other.fingerprint, kind="mm", network="net"), [m for m in there if m.op.key in net]),
+            (MeasurementFilter(kind="conv"), []),
+            (MeasurementFilter("unknown"), []),
+            (MeasurementFilter(op="unknown"), []),
+        ):
+            after, found = 0, []
+            while after is not None:
+                total, page, after = store.page(which, after=after, limit=3)
+                assert total == len(expected)
+                assert len(page) == 3 or after is None
+                found += page
+            assert found == expected
+        after = store.page(MeasurementFilter(), limit=18)[2]
+        assert after is not None
+        store.add([measure(9)])
+        assert store.page(MeasurementFilter(), after=after, limit=18) == (20, [*mixed[18:], measure(9)], None)
+
+
+@pytest.mark.parametrize("few", [0, 20_000])
+def test_pages_and_curves_read_no_more_than_an_index_gives_them(
+    store_path: Path, measure: Measure, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr("threadcast.store.paging.FEW", few)
+    plans: list[str] = []
+
+    def explain(connection: Any, _cursor: object, statement: str, parameters: Any, *_rest: object) -> None:
+        if "FROM measurements" in statement:
+            raw = connection.connection.driver_connection
+            plans.append("; ".join(row[3] for row in raw.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)))
+
+    with Store.open(store_path) as store:
+        store.add([measure(1 + i % 5) for i in range(40)])
+        event.listen(store._database._engine, "before_cursor_execute", explain)
+        machine, op = measure().machine.fingerprint, measure().op.key
+        for which, index in (
+            (MeasurementFilter(), "PRIMARY KEY"),
+            (MeasurementFilter(machine), "ix_measurements_machine"),
+            (MeasurementFilter(machine, op), "ix_measurements_op"),
+            (MeasurementFilter(op=op), "ix_measurements_op" if few else "PRIMARY KEY"),
+            (MeasurementFilter(kind="mm"), "ix_measurements_op" if few else "PRIMARY KEY"),
+        ):
+            store.page(which, after=3, limit=5)
+            assert index in plans[-1], which
+        store.measurements(machine=machine, keys=[op])
+        store.last_measurement()
+        store.browse.newest(measure().machine, limit=3)
+        assert len(plans) == 7
+        assert not [plan for plan in plans if "SCAN measurements" in plan]
 
 
 def test_more_keys_than_one_statement_takes_are_looked_up(store_url: Path | str, measure: Measure) -> None:

@@ -136,11 +136,8 @@ def test_a_store_that_the_disk_has_no_room_for_is_not_made(small_disk: Path, fre
     assert os.listdir(small_disk) == ["other"]
 
 
-def test_a_writer_waits_for_a_lock_and_then_says_who_holds_it(
-    store_path: Path, measure: Measure, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("threadcast.store.database._BUSY_TIMEOUT_S", 0.05)
-    with Store.open(store_path) as store, Store.open(store_path) as holder:
+def test_a_writer_waits_for_a_lock_and_then_says_who_holds_it(store_path: Path, measure: Measure) -> None:
+    with Store.open(store_path, wait_s=0.05) as store, Store.open(store_path) as holder:
 
         def work(_connection: object) -> None:
             assert store.measurements() == []  # readers are not held up

@@ -1,4 +1,4 @@
-"""`threadcast db`: what the store holds, import and export."""
+"""`threadcast db`: what the store holds, import, export and pruning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _with_known_suffix(context: click.Context, parameter: click.Parameter, path:
 
 @click.group()
 def command() -> None:
-    """Inspect, import and export measurements."""
+    """Inspect, import, export and prune measurements."""
 
 
 @command.command()
@@ -116,6 +116,36 @@ def export(
     samples = sum(len(m.samples) for m in measurements)
     document = {"file": str(file), "measurements": len(measurements), "samples": samples}
     output.result(document, f"{file}: {len(measurements):,} measurements, {samples:,} samples")
+
+
+@command.command()
+@setting("store.keep_samples", "--keep-samples")
+@setting("store.keep_days", "--keep-days")
+@click.option("--dry-run", is_flag=True, help="Delete nothing; say what would be deleted.")
+@setting("store", "--store")
+@common
+def prune(output: Output, settings: Settings, dry_run: bool) -> None:
+    """Delete samples that are too many or too old, so that the store stays small.
+
+    Of an op in a case on a machine the newest samples stay as they are, and of older ones quantiles. No op becomes
+    unknown: its newest measurement in each case stays. Run it by a timer, also while others use the store; it can be
+    ended at any time. The file of a SQLite store does not shrink: new measurements take the room.
+    """
+    from threadcast.store.retention import Retention
+
+    retention = Retention(settings["store.keep_samples"], settings["store.keep_days"])
+    if retention.is_everything:
+        raise click.UsageError(
+            "nothing says what to keep; give --keep-samples or --keep-days, or set store.keep_samples or "
+            "store.keep_days"
+        )
+    with _open(settings) as store:
+        found = store.prune(retention, dry_run=dry_run)
+        document = {
+            "store": store.name, "dry_run": dry_run, "measurements": found.measurements, "samples": found.samples,
+        }  # fmt: skip
+    done = "would be deleted" if dry_run else "deleted"
+    output.result(document, f"{found.samples:,} samples {done}, with them {found.measurements:,} measurements")
 
 
 @command.command()

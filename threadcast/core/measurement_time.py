@@ -16,6 +16,11 @@ def made_at(found: Measurement) -> datetime | None:
     return _time(found.conditions.get("time"))
 
 
+def read_time(text: object) -> datetime | None:
+    """The time in the text of a condition, in UTC where it names no zone; None where it is no time."""
+    return _time(text)
+
+
 def not_void(found: Sequence[Measurement]) -> Sequence[Measurement]:
     """The measurements, of one machine, that no other of them declares void; those without a time are kept."""
     replacing = [text for m in found if (text := m.conditions.get(REPLACES)) is not None]

@@ -30,6 +30,7 @@ from threadcast.runtime.graph_parts import PartsInTurn, parts_of, returns_intege
 from threadcast.threads.memory import keep_freed_memory
 
 _graphs: WeakSet[GraphCalls] = WeakSet()
+_calls: WeakSet[CompiledCall] = WeakSet()
 _numbers = count(1)
 _WEIGHT = "threadcast_weight"
 """Key in the metadata of inputs that are weights."""
@@ -38,6 +39,11 @@ _WEIGHT = "threadcast_weight"
 def compiled_graphs() -> list[GraphCalls]:
     """Return the graphs that `torch.compile` has given to this backend and still holds, in the order of compilation."""
     return sorted(_graphs, key=lambda graph: graph.number)
+
+
+def compiled_calls_learn() -> bool:
+    """Return whether anything is still being measured or tried for some graph that `torch.compile` has given."""
+    return any(call.measuring for call in set(_calls)) or any(graph.learning for graph in set(_graphs))
 
 
 def backend(
@@ -68,7 +74,11 @@ def backend(
             stacklevel=2,
         )
         return graph.forward
-    return CompiledCall(graph.forward, found, parts) if parts else found
+    if not parts:
+        return found
+    call = CompiledCall(graph.forward, found, parts)
+    _calls.add(call)
+    return call
 
 
 def _compiled(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from math import ceil
 from threading import RLock
 from typing import Any
 
@@ -18,6 +19,10 @@ _ELSEWHERE = 10
 """Calls in a row with other sizes, after which calls of these sizes are compared. A convention."""
 _HOPELESS = 0.8
 """Ratio of eager PyTorch's time to the graphs' under which what they still learn is not waited for. A convention."""
+_LOSS = 0.02
+"""Part of their time that calls may lose to graphs that are slower and still learn. A convention."""
+_TURN = 8
+"""Calls in a row for which such graphs run: the first one after eager PyTorch's starts their threads anew."""
 _AWAITED = 4
 """Calls whose backward pass may still come; of an older one without it, the forward pass alone counts."""
 
@@ -28,7 +33,8 @@ class CompiledCall:
     AOTAutograd and the graphs' own bookkeeping take time in each call, which only the comparison of whole calls shows:
     once all `parts` (the graphs for inference, or for forward and backward pass) have settled, calls run by turns
     in both ways, and the faster is kept. Where that is eager PyTorch, they are compared once more after the parts have
-    tried all there is, unless they are far behind. The backward pass counts, what the caller does between does not.
+    tried all there is, unless they are far behind; until then they run in so few calls that 2 % of the time is lost at
+    most. The backward pass counts, what the caller does between does not.
     May be called from several threads.
     """
 
@@ -42,8 +48,8 @@ class CompiledCall:
         self._sizes: tuple[int, ...] = ()
         """The integers among the arguments of the calls that are compared: calls of other sizes take other times."""
         self._elsewhere = 0
-        self._waits = False
-        """Whether the next comparison begins only once the graphs have nothing left to learn."""
+        self._patience: _Patience | None = None
+        """Which calls the graphs may learn in before the next comparison; None where none waits for them."""
         self._awaited: deque[_Sample] = deque()
         self._runs: Callable[..., Any] | None = None
         """What runs all further calls; None until that is known."""
@@ -53,8 +59,9 @@ class CompiledCall:
             return self._runs(*arguments)
         with self._lock:
             side = self._next_side(arguments)
+            graphs = side is not None or self._patience is None or self._patience.next_is_graphs()
         if side is None:
-            return self._graphs(*arguments)
+            return (self._graphs if graphs else self._eager)(*arguments)
         sample = _Sample(self, side, self._clock())
         result = (self._eager if side == "default" else self._graphs)(*arguments)
         sample.forward_s = self._clock() - sample.started_s
@@ -91,9 +98,9 @@ class CompiledCall:
         sizes = tuple([value for value in arguments if type(value) is int])
         if self._guard is None:
             reports = [report for part in self._parts for report in part.reports]
-            if not reports or any(report.measuring for report in reports) or (self._waits and self._learning):
+            if not reports or any(report.measuring for report in reports) or (self._patience and self._learning):
                 return None
-            self._guard, self._sizes = Guard(), sizes
+            self._guard, self._sizes, self._patience = Guard(), sizes, None
         if sizes != self._sizes:
             self._elsewhere += 1
             if self._elsewhere < _ELSEWHERE:
@@ -109,7 +116,7 @@ class CompiledCall:
         self._guard.observe(started_s=sample.started_s, seconds=sample.forward_s + backward_s)
         verdict = self._guard.verdict
         if verdict is not None and verdict.kept == "default" and verdict.gain > _HOPELESS and self._learning:
-            self._guard, self._waits = None, True  # fused operators or backends may yet be faster
+            self._guard, self._patience = None, _Patience(verdict.gain)  # fused operators or backends may be faster
         elif verdict is not None:
             self._runs = self._graphs if verdict.kept == "plan" else self._eager
             self._awaited.clear()
@@ -123,6 +130,24 @@ class CompiledCall:
             if sample in self._awaited:
                 self._awaited.remove(sample)
                 self._observe(sample, backward_s)
+
+
+class _Patience:
+    """Lets graphs that are slower by `gain` learn in some calls, and eager PyTorch run all others.
+
+    Calls lose `_LOSS` of their time at most. `gain` is the ratio of eager PyTorch's time to the graphs'.
+    """
+
+    def __init__(self, gain: float) -> None:
+        slower_by = max(1.0 / gain - 1.0, 0.0)
+        self._of = max(_TURN, ceil(_TURN * slower_by / _LOSS))
+        self._calls = 0
+
+    def next_is_graphs(self) -> bool:
+        """Whether the graphs run the next call; each question is for one call."""
+        turn = self._calls % self._of < _TURN
+        self._calls += 1
+        return turn
 
 
 class _Sample:

@@ -53,6 +53,11 @@ class Service(APIFlask):
         return func
 
 
+LEAST_WAIT_S = 1.0
+"""Shortest wait for others' transactions, in seconds, however short the deadline is: storing to a slow disk takes some
+tenths."""
+
+
 def create_app(settings: ServiceSettings) -> Service:
     """Return the application for the store and the models that `settings` name.
 
@@ -70,7 +75,7 @@ def create_app(settings: ServiceSettings) -> Service:
     )  # fmt: skip
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     measured = metrics.Metrics(multiprocess_dir=os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
-    store = Store.open(settings.store)
+    store = Store.open(settings.store, wait_s=max(LEAST_WAIT_S, settings.deadline_s))
     stored = StoredDocuments(store)
     app.extensions[EXTENSION] = Context(
         settings, store,

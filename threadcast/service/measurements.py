@@ -29,6 +29,7 @@ from threadcast.service.observed import observed_over_predicted
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
 from threadcast.service.schemas import MeasurementsQuery, MeasurementsRequest
+from threadcast.store.paging import MeasurementFilter
 from threadcast.store.receipts import Receipt
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
@@ -132,13 +133,11 @@ def show(asked: MeasurementsQuery) -> Response:
     """
     here = context()
     limit = min(asked.limit, here.settings.max_page)
-    total, page = here.store.page(
-        machine=asked.machine, op=asked.op, kind=asked.kind, network=asked.network, after=asked.after, limit=limit
-    )
-    following = asked.after + limit
+    which = MeasurementFilter(asked.machine, asked.op, asked.kind, asked.network)
+    total, page, following = here.store.page(which, after=asked.after, limit=limit)
     return reply({
         "total": total,
-        "next": following if following < total else None,
+        "next": following,
         "machines": _named("fingerprint", {m.machine.fingerprint: m.machine for m in page}),
         "ops": _named("key", {m.op.key: m.op for m in page}),
         **({"rows": long_rows(page)} if asked.form == "long" else {"measurements": dense_documents(page)}),

@@ -18,6 +18,7 @@ from threadcast.store import schema, sqlite_file
 from threadcast.store.database import Database, sqlite_path
 from threadcast.store.rows import Row
 from threadcast.store.schema import VERSION_TABLE
+from threadcast.store.waits import let_take_long
 
 ROWS_AT_ONCE = 1000
 """Rows in memory while they are copied; a measurement of 100 samples takes a kilobyte."""
@@ -98,6 +99,7 @@ def _from_server(source: Database, draft: Path) -> None:
 def _refill(source: Database, target: Connection) -> None:
     """Replace all rows of `target` by those of `source` at one moment."""
     tables = schema.metadata.sorted_tables  # those that others refer to come first
+    let_take_long(target)
     for table in reversed(tables):
         target.execute(delete(table))
     with source.read() as connection:

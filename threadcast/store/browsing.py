@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, select
+from sqlalchemy import ColumnElement, Select, and_, func, select, tuple_
 
 from threadcast.core import Case, Measurement, Op, Plan, Trace
 from threadcast.core.machine import Machine
@@ -22,9 +22,9 @@ SORTS = ("best_s", "kind", "samples", "speedup", "all_threads")
 """The columns that ops can be sorted by; each has an index."""
 
 COMMON = 20
-"""Ops are read in the order of an index if more than so many ops match for each line up to the end of the page; else
-all matching ops are collected first and then sorted. Of 100,000 ops, collecting takes 20 ms and 1 ms more for each
-thousand that match; reading in an index's order takes 2 ms for each thousand."""
+"""Ops are read in the order of an index if more than so many ops match for each line of the page; else all matching ops
+are collected first and then sorted. Of 100,000 ops, collecting takes 20 ms and 1 ms more for each thousand that match;
+reading in an index's order takes 2 ms for each thousand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,18 @@ class OpFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class Position:
+    """Where a page of sorted ops is: after or before the op with the key `op`, or without it at the beginning or end.
+
+    A page is found by the values of that op in the index that it is sorted by, so the last page takes as long as the
+    first.
+    """
+
+    op: str = ""
+    before: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class KindLine:
     """Number of measured ops of a kind, and the sum of their fastest medians."""
 
@@ -86,18 +98,31 @@ class Browser:
         self._database = database
 
     def ops(
-        self, which: OpFilter, *, sort: str = "best_s", descending: bool = True, offset: int = 0, limit: int = 50
+        self,
+        which: OpFilter,
+        *,
+        sort: str = "best_s",
+        descending: bool = True,
+        at: Position | None = None,
+        limit: int = 50,
     ) -> tuple[list[OpLine], int]:
-        """`limit` matching ops from number `offset` on, sorted by `sort`, and the number of all matching ops."""
-        s, ops = schema.summaries, schema.ops
-        columns = [s.c.kind, s.c.best_s] if sort == "kind" else [s.c[sort]]
-        order = [column.desc() if descending else column for column in (*columns, s.c.op_id)]
+        """Up to `limit` matching ops by `sort`, the first ones by default; and the number of all matching ops."""
+        s, ops, at = schema.summaries, schema.ops, at or Position()
+        columns = [*([s.c.kind, s.c.best_s] if sort == "kind" else [s.c[sort]]), s.c.op_id]
         with self._database.read() as connection:
             total = connection.execute(self._counting(which)).scalar_one()
-            common = (offset + limit) * COMMON < total  # the first matches in order are soon found
-            where = self._where(which, by_words=not common)
-            page = select(s.c.op_id).where(where).order_by(*order).offset(offset).limit(limit)
-            ids = list(connection.execute(page).scalars()) if offset < total else []
+            common = limit * COMMON < total  # the first matches in order are soon found
+            page = select(s.c.op_id).where(self._where(which, by_words=not common))
+            there = select(*columns).join(ops, ops.c.id == s.c.op_id).where(ops.c.key == at.op, self._on(which.machine))
+            values = connection.execute(there).first() if at.op else None
+            backwards = at.before and (values is not None or not at.op)  # read from that op, or from the end
+            falling = descending is not backwards
+            if values is not None:
+                here, limit_at = tuple_(*columns), tuple_(*values)
+                page = page.where(here < limit_at if falling else here > limit_at)
+            order = [column.desc() if falling else column for column in columns]
+            ids = list(connection.execute(page.order_by(*order).limit(limit)).scalars()) if total else []
+            ids = ids[::-1] if backwards else ids
             lines = select(s, ops.c.key).join(ops, ops.c.id == s.c.op_id).where(s.c.op_id.in_(ids))
             rows = {row.op_id: row for row in connection.execute(lines.where(self._on(which.machine)))}
         return [_line(rows[op_id]) for op_id in ids], total

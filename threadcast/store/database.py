@@ -21,12 +21,10 @@ from threadcast.core.user_directories import user_data_dir
 from threadcast.store import sqlite_file
 from threadcast.store.latest import Latest
 from threadcast.store.schema import REVISIONS, VERSION_TABLE
+from threadcast.store.waits import WAIT_S, engine_options, hint, let_take_long, limit_session
 
 T = TypeVar("T")
 
-_BUSY_TIMEOUT_S = 60.0
-"""How long a writer waits for others' transactions, in seconds. They take milliseconds each; after a longer wait a
-process must be hanging."""
 _RETRIES = 20
 """Retries of a transaction that failed because another one inserted an equal row; each failure means that one
 succeeded."""
@@ -39,8 +37,8 @@ _DRIVER = {"postgresql": "postgresql+psycopg"}
 class Database:
     """The database of one store, with the current schema. Safe to use from several threads, but not after a fork."""
 
-    def __init__(self, url: str | Path | None, *, create: bool, migrate: bool = True) -> None:
-        """Open `url` (a path or a SQLAlchemy URL) and migrate an older schema.
+    def __init__(self, url: str | Path | None, *, create: bool, migrate: bool = True, wait_s: float = WAIT_S) -> None:
+        """Open `url` (a path or a SQLAlchemy URL) and migrate an older schema; `wait_s` as for `Store.open`.
 
         StoreError, with nothing changed, where it is not a store, is damaged, has a newer schema, or an older one and
         `migrate` is False, or does not exist and `create` is False.
@@ -53,7 +51,8 @@ class Database:
                     raise NoStore(f"there is no store at {path}; profile a network or import a file to start one")
                 sqlite_file.create(path, _make_sqlite)
             sqlite_file.require_store(path, version_table=VERSION_TABLE)
-        self._engine: Engine | None = _connect(parsed)
+        self._wait_s = wait_s
+        self._engine: Engine | None = _connect(parsed, wait_s)
         self._latest = Latest(self._engine)
         try:
             self.found_revision = self.revision()  # before it is brought up to date
@@ -75,12 +74,14 @@ class Database:
             self._engine = None
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """A context manager with a connection in a transaction for reading.
+    def read(self, *, long: bool = False) -> Iterator[Connection]:
+        """A context manager with a connection in a transaction for reading, whose statements may take `long`.
 
         StoreError when the database cannot be read.
         """
         with self._errors(), self._connection() as connection, connection.begin():
+            if long:
+                let_take_long(connection)
             yield connection
 
     def last_measurement(self) -> int:
@@ -90,7 +91,7 @@ class Database:
         try:
             return self._latest.id()
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
-            raise StoreError(f"{self.name}: {_reason(error)}") from error
+            raise StoreError(f"{self.name}: {_reason(error, self._wait_s)}") from error
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in one transaction and return its result once it is on disk; StoreError where that fails.
@@ -155,7 +156,7 @@ class Database:
                 "with `threadcast db migrate`"
             )
         try:
-            self.write(_upgrade)
+            self.write(_upgrade_slowly)
         except StoreError:
             if self.revision() != REVISIONS[-1]:  # else another process has done it first
                 raise
@@ -165,9 +166,9 @@ class Database:
         try:
             yield
         except DataError as error:  # PostgreSQL's error for text with a NUL, and numbers that are too large
-            raise InvalidInput(f"the store cannot keep or look for this: {_reason(error)}") from error
+            raise InvalidInput(f"the store cannot keep or look for this: {_reason(error, self._wait_s)}") from error
         except SQLAlchemyError as error:
-            raise StoreError(f"{self.name}: {_reason(error)}") from error
+            raise StoreError(f"{self.name}: {_reason(error, self._wait_s)}") from error
 
 
 def sqlite_path(url: str | Path | None) -> Path | None:
@@ -194,18 +195,20 @@ def locate(url: str | Path | None) -> tuple[URL, Path | None]:
 
 def connect_alone(url: URL) -> Connection:
     """A connection outside of any pool whose statements commit by themselves; close it and dispose of its engine."""
-    return create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT").connect()
+    waits = engine_options(url, WAIT_S)["connect_args"]
+    return create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=waits).connect()
 
 
-def _connect(url: URL) -> Engine:
-    sqlite = url.get_backend_name() == "sqlite"
+def _connect(url: URL, wait_s: float) -> Engine:
     try:
-        engine = create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT_S} if sqlite else {})
+        engine = create_engine(url, **engine_options(url, wait_s))
     except (ModuleNotFoundError, NoSuchModuleError, ArgumentError) as error:
         raise StoreError(f"no driver for {url.drivername}: {error}; install the database's Python driver") from error
-    if sqlite:
+    if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
+    elif engine.dialect.driver == "psycopg":
+        event.listen(engine, "connect", lambda connection, _record: limit_session(connection, wait_s))
     return engine
 
 
@@ -223,14 +226,14 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _make_sqlite(path: Path) -> None:
-    engine = _connect(URL.create("sqlite", database=str(path)))
+    engine = _connect(URL.create("sqlite", database=str(path)), WAIT_S)
     try:
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")  # kept in the file; not allowed inside a transaction
         with engine.begin() as transaction:
             _upgrade(transaction)
     except (SQLAlchemyError, sqlite3.Error) as error:
-        raise StoreError(f"{path.name} cannot be made: {_reason(error)}") from error
+        raise StoreError(f"{path.name} cannot be made: {_reason(error, WAIT_S)}") from error
     finally:
         engine.dispose()
 
@@ -252,10 +255,13 @@ def _upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def _reason(error: Exception) -> str:
+def _upgrade_slowly(connection: Connection) -> None:
+    let_take_long(connection)
+    _upgrade(connection)
+
+
+def _reason(error: Exception, wait_s: float) -> str:
     cause = str(error.orig if isinstance(error, DBAPIError) else error).strip()
     if "disk is full" in cause or "disk I/O error" in cause:
         return f"{cause}; nothing of this transaction was stored and what was there is intact; free some space"
-    if "locked" in cause:
-        return f"{cause} by another process for {_BUSY_TIMEOUT_S:.0f} s; end it and try again"
-    return cause
+    return cause + hint(cause, wait_s)

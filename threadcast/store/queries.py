@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, Select, Table, select
+from sqlalchemy import Column, ColumnElement, Connection, Select, Table, select
 
 from threadcast.store import schema
 from threadcast.store.bulk import insert_rows
@@ -31,7 +31,7 @@ def ids(column: Column[Any], values: Collection[Any]) -> Select[Any]:
 
 
 def of_ops(
-    query: Select[Any], op_id: Column[Any], *, kinds: Collection[str] | None, network: str | None
+    query: Select[Any], op_id: ColumnElement[Any], *, kinds: Collection[str] | None, network: str | None
 ) -> Select[Any]:
     """`query`, narrowed to rows whose op is of these kinds and in this network (None: any)."""
     if kinds is not None:

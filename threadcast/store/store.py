@@ -1,4 +1,4 @@
-"""The measurement store: raw samples of ops on machines, graphs with their ops, plans and runs."""
+"""The measurement store: samples of ops on machines, graphs with their ops, plans and runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from threadcast.store import schema
 from threadcast.store.browsing import Browser
 from threadcast.store.database import Database
 from threadcast.store.decision_contexts import context_content, insert_context
+from threadcast.store.paging import MeasurementFilter, count_of, page_of
 from threadcast.store.plan_documents import insert_plan, plan_text
+from threadcast.store.pruning import Pruned, prune
 from threadcast.store.queries import chunks, documents, ids, of_measurements, of_ops
 from threadcast.store.receipts import Receipt, former_receipt
+from threadcast.store.retention import Retention
 from threadcast.store.rows import D, graph_row, json_text, measurement_reader, measurement_row, read
+from threadcast.store.waits import WAIT_S
 from threadcast.store.writing import insert_graph, insert_measurements, insert_run
 
 
@@ -48,14 +52,15 @@ class Store:
         self._database = database
 
     @classmethod
-    def open(cls, url: str | Path | None = None, *, create: bool = True) -> Self:
+    def open(cls, url: str | Path | None = None, *, create: bool = True, wait_s: float = WAIT_S) -> Self:
         """Open a store, by default the user's own, and bring an older schema up to date.
 
         `url` is a path to a SQLite file or any SQLAlchemy URL. Where there is no store one is created, unless `create`
-        is False. StoreError, with everything unchanged, for a file that is not a store, is damaged, or was written by a
-        newer threadcast.
+        is False. Statements wait for other transactions for `wait_s` seconds at most; in PostgreSQL none takes longer,
+        but those that read or change the whole store. StoreError, with everything unchanged, for a file that is not a
+        store, is damaged, or was written by a newer threadcast.
         """
-        return cls(Database(url, create=create))
+        return cls(Database(url, create=create, wait_s=wait_s))
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +124,9 @@ class Store:
 
     def ops_measured_since(self, number: int) -> set[str]:
         """Keys of the ops with measurements that were stored since `last_measurement` returned `number`."""
-        newer = select(schema.measurements.c.op_id).where(schema.measurements.c.id > number)
+        newer = select(schema.summaries.c.op_id)  # every op that was ever measured, without reading all measurements
+        if number > 0:
+            newer = select(schema.measurements.c.op_id).where(schema.measurements.c.id > number)
         with self._database.read() as connection:
             return set(connection.execute(select(schema.ops.c.key).where(schema.ops.c.id.in_(newer))).scalars())
 
@@ -161,7 +168,7 @@ class Store:
         """
         query = of_measurements(select(schema.measurements), machine, kinds=kinds, network=network)
         query = query.where(schema.measurements.c.id > since) if since else query
-        with self._database.read() as connection:
+        with self._database.read(long=keys is None) as connection:
             if keys is None:
                 rows = list(connection.execute(query))
             else:
@@ -187,24 +194,18 @@ class Store:
             since = rows[-1].id
 
     def page(
-        self, *, machine: str | None, op: str | None, kind: str | None, network: str | None, after: int, limit: int
-    ) -> tuple[int, list[Measurement]]:
-        """The number of measurements that meet the conditions, and up to `limit` of them after the first `after` ones.
+        self, which: MeasurementFilter, *, after: int = 0, limit: int
+    ) -> tuple[int, list[Measurement], int | None]:
+        """The number of measurements that match; up to `limit` of them after `after`; and the next page's `after`.
 
-        Conditions and order are those of `measurements`.
+        The order is that of `measurements`. The first page's `after` is 0; that after the last page is None.
         """
-        table = schema.measurements
-        kinds = None if kind is None else [kind]
-        count, query = (
-            of_measurements(chosen, machine, kinds=kinds, network=network)
-            for chosen in (select(func.count()).select_from(table), select(table))
-        )
-        if op is not None:
-            count, query = (some.where(table.c.op_id.in_(ids(schema.ops.c.key, [op]))) for some in (count, query))
         with self._database.read() as connection:
-            total = int(connection.execute(count).scalar_one())
-            rows = list(connection.execute(query.order_by(table.c.id).offset(after).limit(limit))) if limit else []
-            return total, self._measured(connection, rows)
+            total = count_of(connection, which)
+            if total == 0:
+                return 0, [], None
+            rows, following = page_of(connection, which, total, after=after, limit=limit)
+            return total, self._measured(connection, rows), following
 
     def _measured(self, connection: Connection, rows: Sequence[Any]) -> list[Measurement]:
         ops = documents(connection, schema.ops, {row.op_id for row in rows})
@@ -279,11 +280,19 @@ class Store:
 
     def counts(self) -> Counts:
         """How many machines, ops, measurements, samples and graphs there are."""
-        tables = (schema.machines, schema.ops, schema.measurements, schema.graphs)
+        tables = (schema.machines, schema.ops, schema.graphs)
         with self._database.read() as connection:
             n = [connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables]
-            samples = connection.execute(select(func.sum(schema.measurements.c.sample_count))).scalar() or 0
-        return Counts(machines=n[0], ops=n[1], measurements=n[2], samples=int(samples), graphs=n[3])
+            sums = select(func.sum(schema.summaries.c.measurements), func.sum(schema.summaries.c.samples))
+            measured = [int(found or 0) for found in connection.execute(sums).one()]
+        return Counts(machines=n[0], ops=n[1], measurements=measured[0], samples=measured[1], graphs=n[2])
+
+    def prune(self, retention: Retention, *, dry_run: bool = False) -> Pruned:
+        """Delete the samples that `retention` does not keep, and return their numbers; with `dry_run` delete nothing.
+
+        Others read and store meanwhile. What services remember of the ops' curves stays until they are measured again.
+        """
+        return prune(self._database, retention, now_s=time.time(), dry_run=dry_run)
 
     def check(self) -> list[str]:
         """A line of text for each damage that is found in the store; empty when everything can be read back."""

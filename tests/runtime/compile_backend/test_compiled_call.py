@@ -125,17 +125,33 @@ def test_a_backward_pass_that_never_comes_does_not_count() -> None:
     assert way["ran"][-1] == "eager"
 
 
-@pytest.mark.parametrize(("graphs_s", "waits"), [(0.011, True), (0.1, False)])
-def test_eager_is_not_chosen_for_good_while_graphs_have_something_left_to_try(graphs_s: float, waits: bool) -> None:
+@pytest.mark.parametrize(("graphs_s", "share"), [(0.01, 1.0), (0.0105, 0.4), (0.012, 0.1), (0.1, 0.0)])
+def test_slower_graphs_that_still_learn_run_in_as_many_calls_as_lose_2_percent(graphs_s: float, share: float) -> None:
     clock, part = Clock(), Part(0)
     way = ways(clock, eager=(0.01, 0.0), graphs=(graphs_s, 0.0))
     part.learning = True
     call = CompiledCall(way["eager"], way["graphs"], [part], clock=clock)  # type: ignore[list-item]
     train(call, clock)
-    assert way["ran"][-1] == ("graphs" if waits else "eager")
+    compared = len(way["ran"])
+    train(call, clock, 800)
+    assert way["ran"][compared:].count("graphs") / 800 == pytest.approx(share, abs=0.03)
     part.learning = False
     train(call, clock)
     assert way["ran"][-1] == "eager"
+    assert not call.measuring
+
+
+def test_graphs_that_became_faster_while_they_learned_are_kept() -> None:
+    clock, part = Clock(), Part(0)
+    way = ways(clock, eager=(0.01, 0.0), slow=(0.011, 0.0), fast=(0.005, 0.0))
+    part.learning = True
+    call = CompiledCall(
+        way["eager"], lambda x: way["slow" if part.learning else "fast"](x), [part], clock=clock  # type: ignore[list-item]
+    )  # fmt: skip
+    train(call, clock)
+    part.learning = False
+    train(call, clock)
+    assert set(way["ran"][-20:]) == {"fast"}
 
 
 def test_calls_of_equal_sizes_are_compared_and_the_verdict_is_for_all() -> None:

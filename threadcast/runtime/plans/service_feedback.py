@@ -52,11 +52,13 @@ def fetched_rows(machine: Machine, url: str, settings: Settings) -> list[Measure
     client, until_s = _client(url, settings), time.monotonic() + FETCH_S
     found: list[Measurement] = []
     after: int | None = 0
-    while after is not None and after < MOST_FETCHED:
+    for _ in range(0, MOST_FETCHED, _PART):
         query = urlencode({"machine": machine.fingerprint, "limit": _PART, "after": after})
         request = Request(f"{_PATH}?{query}", None, _PAGE_BYTES, safe=True)
         rows, after = client.ask(request, lambda answer: _page(answer, machine), until_s=until_s)
         found += rows
+        if after is None:
+            break
     return found
 
 

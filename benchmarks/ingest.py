@@ -1,0 +1,241 @@
+"""How many samples a second a store and a service take, and how long reads take, from 10^5 to 10^8 stored samples.
+
+    .venv/bin/python benchmarks/ingest.py [--samples 100000000] [--databases sqlite postgresql] [--write]
+
+Prints the tables, and with --write puts them into docs/ingest-tables.md. Databases are made anew, with durable commits,
+and deleted at the end; 10^8 samples take 6 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import urllib3
+from ingest_place import (
+    CASES,
+    DATABASES,
+    FLEET,
+    MACHINES,
+    OPS,
+    PER_OP,
+    PRODUCTS,
+    SAMPLES,
+    database,
+    fill,
+    measured,
+    pairs_at,
+    size_on_disk,
+)
+from run_facts import ROOT, RunFacts
+from service_place import Server
+
+from threadcast.core import Measurement
+from threadcast.models.registry import ModelRegistry
+from threadcast.models.roofline import Roofline
+from threadcast.service.measurement_documents import dense_documents
+from threadcast.store import Store
+from threadcast.store.paging import MeasurementFilter
+
+PAGE = ROOT / "docs" / "ingest-tables.md"
+SIZES = tuple(10**n for n in range(5, 9))
+CONNECTIONS = 4
+WAYS = {
+    "store, 8,000 samples": (100, CASES, SAMPLES), "store, 80 samples": (1, CASES, SAMPLES),
+    "store, 1,000 measurements of 1 sample": (1_000, 1, 1),
+}  # fmt: skip
+"""By name: pairs of machine and op in a transaction, cases of each, and samples of each case."""
+SENT = {"HTTP, 8,000 samples": 100, "HTTP, 80 samples": 1}
+"""By name: pairs of machine and op in a request."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What was measured on one database at one size."""
+
+    database: str
+    samples: int
+    bytes: int
+    rates: dict[str, float] = field(default_factory=dict)
+    slowest_s: dict[str, float] = field(default_factory=dict)
+    reads_s: dict[str, float] = field(default_factory=dict)
+
+
+def batches(size: int, way: tuple[int, int, int], seed: int) -> Iterator[list[Measurement]]:
+    """Transactions of pairs drawn at random among those that the store knows."""
+    random = np.random.default_rng(seed)
+    pairs, cases, samples = way
+    while True:
+        drawn = random.integers(0, pairs_at(size), pairs).tolist()
+        yield [m for pair in drawn for m in measured(pair, random, cases=cases, samples=samples)]
+
+
+def turns(work: Callable[[], object], seconds: float) -> list[float]:
+    """How long each turn of `work` took; at least 20 turns, and at least so many seconds."""
+    took: list[float] = []
+    until_s = time.perf_counter() + seconds
+    while len(took) < 20 or time.perf_counter() < until_s:
+        started_s = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - started_s)
+    return took
+
+
+def through_the_store(url: str, size: int, seconds: float, found: Found) -> None:
+    """Rates of transactions one after the other."""
+    with Store.open(url) as store:
+        for name, way in WAYS.items():
+            made = batches(size, way, seed=size)
+            ready = [next(made) for _ in range(12)]
+            following = cycle(ready)
+            took = turns(lambda following=following: store.add(next(following)), seconds)  # type: ignore[misc]
+            count = way[0] * way[1] * way[2]
+            found.rates[name], found.slowest_s[name] = count / median(took), max(took)
+
+
+def sending(url: str, bodies: list[bytes], seconds: float) -> list[float]:
+    """How long each request of one client took, who sends these bodies by turns."""
+    http = urllib3.PoolManager()
+    headers = {"Content-Type": "application/json"}
+
+    def send() -> None:
+        bodies.append(bodies.pop(0))
+        answer = http.request("POST", f"{url}/v1/measurements", body=bodies[-1], headers=headers, retries=False)
+        assert answer.status == 201, answer.data
+
+    return turns(send, seconds)
+
+
+def through_http(url: str, size: int, seconds: float, found: Found, place: Path) -> None:
+    """Rates of requests over some connections at once."""
+    server = Server(
+        [sys.executable, "-c", "from threadcast.cli.main import main; main()", "serve", "--port", "0"], place,
+        THREADCAST_STORE=url, THREADCAST_MODELS=str(place / "models"),
+    )  # fmt: skip
+    try:
+        for name, pairs in SENT.items():
+            made = batches(size, (pairs, CASES, SAMPLES), seed=size + 1)
+            bodies = [json.dumps({"measurements": dense_documents(next(made))}).encode() for _ in range(24)]
+            with ThreadPoolExecutor(CONNECTIONS) as clients:
+                took = [
+                    clients.submit(sending, server.url, bodies[n::CONNECTIONS], seconds) for n in range(CONNECTIONS)
+                ]
+                each = [s for of_one in took for s in of_one.result()]
+            found.rates[name] = CONNECTIONS * pairs * PER_OP / median(each)
+            found.slowest_s[name] = max(each)
+    finally:
+        server.stop()
+
+
+def reads(url: str, size: int, found: Found) -> None:
+    """Medians of what pages and forecasts read."""
+    random = np.random.default_rng(size)
+    machine = FLEET[0].fingerprint
+    with Store.open(url) as store:
+        last = store.last_measurement()
+
+        def op() -> str:
+            return PRODUCTS[int(random.integers(0, max(pairs_at(size) // MACHINES, 1)))].key
+
+        asked: dict[str, Callable[[], object]] = {
+            "page of all, first": lambda: store.page(MeasurementFilter(), limit=100),
+            "page of all, from the middle": lambda: store.page(MeasurementFilter(), after=last // 2, limit=100),
+            "page of a machine, from the middle": lambda: store.page(
+                MeasurementFilter(machine), after=last // 2, limit=100
+            ),
+            "page of an op": lambda: store.page(MeasurementFilter(op=op()), limit=100),
+            "page of an op on a machine": lambda: store.page(MeasurementFilter(machine, op()), limit=100),
+            "all samples of an op on a machine": lambda: store.measurements(machine=machine, keys=[op()]),
+            "what is stored (`threadcast db info`)": store.counts,
+        }
+        for name, ask in asked.items():
+            found.reads_s[name] = median(turns(ask, 0.0))
+
+
+def table(every: Sequence[Found], columns: Sequence[str], cell: Callable[[Found, str], str]) -> str:
+    """Rows are databases and sizes."""
+    head = ["database", "samples stored", *columns]
+    rows = [[one.database, f"{one.samples:,}", *(cell(one, name) for name in columns)] for one in every]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+def page(every: Sequence[Found], run: RunFacts, command: str) -> str:
+    """The page in Markdown."""
+    rates = table(every, [*WAYS, *SENT], lambda one, name: f"{one.rates[name]:,.0f}")
+    slowest = table(every, [*WAYS, *SENT], lambda one, name: f"{one.slowest_s[name] * 1e3:,.0f} ms")
+    read = table(every, list(every[0].reads_s), lambda one, name: f"{one.reads_s[name] * 1e3:,.1f} ms")
+    sizes = "\n".join(f"- {one.database}, {one.samples:,} samples: {one.bytes / 1e9:.2f} GB" for one in every)
+    return f"""# How many samples a second are stored
+
+`{command}`, {run}.
+SQLite and PostgreSQL 15 with its default settings, both on the local disk with durable commits (`fsync`); the measuring
+process, the service and the database share the machine's cores. {MACHINES} machines measure {OPS:,} ops in {CASES}
+cases, {SAMPLES} samples each. A store of a given size has each op on each machine once, written by the store itself;
+copies of these, made in the database, fill the rest. What is timed then are new measurements of random ops, in
+transactions or requests of the given size. HTTP: one worker process and {CONNECTIONS} connections, dense JSON.
+
+## Samples a second
+
+By the median of at least 20 turns.
+
+{rates}
+
+## The slowest turn
+
+{slowest}
+
+## Reading
+
+Pages of 100 measurements; medians of 20.
+
+{read}
+
+## On disk
+
+{sizes}
+"""
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=SIZES[-1], help="largest store")
+    parser.add_argument("--databases", nargs="+", choices=DATABASES, default=DATABASES)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each rate")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    given = parser.parse_args()
+    run, every = RunFacts.now(), []
+    for kind in given.databases:
+        with tempfile.TemporaryDirectory() as folder, database(kind, Path(folder)) as url:
+            place = Path(folder)
+            registry = ModelRegistry(place / "models")
+            some = [m for pair in range(0, 400, 10) for m in measured(pair, np.random.default_rng(pair))]
+            registry.set_alias("champion", registry.save(Roofline().fit(some), trained_on={}, metrics={}))
+            have = 0
+            for size in [size for size in SIZES if size <= given.samples]:
+                have = fill(url, have, size)
+                with Store.open(url) as store:
+                    found = Found(kind, store.counts().samples, size_on_disk(url))
+                through_the_store(url, size, given.seconds, found)
+                through_http(url, size, given.seconds, found, place)
+                reads(url, size, found)
+                print(found, flush=True)
+                every.append(found)
+    text = page(every, run, "make bench-ingest")
+    print(text)
+    if given.write:
+        PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

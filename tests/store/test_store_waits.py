@@ -1,0 +1,108 @@
+"""How long a store waits, and what becomes of it when its database goes and comes back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+
+import psycopg
+import pytest
+from sqlalchemy import make_url
+
+from tests.postgres import fresh_database, server
+from threadcast.core import Measurement
+from threadcast.core.errors import StoreError
+from threadcast.store import Store
+from threadcast.store.waits import engine_options
+
+Measure = Callable[..., Measurement]
+SHORT_S, LONG_S = 0.2, 30.0
+
+
+def test_a_database_that_was_restarted_is_used_again(measure: Measure) -> None:
+    with server() as database, Store.open(database.url) as store:
+        store.add([measure(1)])
+        assert store.last_measurement() == 1
+        database.end()
+        with pytest.raises(StoreError):
+            store.measurements()
+        with pytest.raises(StoreError):
+            store.add([measure(2)])
+        with pytest.raises(StoreError):
+            store.last_measurement()
+        database.start()
+        assert store.last_measurement() == 1
+        assert store.add([measure(2)]) == 1
+        assert store.measurements() == [measure(1), measure(2)]
+
+
+def test_a_database_that_was_restarted_between_two_requests_fails_none(measure: Measure) -> None:
+    with server() as database, Store.open(database.url) as store:
+        store.add([measure(1)])
+        store.last_measurement()
+        database.end()
+        database.start()
+        assert (store.last_measurement(), store.add([measure(2)])) == (1, 1)
+
+
+def test_a_connection_that_breaks_in_a_transaction_stores_nothing_of_it(postgres: str, measure: Measure) -> None:
+    with Store.open(fresh_database(postgres)) as store:
+
+        def work(connection: object) -> None:
+            own = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()  # type: ignore[attr-defined]
+            with closing(psycopg.connect(postgres, autocommit=True)) as other:
+                other.execute("SELECT pg_terminate_backend(%s)", (own,))
+            connection.exec_driver_sql("SELECT 1")  # type: ignore[attr-defined]
+
+        with pytest.raises(StoreError, match=r"terminat|closed|lost"):
+            store._database.write(work)
+        assert store.add([measure(1)]) == 1
+        assert store.counts().measurements == 1
+
+
+def test_a_writer_of_postgresql_waits_for_a_lock_and_then_says_so(postgres: str, measure: Measure) -> None:
+    url = fresh_database(postgres)
+    with Store.open(url) as holder, Store.open(url, wait_s=SHORT_S) as store:
+        held, done = threading.Event(), threading.Event()
+
+        def hold(_connection: object) -> None:
+            held.set()
+            assert done.wait(LONG_S)
+
+        thread = threading.Thread(target=holder._database.write, args=(hold,))
+        thread.start()
+        try:
+            assert held.wait(LONG_S)
+            with pytest.raises(StoreError, match=r"timeout.*0\.2 s"):
+                store.add([measure(1)])
+            assert store.measurements() == []  # readers are not held up
+        finally:
+            done.set()
+            thread.join()
+        assert store.add([measure(1)]) == 1
+
+
+def test_a_statement_that_takes_too_long_is_ended_unless_it_may(postgres: str) -> None:
+    with Store.open(fresh_database(postgres), wait_s=SHORT_S) as store:
+        with pytest.raises(StoreError, match=r"longer than 0\.2 s"), store._database.read() as connection:
+            connection.exec_driver_sql("SELECT pg_sleep(20)")
+        with store._database.read(long=True) as connection:
+            connection.exec_driver_sql("SELECT pg_sleep(0.3)")
+        with store._database.read() as connection:
+            assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "200ms"
+            assert connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar() == "400ms"
+
+
+def test_a_limit_that_the_url_sets_holds(postgres: str) -> None:
+    url = fresh_database(postgres) + "%20-cstatement_timeout%3D1234ms"
+    with Store.open(url) as store, store._database.read() as connection:
+        assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "1234ms"
+
+
+def test_connections_are_tried_before_use_and_noticed_when_the_server_vanished() -> None:
+    options = engine_options(make_url("postgresql+psycopg://me@there/x?connect_timeout=3"), 20.0)
+    assert options["pool_pre_ping"]
+    assert options["connect_args"]["tcp_user_timeout"] == 20_000
+    assert "connect_timeout" not in options["connect_args"]
+    assert engine_options(make_url("sqlite:///x"), 20.0) == {"connect_args": {"timeout": 20.0}}
