@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -128,7 +128,7 @@ def main(wanted: dict[str, str]) -> NoReturn:
             time.sleep(CHECK_S)
 
 
-def _command(role: str, wanted: dict[str, object]) -> list[str]:
+def _command(role: str, wanted: Mapping[str, object]) -> list[str]:
     return [
         sys.executable, "-P", "-m", "threadcast.service.retraining", role, str(os.getpid()), json.dumps(wanted)
     ]  # fmt: skip
