@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-pictures test test-fast test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-ingest bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
+.PHONY: setup demo demo-pictures test test-fast test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-ingest bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops bench-changes record clean
 
 setup: $(READY)
 
@@ -99,6 +99,11 @@ bench-model-speed: $(READY)
 # prints those on ADSALA's curves.
 bench-intervals: $(READY)
 	$(BIN)/python benchmarks/intervals.py $(if $(CURVES),--curves $(CURVES),--write)
+
+# How often changes of times are found where there are none, and how soon where there are some: docs/change-tables.md.
+# Half a minute.
+bench-changes: $(READY)
+	$(BIN)/python benchmarks/changes.py --write
 
 # The learned curve over known ops and samples, beside an oracle, on ADSALA's curves: docs/known-ops-tables.md.
 bench-known-ops: $(READY)

@@ -17,6 +17,8 @@ from threadcast.collector.counters.op_counters import OpCounters
 from threadcast.collector.proposers import EveryCase
 from threadcast.collector.simulated.source import SimulatedXeonPhi
 from threadcast.core import Case, Measurement, Op, OpGraph, Sample, TensorSpec
+from threadcast.core.holding import op_courses
+from threadcast.core.machine_changes import MachineChanges
 from threadcast.core.measurement_time import REPLACES
 from threadcast.models.following import FollowedModel
 from threadcast.models.joint_process import JointProcess
@@ -113,6 +115,20 @@ def test_what_holds_is_the_newest_of_each_case_that_is_neither_too_old_nor_void(
     assert holding([other, new, void], now=NOW, max_age_days=None) == [new, void]
     assert by_case([other, new, void]) == {new.case: new, void.case: void}
     assert by_case([old, new])[old.case].samples == (*old.samples, *new.samples)
+
+
+def test_cases_that_were_not_measured_since_the_op_or_the_machine_changed_are_measured_again():
+    old = [measured(hours_old=50, case=case) for case in FOUR.cases()]
+    new = [measured(hours_old=hours, seconds=3.0) for hours in (3, 2, 1)]
+    assert holding([*old, *new[:1]], now=NOW, max_age_days=None) == [*old[1:], new[0]]
+    assert holding([*old, *new], now=NOW, max_age_days=None) == [new[-1]]
+    others = [replace(OP, inputs=(TensorSpec((side,)),)) for side in range(3)]
+    changes = MachineChanges({
+        op.key: (op.kind, op_courses([replace(m, op=op) for m in (*old[:1], *new)])) for op in others
+    })  # fmt: skip
+    assert holding(old, now=NOW, max_age_days=None, elsewhere=changes) == []
+    since = [measured(hours_old=0.5, case=case) for case in FOUR.cases()]
+    assert holding([*old, *since], now=NOW, max_age_days=None, elsewhere=changes) == since
 
 
 def test_probes_are_of_the_longest_ops_and_none_where_something_is_new():

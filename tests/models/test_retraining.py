@@ -11,7 +11,8 @@ from threadcast.core import Measurement, Sample
 from threadcast.core.errors import ModelError
 from threadcast.models.drift import drift, ratios
 from threadcast.models.learned_curve import LearnedCurve
-from threadcast.models.retraining import compete, is_held_out, latest
+from threadcast.models.measured import group
+from threadcast.models.retraining import compete, is_held_out
 
 
 def slower(measured: list[Measurement], factor: float) -> list[Measurement]:
@@ -69,8 +70,19 @@ def test_too_few_ops_to_judge_by_are_an_error(measured: list[Measurement], champ
         compete(champion, [m for m in measured if not is_held_out(m.op.key)])
 
 
-def test_of_repeated_measurements_the_last_one_counts(measured: list[Measurement]) -> None:
-    assert latest([*measured, *slower(measured, 2.0)]) == slower(measured, 2.0)
+def test_what_was_measured_before_a_change_is_neither_learned_from_nor_judged_by(measured: list[Measurement]) -> None:
+    slow = slower(measured, 2.0)
+    assert [m for e in group([*measured, *slow]) for m in e.by_case.values() if len(m.samples) != 5] == []
+    seconds = [m.seconds for entry in group([*measured, *slow]) for m in entry.by_case.values()]
+    assert seconds == [m.seconds for m in slow]
+
+
+def test_ops_are_not_judged_by_cases_that_were_not_measured_since_a_change(
+    measured: list[Measurement], champion: LearnedCurve
+) -> None:
+    some = [m for m in measured if not is_held_out(m.op.key) or m.case == measured[0].case]
+    verdict = compete(champion, [*measured, *slower(some, 2.0)])
+    assert verdict.champion_row.points == len({m.op.key for m in measured if is_held_out(m.op.key)})
 
 
 def test_drift_is_by_which_factor_times_are_off_either_way(measured: list[Measurement], champion: LearnedCurve) -> None:

@@ -244,6 +244,22 @@ def test_drift_holds_later_measurements_against_the_model(client: FlaskClient, s
     assert "all kinds" in text
 
 
+def test_ops_that_have_changed_are_listed_and_what_was_not_measured_since_is_marked(
+    client: FlaskClient, settings: ServiceSettings
+) -> None:
+    assert "now over before" not in page(client, "/drift")[1]
+    op, case = OPS[0], MACHINE.cases()[0]
+    later = {"cache": "warm", "time": "2026-03-04T05:06:07+00:00"}
+    with Store.open(settings.store) as store:
+        (before,) = [m for m in store.measurements(keys=[op.key]) if m.case == case]
+        store.add([Measurement(op, MACHINE, case, (Sample(3 * before.seconds),) * 3, later)])
+    _, text = page(client, "/drift")
+    assert "now over before" in text
+    assert re.search(rf'<a href="/ops/{op.key}[^>]*>mm</a></th><td>2026-03-04</td>', text)
+    _, text = page(client, f"/ops/{op.key}")
+    assert text.count(">changed since<") == len(MACHINE.cases()) - 1
+
+
 def test_names_from_outside_are_escaped(client: FlaskClient, settings: ServiceSettings) -> None:
     bad = "</script><script>alert(1)</script>"
     machine, op = Machine.uniform(bad, 1), Op(bad, attributes={bad: bad})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from threadcast.core.errors import ArtefactError, NotFound
+from threadcast.core.holding import all_that_holds
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def followed_model(named: str | None, settings: Settings, store: Store, *, witho
 
     registry = ModelRegistry(settings["models"])
     every = store.measurements()
-    known = [found for found in every if found.op.key not in without]
+    known = [found for found in all_that_holds(every, store.changes) if found.op.key not in without]
     remark = ""
     if named is not None and named not in registry_of_kinds.names():
         try:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from threadcast import networks
 from threadcast.cli.network_choice import NetworkChoice
-from threadcast.core import Case, CurveTable, Machine, Op, OpGraph, Source
+from threadcast.core import Case, CurveTable, Machine, Measurement, Op, OpGraph, Source
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError, NoStore, NotFound, PlanError, StoreError
+from threadcast.core.holding import all_that_holds
 from threadcast.core.json_reading import read_json
 from threadcast.core.settings import Settings
 from threadcast.core.topology import read_machine, usable_cores
@@ -141,7 +142,7 @@ def _local_predictor(named: str | None, machine: Machine, settings: Settings, op
     try:
         store = chosen_store(settings, open_stores)
         if model.adapts_to(machine):
-            model = model.adapted(store.measurements(machine=machine.fingerprint))
+            model = model.adapted(_holding(store, machine))
         return LocalPredictor(model, machine, store, version=version)
     except NoStore:
         if version != UNTRAINED:
@@ -177,7 +178,11 @@ def _model(
         store = chosen_store(settings, open_stores)
     except NoStore:
         return UntrainedModel(list), UNTRAINED
-    return UntrainedModel(lambda: store.measurements(machine=machine.fingerprint)), UNTRAINED
+    return UntrainedModel(lambda: _holding(store, machine)), UNTRAINED
+
+
+def _holding(store: Store, machine: Machine) -> list[Measurement]:
+    return all_that_holds(store.measurements(machine=machine.fingerprint), store.changes)
 
 
 def chosen_store(settings: Settings, open_stores: ExitStack) -> Store:

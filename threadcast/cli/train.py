@@ -13,6 +13,7 @@ from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output
 from threadcast.cli.user import user
 from threadcast.core.errors import ModelError
+from threadcast.core.holding import all_that_holds
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def command(
     output: Output, settings: Settings, names: tuple[str, ...], samples: int | None, split: str, tune: int,
     machine: str | None, calibrate: bool, alias: str, no_alias: bool, backend: str, address: str | None,
 ) -> None:  # fmt: skip
-    """Fit models to all measurements of the store and register each as a new version.
+    """Fit models to what holds now of the store's measurements and register each as a new version.
 
     Before that, each is compared on ops that it has not learned from. The alias goes to the one that costs least: the
     time of --steps runs of these ops at the chosen cases, and of measuring the samples that the model asks for. One
@@ -79,7 +80,8 @@ def command(
         raise click.UsageError("--backend dask and --address go together")
     registry = ModelRegistry(settings["models"])
     with Store.open(settings["store"], create=False) as store:
-        measurements = store.measurements(machine=machine)
+        stored = store.measurements(machine=machine)
+        measurements = all_that_holds(stored, store.changes)
         networks_of = store.networks_of()
         where = store.name
     if not measurements:
@@ -89,7 +91,7 @@ def command(
     if calibrate:
         candidates = [(name, _calibrated() if name == "roofline" else model) for name, model in candidates]
     chosen = choose_split(split, measurements, networks_of)
-    origin = _origin(measurements, networks_of)
+    origin = _origin(stored, networks_of)
     with parallel.cluster(address) if address else nullcontext():
         evaluation = judge(
             output, measurements, candidates, chosen, jobs=settings["train.jobs"], steps=settings["train.steps"]

@@ -141,8 +141,9 @@ class Campaign:
     many ops as `check` says are checked by some more measurements each. Where these lie further from their forecasts
     than the forecasts said (`CheckedProposer`), choices are expected to cost more, and the campaign goes on; at the end
     others are checked.
-    Measurements of more than `max_age_days` are made again. If all are older than an hour, a few are made again first:
-    where times have changed, so are all others (`campaign_checks`).
+    Measurements of more than `max_age_days` are made again, and those since which the op or the machine has changed
+    (`core.holding`). If all are older than an hour, a few are made again first: where times have changed, so are all
+    others (`campaign_checks`).
     `mean_s` is the mean seconds for one op in one case; ops that take more of a step get more. `tolerance` and
     `confidence` are those of `timing.Goal`. `busy_limit` is that of `busy.refuse_busy`; with None a busy machine is not
     refused. Stored measurements that lack what `counters` require are made again. `on_progress` is called after each
@@ -302,7 +303,8 @@ class Campaign:
             if all(found.conditions.get(name) == value for name, value in wanted.items())
         ]
         complete = [found for found in not_void(comparable) if not self._counters.lacking(found)]
-        for found in holding(complete, now=self._now(), max_age_days=self._max_age_days):
+        changes = self._store.changes(self._machine.fingerprint)
+        for found in holding(complete, now=self._now(), max_age_days=self._max_age_days, elsewhere=changes):
             known[found.op.key].append(found)
         return known
 

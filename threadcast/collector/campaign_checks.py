@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from threadcast.collector.proposers import Choice
 from threadcast.core import Case, Measurement
+from threadcast.core.holding import Elsewhere, what_holds
 from threadcast.core.measurement_time import made_at, not_void
 
 PROBES, PROBE_AFTER_S = 3, 3600.0
@@ -48,17 +49,24 @@ class CheckedRegret:
         return cls(len(found), statistics.fmean(found), max(found)) if found else None
 
 
-def holding(found: Sequence[Measurement], *, now: datetime, max_age_days: float | None) -> list[Measurement]:
-    """The measurements that are not too old and that no later one declared void, the newest of each op and case. Those
-    that do not say when they were made are kept."""
+def holding(
+    found: Sequence[Measurement], *, now: datetime, max_age_days: float | None, elsewhere: Elsewhere | None = None
+) -> list[Measurement]:
+    """The newest measurement of each op and case, unless it is too old, a later one declared it void, or the op or the
+    machine has changed since (`core.holding`). Those that do not say when they were made count as new."""
     oldest = None if max_age_days is None else now - timedelta(days=max_age_days)
+    by_op: dict[str, list[Measurement]] = {}
     newest: dict[tuple[str, Case], Measurement] = {}
     for one in not_void(found):  # in the order of time
-        time = made_at(one)
-        if time is None or oldest is None or time >= oldest:
-            newest.pop((one.op.key, one.case), None)
-            newest[one.op.key, one.case] = one
-    return list(newest.values())
+        by_op.setdefault(one.op.key, []).append(one)
+        newest.pop((one.op.key, one.case), None)
+        newest[one.op.key, one.case] = one
+    held = {key: what_holds(of_op, elsewhere) for key, of_op in by_op.items()}
+    return [
+        one
+        for (key, case), one in newest.items()
+        if not held[key][case].stale and (oldest is None or (time := made_at(one)) is None or time >= oldest)
+    ]
 
 
 def probes(observed: Mapping[str, Sequence[Measurement]], *, now: datetime) -> list[Measurement]:

@@ -35,11 +35,27 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """How far what a measurement says may be from what holds now, in logarithms of seconds, each at least 0.
+
+    Now the time may be shorter by the factor exp(low) and longer by exp(high). `stale`: the machine has changed since
+    the samples were taken, and they were multiplied by how much it seems to have changed (`core.holding`). `shift` is
+    that change, or the one after which the samples were taken, in logarithms of seconds.
+    """
+
+    low: float
+    high: float
+    stale: bool
+    shift: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """The samples of one op in one case on one machine, in the order in which they were timed, without warm-up.
 
     `conditions` are JSON scalars that say how it was measured: "cache" ("rotated", "warm" or "cold"), "converged"
     (whether the required confidence was reached), "torch", "time" (ISO 8601) and whatever else the collector knew.
+    `doubt` is None in everything that was measured and stored; what holds now of it may have some (`core.holding`).
     """
 
     op: Op
@@ -47,6 +63,9 @@ class Measurement:
     case: Case
     samples: tuple[Sample, ...]
     conditions: Mapping[str, Any] = field(default_factory=dict)
+    doubt: Doubt | None = None
+    number: int = field(default=0, repr=False, compare=False)
+    """The number under which a store holds it, which grows with every measurement stored; 0 outside of stores."""
     _median_s: float | None = field(init=False, default=None, repr=False, compare=False)
     """What `seconds` returned; None before its first call. Comparing models asks for each median some 500 times."""
 
@@ -56,7 +75,15 @@ class Measurement:
         object.__setattr__(self, "conditions", MappingProxyType(dict(self.conditions)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Measurement, (self.op, self.machine, self.case, self.samples, dict(self.conditions)))
+        return (
+            Measurement,
+            (self.op, self.machine, self.case, self.samples, dict(self.conditions), self.doubt, self.number),
+        )
+
+    @property
+    def stale(self) -> bool:
+        """Whether the machine has changed since the samples were taken."""
+        return self.doubt is not None and self.doubt.stale
 
     @property
     def seconds(self) -> float:

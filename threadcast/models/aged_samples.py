@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import datetime
 
 from threadcast.core import Case, Measurement
-
-FADE_S = 30 * 86400.0
-"""Age in seconds at which a measurement counts for half as many samples as a new one of the op. A convention: a
-month."""
+from threadcast.core.holding import FADE_S
+from threadcast.core.measurement_time import made_at
+from threadcast.models.doubts import variance
+from threadcast.models.sample_noise import NARROW
 
 
 def aged_samples(
@@ -19,10 +18,10 @@ def aged_samples(
     """The measurements at the cases that have a `position`, the oldest first, as four sequences of equal length.
 
     They are the positions of the cases, log seconds, the number of samples behind each median, and the age in units of
-    `FADE_S`, relative to the newest.
+    `FADE_S`, relative to the newest. A measurement in doubt counts as so old that its noise is as large as the doubt.
     """
     known = [
-        (_time_s(measured), position[case], math.log(measured.seconds), len(measured.samples))
+        (_time_s(measured), position[case], math.log(measured.seconds), len(measured.samples), variance(measured))
         for case, measured in measured_at.items()
         if case in position
     ]
@@ -30,15 +29,11 @@ def aged_samples(
     newest_s = known[-1][0] if known else 0.0
     return (
         tuple([one[1] for one in known]), [one[2] for one in known], [one[3] for one in known],
-        [(newest_s - one[0]) / FADE_S for one in known],
+        [(newest_s - one[0]) / FADE_S + one[3] * one[4] / NARROW**2 for one in known],
     )  # fmt: skip
 
 
 def _time_s(measured: Measurement) -> float:
     """The time of the measurement in seconds since 1970; 0 where it is not known."""
-    if "time" not in measured.conditions:
-        return 0.0
-    try:
-        return datetime.fromisoformat(str(measured.conditions["time"])).timestamp()
-    except ValueError:
-        return 0.0
+    time = made_at(measured)
+    return 0.0 if time is None else time.timestamp()

@@ -12,6 +12,7 @@ import numpy as np
 from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
+from threadcast.core.holding import Elsewhere
 from threadcast.models.choosing import Outlook, interval_covariance, outlook
 
 
@@ -27,6 +28,10 @@ class Measurements(Protocol):
 
     def measurements(self, *, machine: str, keys: Collection[str]) -> Sequence[Measurement]:
         """What was measured of the ops with these keys on the machine with this fingerprint, in the order of time."""
+        ...
+
+    def changes(self, machine: str) -> Elsewhere:
+        """What the ops of the machine with this fingerprint tell of its changes."""
         ...
 
 

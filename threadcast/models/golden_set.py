@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,18 @@ class GoldenSet:
             medians = {case: _median(measured) for case, measured in entry.by_case.items()}
             kept[key] = MeasuredOp(entry.op, entry.machine, {**earlier, **medians})
         return GoldenSet(tuple(kept.values()))
+
+    def without_stale(self, entries: Iterable[MeasuredOp]) -> GoldenSet:
+        """The set without the cases of which `entries` say that the machine has changed since they were measured."""
+        stale = {
+            (entry.op.key, entry.machine.fingerprint, case)
+            for entry in entries for case, measured in entry.by_case.items() if measured.stale
+        }  # fmt: skip
+        left = []
+        for entry in self.entries:
+            place = entry.op.key, entry.machine.fingerprint
+            left.append(replace(entry, by_case={c: m for c, m in entry.by_case.items() if (*place, c) not in stale}))
+        return GoldenSet(tuple(entry for entry in left if entry.by_case))
 
     def to_json(self) -> dict[str, Any]:
         """The document of schema `threadcast.golden/1`."""

@@ -38,13 +38,17 @@ def measured_knots(observed: Sequence[Measurement]) -> dict[Case, Knot]:
 
 
 def knots_of(measured_at: Mapping[Case, Measurement]) -> dict[Case, Knot]:
-    """The median of each case's measurement; ModelError for a time that no op can have."""
+    """The median of each case's measurement, `extrapolated` where it is stale; ModelError for a time that no op can
+    have."""
     knots = {}
     for case, measurement in measured_at.items():
         refuse_defect(measurement)
         low, high = median_interval([sample.seconds for sample in measurement.samples])
-        seconds = measurement.seconds
-        knots[case] = Knot(seconds, min(low, seconds), max(high, seconds), Source.MEASURED)
+        seconds, source, doubt = measurement.seconds, Source.MEASURED, measurement.doubt
+        if doubt is not None:
+            low, high = low * math.exp(-doubt.low), high * math.exp(doubt.high)
+            source = Source.EXTRAPOLATED if doubt.stale else source
+        knots[case] = Knot(seconds, min(low, seconds), max(high, seconds), source)
     return knots
 
 

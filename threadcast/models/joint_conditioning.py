@@ -15,6 +15,7 @@ from threadcast.core.errors import ArtefactError
 from threadcast.core.json_reading import member
 from threadcast.models.case_similarity import AlikeCases
 from threadcast.models.choosing import NOISE
+from threadcast.models.doubts import variance
 from threadcast.models.intervals import LONE_SAMPLE_SPREAD, NORMAL_95
 from threadcast.models.joint_kernel import OP_NUMBERS, OpNumbers, Parameters, Points, Similarity, covariance
 
@@ -160,12 +161,13 @@ def points_of(found: Sequence[tuple[int, int, Measurement]], assumed: Floats) ->
 
 
 def _noise(measured: Measurement) -> float:
-    """Variance of the log of the median: by its samples where there are some, and at least a quarter of `NOISE`."""
+    """Variance of the log of the median: by its samples where there are some, and at least a quarter of `NOISE`; and by
+    its doubt."""
     count = len(measured.samples)
     if count < 3:
-        return LONE_SAMPLE_NOISE / count
+        return LONE_SAMPLE_NOISE / count + variance(measured)
     scatter = float(np.var(np.log([sample.seconds for sample in measured.samples]), ddof=1))
-    return max(np.pi / 2 * min(scatter, 0.04) / count, NOISE / 4)
+    return max(np.pi / 2 * min(scatter, 0.04) / count, NOISE / 4) + variance(measured)
 
 
 def read_known(document: Mapping[str, object], arrays: Mapping[str, Floats], assumed: Parameters) -> KnownOps:

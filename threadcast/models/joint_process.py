@@ -20,6 +20,7 @@ from threadcast.models.base import BatchModel
 from threadcast.models.case_similarity import AlikeCases, case_features, from_nearest
 from threadcast.models.choosing import NOISE, Outlook, outlook
 from threadcast.models.curve_learning import some_of_each_machine
+from threadcast.models.doubts import widened
 from threadcast.models.interpolation import knots_of, refuse_defect, with_measured
 from threadcast.models.intervals import NORMAL_95
 from threadcast.models.joint_conditioning import KnownOps, Posterior, points_of, read_known
@@ -214,7 +215,7 @@ class JointProcess(BatchModel):
         table = CurveTable(
             tuple(cases), np.exp(logs), np.exp(logs - spread), np.exp(logs + spread), source, self.name
         )  # fmt: skip
-        return with_measured(table, list(map(knots_of, known)))
+        return with_measured(widened(table, known), list(map(knots_of, known)))
 
     def _by_both(
         self, others: NDArray[np.int64], own: NDArray[np.int64], ops: Sequence[Op],

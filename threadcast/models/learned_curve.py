@@ -23,6 +23,7 @@ from threadcast.models.case_gaussian import expected_regret
 from threadcast.models.choosing import Outlook
 from threadcast.models.correction import Forecast
 from threadcast.models.curve_learning import MIN_OPS, learn, some_of_each_machine
+from threadcast.models.doubts import level_variance, widened
 from threadcast.models.interpolation import Knot, curve_through, knots_of, refuse_defect, with_measured
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.machine_curves import MachineCurves
@@ -237,7 +238,7 @@ class LearnedCurve(BatchModel):
         knots = [knots_of(measured_at) for measured_at in known]
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
         if len(wanting) == len(ops):
-            return with_measured(self._curves(ops, known, cases, learned, machine), knots)
+            return with_measured(widened(self._curves(ops, known, cases, learned, machine), known), knots)
         # the others need no forecast, and many samples take long
         seconds, low, high = (np.full((len(ops), len(cases)), np.nan) for _ in range(3))
         source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
@@ -245,7 +246,8 @@ class LearnedCurve(BatchModel):
             found = self._curves([ops[i] for i in wanting], [known[i] for i in wanting], cases, learned, machine)
             seconds[wanting], low[wanting], high[wanting] = found.seconds, found.low, found.high
             source[wanting] = found.source
-        return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), knots)
+        table = CurveTable(tuple(cases), seconds, low, high, source, self.name)
+        return with_measured(widened(table, known), knots)
 
     def _curves(
         self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], cases: Sequence[Case],
@@ -281,7 +283,8 @@ class LearnedCurve(BatchModel):
                 values.extend(more)
         for where, (rows, *flat) in alike.items():
             given = (np.reshape(values, (len(rows), len(where))) for values in flat)
-            forecast, _ = learned.conditioned([ops[row] for row in rows], base[rows], where, *given)
+            changed = np.array([level_variance(known[row]) for row in rows])
+            forecast, _ = learned.conditioned([ops[row] for row in rows], base[rows], where, *given, changed=changed)
             logs[rows] = self._corrected(forecast, learned)
             spread[rows] = learned.deviations(forecast)
         return logs, spread
@@ -320,7 +323,8 @@ class LearnedCurve(BatchModel):
             return []
         base = self._base([op], learned, machine)
         where, *given = aged_samples(measured_at, learned.position)
-        _, believed = learned.conditioned([op], base, where, *(np.array([part]) for part in given))
+        arrays = (np.array([part]) for part in given)
+        _, believed = learned.conditioned([op], base, where, *arrays, changed=level_variance(measured_at))
         return [at for at, likely in zip(where, believed[0], strict=True) if likely < DOUBTED]
 
     def _process(self, machine: Machine, observed: Sequence[Sequence[Measurement]] = ()) -> JointProcess:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from threadcast.core import Case, Machine, Measurement, Op
 from threadcast.core.errors import ModelError
-from threadcast.core.measurement_time import not_void
+from threadcast.core.holding import what_holds
 
 SHORTEST_S, LONGEST_S = 1e-12, 1e9
 """Seconds that an op can take: from less than a clock cycle to thirty years. Times outside come from a broken clock or
@@ -24,6 +24,10 @@ class MeasuredOp:
     op: Op
     machine: Machine
     by_case: Mapping[Case, Measurement]
+
+    def without_stale(self) -> MeasuredOp:
+        """The op with those cases only that were measured since the machine changed."""
+        return replace(self, by_case={case: m for case, m in self.by_case.items() if not m.stale})
 
     @property
     def defect(self) -> str | None:
@@ -45,25 +49,8 @@ def defect_of(measurement: Measurement) -> str | None:
 
 
 def by_case(measurements: Iterable[Measurement]) -> dict[Case, Measurement]:
-    """One measurement for each case, in order of first appearance; samples of repeated measurements are joined.
-
-    Those that a later measurement of the op declared void are left out (`measurement_time`). Models forecast ops in a
-    step. So of a case's measurements only those are used in which the caches were most as they are in a step: rotated,
-    else warm, else cold.
-    """
-    found: dict[Case, Measurement] = {}
-    for measurement in not_void(list(measurements)):
-        before = found.get(measurement.case)
-        if before is None or _unlikeness(measurement) < _unlikeness(before):
-            found[measurement.case] = measurement
-        elif _unlikeness(measurement) == _unlikeness(before):
-            found[measurement.case] = replace(before, samples=(*before.samples, *measurement.samples))
-    return found
-
-
-def _unlikeness(measurement: Measurement) -> int:
-    """Rank of how different the caches were from those in a step; measurements that do not say count as warm."""
-    return {"rotated": 0, "cold": 2}.get(str(measurement.conditions.get("cache")), 1)
+    """One measurement of an op for each case, in order of first appearance: what holds now (`core.holding`)."""
+    return what_holds(list(measurements))
 
 
 def _is_cold(measurement: Measurement) -> bool:

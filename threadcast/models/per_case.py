@@ -14,7 +14,8 @@ from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import BatchModel
 from threadcast.models.case_learning import learn
 from threadcast.models.case_regression import CaseRegression, Recipe, Scale
-from threadcast.models.interpolation import Knot, curve_through, measured_knots, with_measured
+from threadcast.models.doubts import widened
+from threadcast.models.interpolation import Knot, curve_through, knots_of, with_measured
 from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.sampling import evenly_spread
 
@@ -76,31 +77,32 @@ class PerCase(BatchModel):
         """
         learned = self._learned.get(machine.fingerprint)
         if learned is None:
-            known = ", ".join(self._learned) or "none: fit it first"
-            raise ModelError(f"{self.name} has not learned {machine.fingerprint}, only {known}")
+            others = ", ".join(self._learned) or "none: fit it first"
+            raise ModelError(f"{self.name} has not learned {machine.fingerprint}, only {others}")
         self.check_batch(ops, observed)
-        sampled = [
-            _sampled(op, measurements, learned, self.name) for op, measurements in zip(ops, observed, strict=True)
-        ]
-        known_points = [measured_knots(measurements) for measurements in observed]
+        known = list(map(by_case, observed))
+        sampled = [_sampled(op, measured_at, learned, self.name) for op, measured_at in zip(ops, known, strict=True)]
+        known_points = list(map(knots_of, known))
         forecast = learned.forecast(sampled)
         if not set(cases) <= set(learned.cases):
-            return self._interpolated(learned, forecast, known_points, cases)
+            return self._interpolated(learned, forecast, known, cases)
         columns = [learned.cases.index(case) for case in cases]
         seconds, low, high = (np.ascontiguousarray(array[:, columns]) for array in forecast)
         source = np.full(seconds.shape, list(Source).index(Source.LEARNED), dtype=np.int8)
-        return with_measured(CurveTable(tuple(cases), seconds, low, high, source, self.name), known_points)
+        table = CurveTable(tuple(cases), seconds, low, high, source, self.name)
+        return with_measured(widened(table, known), known_points)
 
     def _interpolated(
-        self, learned: CaseRegression, forecast: Sequence[np.ndarray], measured: Sequence[Mapping[Case, Knot]],
-        cases: Sequence[Case],
+        self, learned: CaseRegression, forecast: Sequence[np.ndarray],
+        known: Sequence[Mapping[Case, Measurement]], cases: Sequence[Case],
     ) -> CurveTable:  # fmt: skip
         curves = []
-        for row, knots in enumerate(measured):
+        for row, measured_at in enumerate(known):
             points = zip(learned.cases, *(array[row].tolist() for array in forecast))
             guessed = {case: Knot(seconds, low, high, Source.LEARNED) for case, seconds, low, high in points}
-            curves.append(curve_through({**guessed, **knots}, cases))
-        return CurveTable.of(curves, model=self.name)
+            curves.append(curve_through({**guessed, **knots_of(measured_at)}, cases))
+        table = widened(CurveTable.of(curves, model=self.name), known)
+        return with_measured(table, map(knots_of, known))
 
     def to_files(self) -> dict[str, bytes]:
         """`model.json`, and for each machine its scaler and regressors."""
@@ -124,8 +126,7 @@ class PerCase(BatchModel):
         return self
 
 
-def _sampled(op: Op, observed: Sequence[Measurement], learned: CaseRegression, name: str) -> list[Measurement]:
-    measured_at = by_case(observed)
+def _sampled(op: Op, measured_at: Mapping[Case, Measurement], learned: CaseRegression, name: str) -> list[Measurement]:
     missing = [case for case in learned.samples if case not in measured_at]
     if missing:
         raise ModelError(f"{name} needs {op.key} measured at {', '.join(map(str, missing))}; measure it there first")

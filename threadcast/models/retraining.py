@@ -10,6 +10,7 @@ from typing import Any
 
 from threadcast.core import Measurement
 from threadcast.core.errors import ModelError
+from threadcast.core.holding import all_that_holds
 from threadcast.core.settings_table import STEPS
 from threadcast.models.base import PerformanceModel
 from threadcast.models.evaluation import judge_together
@@ -70,9 +71,8 @@ def is_held_out(key: str) -> bool:
 
 
 def latest(measured: Sequence[Measurement]) -> list[Measurement]:
-    """The last measurement of each op in each case on each machine, which holds where times have changed."""
-    last = {(m.machine.fingerprint, m.op.key, m.case): m for m in measured}
-    return list(last.values())
+    """What holds now of each op in each case on each machine."""
+    return all_that_holds(measured)
 
 
 def compete(champion: PerformanceModel, measured: Sequence[Measurement], *, steps: int = STEPS) -> Verdict:
@@ -101,8 +101,8 @@ def compete_on(champion: PerformanceModel, measured: Sequence[MeasuredOp], *, st
 
 
 def held_out(entries: Sequence[MeasuredOp]) -> list[MeasuredOp]:
-    """The entries by which models are judged."""
-    return [entry for entry in entries if is_held_out(entry.op.key)]
+    """The entries by which models are judged, with the cases that were measured since the machine changed."""
+    return [sure for entry in entries if is_held_out(entry.op.key) and (sure := entry.without_stale()).by_case]
 
 
 def _measurements(entries: Sequence[MeasuredOp]) -> list[Measurement]:

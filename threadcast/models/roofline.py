@@ -13,9 +13,10 @@ from threadcast.core.errors import ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import BatchModel
-from threadcast.models.interpolation import measured_knots, with_measured
+from threadcast.models.doubts import widened
+from threadcast.models.interpolation import knots_of, with_measured
 from threadcast.models.intervals import read_log_bounds, residual_bounds
-from threadcast.models.measured import MeasuredOp, group, usable
+from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.roofline_limits import fit_limits, least_seconds
 
 SCHEMA = "threadcast.roofline/1"
@@ -77,7 +78,8 @@ class Roofline(BatchModel):
         seconds = least_seconds(limits, ops, tuple(cases), machine)
         source = np.full(seconds.shape, list(Source).index(self._source), dtype=np.int8)
         table = CurveTable(tuple(cases), seconds, seconds * low, seconds * high, source, self.name)
-        return with_measured(table, map(measured_knots, observed))
+        known = list(map(by_case, observed))
+        return with_measured(widened(table, known), map(knots_of, known))
 
     def to_files(self) -> dict[str, bytes]:
         """The calibrations and intervals as JSON."""

@@ -13,13 +13,14 @@ from typing import Self
 
 import numpy as np
 
-from threadcast.core import Affinity, Case, Curve, Machine, Measurement, Op, Source
+from threadcast.core import Affinity, Case, Curve, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import PerformanceModel
-from threadcast.models.interpolation import OTHER_AFFINITY_FACTOR, Knot, measured_knots
+from threadcast.models.doubts import widened
+from threadcast.models.interpolation import OTHER_AFFINITY_FACTOR, Knot, knots_of, with_measured
 from threadcast.models.intervals import read_log_bounds, residual_bounds
 from threadcast.models.measured import by_case, group, usable
 from threadcast.models.sampling import evenly_spread
@@ -100,7 +101,8 @@ class ScalingLaw(PerformanceModel):
 
         ModelError without any sample.
         """
-        knots = measured_knots(observed)
+        measured_at = by_case(observed)
+        knots = knots_of(measured_at)
         if not knots:
             raise ModelError("nothing was measured of this op; measure the cases that the model proposes first")
         laws = {
@@ -113,7 +115,10 @@ class ScalingLaw(PerformanceModel):
             for row, case in enumerate(cases)
         ]
         seconds, low, high = np.array([point[:3] for point in points], dtype=np.float64).T
-        return Curve(tuple(cases), seconds, low, high, tuple(point.source for point in points))
+        curve = Curve(tuple(cases), seconds, low, high, tuple(point.source for point in points))
+        if all(measured.doubt is None for measured in measured_at.values()):
+            return curve
+        return with_measured(widened(CurveTable.of([curve]), [measured_at]), [knots])[0]
 
     def _law(self, knots: Mapping[int, Knot], machine: Machine) -> _Law | None:
         if not knots:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample
 from threadcast.core.curve import Floats
+from threadcast.core.measurement import Doubt
 from threadcast.models.measured import MeasuredOp
 
 _here: dict[str, tuple[MeasuredOp, ...]] = {}
@@ -64,7 +66,10 @@ def _pack(entries: Sequence[MeasuredOp]) -> tuple[NDArray[np.uint8], Floats, Flo
         "machines": [machine.to_json() for machine in machines],
         "entries": [[entry.op.to_json(), machines.index(entry.machine)] for entry in entries],
         "counters": names,
-        "measurements": [[i, m.case.threads, m.case.affinity, len(m.samples), dict(m.conditions)] for i, m in measured],
+        "measurements": [
+            [i, m.case.threads, m.case.affinity, len(m.samples), dict(m.conditions), m.doubt and list(astuple(m.doubt))]
+            for i, m in measured
+        ],
     }
     counters = [[np.nan if (v := s.counters.get(name)) is None else v for name in names] for s in samples]
     return (
@@ -84,8 +89,9 @@ def _unpack(text: NDArray[np.uint8], seconds: Floats, counters: Floats) -> tuple
         Sample(s, dict(zip(document["counters"], row)))
         for s, row in zip(seconds.tolist(), counts.tolist(), strict=True)
     )
-    for i, threads, affinity, count, conditions in document["measurements"]:
+    for i, threads, affinity, count, conditions, doubt in document["measurements"]:
         op, machine, by_case = found[i]
         case = Case(threads, Affinity(affinity))
-        by_case[case] = Measurement(op, machine, case, tuple(next(samples) for _ in range(count)), conditions)
+        own = tuple(next(samples) for _ in range(count))
+        by_case[case] = Measurement(op, machine, case, own, conditions, doubt and Doubt(*doubt))
     return tuple(MeasuredOp(op, machine, by_case) for op, machine, by_case in found)

@@ -14,10 +14,11 @@ from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import BatchModel
-from threadcast.models.interpolation import measured_knots, with_measured
+from threadcast.models.doubts import widened
+from threadcast.models.interpolation import knots_of, with_measured
 from threadcast.models.intervals import PRIOR_OPS, read_log_bounds, residual_bounds
 from threadcast.models.machine_limits import MachineLimits
-from threadcast.models.measured import MeasuredOp, group, usable
+from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Library, Points, PointTrees, Shape
@@ -76,7 +77,8 @@ class StaticRegressor(BatchModel):
             tuple(cases), seconds, low, high,
             np.full(seconds.shape, list(Source).index(Source.LEARNED), dtype=np.int8), self.name,
         )  # fmt: skip
-        return with_measured(table, map(measured_knots, observed))
+        known = list(map(by_case, observed))
+        return with_measured(widened(table, known), map(knots_of, known))
 
     def to_files(self) -> dict[str, bytes]:
         """Options and the trees."""

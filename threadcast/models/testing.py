@@ -17,11 +17,12 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from threadcast.core import Curve, Measurement, Source
+from threadcast.core import Curve, Measurement, Sample, Source
 from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.models.base import PerformanceModel
 from threadcast.models.evaluation import replay
@@ -119,6 +120,44 @@ class PerformanceModelContract(ABC):
             curve = model.predict(entry.op, observed, entry.machine.cases(), machine=entry.machine)
             measured = {case for case, source in zip(curve.cases, curve.source) if source is Source.MEASURED}
             assert measured <= {m.case for m in observed}
+
+    @pytest.mark.parametrize("factor", [3.0, 1 / 3])
+    def test_a_change_shows_after_three_samples_and_intervals_say_what_is_not_known(
+        self, model: PerformanceModel, entries: tuple[MeasuredOp, ...], factor: float
+    ) -> None:
+        for entry in entries:
+            before = list(entry.by_case.values())
+            first = before[0]
+            new = replace(first, samples=tuple(Sample(factor * first.seconds * n) for n in (0.99, 1.0, 1.01)))
+            curve = model.predict(entry.op, [*before, new], entry.machine.cases(), machine=entry.machine)
+            for i, case in enumerate(curve.cases):
+                old_s = entry.by_case[case].seconds
+                low, high = sorted([old_s, factor * old_s])
+                if case == first.case:
+                    assert curve.source[i] is Source.MEASURED
+                    assert curve.seconds[i] == new.seconds
+                    assert curve.low[i] < 0.95 * new.seconds
+                    assert curve.high[i] > 1.05 * new.seconds
+                else:  # it may have changed as much, or not
+                    assert curve.source[i] is not Source.MEASURED
+                    assert curve.seconds[i] == pytest.approx(factor * old_s)
+                    assert curve.low[i] <= low
+                    assert curve.high[i] >= high
+
+    def test_forecasts_of_cases_that_were_never_measured_are_in_doubt_too_after_a_change(
+        self, model: PerformanceModel, entries: tuple[MeasuredOp, ...]
+    ) -> None:
+        for entry in entries:
+            before = replay(model, entry)
+            if not before:
+                before = list(entry.by_case.values())[:1]
+            new = replace(before[0], samples=tuple(Sample(3 * before[0].seconds) for _ in range(3)))
+            cases = entry.machine.cases()
+            then = model.predict(entry.op, before, cases, machine=entry.machine)
+            now = model.predict(entry.op, [*before, new], cases, machine=entry.machine)
+            for i, case in enumerate(cases):
+                if case not in {m.case for m in before}:
+                    assert now.high[i] >= 2 * then.seconds[i]
 
     def test_observed_is_left_as_it_was_and_not_kept(
         self, model: PerformanceModel, entries: tuple[MeasuredOp, ...]

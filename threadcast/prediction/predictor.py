@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
+from threadcast.core.holding import what_holds
 from threadcast.models.base import Measurements, PerformanceModel
 from threadcast.prediction.held_curves import HeldCurves
 
@@ -29,9 +30,10 @@ class LocalPredictor:
     """Predicts curves with a model in this process, from the measurements of each op.
 
     `observed`: measurements by op key, or a store in which each op is looked up when its curve is first asked for;
-    measurements of other machines are ignored. `version` becomes `table.model`: the model's name in the registry
-    ("name@version"; by default the model's own name). Curves are cached by op key; call `forget` when there are new
-    measurements. Safe to use from threads. `curves` raises ModelError where the model cannot predict.
+    measurements of other machines are ignored, and those that no longer hold (`core.holding`). `version` becomes
+    `table.model`: the model's name in the registry ("name@version"; by default the model's own name). Curves are cached
+    by op key; call `forget` when there are new measurements. Safe to use from threads. `curves` raises ModelError where
+    the model cannot predict.
     """
 
     def __init__(
@@ -71,12 +73,15 @@ class LocalPredictor:
         return replace(table, model=self.version)
 
     def _measured(self, keys: Sequence[str]) -> Mapping[str, Sequence[Measurement]]:
+        """What holds now of these ops."""
         found: Iterable[Measurement]
+        elsewhere = None
         if isinstance(self._observed, Mapping):
             found = (m for key in keys for m in self._observed.get(key, ()) if m.machine == self.machine)
         else:
             found = self._observed.measurements(machine=self.machine.fingerprint, keys=keys)
+            elsewhere = self._observed.changes(self.machine.fingerprint)
         by_key: dict[str, list[Measurement]] = {}
         for measurement in found:
             by_key.setdefault(measurement.op.key, []).append(measurement)
-        return by_key
+        return {key: list(what_holds(of_op, elsewhere).values()) for key, of_op in by_key.items()}

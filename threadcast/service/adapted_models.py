@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from threadcast.core import Machine
+from threadcast.core.holding import all_that_holds
 from threadcast.models.base import PerformanceModel
 from threadcast.prediction.lru_cache import LruCache
 from threadcast.store import Store
@@ -39,6 +40,7 @@ class AdaptedModels:
         key, last = (version, machine.fingerprint), self._last_measurement()
         found = self._adapted.get(key)
         if found is None or last >= max(found.measured + 1, (1 + GROWTH) * found.measured):
-            found = Adapted(model.adapted(self._store.measurements(machine=machine.fingerprint)), last)
+            measured = self._store.measurements(machine=machine.fingerprint)
+            found = Adapted(model.adapted(all_that_holds(measured, self._store.changes)), last)
             self._adapted.put(key, found)
         return found

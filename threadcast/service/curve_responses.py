@@ -21,6 +21,8 @@ class CurveId(NamedTuple):
     """Key."""
     measured: int = 0
     """What the model was adapted to (`AdaptedModels`)."""
+    changes: int = 0
+    """What is known of the machine's changes (`MachineChanges.stamp`)."""
 
 
 class CurveResponse(NamedTuple):

@@ -43,7 +43,8 @@ def curve(op: str) -> Response:
     asked = _query()
     machine = read_machine(asked.get("machine"), here.stored, where="query")
     model, _, version = here.model_asked_for(asked.get("model"), machine, where="query")
-    curve_id = CurveId(machine.fingerprint, version, op, here.adapted.of(model, version, machine).measured)
+    measured, changes = here.adapted.of(model, version, machine).measured, here.stored.changes(machine.fingerprint)
+    curve_id = CurveId(machine.fingerprint, version, op, measured, changes.stamp)
     response, last_measurement = here.curve_responses.get(curve_id)
     if response is None:
         with timed("model"):

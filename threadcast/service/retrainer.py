@@ -11,15 +11,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 from threadcast.core import Measurement
 from threadcast.core.errors import ThreadcastError
+from threadcast.core.holding import all_that_holds
 from threadcast.core.settings_table import STEPS
 from threadcast.models.drift import Place, drifts, ratios_by_place
 from threadcast.models.golden_set import WHOLE, GoldenSet, golden_rows, lowered, read_golden_set, write_golden_set
 from threadcast.models.measured import MeasuredOp, group
 from threadcast.models.registry import ModelRegistry
-from threadcast.models.retraining import Verdict, compete_on, held_out, latest
+from threadcast.models.retraining import Verdict, compete_on, held_out
 from threadcast.service.retraining_metrics import RetrainingMetrics
 from threadcast.service.retraining_state import read_trained_to, write_trained_to
 from threadcast.store import Store
@@ -134,7 +136,8 @@ class Retrainer:
         before, judging = read_golden_set(path), held_out(entries)
         taken_in = before.renewed(judging)
         write_golden_set(path, taken_in)
-        return before.renewed(judging, take_in=False) if before.entries else taken_in
+        known = before.renewed(judging, take_in=False) if before.entries else taken_in
+        return known.without_stale(entries)
 
     def _remember(self, last: int) -> None:
         self.trained_to = self.looked_to = last
@@ -164,8 +167,10 @@ class Retrainer:
 def stored_ops(store: Store) -> Iterator[MeasuredOp]:
     """What holds of each op on each machine, from the measurements of a few ops at a time."""
     keys = [op.key for op in store.ops()]
+    changes = cache(store.changes)
     for start in range(0, len(keys), OPS_AT_ONCE):
-        yield from group(latest(store.measurements(keys=keys[start : start + OPS_AT_ONCE])))
+        measured = store.measurements(keys=keys[start : start + OPS_AT_ONCE])
+        yield from group(all_that_holds(measured, changes))
 
 
 def explain(error: ThreadcastError) -> None:

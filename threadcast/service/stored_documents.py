@@ -6,15 +6,31 @@ Reading them takes longer than an answer.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from threadcast.core import Machine, Measurement, Op
+from threadcast.core.machine_changes import MachineChanges
 from threadcast.prediction.lru_cache import LruCache
 from threadcast.service.expiring_value import ExpiringValue
 from threadcast.store import Store
 
 MOST_OPS = 20_000
 """Number of ops in memory; about 2 KB each."""
+
+CHEAP_S, CHANGES_SHARE = 0.05, 0.05
+"""CPU seconds that finding a machine's changes may take at every new measurement; and the share of a thread's time
+that it takes at most where it takes longer."""
+
+
+class _Found(NamedTuple):
+    """The changes of a machine, the number of the newest measurement then, and the time from which on they are found
+    again."""
+
+    changes: MachineChanges
+    last: int
+    again_s: float
 
 
 class StoredDocuments:
@@ -24,13 +40,15 @@ class StoredDocuments:
     read again only when `last_measurement`, the number of the store's newest measurement, has grown.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self.last_measurement = ExpiringValue(store.last_measurement)
         self._store = store
         self._lock = threading.Lock()
         self._ops: LruCache[str, Op] = LruCache(MOST_OPS)
         self._machines: dict[str, Machine] = {}
         self._machines_read_at = -1
+        self._changes: dict[str, _Found] = {}
         self._measured_ops: set[str] = set()
         self._measured_ops_read_at = 0
 
@@ -54,6 +72,19 @@ class StoredDocuments:
                 self._measured_ops_read_at = max(last, self._measured_ops_read_at)
         measured = [key for key in keys if key in self._measured_ops]
         return self._store.measurements(machine=machine, keys=measured) if measured else []
+
+    def changes(self, machine: str) -> MachineChanges:
+        """As `Store.changes`, found again once there are new measurements; where that takes longer than `CHEAP_S`, not
+        before `CHANGES_SHARE` of the time would go by with it."""
+        last, now_s = self.last_measurement(), self._clock()
+        found = self._changes.get(machine)
+        if found is None or (found.last != last and now_s >= found.again_s):
+            began_s = time.thread_time()  # what others do to the machine meanwhile does not count
+            changes = self._store.changes(machine)
+            took_s = time.thread_time() - began_s
+            again_s = now_s + (took_s / CHANGES_SHARE if took_s > CHEAP_S else 0.0)
+            found = self._changes[machine] = _Found(changes, last, again_s)
+        return found.changes
 
     def ops(self, keys: set[str]) -> dict[str, Op]:
         """Those of these ops that are stored, by key."""

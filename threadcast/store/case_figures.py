@@ -1,24 +1,31 @@
 """Figures of an op in a case, to which measurements are added one by one; and of an op, from the medians of its cases.
 
 Adding takes equally long however much was measured before: a case has its newest `MOST_NEWEST` samples, each with its
-time, and counts of all. The median is that of the newest samples, which is that of all where there are no more.
+time, and counts of all. The median is that of the newest samples since the last change (`core.changes`), which is that
+of all where there are no more and none has changed.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
 from threadcast.core import Affinity
+from threadcast.core.changes import FULL, Point, courses
 
 MOST_NEWEST = 64
 """Samples of a case whose median is its figure: more than most campaigns take (19 on average in `data/recorded`), and
 1 KB a case. The median of 64 has a standard error of a sixth of the samples' standard deviation."""
+
+NEAR = 1.2
+"""Where the newest three samples are within this factor of all, none is looked for that has changed."""
 
 CaseKey = tuple[int, str]
 """Threads and affinity, as the tables have them."""
@@ -62,9 +69,14 @@ class CaseFigures:
 
     @property
     def median_s(self) -> float:
-        """Median seconds of the newest samples."""
-        seconds: tuple[float, ...] = struct.unpack(f"<{len(self.newest) // 8}d", self.newest)[1::2]
-        return statistics.median(seconds)
+        """Median seconds of those of the newest samples that hold now: the ones since the last change."""
+        numbers: tuple[float, ...] = struct.unpack(f"<{len(self.newest) // 8}d", self.newest)
+        seconds = numbers[1::2]
+        every = statistics.median(seconds)
+        last = statistics.median(seconds[-FULL:])
+        if every < NEAR * last and last < NEAR * every:  # as nearly always: finding changes takes 100 times as long
+            return every
+        return statistics.median(_holding(numbers[0::2], seconds))
 
     def row(self) -> dict[str, Any]:
         """The columns of these figures."""
@@ -72,6 +84,23 @@ class CaseFigures:
             "measurements": self.measurements, "samples": self.samples, "oldest_s": self.oldest_s,
             "unlikeness": self.unlikeness, "newest": self.newest, "median_s": self.median_s,
         }  # fmt: skip
+
+
+def _holding(times_s: Sequence[float], seconds: Sequence[float]) -> list[float]:
+    """The seconds of the samples since the last change; samples of one time were measured together."""
+    parts: list[list[float]] = []
+    before_s = math.nan
+    for time_s, second in zip(times_s, seconds, strict=True):
+        if time_s == before_s:
+            parts[-1].append(second)
+        else:
+            parts.append([second])
+        before_s = time_s
+    points = [
+        Point(float(i), 0, math.log(max(statistics.median(part), sys.float_info.min)), len(part))
+        for i, part in enumerate(parts)
+    ]
+    return [second for i in courses(points)[0].holding for second in parts[i]]
 
 
 def _time_of(sample: tuple[float, float]) -> float:

@@ -14,6 +14,8 @@ from sqlalchemy import Column, Connection, Select, func, select
 
 from threadcast.core import Machine, Measurement, Op, OpGraph, Plan, Trace
 from threadcast.core.errors import NotFound, StoreError
+from threadcast.core.holding import op_courses
+from threadcast.core.machine_changes import MachineChanges
 from threadcast.store import schema
 from threadcast.store.browsing import Browser
 from threadcast.store.database import Database
@@ -23,6 +25,7 @@ from threadcast.store.plan_documents import insert_plan, plan_text
 from threadcast.store.pruning import Pruned, prune
 from threadcast.store.queries import chunks, documents, ids, of_measurements, of_ops
 from threadcast.store.receipts import Receipt, former_receipt
+from threadcast.store.recent import recent_rows
 from threadcast.store.retention import Retention
 from threadcast.store.rows import D, graph_row, json_text, measurement_reader, measurement_row, read
 from threadcast.store.waits import WAIT_S
@@ -212,6 +215,15 @@ class Store:
         machines = documents(connection, schema.machines, {row.machine_id for row in rows})
         with self._decoding():
             return list(map(measurement_reader(read(Op, ops), read(Machine, machines)), rows))
+
+    def changes(self, machine: str) -> MachineChanges:
+        """What the ops that were measured last on the machine with this fingerprint tell of its changes (`recent`)."""
+        with self._database.read() as connection:
+            measured = self._measured(connection, recent_rows(connection, machine))
+        by_op: dict[str, list[Measurement]] = {}
+        for measurement in measured:
+            by_op.setdefault(measurement.op.key, []).append(measurement)
+        return MachineChanges({key: (of_op[0].op.kind, op_courses(of_op)) for key, of_op in by_op.items()})
 
     def machines(self) -> list[Machine]:
         """Every machine that measurements or runs were stored of, in the order of first appearance."""

@@ -67,7 +67,7 @@ def chart_of(entry: MeasuredOp, by_model: Sequence[ModelCurve]) -> Chart:
         )
         banded = not lines
         lines.append(Line(one.version, values, i, low if banded else (), high if banded else ()))
-    lines += measured_lines(entry.by_case, threads)
+    lines += measured_lines(entry.without_stale().by_case or entry.by_case, threads)
     shown = [v for line in (*lines[:1], *lines[len(curves) :]) for v in (*line.values, *line.low, *line.high)]
     found = [v for v in shown if v]
     return Chart(

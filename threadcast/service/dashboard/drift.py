@@ -19,6 +19,7 @@ from threadcast.service.context import context
 from threadcast.service.dashboard.charts import Chart, Line, wants_log
 from threadcast.service.dashboard.frame import blueprint, chosen_machine, known_machines
 from threadcast.service.dashboard.step_drift import step_drift
+from threadcast.store.recent import MOST_OPS
 
 NEWEST = 1_000
 """Number of a machine's newest measurements that are used: forecasting them takes some tenths of a second."""
@@ -29,6 +30,10 @@ INTERVALS = 30
 _INTERVALS_S = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400, 30 * 86_400)
 MOST_REPORTS = 8
 """Number of reports in the cache."""
+MOST_CHANGES = 20
+"""Most changed ops in the table."""
+DATED_S = 1e9
+"""Times before this one, of 2001, are numbers of undated measurements."""
 EXTENSION = "threadcast-dashboard-drift"
 
 
@@ -100,9 +105,29 @@ def drift() -> str:
     in_steps = step_drift(context().store.browse.newest(machine, limit=NEWEST)) if machine else []
     return render_template(
         "dashboard/drift.html", known=known, machine=machine, report=report, lines=lines, limit=NEWEST,
-        in_steps=in_steps,
+        in_steps=in_steps, changes=_changes(machine) if machine else (), witnesses=MOST_OPS,
         default=context().models.default, chart=chart_of(points, kinds[:KINDS]) if points else None,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLine:
+    """An op that changed; `day` is a day in UTC, "undated" where its measurements do not say when they were made."""
+
+    key: str
+    kind: str
+    day: str
+    ratio: float
+    series: int
+
+
+def _changes(machine: Machine) -> list[ChangeLine]:
+    newest = context().stored.changes(machine.fingerprint).newest[:MOST_CHANGES]
+    return [ChangeLine(one.key, one.kind, _day(one.time_s), one.ratio, one.series) for one in newest]
+
+
+def _day(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).date().isoformat() if time_s > DATED_S else "undated"
 
 
 def _report(machine: Machine) -> DriftReport | None:

@@ -9,7 +9,8 @@ from flask import render_template, request
 
 from threadcast.core import Machine
 from threadcast.core.errors import NotFound
-from threadcast.models.measured import MeasuredOp, by_case
+from threadcast.core.holding import what_holds
+from threadcast.models.measured import MeasuredOp
 from threadcast.service.context import context
 from threadcast.service.dashboard.curves import chart_of, model_curve
 from threadcast.service.dashboard.frame import blueprint, known_machines
@@ -48,7 +49,9 @@ def op_page(key: str) -> str:
 
 
 def _entry(key: str, machine: Machine) -> MeasuredOp:
-    measured = by_case(context().store.measurements(machine=machine.fingerprint, keys=[key]))
+    here = context()
+    changes = here.stored.changes(machine.fingerprint)
+    measured = what_holds(here.store.measurements(machine=machine.fingerprint, keys=[key]), changes)
     return MeasuredOp(next(iter(measured.values())).op, machine, dict(sorted(measured.items())))
 
 

@@ -1,0 +1,200 @@
+"""What holds now of everything that was measured of an op on a machine: one measurement for each case.
+
+The one answer for forecasts, training, campaigns and pages: samples from before a change end there, and old samples
+count for less than new ones.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+from threadcast.core.case import Case
+from threadcast.core.changes import SCATTER, Course, Point, courses
+from threadcast.core.measurement import Doubt, Measurement, Sample
+from threadcast.core.measurement_time import dated, not_void
+from threadcast.core.shifts import Shift, shift_of
+
+FADE_S = 30 * 86400.0
+"""Age in seconds, relative to the newest sample of its case, at which a sample counts for half as much. A convention: a
+month."""
+
+SETTLED = 5
+"""With fewer measurements than so many after a change, the new level is in doubt by the scatter between sessions
+(`changes.SCATTER`): samples of one session tell nothing of that."""
+
+NORMAL_95 = 1.645
+"""95th percentile of the standard normal distribution: doubts are to enclose 90 %, as intervals do."""
+
+
+class Elsewhere(Protocol):
+    """What other ops of a machine tell of its changes (`core.machine_changes`). `stamp` is 0 where there are none."""
+
+    stamp: int
+
+    def since(self, kind: str, time_s: float) -> Shift | None:
+        """The shift that an op of this kind probably had since this time; None where nothing is known to have
+        changed."""
+        ...
+
+
+class Standing(NamedTuple):
+    """What holds now in one case, and the time in seconds since 1970 up to which the op itself tells that it does."""
+
+    measurement: Measurement
+    until_s: float
+
+
+def what_holds(found: Sequence[Measurement], elsewhere: Elsewhere | None = None) -> dict[Case, Measurement]:
+    """What holds now of one op's measurements on one machine, by case in order of first appearance.
+
+    `found` is in the order in which it was stored. Of each case only those measurements are used that were made since
+    its last change (`core.changes`), and of these those in which caches were most as they are in a step: rotated, else
+    warm, else cold. Their samples are joined, fewer of the older ones (`FADE_S`).
+
+    A case that was not measured since the op changed in other cases, or since other ops of the machine did
+    (`elsewhere`), is stale: its samples are multiplied by how much the nearest cases have changed, and its `doubt`
+    spans what it may be now. A case whose newest samples are far off, but too few to be a change, is in doubt as far as
+    they are off. What this function has returned stays as it is when it is given again.
+    """
+    elsewhere = elsewhere if elsewhere is not None and elsewhere.stamp else None
+    kept = not_void(found)
+    by_case: dict[Case, list[Measurement]] = {}
+    for measurement in kept:
+        by_case.setdefault(measurement.case, []).append(measurement)
+    if len(by_case) < len(kept):
+        standing = _compared(kept, by_case)
+    elif elsewhere is None:  # nothing to compare
+        return {case: only for case, (only,) in by_case.items()}
+    else:
+        standing = {m.case: Standing(m, time_s) for m, time_s in zip(kept, dated(kept), strict=True)}
+    if elsewhere is None:
+        return {case: one.measurement for case, one in standing.items()}
+    kind = kept[0].op.kind if kept else ""
+    return {case: _shifted(m, None if m.stale else elsewhere.since(kind, t)) for case, (m, t) in standing.items()}
+
+
+def all_that_holds(
+    found: Iterable[Measurement], changes: Callable[[str], Elsewhere] | None = None
+) -> list[Measurement]:
+    """What holds now of each op in each case on each machine, in order of first appearance; `changes` returns what is
+    known of the changes of the machine with a fingerprint."""
+    by_op: dict[tuple[str, str], list[Measurement]] = {}
+    for measurement in found:
+        by_op.setdefault((measurement.machine.fingerprint, measurement.op.key), []).append(measurement)
+    machines = {machine for machine, _ in by_op}
+    elsewhere = {} if changes is None else {machine: changes(machine) for machine in machines}
+    return [m for (machine, _), of_op in by_op.items() for m in what_holds(of_op, elsewhere.get(machine)).values()]
+
+
+def op_courses(found: Sequence[Measurement]) -> list[Course]:
+    """The course of each series of an op on one machine, from its measurements in the order in which they were
+    stored."""
+    return [course for course, _ in _series(not_void(found)).values()]
+
+
+def unlikeness(measurement: Measurement) -> int:
+    """Rank of how different the caches were from those in a step; measurements that do not say count as warm."""
+    return {"rotated": 0, "cold": 2}.get(str(measurement.conditions.get("cache")), 1)
+
+
+_Held = list[tuple[float, Measurement]]
+"""Measurements with their times, the oldest first."""
+
+
+def _series(found: Sequence[Measurement]) -> dict[tuple[Case, str], tuple[Course, _Held]]:
+    """The course of each case with caches in one state, and what holds of it. Times of 0 have no logarithm and are left
+    out."""
+    numbers: dict[tuple[Case, str], int] = {}
+    timed = sorted(((t, m) for t, m in zip(dated(found), found, strict=True) if m.seconds > 0), key=lambda one: one[0])
+    points = [
+        Point(
+            time_s, numbers.setdefault((m.case, str(m.conditions.get("cache"))), len(numbers)), math.log(m.seconds),
+            len(m.samples),
+        )
+        for time_s, m in timed
+    ]  # fmt: skip
+    by_number = courses(points)
+    return {
+        series: (by_number[number], [timed[i] for i in by_number[number].holding]) for series, number in numbers.items()
+    }
+
+
+def _compared(kept: Sequence[Measurement], by_case: Mapping[Case, Sequence[Measurement]]) -> dict[Case, Standing]:
+    """What holds in each case, by comparison of measurements with earlier ones of the op."""
+    series = _series(kept)
+    series_of: dict[Case, list[tuple[Course, _Held]]] = {}
+    for (case, _), one in series.items():
+        series_of.setdefault(case, []).append(one)
+    others = [(case, course) for (case, _), (course, _) in series.items()]
+    changed = any(course.ended for _, course in others)
+    kept_until = _kept_until([course for _, course in others])
+    found = {}
+    for case, every in by_case.items():
+        own = series_of.get(case, [])
+        if not own or any(m.seconds <= 0 for m in every):  # a defect, which models name
+            found[case] = Standing(_joined(list(zip(dated(every), every, strict=True))), 0.0)
+            continue
+        shifts = [shift_of(case, course, others) if changed else (kept_until(course), None) for course, _ in own]
+        fresh = [(course, held) for (course, held), (_, shift) in zip(own, shifts, strict=True) if shift is None]
+        if fresh:
+            found[case] = _fresh(fresh, max(time_s for time_s, shift in shifts if shift is None))
+        else:
+            newest = max(range(len(own)), key=lambda i: own[i][0].last_s)
+            found[case] = Standing(_shifted(_joined(own[newest][1]), shifts[newest][1]), shifts[newest][0])
+    return found
+
+
+def _kept_until(courses: Sequence[Course]) -> Callable[[Course], float]:
+    """Up to when each series is known to have kept its level where none of the op has changed: up to the last point of
+    any series that began before its own last one."""
+    ordered = sorted((course.first_s, course.last_s) for course in courses)
+    begun_s = [first_s for first_s, _ in ordered]
+    latest_s = list(accumulate((last_s for _, last_s in ordered), max))
+    return lambda course: latest_s[bisect_right(begun_s, course.last_s) - 1]
+
+
+def _fresh(series: Sequence[tuple[Course, _Held]], until_s: float) -> Standing:
+    """What holds in a case by those of its series that nothing contradicts."""
+    least = min(unlikeness(held[0][1]) for _, held in series)
+    chosen = [(course, held) for course, held in series if unlikeness(held[0][1]) == least]
+    one = _joined(sorted((timed for _, held in chosen for timed in held), key=lambda timed: timed[0]))
+    off = [course.suspected - math.log(one.seconds) for course, _ in chosen if course.suspected is not None]
+    new = [course for course, held in chosen if course.ended and len(held) < SETTLED]
+    shift = max((course.log_s - course.ended[-1].log_s for course in new), key=abs, default=0.0)
+    unsettled = max((NORMAL_95 * SCATTER / math.sqrt(len(course.holding)) for course in new), default=0.0)
+    if off or new:
+        one = replace(one, doubt=Doubt(max(unsettled, -min(off, default=0.0)), max([unsettled, *off]), False, shift))
+    return Standing(one, until_s)
+
+
+def _joined(held: _Held) -> Measurement:
+    """One measurement with the samples of all, made when the newest one was; of older ones fewer samples are kept, so
+    that each counts by its age."""
+    if len(held) == 1:
+        return held[0][1]
+    newest_s, newest = held[-1]
+    kept: list[Sample] = []
+    due = 0.5
+    for time_s, measurement in reversed(held):
+        weight = 2.0 ** -((newest_s - time_s) / FADE_S)
+        for sample in reversed(measurement.samples):
+            due += weight
+            if due >= 1:
+                due -= 1
+                kept.append(sample)
+    return replace(newest, samples=tuple(reversed(kept)))
+
+
+def _shifted(measurement: Measurement, shift: Shift | None) -> Measurement:
+    """The measurement with samples as they may be after this shift, and the doubt about it."""
+    if shift is None:
+        return measurement
+    factor = math.exp(shift.log_s)
+    doubt = Doubt(shift.log_s - shift.low, shift.high - shift.log_s, stale=True, shift=shift.log_s)
+    samples = tuple(Sample(sample.seconds * factor, sample.counters) for sample in measurement.samples)
+    return replace(measurement, samples=samples, doubt=doubt)
