@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-pictures test test-fast test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-ingest bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops bench-changes record clean
+.PHONY: bench-changes setup demo demo-pictures test test-fast test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-servers bench-ingest bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
 
 setup: $(READY)
 
@@ -151,6 +151,10 @@ else
 	BODIES=$(or $(BODIES),10000) $(BIN)/python -m pytest -q --timeout 3600 tests/service/test_mutated_bodies.py
 	$(BIN)/python benchmarks/dashboard.py $(if $(OPS),--ops $(OPS) --store build/dashboard-$(OPS).db,--store build/dashboard.db)
 endif
+
+# HTTP servers by attacks and loads: docs/server-tables.md. Needs wrk and nginx; about five minutes.
+bench-servers: $(READY)
+	$(BIN)/python benchmarks/servers.py $(if $(ROUNDS)$(SECONDS)$(ODD),--rounds $(or $(ROUNDS),5) --seconds $(or $(SECONDS),3) --odd $(or $(ODD),2000),--write)
 
 # How many samples a second the store and the service take, from 10^5 to 10^8 stored ones, on SQLite and PostgreSQL:
 # docs/ingest-tables.md. Half an hour and 10 GB of disk. SAMPLES=10000000 ends at smaller stores and leaves the page as it is.

@@ -34,15 +34,15 @@ SOAK_PAGE = PAGE.with_name("service-soak.md")
 HERE = Path(__file__).parent
 CONNECTIONS, THREADS = 8, 16
 MANY_OPS = 10_000
+MOST_NEW = 500
 HEAD = """# The service's speed
 
 `make bench-service`, {run}. One worker process with {threads}
 threads; a second process on the same machine loads it over loopback with {connections} connections, each of which
 sends its next request when the last one is answered. Medians of {rounds} rounds of {seconds:g} s, servers by turns;
 ratios are those of a round (least to most). One op's curve has {cases} points, each with its interval and source.
-*Kept*: asked for before.
 
-| what | requests/s | of the echo's | p50 | p99 |
+| what | requests/s | of bare Flask's | p50 | p99 |
 |---|---|---|---|---|
 """
 
@@ -94,9 +94,10 @@ def request(path: str, body: object = None) -> str:
 
 
 @contextmanager
-def echo(directory: Path) -> Iterator[Server]:
-    """The bare Flask application."""
-    server = Server([sys.executable, str(HERE / "service_rivals.py"), "echo", str(THREADS)], directory)
+def echo(directory: Path, answer_bytes: int, *more: str) -> Iterator[Server]:
+    """The bare Flask application, which answers so many bytes."""
+    command = [sys.executable, str(HERE / "service_rivals.py"), "echo", str(THREADS), str(answer_bytes), *more]
+    server = Server(command, directory)
     try:
         yield server
     finally:
@@ -171,13 +172,22 @@ def measure(rounds: int, seconds: float) -> str:
         directory = Path(name)
         learned = make_place(directory)
         ours = stack.enter_context(service(directory, threads=THREADS))
-        bare = stack.enter_context(echo(directory))
+        documents = [{"ops": [op.to_json()]} for op in ops(MOST_NEW, seed=3)]
+        first = urllib3.request("POST", f"{ours.url}/v1/predictions", json=documents[0], retries=False)
+        size = len(first.data)
+        bare = stack.enter_context(echo(directory, size))
+        standard = stack.enter_context(echo(directory, size, "gthread"))
         rival = stack.enter_context(mlflow(directory))
-        new = [request("/v1/predictions", {"ops": [op.to_json()]}) for op in ops(500, seed=3)]
+        new = [request("/v1/predictions", document) for document in documents]
         rows = [
-            Row("bare Flask echo of one op", bare.url, [request("/echo", ops(1, seed=3)[0].to_json())]),
-            Row("a curve that is kept", ours.url, [request(f"/v1/curves/{op.key}") for op in learned]),
-            Row("a curve that is predicted, of an op never seen", ours.url, new),
+            Row("bare Flask, the same bytes, on the same server", bare.url, [request("/echo", documents[0])]),
+            Row("the same on gunicorn's gthread", standard.url, [request("/echo", documents[0])]),
+            Row(
+                "kept: the curve of a measured op, asked for before",
+                ours.url,
+                [request(f"/v1/curves/{op.key}") for op in learned],
+            ),
+            Row("computed: the curve of an op that is not stored", ours.url, new),
             *([rival] if isinstance(rival, Row) else []),
         ]
         for op in learned:
@@ -191,14 +201,16 @@ def measure(rounds: int, seconds: float) -> str:
         lines.append(f"| MLflow | not measured: {rival} | | | |")
     else:
         lines.append("")
-        times = [median(row.over(rival)) for row in rows[1:3]]
+        times = [median(row.over(rival)) for row in rows[2:4]]
         lines.append(
-            f"A kept curve is answered {times[0]:.1f} times as often as MLflow's rows, a predicted one {times[1]:.1f}."
+            f"Kept curves are answered {times[0]:.1f} times as often as MLflow's rows, computed ones {times[1]:.1f}."
         )
     lines.append("")
+    points = MANY_OPS * len(MACHINE.cases())
     lines.append(
         f"{MANY_OPS:,} ops, sent in full, at {len(MACHINE.cases())} cases in one request: {median(taken):.2f} s "
-        f"({min(taken):.2f} to {max(taken):.2f}), {size / 1e6:.0f} MB."
+        f"({min(taken):.2f} to {max(taken):.2f}), {size / 1e6:.0f} MB: "
+        f"{points / median(taken) / 1e6:.2f} million points a second."
     )
     head = HEAD.format(
         run=run, threads=THREADS, connections=CONNECTIONS, rounds=rounds,

@@ -1,7 +1,7 @@
 """What the service is held against: a bare Flask echo, and MLflow's scoring server with an XGBoost model.
 
-python benchmarks/service_rivals.py echo THREADS        serves on a free port, whose URL it prints
-python benchmarks/service_rivals.py mlflow-model PATH   saves the model (with MLflow's own interpreter)
+python benchmarks/service_rivals.py echo THREADS BYTES [gthread]    serves on a free port, whose URL it prints
+python benchmarks/service_rivals.py mlflow-model PATH                   saves the model (with MLflow's own interpreter)
 """
 
 from __future__ import annotations
@@ -10,27 +10,36 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 TREES, FEATURES = 200, 20
 VENV = Path(__file__).parents[1] / "build" / "mlflow"
 
 
-def serve_echo(threads: int) -> None:
-    """A Flask application that answers with what it was sent, on gunicorn's own threaded worker."""
+def serve_echo(threads: int, answer_bytes: int, *, standard: bool) -> None:
+    """A Flask application that reads what it was sent and answers `answer_bytes` bytes.
+
+    On the service's own worker; `standard`: on gunicorn's own threaded worker.
+    """
     from flask import Flask, request
     from gunicorn.app.base import BaseApplication
 
-    app = Flask("echo")
+    from threadcast.service.worker import Worker
+
+    app, content = Flask("echo"), b"x" * answer_bytes
+    app.extensions["threadcast"] = SimpleNamespace(metrics=SimpleNamespace(count_unmatched=lambda *_: None))
 
     @app.post("/echo")
     def echo() -> bytes:
-        return request.get_data()
+        request.get_data()
+        return content
 
     listener = socket.create_server(("127.0.0.1", 0))
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     options = {
-        "bind": f"fd://{listener.detach()}", "workers": 1, "threads": threads, "worker_class": "gthread",
-        "keepalive": 5, "loglevel": "error", "control_socket_disable": True,
+        "bind": f"fd://{listener.detach()}", "workers": 1, "threads": threads,
+        "worker_class": "gthread" if standard else Worker, "keepalive": 5, "loglevel": "error",
+        "control_socket_disable": True,
     }  # fmt: skip
 
     class Echo(BaseApplication):  # type: ignore[misc]
@@ -74,6 +83,6 @@ def save_mlflow_model(path: Path) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "echo":
-        serve_echo(int(sys.argv[2]))
+        serve_echo(int(sys.argv[2]), int(sys.argv[3]), standard="gthread" in sys.argv[4:])
     else:
         save_mlflow_model(Path(sys.argv[2]))

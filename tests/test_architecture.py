@@ -31,6 +31,7 @@ ONLY_IN = {
     "flask": ("service",),
     "apiflask": ("service",),
     "gunicorn": ("service",),
+    "tornado": ("service",),
     "sqlalchemy": ("store",),
     "alembic": ("store",),
     "torch": ("networks", "threads", "capture", "collector", "runtime", "cli"),

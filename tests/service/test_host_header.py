@@ -30,8 +30,8 @@ def ask(server: Running, request: str) -> tuple[int, bytes]:
     place = server.url.removeprefix("http://")
     host, port = place.split(":")
     with socket.create_connection((host, int(port)), timeout=LONG_S) as connection:
-        connection.sendall(request.replace("%", place).replace("\n", "\r\n").encode() + b"\r\n\r\n")
-        connection.shutdown(socket.SHUT_WR)
+        head = f"{request}\nConnection: close\n\n".replace("%", place).replace("\n", "\r\n")
+        connection.sendall(head.encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     head, _, content = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), content

@@ -60,7 +60,7 @@ class Running:
         )  # fmt: skip
         assert self.process.stdout is not None
         self.said = self.process.stdout.readline()
-        found = re.search(r"http://[^\s\"]+", self.said)
+        found = re.search(r"https?://[^\s\"]+", self.said)
         if found is None:
             self.end()
             raise AssertionError(f"no URL in {self.said!r}; stderr: {self.errors}")

@@ -6,7 +6,7 @@ EXTRAS = {
     "models": ("sklearn", "xgboost", "pandas", "scipy", "joblib", "skops", "threadpoolctl"),
     "store": ("sqlalchemy", "alembic", "pyarrow"),
     "postgres": ("psycopg",),
-    "service": ("flask", "apiflask", "pydantic", "gunicorn", "prometheus_client", "orjson"),
+    "service": ("flask", "apiflask", "pydantic", "gunicorn", "tornado", "prometheus_client", "orjson"),
     "collect": ("torch", "sympy", "pyperf"),
     "engine": ("ninja", "setuptools"),
     "backends": ("onnx", "onnxscript", "onnxruntime", "openvino"),

@@ -21,6 +21,9 @@ from threadcast.core.settings import Settings
 @setting("service.workers", "--workers")
 @setting("service.threads", "--threads")
 @setting("service.keys", "--keys")
+@setting("service.tls_cert", "--tls-cert")
+@setting("service.tls_key", "--tls-key")
+@setting("service.trusted_proxies", "--trusted-proxies")
 @click.option("--allow-public", is_flag=True, help="Listen where other machines can reach it, without keys.")
 @common
 def command(output: Output, settings: Settings, allow_public: bool) -> None:

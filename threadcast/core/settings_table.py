@@ -106,8 +106,10 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("service.max_page", int, 1_000, "Measurements in one page.", "measurements", minimum=1),
         Setting("service.max_contexts", int, 16, "Graphs in memory for decisions, in each process.", "graphs",
                 minimum=1),
-        Setting("service.max_in_flight", int, 15,
-                "Concurrent requests under /v1, in each process; more get 429.", "requests", minimum=1),
+        Setting("service.max_in_flight", int, 15, "Concurrent requests, in each process; more get 429. Always fewer "
+                "than threads.", "requests", minimum=1),
+        Setting("service.max_in_flight_per_key", int, 12, "Concurrent requests of one API key, in each process; more "
+                "get 429. Always two fewer than threads.", "requests", minimum=1),
         Setting("service.max_kept_curves", int, 20_000, "Answered curves in the cache, in each process.",
                 "curves", minimum=1),
         Setting("service.max_kept_plans", int, 200, "Stored plans that can be asked for again.", "plans", minimum=1),
@@ -118,6 +120,14 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
                 "seconds", minimum=0.001),
         Setting("service.receive_s", float, 10.0, "Longest time that a request may take to arrive.", "seconds",
                 minimum=0.1),
+        Setting("service.grace_s", float, None, "Longest time that requests under way get when the service stops; at "
+                "least service.deadline_s.", "seconds", minimum=0.001, default_text="service.deadline_s and 5 more"),
+        Setting("service.trusted_proxies", str, "none", "Addresses or networks, separated by commas, of the proxies "
+                "whose X-Forwarded-* headers are believed.", default_text="none"),
+        Setting("service.tls_cert", Path, None, "File of the certificate chain (PEM) with which the service speaks "
+                "TLS.", default_text="none: it speaks plain HTTP"),
+        Setting("service.tls_key", Path, None, "File of the certificate's key (PEM).",
+                default_text="none: the key is in service.tls_cert"),
         Setting("service.idempotency_s", float, 86_400.0, "How long an Idempotency-Key is remembered.", "seconds",
                 minimum=1),
         Setting("service.keys", Path, None, "File of the API keys (`threadcast keys`).",

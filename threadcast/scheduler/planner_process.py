@@ -20,12 +20,13 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadcast.core import Edge, Machine, Op, OpGraph, Plan
 from threadcast.core.curve_codec import from_bytes, to_bytes
 from threadcast.core.errors import ExecutionError, InvalidInput
 from threadcast.core.parent_process import end_with_parent
+from threadcast.scheduler.bounds.ceiling import Ceiling
 from threadcast.scheduler.policies import Problem
 
 _LENGTH_BYTES = 8
@@ -41,6 +42,13 @@ _PYTHON = {"NUMBA_DISABLE_JIT": "1"}
 
 class PlannerEnded(ExecutionError):
     """The planner's process ended without an answer, for example by a signal or because memory ran out."""
+
+
+class Made(NamedTuple):
+    """A plan, and the limits of any plan where they were asked for."""
+
+    plan: Plan
+    limits: Ceiling | None
 
 
 class PlannerProcess:
@@ -85,12 +93,15 @@ class PlannerProcess:
         """The id of the process."""
         return self._process.pid
 
-    def ask(self, problem: Problem, *, policy: str = "auto", options: Mapping[str, Any] | None = None) -> None:
+    def ask(
+        self, problem: Problem, *, policy: str = "auto", options: Mapping[str, Any] | None = None, limits: bool = False
+    ) -> None:
         """Start making the plan of `planner.plan(problem, policy=policy, **options)`; returns at once.
 
-        For a first plan in a hurry pass `policy="search"` and `options={"budget_s": planner.QUICK_S}`.
+        With `limits` the report of how much scheduling can gain at most is made, too; `answer` returns both. For a
+        first plan in a hurry pass `policy="search"` and `options={"budget_s": planner.QUICK_S}`.
         """
-        self._send(_problem_bytes(problem, policy, options or {}))
+        self._send(_problem_bytes(problem, policy, options or {}, limits=limits))
 
     def result(self, timeout_s: float = 0.0) -> Plan | None:
         """Return the plan of the last `ask`; None where it is not made within `timeout_s` seconds.
@@ -98,8 +109,16 @@ class PlannerProcess:
         InvalidInput where the planner refuses the policy or the options, PlannerEnded where the process ended,
         ExecutionError where planning failed in another way.
         """
+        made = self.answer(timeout_s)
+        return None if made is None else made.plan
+
+    def answer(self, timeout_s: float = 0.0) -> Made | None:
+        """Return what the last `ask` asked for; None and errors as those of `result`."""
         answer = self._received(timeout_s)
-        return None if answer is None else Plan.from_json(answer["plan"])
+        if answer is None:
+            return None
+        limits = answer.get("limits")
+        return Made(Plan.from_json(answer["plan"]), None if limits is None else Ceiling.from_json(limits))
 
     def _send(self, question: bytes) -> None:
         _write(self._message, question)
@@ -162,7 +181,7 @@ def _read(file: int) -> bytes:
     return bytes(parts)
 
 
-def _problem_bytes(problem: Problem, policy: str, options: Mapping[str, Any]) -> bytes:
+def _problem_bytes(problem: Problem, policy: str, options: Mapping[str, Any], *, limits: bool = False) -> bytes:
     """The question as a message: JSON, in which equal ops of the graph are written once, and the curves' arrays."""
     graph = problem.graph
     number: dict[Any, int] = {}
@@ -171,30 +190,40 @@ def _problem_bytes(problem: Problem, policy: str, options: Mapping[str, Any]) ->
     head = json.dumps({
         "ids": graph.ids, "ops": ops, "distinct": [distinct[i].to_json() for i in range(len(distinct))],
         "edges": graph.edges, "machine": problem.machine.to_json(), "policy": policy, "options": dict(options),
+        "limits": limits,
     }).encode()  # fmt: skip
     return len(head).to_bytes(_LENGTH_BYTES, "big") + head + to_bytes(problem.curves)
 
 
-def _problem_of(message: bytes) -> tuple[Problem, str, dict[str, Any]]:
+def _problem_of(message: bytes) -> tuple[Problem, str, dict[str, Any], bool]:
     end = _LENGTH_BYTES + int.from_bytes(message[:_LENGTH_BYTES], "big")
     asked = json.loads(message[_LENGTH_BYTES:end])
     distinct = [Op.from_json(op, pointer="") for op in asked["distinct"]]
     ops, edges = (distinct[number] for number in asked["ops"]), (Edge(*edge) for edge in asked["edges"])
     graph, machine = OpGraph(tuple(asked["ids"]), tuple(ops), tuple(edges)), Machine.from_json(asked["machine"])
-    return Problem(graph, from_bytes(memoryview(message)[end:]), machine), asked["policy"], asked["options"]
+    problem = Problem(graph, from_bytes(memoryview(message)[end:]), machine)
+    return problem, asked["policy"], asked["options"], asked["limits"]
 
 
 def _plan(message: bytes) -> dict[str, Any]:
     """The plan that `PlannerProcess.ask` asks for in this message, as JSON."""
     from threadcast.scheduler.planner import plan
 
-    problem, policy, options = _problem_of(message)
+    problem, policy, options, limits = _problem_of(message)
     try:
-        return {"plan": plan(problem, policy=policy, **options).to_json()}
+        answer = {"plan": plan(problem, policy=policy, **options).to_json()}
     except TypeError as error:
         if options:
             return {"refused": str(error)}
         raise
+    return {**answer, "limits": _limits(problem).to_json()} if limits else answer
+
+
+def _limits(problem: Problem) -> Ceiling:
+    from threadcast.scheduler.bounds.speedup_bound import ceiling
+    from threadcast.scheduler.problem.merged_backward import without_split
+
+    return ceiling(problem, unsplit=without_split(problem))
 
 
 def _answered(message: bytes, answer: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from apiflask import APIFlask
+from flask import Flask, Request, Response
+from flask.sessions import NullSession, SessionInterface, SessionMixin
 
 from threadcast import __version__
 from threadcast.service import (
@@ -17,6 +19,7 @@ from threadcast.service import (
     dashboard,
     decisions,
     host_header,
+    in_flight,
     measurements,
     metrics,
     models,
@@ -37,13 +40,29 @@ from threadcast.service.readiness import ReadinessProbe
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.stored_documents import StoredDocuments
 from threadcast.service.strict_json import JsonRequest, StrictJson, require_json
+from threadcast.service.trusted_proxies import TrustedProxies, networks_of
 from threadcast.store import Store
 
 _BLUEPRINTS = (predictions, curves, plans, decisions, measurements, models, operations, dashboard, pages)
 
 
+class _NoSessions(SessionInterface):
+    """Nothing is kept of a browser; Flask's own interface would look for a secret key at each request."""
+
+    def open_session(self, app: Flask, request: Request) -> NullSession:
+        return _NO_SESSION
+
+    def save_session(self, app: Flask, session: SessionMixin, response: Response) -> None:
+        """Nothing."""
+
+
+_NO_SESSION = NullSession()
+
+
 class Service(APIFlask):
     """The WSGI application, with strict JSON in and out."""
+
+    session_interface = _NoSessions()
 
     request_class = JsonRequest
     json_provider_class = StrictJson
@@ -91,14 +110,16 @@ def create_app(settings: ServiceSettings) -> Service:
     )  # fmt: skip
     request_marks.install(app)  # the part that is installed first handles an answer last
     conditional.install(app)
-    metrics.install(app, measured, max_in_flight=settings.max_in_flight)
+    metrics.install(app, measured)
     host_header.install(app)
     app.before_request(accept_form)  # before the parts that check bodies and keys
     problems.install(app)
     auth.install(app, settings)
+    in_flight.install(app, in_flight.Places(settings.max_in_flight, settings.max_in_flight_per_key))
     app.before_request(require_json)
-    app.after_request(pages.secure)
     for module in _BLUEPRINTS:
         app.register_blueprint(module.blueprint)
     app.spec_processor(api_description.complete)
+    secured, proxies = pages.secured(app.wsgi_app), networks_of(settings.trusted_proxies)
+    app.wsgi_app = TrustedProxies(secured, proxies)  # type: ignore[method-assign]
     return app

@@ -17,13 +17,13 @@ def etag_of(content: bytes) -> str:
 
 def matches(etag: str) -> bool:
     """Whether the If-None-Match header of the current request has this tag."""
-    sent = request.headers.get("If-None-Match")
+    sent = request.environ.get("HTTP_IF_NONE_MATCH")
     return sent is not None and (sent == etag or request.if_none_match.contains_weak(etag.strip('"')))
 
 
 def tag(response: Response) -> Response:
     """Add an ETag to the answer of a GET under /v1; turn it into 304 where the client has it. For `after_request`."""
-    if request.method not in ("GET", "HEAD") or response.status_code != 200 or not request.path.startswith(_TAGGED):
+    if response.status_code != 200 or request.method not in ("GET", "HEAD") or not request.path.startswith(_TAGGED):
         return response
     if "ETag" not in response.headers:
         response.headers["ETag"] = etag_of(response.get_data())

@@ -50,7 +50,7 @@ def curve(op: str) -> Response:
         with timed("model"):
             response = _predicted(op, here.predictor_with(model, machine, version), here)
         here.curve_responses.put(curve_id, response, last_measurement)
-    here.metrics.points.labels(version).inc(response.points)
+    here.metrics.count_points(version, response.points)
     headers = {"ETag": response.etag, "Cache-Control": "no-cache"}
     if matches(response.etag):
         return Response(status=304, headers=headers)
@@ -58,6 +58,8 @@ def curve(op: str) -> Response:
 
 
 def _query() -> dict[str, str]:
+    if not request.query_string:
+        return {}
     for name, value in request.args.items():
         if name not in ("machine", "model"):
             raise Problem(422, f"unknown parameter {name[:40]!r}", pointer=f"/{name[:40]}", where="query")

@@ -1,8 +1,7 @@
-"""Prometheus metrics of requests, predictions and models, and the limit on concurrent requests."""
+"""Prometheus metrics of requests, predictions and models."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 
@@ -10,8 +9,6 @@ from apiflask import APIFlask
 from flask import Response, g, request
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
-
-from threadcast.service.problems import Problem
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Bounds of the histogram of seconds: from those of a cached curve to those of the plan of a large graph."""
@@ -58,6 +55,9 @@ class Metrics:
             ("alias", "version"), registry=self._registry, multiprocess_mode="livemax",
         )  # fmt: skip
         self._standing: dict[str, str] = {}
+        self._requests: dict[tuple[str, str, int], Counter] = {}
+        self._latency: dict[tuple[str, str], Histogram] = {}
+        self._points: dict[str, Counter] = {}
 
     def moved(self, alias: str, version: str) -> None:
         """Record the version that an alias stands for from now on."""
@@ -66,9 +66,29 @@ class Metrics:
         self._models.labels(alias, version).set(1)
         self._standing[alias] = version
 
+    def count(self, route: str, method: str, status: int, took_s: float | None) -> None:
+        """Count an answer, and its seconds where they are known."""
+        asked = (route, method if method in _METHODS else "other")
+        counter = self._requests.get((*asked, status))
+        if counter is None:  # looking labels up takes longer than counting
+            counter = self._requests[(*asked, status)] = self.requests.labels(*asked, status)
+        counter.inc()
+        if took_s is not None:
+            latency = self._latency.get(asked)
+            if latency is None:
+                latency = self._latency[asked] = self.latency.labels(*asked)
+            latency.observe(took_s)
+
+    def count_points(self, model: str, points: int) -> None:
+        """Count points of curves that this model version predicted."""
+        counter = self._points.get(model)
+        if counter is None:
+            counter = self._points[model] = self.points.labels(model)
+        counter.inc(points)
+
     def count_unmatched(self, method: str, status: int) -> None:
         """Count a request that was refused before a route was found for it."""
-        self.requests.labels(UNMATCHED, method if method in _METHODS else "other", status).inc()
+        self.count(UNMATCHED, method, status, None)
 
     def observe(self, ratios: Mapping[str, Sequence[float]]) -> None:
         """Record ratios of measured to predicted seconds; `ratios` are by model version."""
@@ -85,34 +105,21 @@ class Metrics:
         return generate_latest(together)
 
 
-def install(app: APIFlask, metrics: Metrics, *, max_in_flight: int) -> None:
-    """Count every request of `app`; answer 429 to requests under /v1 while `max_in_flight` others are in progress."""
-    places = threading.BoundedSemaphore(max_in_flight)
+def install(app: APIFlask, metrics: Metrics) -> None:
+    """Count every request of `app`."""
 
     def begin() -> None:
         g.started_s = time.perf_counter()
         metrics.in_flight.inc()
-        g.counted = True
-        if request.path.startswith("/v1/"):
-            if not places.acquire(blocking=False):
-                raise Problem(
-                    429, f"{max_in_flight} requests are being worked at, which is max_in_flight; try again shortly",
-                    headers={"Retry-After": "1"},
-                )  # fmt: skip
-            g.has_place = True
 
     def count(response: Response) -> Response:
-        route = request.url_rule.rule if request.url_rule else UNMATCHED
-        method = request.method if request.method in _METHODS else "other"
-        metrics.requests.labels(route, method, response.status_code).inc()
-        if "started_s" in g:
-            metrics.latency.labels(route, method).observe(time.perf_counter() - g.started_s)
+        rule, method, started_s = request.url_rule, request.method, g.get("started_s")
+        took_s = None if started_s is None else time.perf_counter() - started_s
+        metrics.count(rule.rule if rule else UNMATCHED, method, response.status_code, took_s)
         return response
 
     def end(error: BaseException | None) -> None:
-        if g.pop("has_place", False):
-            places.release()
-        if g.pop("counted", False):
+        if g.pop("started_s", None) is not None:
             metrics.in_flight.dec()
 
     app.before_request(begin)

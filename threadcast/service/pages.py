@@ -1,9 +1,15 @@
-"""The page with the API reference, and the security headers of all pages."""
+"""The page with the API reference, and the security headers of all answers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from apiflask import APIBlueprint
-from flask import Response, current_app, render_template
+from flask import current_app, render_template
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -16,11 +22,14 @@ SECURITY_HEADERS = {
 blueprint = APIBlueprint("pages", __name__, enable_openapi=False)
 
 
-def secure(response: Response) -> Response:
-    """Add `SECURITY_HEADERS` to an answer."""
-    for name, value in SECURITY_HEADERS.items():
-        response.headers.add(name, value)
-    return response
+def secured(app: WSGIApplication) -> WSGIApplication:
+    """Return `app` with `SECURITY_HEADERS` added to each of its answers."""
+    added = list(SECURITY_HEADERS.items())
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        return app(environ, lambda status, headers, *info: start_response(status, headers + added, *info))
+
+    return answer
 
 
 @blueprint.get("/docs")

@@ -9,7 +9,8 @@ from typing import Any
 
 from threadcast.core import Plan
 from threadcast.core.errors import FormatError, InvalidInput
-from threadcast.scheduler.planner_process import PlannerEnded, PlannerProcess
+from threadcast.scheduler.bounds.ceiling import Ceiling
+from threadcast.scheduler.planner_process import Made, PlannerEnded, PlannerProcess
 from threadcast.scheduler.policies import Problem
 from threadcast.service.deadlines import Deadline, too_late
 from threadcast.service.planner_compilation import PlannerCompilation
@@ -29,12 +30,25 @@ class Planners:
 
         It begins when the planner is compiled. FormatError where the planner refuses the policy or its options.
         """
+        return self._answer(problem, policy, options, until, most, limits=False).plan
+
+    def plan_with_limits(
+        self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, *, most: int
+    ) -> tuple[Plan, Ceiling]:
+        """As `plan`, with the report of how much scheduling can gain at most, by the same process."""
+        made = self._answer(problem, policy, options, until, most, limits=True)
+        assert made.limits is not None
+        return made.plan, made.limits
+
+    def _answer(
+        self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, most: int, *, limits: bool
+    ) -> Made:
         self.compilation.wait(until)
         try:
             try:
-                return self._planned(problem, policy, options, until, most)
+                return self._made(problem, policy, options, until, most, limits)
             except PlannerEnded:  # it may have ended while it was idle
-                return self._planned(problem, policy, options, until, most)
+                return self._made(problem, policy, options, until, most, limits)
         except InvalidInput as error:
             raise FormatError(str(error), pointer="/options" if options else "/policy") from error
 
@@ -45,20 +59,22 @@ class Planners:
         for planner in ending:
             planner.close()
 
-    def _planned(self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, most: int) -> Plan:
+    def _made(
+        self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, most: int, limits: bool
+    ) -> Made:
         planner, usable = self._take(until, most), False
         try:
-            planner.ask(problem, policy=policy, options=options)
-            plan = planner.result(until.remaining_s())
-            usable = plan is not None
+            planner.ask(problem, policy=policy, options=options, limits=limits)
+            made = planner.answer(until.remaining_s())
+            usable = made is not None
         except InvalidInput:
             usable = True
             raise
         finally:
             self._give_back(planner, usable=usable)
-        if plan is None:
+        if made is None:
             raise too_late(until.limit_s)
-        return plan
+        return made
 
     def _take(self, until: Deadline, most: int) -> PlannerProcess:
         with self._changed:
@@ -80,4 +96,5 @@ class Planners:
 
 _planners = Planners()
 atexit.register(_planners.close)
-plan, close, compilation = _planners.plan, _planners.close, _planners.compilation
+plan, plan_with_limits = _planners.plan, _planners.plan_with_limits
+close, compilation = _planners.close, _planners.compilation

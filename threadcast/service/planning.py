@@ -61,7 +61,7 @@ def _limited(machine: Machine, cores: int | None) -> Machine:
 def _predicted(graph: OpGraph, machine: Machine, model: str | None, here: Context) -> CurveTable:
     predictor = here.predictor_asked_for(machine, model)
     table = curves_in_time(predictor, graph.ops, None, deadline(here.settings.deadline_s))
-    here.metrics.points.labels(table.model).inc(len(graph.distinct_ops()) * len(table.cases))
+    here.metrics.count_points(table.model, len(graph.distinct_ops()) * len(table.cases))
     return table
 
 

@@ -41,7 +41,7 @@ def predict(asked: PredictionRequest) -> Response:
             table = curves_in_time(predictor, ops, cases, deadline(here.settings.deadline_s))
     except InvalidInput as error:
         raise FormatError(str(error), pointer="/cases") from error
-    here.metrics.points.labels(table.model).inc(table.seconds.size)
+    here.metrics.count_points(table.model, table.seconds.size)
     with timed("write"):
         text = curve_json({"machine": machine.fingerprint, "ops": [op.key for op in ops]}, table)
     return Response(text, content_type="application/json")

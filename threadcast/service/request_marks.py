@@ -20,10 +20,10 @@ _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 
 def request_id() -> str:
     """Return the id of the current request: the client's where it is acceptable, else a random one."""
-    if "request_id" not in g:
-        sent = request.headers.get(REQUEST_ID, "")
-        g.request_id = sent if _SANE.fullmatch(sent) else f"{random.getrandbits(128):032x}"
-    found: str = g.request_id
+    found: str | None = g.get("request_id")
+    if found is None:
+        sent = request.environ.get("HTTP_X_REQUEST_ID", "")
+        found = g.request_id = sent if _SANE.fullmatch(sent) else f"{random.getrandbits(128):032x}"
     return found
 
 
@@ -43,8 +43,9 @@ def install(app: APIFlask) -> None:
 
     def mark(response: Response) -> Response:
         response.headers[REQUEST_ID] = request_id()
-        took = {**g.get("phases", {}), "total": time.perf_counter() - g.started_s} if "started_s" in g else {}
-        if took:
+        started_s = g.get("started_s")
+        if started_s is not None:
+            took = {**g.get("phases", {}), "total": time.perf_counter() - started_s}
             response.headers[SERVER_TIMING] = ", ".join(f"{name};dur={s * 1e3:.3f}" for name, s in took.items())
         return response
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 import contextlib
 import gc
 import ipaddress
+import logging
+import math
 import os
 import signal
 import socket
+import ssl
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gunicorn.app.base import BaseApplication
@@ -22,33 +26,30 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.errors import HaltServer
 from gunicorn.glogging import Logger
 
-from threadcast.core.errors import InvalidInput, ServiceError, ThreadcastError
+from threadcast.core.errors import ConfigError, InvalidInput, ServiceError, ThreadcastError
 from threadcast.service import planners, retraining
+from threadcast.service.http_server import Bounds
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.worker import Worker
 
 if TYPE_CHECKING:
     from threadcast.service.context import Context
 
+_log = logging.getLogger(__name__)
+
 MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable with the directory where prometheus_client collects the metrics of several processes."""
 
-GRACE_S = 10
-"""Seconds that requests in progress may still take after SIGTERM."""
+ANSWER_S = 1.0
+"""Seconds beyond the deadline after which a request is answered by the server itself, whatever its thread does."""
 
 STALL_S = 120
 """Seconds without a heartbeat after which gunicorn kills a worker. Large requests hold the interpreter for seconds; a
 worker that hangs must not keep its share of the requests for much longer."""
 
-KEEP_ALIVE_S = 5
-"""Seconds that an idle connection stays open."""
-
 COLLECT_AFTER = 50_000
 """Objects created between two runs of Python's cycle collector. With its default of 700 the collector searches a
 request of 10,000 ops, which has no cycles, hundreds of times: 0.4 s of its 1.4 s."""
-
-CONNECTIONS = 512
-"""Most connections of each worker process, well below the 1,024 files that a process may commonly have open."""
 
 
 def listen(host: str, port: int, *, allow_public: bool = False, keys: bool = False) -> socket.socket:
@@ -77,10 +78,33 @@ def listen(host: str, port: int, *, allow_public: bool = False, keys: bool = Fal
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, scheme: str = "http") -> str:
     """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def tls_context(settings: ServiceSettings) -> ssl.SSLContext | None:
+    """Return what TLS needs (1.2 or newer); None without a certificate. ConfigError where it cannot be used."""
+    if settings.tls_cert is None:
+        if settings.tls_key is not None:
+            raise ConfigError("service.tls_key is set without service.tls_cert; give the certificate, too")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    load_certificate(context, settings)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, settings: ServiceSettings) -> None:
+    """Read the certificate chain and the key, for connections from now on; ConfigError where they cannot be used."""
+    assert settings.tls_cert is not None
+    try:
+        # an encrypted key must not make the server ask for a password
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: "")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        key = settings.tls_key or settings.tls_cert
+        raise ConfigError(f"the certificate {settings.tls_cert} and the key {key} cannot be used: {error}") from error
 
 
 def serve(
@@ -91,18 +115,22 @@ def serve(
     `ready` is called with the URL once, in the first worker process, when its readiness probe has passed. Returns 1
     when the workers cannot start; one line on stderr then says why.
     """
-    url, parent = url_of(listener), os.getpid()
+    settings = replace(  # threads are left for health checks, and for other keys
+        settings, max_in_flight=min(settings.max_in_flight, max(threads - 1, 1)),
+        max_in_flight_per_key=min(settings.max_in_flight_per_key, max(threads - 2, 1)),
+    )  # fmt: skip
+    tls = tls_context(settings)
+    url, parent = url_of(listener, scheme="https" if tls else "http"), os.getpid()
     options = {
         "bind": f"fd://{listener.detach()}", "workers": workers, "threads": threads, "worker_class": Worker,
-        "preload_app": False, "raw_env": ["OMP_NUM_THREADS=1"], "timeout": STALL_S, "graceful_timeout": GRACE_S,
-        "worker_connections": CONNECTIONS, "keepalive": KEEP_ALIVE_S,
-        "sendfile": False,  # it would bypass `BufferedSocket`
-        "loglevel": "warning", "logger_class": _Log, "control_socket_disable": True,
+        "preload_app": False, "raw_env": ["OMP_NUM_THREADS=1"], "timeout": STALL_S,
+        "graceful_timeout": math.ceil(settings.stops_within_s), "loglevel": "warning", "logger_class": _Log,
+        "control_socket_disable": True,
     }  # fmt: skip
     shared = _shared_metrics() if workers > 1 else contextlib.nullcontext()
     with shared, retraining.beside(settings), planners.compilation.beside():
         try:
-            _Gunicorn(settings, options, lambda: ready(url)).run()
+            _Gunicorn(settings, options, tls, lambda: ready(url)).run()
         except SystemExit as ended:
             if os.getpid() != parent:  # a worker, which must not unwind the stack that it was forked on
                 with contextlib.suppress(OSError):  # a full disk, which was reported already
@@ -116,8 +144,10 @@ def serve(
 class _Gunicorn(BaseApplication):  # type: ignore[misc]
     """The application for gunicorn: its settings, and the functions that gunicorn's arbiter and workers call."""
 
-    def __init__(self, settings: ServiceSettings, options: dict[str, Any], ready: Callable[[], None]) -> None:
-        self._settings, self._options, self._ready = settings, options, ready
+    def __init__(
+        self, settings: ServiceSettings, options: dict[str, Any], tls: ssl.SSLContext | None, ready: Callable[[], None]
+    ) -> None:
+        self._settings, self._options, self._tls, self._ready = settings, options, tls, ready
         self._first = False
         super().__init__()
 
@@ -153,18 +183,28 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
 
     def _forked(self, arbiter: Arbiter, worker: Any) -> None:
         self._first = worker.age == 1
-        worker.receive_s, worker.max_body_bytes = self._settings.receive_s, self._settings.max_body_bytes
+        limits = self._settings
+        worker.bounds = Bounds(limits.max_body_bytes, limits.receive_s, limits.deadline_s + ANSWER_S)
+        worker.tls = self._tls
 
     def _started(self, worker: Any) -> None:
         gc.freeze()  # objects of the libraries live as long as the process
         gc.set_threshold(COLLECT_AFTER)
-        models = self.wsgi().extensions["threadcast"].models
-        signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=models.reload, name="reload").start())
+        signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=self._reload, name="reload").start())
         if self._first:
             try:
                 self._ready()
             except OSError as error:  # nobody could know where it listens
                 _refuse(f"the URL cannot be printed: {error.strerror}")
+
+    def _reload(self) -> None:
+        """Read the models and the certificate again."""
+        self.wsgi().extensions["threadcast"].models.reload()
+        if self._tls is not None:
+            try:
+                load_certificate(self._tls, self._settings)
+            except ConfigError as error:
+                _log.error("the old certificate is kept: %s", error)
 
     def _ended(self, arbiter: Arbiter, worker: Any) -> None:
         planners.close()
@@ -189,7 +229,7 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
         self.handle_term(*args)
 
     def handle_hup(self, *args: Any) -> None:
-        """SIGHUP makes workers reload their models in the background. gunicorn would replace the workers."""
+        """SIGHUP makes workers reload models and certificate in the background. gunicorn would replace the workers."""
         self.kill_workers(signal.SIGHUP)
 
     def halt(self, reason: str | None = None, exit_status: int = 0) -> None:

@@ -6,8 +6,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from threadcast.core.errors import ConfigError
 from threadcast.core.settings import SETTINGS, Settings
 from threadcast.core.settings_table import STEPS
+from threadcast.service.trusted_proxies import networks_of
+
+GRACE_S = 5.0
+"""Seconds beyond the deadline that requests under way get, by default, when the service stops: for sending answers."""
 
 
 def _default(name: str) -> Any:
@@ -20,7 +25,7 @@ class ServiceSettings:
 
     `store` is an SQLAlchemy URL or a path to a SQLite file, `models` the directory of the model registry, `model` the
     alias or "name@version" for requests that name none. `local_only` refuses requests whose Host is not this machine; a
-    page of another site can make a browser send such requests (DNS rebinding). ConfigError for a wrong limit.
+    page of another site can make a browser send such requests (DNS rebinding). ConfigError for a wrong value.
     """
 
     store: str | Path
@@ -35,6 +40,7 @@ class ServiceSettings:
     max_page: int = _default("max_page")
     max_contexts: int = _default("max_contexts")
     max_in_flight: int = _default("max_in_flight")
+    max_in_flight_per_key: int = _default("max_in_flight_per_key")
     max_kept_curves: int = _default("max_kept_curves")
     max_kept_plans: int = _default("max_kept_plans")
     max_kept_contexts: int = _default("max_kept_contexts")
@@ -42,6 +48,11 @@ class ServiceSettings:
     deadline_s: float = _default("deadline_s")
     receive_s: float = _default("receive_s")
     idempotency_s: float = _default("idempotency_s")
+    grace_s: float | None = None
+    """None is `deadline_s` and `GRACE_S` more."""
+    trusted_proxies: str = _default("trusted_proxies")
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
     keys: Path | None = None
     retrain_every_s: float = _default("retrain_every_s")
     retrain_drift: float = _default("retrain_drift")
@@ -52,12 +63,23 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         for name in _limit_names():
             SETTINGS[f"service.{name}"].check(getattr(self, name), origin="ServiceSettings")
+        if self.grace_s is not None and self.grace_s < self.deadline_s:
+            raise ConfigError(
+                f"service.grace_s={self.grace_s:g} is below service.deadline_s={self.deadline_s:g}: requests would be "
+                "cut off when the service stops; raise the one or lower the other"
+            )
+        networks_of(self.trusted_proxies)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         """Return the settings of the service among all settings."""
         own = {name: settings[f"service.{name}"] for name in (*_limit_names(), "model", *_OTHERS)}
         return cls(store=settings["store"], models=settings["models"], train_steps=settings["train.steps"], **own)
+
+    @property
+    def stops_within_s(self) -> float:
+        """Seconds that requests under way get when the service stops."""
+        return self.deadline_s + GRACE_S if self.grace_s is None else self.grace_s
 
     def limits(self) -> dict[str, dict[str, Any]]:
         """Return every limit by name, with its value, unit and meaning, as `GET /v1/info` shows them."""
@@ -68,7 +90,7 @@ class ServiceSettings:
         }
 
 
-_OTHERS = ("keys", "retrain_every_s", "retrain_drift")
+_OTHERS = ("keys", "retrain_every_s", "retrain_drift", "grace_s", "trusted_proxies", "tls_cert", "tls_key")
 """Settings that are not limits of a request."""
 
 

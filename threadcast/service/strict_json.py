@@ -73,8 +73,8 @@ def require_json() -> None:
             raise Problem(415, "the body must be application/json", pointer="/Content-Type", where="header")
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise Problem(
-                415, "the body must not be compressed", pointer="/Content-Encoding", where="header",
-                headers={"Accept-Encoding": "identity"},
+                415, "the body may be compressed by gzip only", pointer="/Content-Encoding", where="header",
+                headers={"Accept-Encoding": "gzip, identity"},
             )  # fmt: skip
 
 

@@ -10,9 +10,7 @@ from threadcast.core import Plan
 from threadcast.prediction.lru_cache import LruCache
 from threadcast.scheduler import planner
 from threadcast.scheduler.bounds.ceiling import Ceiling
-from threadcast.scheduler.bounds.speedup_bound import ceiling
 from threadcast.scheduler.policies import Problem
-from threadcast.scheduler.problem.merged_backward import without_split
 from threadcast.service import planners
 from threadcast.service.deadlines import Deadline, too_late
 
@@ -55,8 +53,7 @@ class PlanCache:
             if (planned := self.get(key)) is not None:
                 return planned
             options = {"budget_s": BUDGET_S}
-            plan = planners.plan(problem, planner.SEARCH, options, until, most=most_planners)
-            limits = ceiling(problem, unsplit=without_split(problem))
+            plan, limits = planners.plan_with_limits(problem, planner.SEARCH, options, until, most=most_planners)
             planned = PlannedNetwork(plan, limits, limits.verdict())
             self._plans.put(key, planned)
             return planned

@@ -1,0 +1,168 @@
+"""HTTP servers for the service, by the same attacks and loads: `make bench-servers` runs this.
+
+    python benchmarks/servers.py [--rounds 5] [--seconds 3] [--odd 2000] [--write]
+
+Needs wrk, and nginx for its row; other servers are installed into build/servers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+from run_facts import RunFacts
+from server_attacks import HOLDING, Address, Odd, Reading, holds, odd_requests, readings, served, trickled_s
+from server_kinds import KINDS, install
+
+PAGE = Path(__file__).parents[1] / "docs" / "server-tables.md"
+HERE = Path(__file__).parent
+THREADS = 8
+HEAD = """# HTTP servers for the service
+
+`make bench-servers`, {run}. A Flask application that echoes, one process with {threads} threads; [decision
+45](decisions/0045-the-http-server.md) says why the service runs on Tornado.
+
+## Attacks
+
+While clients send only part of a request and wait, do not read 8 MB of answer, or open 900 connections, another one
+asks and must be served within 2 s. *Trickle*: seconds after which a client is closed that sends a byte of a header each
+half second. *Accepted*: of {odd} requests with an odd framing, drawn at random, {ambiguous} are to be refused because
+others may read them differently (RFC 9112); so many got 200. *Differ*: requests that this and another server accept
+and read differently, which is what request smuggling needs.
+
+"""
+
+LOADS = """
+## Loads
+
+`wrk -t1 -c8 -d{seconds}s`, {bytes} bytes there and back; median (least to most) of {rounds} rounds, servers by turns.
+
+| server | echoes/s |
+|---|---|"""
+
+SENT_BYTES = 300
+
+
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1]) % 20_000 + 20_000
+
+
+@contextlib.contextmanager
+def running(kind: str, directory: Path) -> Iterator[Address]:
+    """The address of a server of this kind."""
+    port = free_port()
+    command = [sys.executable, str(HERE / "server_kinds.py"), kind, str(port), str(THREADS)]
+    with (directory / "log").open("a") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=HERE, start_new_session=True)
+    address = ("127.0.0.1", port)
+    try:
+        until_s = time.monotonic() + 30
+        while not served(address):
+            if process.poll() is not None or time.monotonic() > until_s:
+                raise SystemExit(f"{kind} did not start: {(directory / 'log').read_text()[-500:]}")
+            time.sleep(0.1)
+        yield address
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def attacked(kind: str, directory: Path, odd: list[Odd]) -> tuple[list[str], list[Reading]]:
+    """The cells of a row but the last two, and how the server read the odd requests."""
+    cells = []
+    for attack in HOLDING:
+        with running(kind, directory) as address:
+            cells.append("served" if holds(address, attack) else "**not served**")
+    with running(kind, directory) as address:
+        closed_s = trickled_s(address)
+        cells.append("never" if closed_s is None else f"{closed_s:.0f} s")
+        return cells, readings(address, odd)
+
+
+def accepted_badly(found: list[Reading], odd: list[Odd]) -> int:
+    """Requests that must be refused and were not."""
+    return sum(reading.accepted and request.ambiguous for reading, request in zip(found, odd, strict=True))
+
+
+def differ(kind: str, found: dict[str, list[Reading]]) -> int:
+    """Requests that this and another server accept and read differently."""
+    count = 0
+    for i, own in enumerate(found[kind]):
+        others = [readings[i] for name, readings in found.items() if name != kind and readings[i].accepted]
+        count += own.accepted and any(other.bodies != own.bodies for other in others)
+    return count
+
+
+def per_second(address: Address, directory: Path, seconds: int) -> float:
+    """Echoes a second."""
+    script = directory / "post.lua"
+    script.write_text(f'wrk.method = "POST"\nwrk.body = string.rep("x", {SENT_BYTES})\n')
+    command = ["wrk", "-t1", "-c8", f"-d{seconds}s", "-s", str(script), f"http://{address[0]}:{address[1]}/echo"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    if "Non-2xx" in said:
+        raise SystemExit(f"wrong answers: {said}")
+    return float(re.findall(r"Requests/sec: +([0-9.]+)", said)[0])
+
+
+def measure(rounds: int, seconds: int, odd_count: int) -> str:
+    """The page."""
+    run, odd = RunFacts.now(), odd_requests(odd_count)
+    install()
+    kinds = [kind for kind in KINDS if "nginx" not in kind or shutil.which("nginx")]
+    rows, found, per_s = {}, {}, {kind: [] for kind in kinds}
+    with tempfile.TemporaryDirectory(prefix="threadcast-servers-") as name:
+        directory = Path(name)
+        for kind in kinds:
+            rows[kind], found[kind] = attacked(kind, directory, odd)
+        with contextlib.ExitStack() as stack:
+            addresses = {kind: stack.enter_context(running(kind, directory)) for kind in kinds}
+            for _ in range(rounds):
+                for kind, address in addresses.items():
+                    per_s[kind].append(per_second(address, directory, seconds))
+    ambiguous = sum(request.ambiguous for request in odd)
+    lines = [f"| server | {' | '.join(HOLDING)} | trickle | accepted | differ |", "|---" * (len(HOLDING) + 4) + "|"]
+    for kind in kinds:
+        ends = [str(accepted_badly(found[kind], odd)), str(differ(kind, found))]
+        lines.append(f"| {kind} | {' | '.join([*rows[kind], *ends])} |")
+    lines.append(LOADS.format(seconds=seconds, bytes=SENT_BYTES, rounds=rounds))
+    lines += [f"| {kind} | {median(v):.0f} ({min(v):.0f} to {max(v):.0f}) |" for kind, v in per_s.items()]
+    head = HEAD.format(run=run, threads=THREADS, odd=len(odd), ambiguous=ambiguous)
+    return head + "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument("--odd", type=int, default=2000)
+    parser.add_argument("--write", action="store_true", help="to docs/server-tables.md")
+    asked = parser.parse_args()
+    if shutil.which("wrk") is None:
+        raise SystemExit("wrk is not installed; try `apt-get install wrk nginx`")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
+    page = measure(asked.rounds, asked.seconds, asked.odd)
+    print(page)
+    if asked.write:
+        PAGE.write_text(page)
+
+
+if __name__ == "__main__":
+    main()

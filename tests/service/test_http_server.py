@@ -1,0 +1,316 @@
+"""`HttpServer` over real sockets in this process: bounds, bodies, framing, and how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.waiting import eventually
+from threadcast.service.http_server import BODIES_IN_MEMORY, CONNECTIONS, Bounds, HttpServer
+
+LONG_S = 30.0
+MAX_BODY = 200_000
+POST = b"POST /echo HTTP/1.1\r\nHost: a\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+class Served:
+    """A server in a thread of its own, with an application that echoes bodies."""
+
+    def __init__(self, bounds: Bounds, threads: int) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = self.listener.getsockname()
+        self.held, self.entered = threading.Event(), threading.Semaphore(0)
+        self.refused: list[tuple[str, int]] = []
+        self.drained = threading.Event()
+        self._bounds, self._threads = bounds, threads
+        self._ready = threading.Event()
+        self._runner = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._runner.start()
+        assert self._ready.wait(LONG_S)
+
+    def app(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        if environ["PATH_INFO"] == "/wait":
+            self.entered.release()
+            assert self.held.wait(LONG_S)
+        if environ["PATH_INFO"] == "/fault":
+            raise RuntimeError("a fault of the application")
+        body = environ["wsgi.input"].read()
+        if environ["PATH_INFO"] == "/long":
+            body = b"x" * (32 << 20)
+        start_response("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+
+    async def _serve(self) -> None:
+        self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        with ThreadPoolExecutor(self._threads) as threads:
+            self.server = HttpServer(
+                self.app, threads, self._bounds, address=self.address, most_sending=self._threads,
+                refused=lambda method, status: self.refused.append((method, status)),
+            )  # fmt: skip
+            self.listener.setblocking(False)
+            self.server.add_socket(self.listener)
+            self._ready.set()
+            await self._stop.wait()
+            await self.server.drain(LONG_S)
+            self.drained.set()
+            self.held.set()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=LONG_S)
+
+    def stop(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it has stopped
+            self.loop.call_soon_threadsafe(self._stop.set)
+
+    def close(self) -> None:
+        self.held.set()
+        self.stop()
+        self._runner.join(LONG_S)
+        self.listener.close()
+
+
+@contextlib.contextmanager
+def serving(*, threads: int = 2, **bounds: float) -> Iterator[Served]:
+    made = Served(Bounds(**{"max_body_bytes": MAX_BODY, **bounds}), threads)  # type: ignore[arg-type]
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """A server with two threads."""
+    with serving() as made:
+        yield made
+
+
+def answer(connection: socket.socket) -> tuple[int, bytes]:
+    """Status and content of one answer."""
+    file = connection.makefile("rb")
+    status = int(file.readline().split()[1])
+    headers = dict(line.decode().rstrip().lower().split(": ", 1) for line in iter(file.readline, b"\r\n"))
+    return status, file.read(int(headers["content-length"]))
+
+
+def everything(served: Served, sent: bytes) -> bytes:
+    """All that the server sends until it closes the connection; the client sends nothing more."""
+    with served.connect() as connection:
+        connection.sendall(sent)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def ask(served: Served, sent: bytes) -> tuple[int, bytes]:
+    with served.connect() as connection:
+        connection.sendall(sent)
+        return answer(connection)
+
+
+def with_length(body: bytes, *headers: bytes) -> bytes:
+    more = b"".join(header + b"\r\n" for header in headers)
+    return POST + more + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def chunked(*parts: bytes) -> bytes:
+    return POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in (*parts, b""))
+
+
+PACKED = b"Content-Encoding: gzip"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        with_length(b"hello"),
+        chunked(b"he", b"llo"),
+        with_length(gzip.compress(b"hello"), PACKED),
+        with_length(gzip.compress(b"hel") + gzip.compress(b"lo"), PACKED),
+        POST + PACKED + b"\r\n" + chunked(gzip.compress(b"hello")).removeprefix(POST),
+    ],
+    ids=["length", "chunks", "gzip", "gzip in two members", "gzip in chunks"],
+)
+def test_a_body_arrives_whole_however_it_is_framed(served: Served, sent: bytes) -> None:
+    assert ask(served, sent) == (200, b"hello")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        with_length(b"x" * (MAX_BODY + 1)),
+        chunked(*[b"x" * 50_000] * 5),
+        with_length(gzip.compress(bytes(MAX_BODY + 1)), PACKED),
+        with_length(gzip.compress(bytes(1 << 28), 1)[:150_000], PACKED),
+        POST + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n",
+        POST + b"Expect: 100-continue\r\nContent-Length: 999999\r\n\r\n",
+    ],
+    ids=["length", "chunks", "unpacked", "bomb", "many digits", "not sent yet"],
+)
+def test_a_body_that_is_too_long_is_refused_and_not_kept(served: Served, sent: bytes) -> None:
+    status, content = ask(served, sent)
+    assert status == 413
+    assert b"max_body_bytes" in content
+    assert eventually(lambda: served.server.bytes_in_memory == 0, LONG_S)
+    assert ("POST", 413) in served.refused
+    assert ask(served, with_length(b"x" * MAX_BODY)) == (200, b"x" * MAX_BODY)
+
+
+def test_a_client_that_asks_before_it_sends_the_body_is_told_to_go_on(served: Served) -> None:
+    with served.connect() as connection:
+        connection.sendall(POST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 100")
+        connection.sendall(b"hi")
+        assert answer(connection) == (200, b"hi")
+
+
+HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n+0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n0;a=\n\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n0\n\n",
+        b"Transfer-Encoding: chunked\r\n\r\n5\r\nhelloXX0\r\n\r\n",
+        b"Content-Length: 0\r\nContent-Length: 40\r\n\r\n",
+        b"Content-Length: 0, 40\r\n\r\n",
+        b"Content-Length: +0\r\n\r\n",
+        b"Content-Length: 0_0\r\n\r\n",
+        b"Content-Length: \xb2\r\n\r\n",
+        b"Content-Length: 0\r\n\tfolded\r\n\r\n",
+        b"Content-Length 0\r\n\r\n",
+        b"X: a\rContent-Length: 0\r\n\r\n",
+        b"X: \x00\r\n\r\n",
+    ],
+)
+def test_a_request_that_two_servers_could_read_differently_is_refused(served: Served, sent: bytes) -> None:
+    answered = everything(served, POST + sent + HIDDEN)
+    assert answered.startswith(b"HTTP/1.1 400 ")
+    assert answered.count(b"HTTP/1.1") == 1
+
+
+def test_requests_that_come_at_once_are_answered_one_after_the_other(served: Served) -> None:
+    last = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    answered = everything(served, with_length(b"one") + chunked(b"two") + last)
+    assert answered.count(b"HTTP/1.1 200 OK") == 3
+    assert answered.index(b"one") < answered.index(b"two")
+
+
+@pytest.mark.parametrize("part", [b"", b"GET / HT", POST + b"Content-Length: 9\r\n\r\nx", chunked(b"x")[:-5]])
+def test_what_does_not_arrive_in_time_is_closed(part: bytes) -> None:
+    with serving(receive_s=0.2) as served:
+        assert everything(served, part) == b""
+        assert ask(served, GET)[0] == 200
+        assert served.server.bytes_in_memory == 0
+
+
+def test_more_connections_than_there_may_be_close_the_one_that_has_waited_longest(served: Served) -> None:
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(served.connect()) for _ in range(CONNECTIONS)]
+        for connection in slow:
+            connection.sendall(b"GET /")
+        assert ask(served, GET)[0] == 200
+        assert slow[0].recv(1) == b""
+        slow[-1].sendall(GET[5:])
+        assert answer(slow[-1])[0] == 200
+
+
+def test_more_bodies_than_memory_is_set_aside_for_are_refused(served: Served) -> None:
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(served.connect()) for _ in range(BODIES_IN_MEMORY + 1)]
+        for connection in slow:
+            connection.sendall(with_length(b"x" * MAX_BODY)[:-1])
+        assert eventually(lambda: ("POST", 503) in served.refused, LONG_S)
+        assert ask(served, with_length(b"x" * 1000)) == (200, b"x" * 1000)
+    assert eventually(lambda: served.server.bytes_in_memory == 0, LONG_S)
+
+
+def test_answers_that_nobody_reads_hold_no_thread(served: Served) -> None:
+    with contextlib.ExitStack() as stack:
+        lazy = [stack.enter_context(served.connect()) for _ in range(6)]
+        for connection in lazy:
+            connection.sendall(b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert eventually(lambda: len(served.server._busy) == len(served.server._sending) == 2, LONG_S)  # the threads
+        assert ask(served, GET)[0] == 200
+        assert sum(len(read_all(connection)) > 32 << 20 for connection in lazy) == 2
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """All until the end of the first long answer, or until the connection is closed."""
+    arrived = bytearray()
+    with contextlib.suppress(ConnectionError):
+        while len(arrived) <= 32 << 20 and (data := connection.recv(1 << 20)):
+            arrived += data
+    return bytes(arrived)
+
+
+def test_a_request_that_takes_too_long_or_waits_too_long_for_a_thread_is_told_so() -> None:
+    with serving(threads=1, answer_s=0.2) as served, served.connect() as first, served.connect() as second:
+        first.sendall(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert served.entered.acquire(timeout=LONG_S)
+        second.sendall(GET)
+        for connection, why in ((first, b"this was not done within 0.2 s"), (second, b"no thread was free for this")):
+            status, content = answer(connection)
+            assert status == 503
+            assert why in content
+        served.held.set()
+        assert eventually(lambda: ask(served, GET)[0] == 200, LONG_S)
+
+
+def test_a_client_that_has_gone_takes_no_thread() -> None:
+    with serving(threads=1) as served, served.connect() as first:
+        first.sendall(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert served.entered.acquire(timeout=LONG_S)
+        with served.connect() as gone:
+            gone.sendall(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert eventually(lambda: len(served.server._busy) == 2, LONG_S)
+        assert eventually(lambda: len(served.server._busy) == 1, LONG_S)
+        served.held.set()
+        assert answer(first)[0] == 200
+        assert ask(served, GET)[0] == 200
+        assert not served.entered.acquire(blocking=False)
+
+
+def test_a_fault_is_500_and_the_connection_goes_on(served: Served) -> None:
+    with served.connect() as connection:
+        connection.sendall(b"GET /fault HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert answer(connection)[0] == 500
+        connection.sendall(GET)
+        assert answer(connection)[0] == 200
+
+
+def test_it_answers_what_it_works_at_when_it_stops_and_accepts_nothing_more() -> None:
+    with serving() as served, served.connect() as connection, served.connect() as idle:
+        connection.sendall(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert served.entered.acquire(timeout=LONG_S)
+        served.stop()
+        assert eventually(lambda: refuses(served), LONG_S)
+        assert not served.drained.is_set()
+        served.held.set()
+        assert answer(connection)[0] == 200
+        assert served.drained.wait(LONG_S)
+        assert idle.recv(1) == b""
+
+
+def refuses(served: Served) -> bool:
+    try:
+        served.connect().close()
+    except ConnectionError:
+        return True
+    return False
