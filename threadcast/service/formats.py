@@ -250,7 +250,10 @@ COMPONENTS: dict[str, dict[str, Any]] = {
             "history": {
                 "type": "array",
                 "items": _object(
-                    {"version": {"type": "string"}, "time": {"type": "string"}, "rollback": {"type": "boolean"}},
+                    {
+                        "version": {"type": "string"}, "time": {"type": "string"}, "rollback": {"type": "boolean"},
+                        "by": {"type": "string", "description": "who moved it; empty where that was not recorded"},
+                    },
                     description="A move.", closed=True,
                 ),
             },
