@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -169,7 +171,7 @@ def table(every: Sequence[Found], columns: Sequence[str], cell: Callable[[Found,
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
 
 
-def page(every: Sequence[Found], run: RunFacts, command: str) -> str:
+def page(every: Sequence[Found], run: RunFacts, loads: Sequence[float]) -> str:
     """The page in Markdown."""
     rates = table(every, [*WAYS, *SENT], lambda one, name: f"{one.rates[name]:,.0f}")
     slowest = table(every, [*WAYS, *SENT], lambda one, name: f"{one.slowest_s[name] * 1e3:,.0f} ms")
@@ -177,7 +179,8 @@ def page(every: Sequence[Found], run: RunFacts, command: str) -> str:
     sizes = "\n".join(f"- {one.database}, {one.samples:,} samples: {one.bytes / 1e9:.2f} GB" for one in every)
     return f"""# How many samples a second are stored
 
-`{command}`, {run}.
+`make bench-ingest`, {run}.
+Load average {min(loads):.1f} to {max(loads):.1f}: where it is above 2, other work took part of the two cores.
 SQLite and PostgreSQL 15 with its default settings, both on the local disk with durable commits (`fsync`); the measuring
 process, the service and the database share the machine's cores. {MACHINES} machines measure {OPS:,} ops in {CASES}
 cases, {SAMPLES} samples each. A store of a given size has each op on each machine once, written by the store itself;
@@ -214,16 +217,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each rate")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     given = parser.parse_args()
-    run, every = RunFacts.now(), []
-    for kind in given.databases:
-        with tempfile.TemporaryDirectory() as folder, database(kind, Path(folder)) as url:
-            place = Path(folder)
-            registry = ModelRegistry(place / "models")
-            some = [m for pair in range(0, 400, 10) for m in measured(pair, np.random.default_rng(pair))]
-            registry.set_alias("champion", registry.save(Roofline().fit(some), trained_on={}, metrics={}))
-            have = 0
-            for size in [size for size in SIZES if size <= given.samples]:
-                have = fill(url, have, size)
+    run, every, loads = RunFacts.now(), [], [os.getloadavg()[0]]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        place = Path(folder)
+        urls = {kind: stack.enter_context(database(kind, place)) for kind in given.databases}
+        registry = ModelRegistry(place / "models")
+        some = [m for pair in range(0, 400, 10) for m in measured(pair, np.random.default_rng(pair))]
+        registry.set_alias("champion", registry.save(Roofline().fit(some), trained_on={}, metrics={}))
+        have = dict.fromkeys(urls, 0)
+        for size in [size for size in SIZES if size <= given.samples]:
+            for kind, url in urls.items():
+                have[kind] = fill(url, have[kind], size)
                 with Store.open(url) as store:
                     found = Found(kind, store.counts().samples, size_on_disk(url))
                 through_the_store(url, size, given.seconds, found)
@@ -231,10 +235,11 @@ def main() -> None:
                 reads(url, size, found)
                 print(found, flush=True)
                 every.append(found)
-    text = page(every, run, "make bench-ingest")
+                loads.append(os.getloadavg()[0])
+                text = page(sorted(every, key=lambda one: one.database), run, loads)
+                if given.write:
+                    PAGE.write_text(text)  # each size, as a full disk may end it
     print(text)
-    if given.write:
-        PAGE.write_text(text)
 
 
 if __name__ == "__main__":

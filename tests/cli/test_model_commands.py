@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from dataclasses import replace
 
@@ -428,3 +429,17 @@ def test_a_table_of_sizes_threads_and_seconds_is_compared_trained_on_and_forecas
 
 def test_labels_for_the_store_are_refused(folder):
     assert "--machine and --op are for FILEs" in refused("compare", "--machine", "x", code=2)
+
+
+def test_old_versions_are_pruned_and_moves_say_which_user_made_them(folder):
+    for _ in range(3):
+        document("train", "--model", "hill_climb", "--jobs", "1", "--no-alias")
+    document("models", "alias", "champion", "hill_climb@2")
+    assert document("models", "prune", "--keep", "1", "--dry-run")["versions"] == ["hill_climb@1"]
+    assert len(document("models", "list")["models"]) == 3
+    removed = document("models", "prune", "--keep", "1")
+    assert (removed["versions"], removed["left"]) == (["hill_climb@1"], 2)
+    assert removed["bytes"] > 0
+    assert [row["version"] for row in document("models", "list")["models"]] == ["hill_climb@2", "hill_climb@3"]
+    (move,) = document("models", "show", "champion")["alias_moves"]
+    assert move["by"] == f"user {getpass.getuser()}"

@@ -295,3 +295,38 @@ def test_a_damaged_move_of_an_alias_is_refused(damaged):
     (damaged.root / "aliases" / "champion" / "1.json").write_text("{}")
     with pytest.raises(ArtefactError, match="schema"):
         damaged.load("champion")
+
+
+def test_who_moved_an_alias_is_kept_also_for_moves_that_did_not_say(registry):
+    registry.save(HillClimb(), **ABOUT)
+    registry.set_alias("champion", "hill_climb@1", by="key ci")
+    registry.set_alias("champion", "hill_climb@1", by="a\nb" + "c" * 500)
+    path = registry.root / "aliases" / "champion" / "1.json"
+    written = json.loads(path.read_text())
+    del written["by"]
+    path.write_text(json.dumps(written))
+    first, second = registry.history("champion")
+    assert first.by == ""
+    assert second.by.startswith("a?b")
+    assert len(second.by) == 128
+
+
+def test_pruning_keeps_the_newest_and_whatever_an_alias_can_return_to(registry):
+    for _ in range(6):
+        registry.save(HillClimb(), **ABOUT)
+    for number in (2, 3, 4):
+        registry.set_alias("champion", f"hill_climb@{number}")
+    registry.rollback("champion")  # 4 cannot be returned to any more
+    assert registry.prunable(keep=1) == ["hill_climb@1", "hill_climb@4", "hill_climb@5"]
+    assert registry.prunable(keep=3) == ["hill_climb@1"]
+    for version in registry.prunable(keep=1):
+        registry.remove(version)
+    assert registry.versions() == ["hill_climb@2", "hill_climb@3", "hill_climb@6"]
+    assert registry.rollback("champion") == "hill_climb@2"
+    assert list((registry.root / "staging").iterdir()) == []
+    with pytest.raises(InvalidInput, match="champion stands for it"):
+        registry.remove("hill_climb@2")
+    with pytest.raises(NotFound, match="registered: hill_climb@2"):
+        registry.remove("hill_climb@1")
+    with pytest.raises(InvalidInput, match="at least 1"):
+        registry.prunable(keep=0)

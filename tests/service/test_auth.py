@@ -143,3 +143,14 @@ def test_without_keys_only_requests_for_this_machine_are_answered(settings: Serv
         response = client.get("/v1/models", headers={"Host": host})
         assert (response.status_code, response.content_type) == (421, "application/problem+json"), host
     app.extensions["threadcast"].store.close()
+
+
+def test_the_history_of_an_alias_names_the_key_that_moved_it(app: Service, tokens: dict[str, str]) -> None:
+    client = app.test_client()
+    assert (
+        send(client, ("PUT", "/v1/models/aliases/champion", {"version": "roofline@2"}), tokens["admin"]).status_code
+        == 200
+    )
+    said = send(client, ("POST", "/v1/models/aliases/champion/rollback", {}), tokens["admin"]).get_json()
+    assert [move["by"] for move in said["history"]] == ["", "key admin", "key admin"]
+    assert "by key admin" in send(client, ("GET", "/models", None), tokens["read"]).text

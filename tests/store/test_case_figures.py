@@ -146,3 +146,22 @@ def test_many_measurements_in_one_transaction_are_summed_up_in_parts(
         lines = [store.browse.lines_of(Op(f"op{i}").key)[machine.fingerprint] for i in range(3)]
         assert [line.samples for line in lines] == [14, 14, 14]
         assert store.measurements() == added
+
+
+def test_no_table_is_scanned_to_add_measurements(store_path: Path, machine: Machine) -> None:
+    plans: list[str] = []
+
+    def explain(connection: Any, _cursor: object, statement: str, parameters: Any, context: Any, many: bool) -> None:
+        if statement.lstrip().startswith(("SELECT", "WITH", "UPDATE")):
+            raw = connection.connection.driver_connection
+            first = parameters[0] if many else parameters
+            plans.extend(row[3] for row in raw.execute(f"EXPLAIN QUERY PLAN {statement}", first))
+
+    with Store.open(store_path) as store:
+        added = [Measurement(Op(f"op{i}"), machine, Case(n), (Sample(1.0),)) for i in range(5) for n in (1, 2)]
+        store.add(added)
+        event.listen(store._database._engine, "before_cursor_execute", explain)
+        store.add(added)
+    tables = [table.name for table in schema.metadata.sorted_tables]
+    assert {f"SEARCH {name}" for name in ("cases", "summaries")} <= {" ".join(plan.split()[:2]) for plan in plans}
+    assert not [plan for plan in plans if plan.startswith("SCAN") and plan.split()[1] in tables]

@@ -160,6 +160,43 @@ def check(output: Output, settings: Settings) -> None:
         raise click.exceptions.Exit(1)
 
 
+@command.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@setting("store", "--store")
+@common
+def backup(output: Output, settings: Settings, file: Path) -> None:
+    """Write all that the store holds to the new FILE, as it is at one moment, while others go on writing.
+
+    FILE is a store in SQLite, whatever database the store is in: `threadcast db check --store FILE` reads it back.
+    """
+    from threadcast.store.backup import back_up
+
+    back_up(settings["store"], file)
+    size = file.stat().st_size
+    output.result({"file": str(file), "bytes": size}, f"{file}: {size:,} bytes")
+
+
+@command.command()
+@click.argument("file", type=FOUND)
+@click.option("--replace", is_flag=True, help="Replace all that the store holds.")
+@setting("store", "--store")
+@common
+def restore(output: Output, settings: Settings, file: Path, replace: bool) -> None:
+    """Make the store hold what the backup FILE holds, all or nothing. Restart services on the store afterwards.
+
+    The store may be in another database than the one that was backed up.
+    """
+    from threadcast.store import Store
+    from threadcast.store.backup import restore as restored
+
+    restored(file, settings["store"], replace=replace)
+    with Store.open(settings["store"], create=False) as store:
+        counts = store.counts()
+        document = {"store": store.name, "measurements": counts.measurements, "samples": counts.samples}
+        said = f"{store.name} holds {counts.measurements:,} measurements, {counts.samples:,} samples"
+        output.result(document, said)
+
+
 def _open(settings: Settings) -> Store:
     from threadcast.store import Store
 

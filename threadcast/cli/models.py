@@ -9,6 +9,7 @@ import click
 from threadcast.cli.model_table import percent
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, table
+from threadcast.cli.user import user
 from threadcast.core.errors import InvalidInput
 from threadcast.core.settings import Settings
 
@@ -59,7 +60,7 @@ def show(output: Output, settings: Settings, model: str) -> None:
     """Show what is stored about MODEL, a version (name@number) or an alias."""
     registry = _registry(settings)
     manifest = registry.manifest(model)
-    moves = [{"version": m.version, "time": m.time, "rollback": m.rollback} for m in registry.history(model)]
+    moves = [move.to_json() for move in registry.history(model)]
     document = {**manifest.to_json(), "alias_moves": moves}
     facts = {
         "version": manifest.version, "created": manifest.created, **manifest.trained_on, **_score(manifest),
@@ -68,8 +69,8 @@ def show(output: Output, settings: Settings, model: str) -> None:
     lines = [[name, ", ".join(map(str, fact)) if isinstance(fact, list) else fact] for name, fact in facts.items()]
     shown: list[Any] = [table(("what", "value"), [line for line in lines if line[1] not in (None, "")])]
     if moves:
-        moved = [(m["time"], m["version"], "rolled back" if m["rollback"] else "set") for m in moves]
-        shown.append(table(("time", "version", "how"), moved, title=f"moves of {model}"))
+        moved = [(m["time"], m["version"], "rolled back" if m["rollback"] else "set", m["by"]) for m in moves]
+        shown.append(table(("time", "version", "how", "by"), moved, title=f"moves of {model}"))
     output.result(document, *shown)
 
 
@@ -81,7 +82,7 @@ def show(output: Output, settings: Settings, model: str) -> None:
 def alias(output: Output, settings: Settings, alias: str, model: str) -> None:
     """Let ALIAS stand for MODEL, a version or another alias, from now on."""
     registry = _registry(settings)
-    registry.set_alias(alias, model)
+    registry.set_alias(alias, model, by=user())
     version = registry.resolve(alias)
     output.result({"alias": alias, "version": version}, f"{alias} is {version}")
 
@@ -92,7 +93,7 @@ def alias(output: Output, settings: Settings, alias: str, model: str) -> None:
 @common
 def rollback(output: Output, settings: Settings, alias: str) -> None:
     """Undo the last move of ALIAS; repeated, the move before it."""
-    version = _registry(settings).rollback(alias)
+    version = _registry(settings).rollback(alias, by=user())
     output.result({"alias": alias, "version": version}, f"{alias} is {version} again")
 
 
@@ -112,8 +113,30 @@ def add_prior(output: Output, settings: Settings, alias: str) -> None:
     if alias in registry.aliases():
         raise InvalidInput(f"{alias} stands for {registry.resolve(alias)} already; name another --alias")
     version = registry.save(JointProcess(prior=True), trained_on={"prior": SCHEMA}, metrics={})
-    registry.set_alias(alias, version)
+    registry.set_alias(alias, version, by=user())
     output.result({"alias": alias, "version": version}, f"{alias} is {version}, the prior that comes with threadcast")
+
+
+@command.command()
+@click.option("--keep", type=click.IntRange(min=1), default=5, show_default=True, help="Versions of each name to keep.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@setting("models", "--models")
+@common
+def prune(output: Output, settings: Settings, keep: int, dry_run: bool) -> None:
+    """Remove old versions. Those that an alias stands for or can be rolled back to stay, whatever their age."""
+    registry = _registry(settings)
+    chosen = registry.prunable(keep=keep)
+    removed = 0
+    for version in chosen:
+        removed += sum(size for _, size in registry.manifest(version).files.values())
+        if not dry_run:
+            registry.remove(version)
+    left = len(registry.versions()) - (len(chosen) if dry_run else 0)
+    said = (
+        f"{'would remove' if dry_run else 'removed'} {len(chosen)} of {len(chosen) + left} versions, {removed:,} bytes"
+    )
+    document = {"versions": chosen, "bytes": removed, "dry_run": dry_run, "left": left}
+    output.result(document, *chosen, said)
 
 
 def _registry(settings: Settings) -> ModelRegistry:

@@ -11,6 +11,7 @@ import click
 from threadcast.cli.model_table import SPLITS, choose_split, judge, make_models, models_asked_for, shown
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output
+from threadcast.cli.user import user
 from threadcast.core.errors import ModelError
 from threadcast.core.holding import all_that_holds
 from threadcast.core.settings import Settings
@@ -106,7 +107,7 @@ def command(
         raise ModelError("no model could be fitted and judged; the warnings above say why")
     best = None if no_alias else registered[ranking([row for _, row in registered])[0]][0]
     if best:
-        registry.set_alias(alias, best)
+        registry.set_alias(alias, best, by=user())
     document = {
         "models": [{"version": version, **row.to_json()} for version, row in registered],
         "alias": {alias: best} if best else None, "left_out": dict(evaluation.left_out),

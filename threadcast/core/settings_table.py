@@ -22,12 +22,6 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             "store", str, lambda env: f"sqlite:///{user_data_dir(env) / 'threadcast.db'}",
             "Where measurements live, as an SQLAlchemy URL.", default_text="threadcast.db in the user's data directory",
         ),
-        Setting("store.keep_samples", int, None, "Samples of an op in a case on a machine that `threadcast db prune` "
-                "keeps: half of them the newest, the others quantiles of all older ones.", "samples", minimum=8,
-                default_text="all"),
-        Setting("store.keep_days", float, None, "Age from which on `threadcast db prune` deletes measurements, except "
-                "the newest of an op in a case on a machine.", "days", minimum=0.001, maximum=36_500,
-                default_text="none: for ever"),
         Setting(
             "models", Path, lambda env: user_data_dir(env) / "models",
             "Directory of the registered models.", default_text="models in the user's data directory",
@@ -37,6 +31,12 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             "Directory of measured slow-downs of ops that run side by side.",
             default_text="corun in the user's data directory",
         ),
+        Setting("store.keep_samples", int, None, "Samples of an op in a case on a machine that `threadcast db prune` "
+                "keeps: half of them the newest, the others quantiles of all older ones.", "samples", minimum=8,
+                default_text="all"),
+        Setting("store.keep_days", float, None, "Age from which on `threadcast db prune` deletes measurements, except "
+                "the newest of an op in a case on a machine.", "days", minimum=0.001, maximum=36_500,
+                default_text="none: for ever"),
         Setting(
             "engine.cache", Path, lambda env: user_cache_dir(env) / "native",
             "Directory of the compiled native engine and fused operators.",

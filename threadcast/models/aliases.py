@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.core.json_reading import check_schema, member, parse
@@ -20,17 +21,27 @@ from threadcast.models.stored_files import read, staged, sync, write
 
 SCHEMA = "threadcast.alias/1"
 MAX_MOVE_BYTES = 4096
+MOST_MOVER = 128
+"""Longest text that says who moved an alias, in characters."""
 
 _ALIAS = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One move of an alias: to `version` at `time` (ISO 8601, UTC); `rollback` undid the move before it."""
+    """One move of an alias: to `version` at `time` (ISO 8601, UTC); `rollback` undid the move before it.
+
+    `by` says who moved it (`mover`); "" where nobody said so.
+    """
 
     version: str
     time: str
     rollback: bool = False
+    by: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The move as commands and the service show it."""
+        return {"version": self.version, "time": self.time, "rollback": self.rollback, "by": self.by}
 
 
 def check_alias(alias: str) -> None:
@@ -71,16 +82,16 @@ class Aliases:
         versions = _stack(self.history(alias))
         return versions[-1] if versions else None
 
-    def set(self, alias: str, version: str) -> None:
+    def set(self, alias: str, version: str, *, by: str) -> None:
         """Let `alias` stand for `version` from now on."""
-        self._move(alias, lambda versions: (version, False))
+        self._move(alias, lambda versions: (version, False), by)
 
     def before(self, alias: str) -> str | None:
         """The version that `rollback` would return to; None where there is none."""
         versions = _stack(self.history(alias))
         return versions[-2] if len(versions) > 1 else None
 
-    def rollback(self, alias: str, *, expected: str | None = None) -> str:
+    def rollback(self, alias: str, *, by: str, expected: str | None = None) -> str:
         """Undo the last move that was not undone yet and return the version that the alias stands for now.
 
         NotFound where there is no earlier one, and where the alias does not stand for `expected` (if given) any more.
@@ -93,16 +104,21 @@ class Aliases:
                 raise NotFound(f"alias {alias!r} stands for {versions[-1]} and not for {expected} any more")
             return versions[-2], True
 
-        return self._move(alias, previous)
+        return self._move(alias, previous, by)
 
-    def _move(self, alias: str, choose: Callable[[list[str]], tuple[str, bool]]) -> str:
+    def returnable(self, alias: str) -> list[str]:
+        """The versions that rollbacks can return to, and the current one last."""
+        return _stack(self.history(alias))
+
+    def _move(self, alias: str, choose: Callable[[list[str]], tuple[str, bool]], by: str) -> str:
         check_alias(alias)
+        mover = "".join(c if c.isprintable() else "?" for c in by)[:MOST_MOVER]
         directory = self._root / "aliases" / alias
         while True:
             moves = self.history(alias)
             version, rollback = choose(_stack(moves))
             time = self._now().isoformat(timespec="seconds")
-            document = {"schema": SCHEMA, "version": version, "rollback": rollback, "time": time}
+            document = {"schema": SCHEMA, "version": version, "rollback": rollback, "time": time, "by": mover}
             with staged(self._root) as stage:
                 write(stage / "move.json", json_bytes(document))
                 (stage / "move.json").chmod(0o644)
@@ -120,7 +136,8 @@ def _read_move(path: Path) -> Move:
         document = parse(read(path, limit=MAX_MOVE_BYTES), what=str(path))
         check_schema(document, SCHEMA)
         version, time = (member(document, name, str) for name in ("version", "time"))
-        return Move(version, time, member(document, "rollback", bool))
+        by = member(document, "by", str) if "by" in document else ""  # moves of before 2026-11 do not say
+        return Move(version, time, member(document, "rollback", bool), by)
 
 
 def _stack(moves: list[Move]) -> list[str]:

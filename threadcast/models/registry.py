@@ -212,23 +212,53 @@ class ModelRegistry:
         file."""
         return self._aliases.moves(alias)
 
-    def set_alias(self, alias: str, version: str) -> None:
+    def set_alias(self, alias: str, version: str, *, by: str = "") -> None:
         """Let `alias` stand for "name@number" (or for the version of another alias) from now on.
 
-        NotFound where there is no such version, InvalidInput for an alias that is not a legal name.
+        `by` says who moves it, for the history: "key NAME", "user NAME" or "retraining". NotFound where there is no
+        such version, InvalidInput for an alias that is not a legal name.
         """
-        self._aliases.set(alias, self.manifest(version).version)
+        self._aliases.set(alias, self.manifest(version).version, by=by)
 
     def before(self, alias: str) -> str | None:
         """The version that `rollback` would return to; None where there is none."""
         return self._aliases.before(alias)
 
-    def rollback(self, alias: str, *, expected: str | None = None) -> str:
+    def rollback(self, alias: str, *, by: str = "", expected: str | None = None) -> str:
         """Undo the last move of an alias that was not undone yet, and return the version that it stands for now.
 
-        NotFound where there is no earlier one, and where it does not stand for `expected` (if given) any more.
+        `by` as for `set_alias`. NotFound where there is no earlier one, and where it does not stand for `expected` (if
+        given) any more.
         """
-        return self._aliases.rollback(alias, expected=expected)
+        return self._aliases.rollback(alias, by=by, expected=expected)
+
+    def prunable(self, *, keep: int) -> list[str]:
+        """Versions that may be removed: all but the newest `keep` of each name, and those that an alias stands for or
+        can be rolled back to."""
+        if keep < 1:
+            raise InvalidInput(f"keep={keep} must be at least 1: the newest version of each name stays")
+        needed = {version for alias in self._aliases.names() for version in self._aliases.returnable(alias)}
+        by_name: dict[str, list[str]] = {}
+        for version in self.versions():
+            by_name.setdefault(version.partition("@")[0], []).append(version)
+        old = [version for versions in by_name.values() for version in versions[:-keep]]
+        return [version for version in old if version not in needed]
+
+    def remove(self, version: str) -> None:
+        """Remove a version from the registry; its number is used again only where it was the newest of its name.
+
+        It disappears by one rename, so readers see all of it or nothing. NotFound where there is none; InvalidInput
+        where an alias stands for it or can be rolled back to it.
+        """
+        directory = self.root / "versions" / version
+        if not _VERSION.fullmatch(version) or not directory.is_dir():
+            raise NotFound(f"no model {version}; registered: {', '.join(self.versions()) or 'none'}")
+        for alias in self._aliases.names():
+            if version in self._aliases.returnable(alias):
+                raise InvalidInput(f"{version} stays: {alias} stands for it or can be rolled back to it")
+        with stored_files.staged(self.root) as staged:
+            os.rename(directory, staged / version)
+            stored_files.sync(directory.parent)
 
     def _numbers(self) -> Iterator[tuple[str, int]]:
         directory = self.root / "versions"

@@ -83,8 +83,13 @@ def compete(champion: PerformanceModel, measured: Sequence[Measurement], *, step
     A champion that was fitted elsewhere may have learned from some of the held-out ops, which is in its favour.
     ModelError where there are too few measurements to learn from or to judge by.
     """
-    entries, _ = usable(group(latest(measured)))
-    judging = [sure for entry in entries if is_held_out(entry.op.key) and (sure := entry.without_stale()).by_case]
+    return compete_on(champion, group(latest(measured)), steps=steps)
+
+
+def compete_on(champion: PerformanceModel, measured: Sequence[MeasuredOp], *, steps: int = STEPS) -> Verdict:
+    """`compete`, where what holds of each op was found already."""
+    entries, _ = usable(measured)
+    judging = held_out(entries)
     learning = [entry for entry in entries if not is_held_out(entry.op.key)]
     if len(judging) < MIN_HELD_OUT or not learning:
         raise ModelError(
@@ -93,6 +98,11 @@ def compete(champion: PerformanceModel, measured: Sequence[Measurement], *, step
     candidate = copy.deepcopy(champion).fit(_measurements(learning))
     old, new = judge_together([champion, candidate], judging, split_name="held out", steps=steps)
     return Verdict(candidate, old, new, learned_ops=len({entry.op.key for entry in learning}))
+
+
+def held_out(entries: Sequence[MeasuredOp]) -> list[MeasuredOp]:
+    """The entries by which models are judged, with the cases that were measured since the machine changed."""
+    return [sure for entry in entries if is_held_out(entry.op.key) and (sure := entry.without_stale()).by_case]
 
 
 def _measurements(entries: Sequence[MeasuredOp]) -> list[Measurement]:

@@ -149,6 +149,7 @@ class Move(TypedDict):
     version: str
     time: str
     rollback: bool
+    by: Annotated[str, Field(description="who moved it; empty where that was not recorded")]
 
 
 @with_config(CLOSED)

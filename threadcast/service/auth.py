@@ -52,6 +52,12 @@ def owned(idempotency_key: str) -> str:
     return idempotency_key if key is None else f"{key.name}\n{idempotency_key}"
 
 
+def mover() -> str:
+    """Return who makes the current request, for the history of an alias: "key NAME", or "service" without keys."""
+    key: Key | None = g.get("key")
+    return "service" if key is None else f"key {key.name}"
+
+
 def install(app: APIFlask, settings: ServiceSettings) -> None:
     """Make `app` refuse requests without an API key that allows them; ConfigError for a wrong key file.
 

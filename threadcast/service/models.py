@@ -10,6 +10,7 @@ from flask import Response
 from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
 from threadcast.models.registry import ModelRegistry
 from threadcast.service.answers import answer
+from threadcast.service.auth import mover
 from threadcast.service.context import context, reply
 from threadcast.service.problems import Problem
 from threadcast.service.schemas import AliasMove, Rollback
@@ -88,7 +89,7 @@ def move(asked: AliasMove, alias: str) -> Response:
         what = "is not registered" if missing else "is damaged or holds what must not be loaded"
         raise Problem(404 if missing else 422, f"{asked.version} {what}", pointer="/version") from error
     try:
-        models.registry.set_alias(alias, asked.version)
+        models.registry.set_alias(alias, asked.version, by=mover())
     except InvalidInput as error:
         raise Problem(422, str(error), pointer="/alias", where="path") from error
     models.follow(alias)
@@ -113,7 +114,7 @@ def rollback(alias: str, asked: Rollback) -> Response:
     except (NotFound, ArtefactError) as error:
         raise Problem(409, f"{earlier}, which {alias!r} stood for before, cannot be loaded") from error
     try:
-        models.registry.rollback(alias, expected=before["version"])
+        models.registry.rollback(alias, by=mover(), expected=before["version"])
     except NotFound as error:
         raise Problem(409, f"{error}; look again", pointer="/alias", where="path") from error
     models.follow(alias)
@@ -125,5 +126,4 @@ def _described(registry: ModelRegistry, alias: str) -> dict[str, Any]:
         version, moves = registry.resolve(alias), registry.history(alias)
     except NotFound as error:
         raise Problem(404, f"there is no alias {alias[:80]!r}", pointer="/alias", where="path") from error
-    history = [{"version": m.version, "time": m.time, "rollback": m.rollback} for m in moves]
-    return {"alias": alias, "version": version, "history": history}
+    return {"alias": alias, "version": version, "history": [move.to_json() for move in moves]}

@@ -127,7 +127,7 @@ def serve(
         "graceful_timeout": math.ceil(settings.stops_within_s), "loglevel": "warning", "logger_class": _Log,
         "control_socket_disable": True,
     }  # fmt: skip
-    shared = _shared_metrics() if workers > 1 else contextlib.nullcontext()
+    shared = _shared_metrics() if workers > 1 or retraining.asked(settings) else contextlib.nullcontext()
     with shared, retraining.beside(settings), planners.compilation.beside():
         try:
             _Gunicorn(settings, options, tls, lambda: ready(url)).run()

@@ -7,6 +7,7 @@ Other databases take rows.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import Column, Connection, Table, bindparam, insert, select, tuple_, update
@@ -58,6 +59,10 @@ def update_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
 def rows_with_keys(connection: Connection, table: Table, keys: Collection[tuple[Any, ...]]) -> Iterator[Any]:
     """The rows of `table` with these primary keys, each a tuple, in any order."""
     columns: list[Column[Any]] = list(table.primary_key)
+    if connection.dialect.name == "sqlite":
+        for some in _parts(list(keys), _KEYS_AT_ONCE):
+            yield from connection.exec_driver_sql(_joined_values(table, len(some)), tuple(chain(*some)))
+        return
     if connection.dialect.name != "postgresql":
         for some in _parts(list(keys), _KEYS_AT_ONCE):
             yield from connection.execute(select(table).where(tuple_(*columns).in_(some)))
@@ -68,6 +73,15 @@ def rows_with_keys(connection: Connection, table: Table, keys: Collection[tuple[
         source = f"{_arrays(table, names)} AS wanted ({', '.join(names)})"
         query = f"SELECT {table.name}.* FROM {source} JOIN {table.name} ON {same}"
         yield from connection.exec_driver_sql(query, tuple(map(list, zip(*some, strict=True))))
+
+
+def _joined_values(table: Table, count: int) -> str:
+    """A query of SQLite, which would scan the whole table for `(a, b) IN (VALUES ...)`, for `count` keys."""
+    names = [column.name for column in table.primary_key]
+    values = ", ".join([f"({', '.join('?' * len(names))})"] * count)
+    same = " AND ".join(f"{table.name}.{name} = wanted.{name}" for name in names)
+    wanted = f"WITH wanted ({', '.join(names)}) AS (VALUES {values})"
+    return f"{wanted} SELECT {table.name}.* FROM wanted CROSS JOIN {table.name} ON {same}"
 
 
 def _arrays(table: Table, names: Sequence[str]) -> str:

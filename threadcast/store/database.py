@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, column, create_engine, event, inspect, make_url, select, table
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from threadcast.core.errors import InvalidInput, NoStore, StoreError
 from threadcast.core.user_directories import user_data_dir
@@ -36,13 +37,13 @@ _DRIVER = {"postgresql": "postgresql+psycopg"}
 class Database:
     """The database of one store, with the current schema. Safe to use from several threads, but not after a fork."""
 
-    def __init__(self, url: str | Path | None, *, create: bool, wait_s: float = WAIT_S) -> None:
+    def __init__(self, url: str | Path | None, *, create: bool, migrate: bool = True, wait_s: float = WAIT_S) -> None:
         """Open `url` (a path or a SQLAlchemy URL) and migrate an older schema; `wait_s` as for `Store.open`.
 
-        StoreError, with nothing changed, where it is not a store, is damaged, has a newer schema, or does not exist and
-        `create` is False.
+        StoreError, with nothing changed, where it is not a store, is damaged, has a newer schema, or an older one and
+        `migrate` is False, or does not exist and `create` is False.
         """
-        parsed, path = _locate(url)
+        parsed, path = locate(url)
         self.url = parsed
         if path is not None:
             if not os.path.lexists(path):
@@ -55,7 +56,7 @@ class Database:
         self._latest = Latest(self._engine)
         try:
             self.found_revision = self.revision()  # before it is brought up to date
-            self._bring_up_to_date(create=create)
+            self._bring_up_to_date(create=create, migrate=migrate)
         except BaseException:
             self.close()
             raise
@@ -138,7 +139,7 @@ class Database:
             raise StoreError(f"the store {self.name} is closed; open it again")
         return self._engine.connect()
 
-    def _bring_up_to_date(self, *, create: bool) -> None:
+    def _bring_up_to_date(self, *, create: bool, migrate: bool) -> None:
         found = self.found_revision
         if found == REVISIONS[-1]:
             return
@@ -148,6 +149,11 @@ class Database:
             raise StoreError(
                 f"{self.name} has schema {found!r}, written by a newer threadcast (this one knows up to "
                 f"{REVISIONS[-1]}); upgrade threadcast, or name another store"
+            )
+        if found is not None and not migrate:
+            raise StoreError(
+                f"{self.name} has the older schema {found!r}; use the threadcast that wrote it, or bring it up to date "
+                "with `threadcast db migrate`"
             )
         try:
             self.write(_upgrade_slowly)
@@ -165,8 +171,13 @@ class Database:
             raise StoreError(f"{self.name}: {_reason(error, self._wait_s)}") from error
 
 
-def _locate(url: str | Path | None) -> tuple[URL, Path | None]:
-    """The URL, and the path if it is a SQLite file."""
+def sqlite_path(url: str | Path | None) -> Path | None:
+    """The file of a store in SQLite, by default the user's own; None for a store in another database."""
+    return locate(url)[1]
+
+
+def locate(url: str | Path | None) -> tuple[URL, Path | None]:
+    """The URL of a store, by default the user's own, and its path if it is a SQLite file."""
     if url is None or isinstance(url, Path) or "://" not in url:
         path = Path(os.path.expanduser(url)) if url else user_data_dir() / "threadcast.db"
         return URL.create("sqlite", database=str(path)), path
@@ -180,6 +191,12 @@ def _locate(url: str | Path | None) -> tuple[URL, Path | None]:
         raise StoreError(f"{url!r}: a SQLite store needs a file and no options; give its path")
     path = Path(str(parsed.database))
     return parsed, path
+
+
+def connect_alone(url: URL) -> Connection:
+    """A connection outside of any pool whose statements commit by themselves; close it and dispose of its engine."""
+    waits = engine_options(url, WAIT_S)["connect_args"]
+    return create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=waits).connect()
 
 
 def _connect(url: URL, wait_s: float) -> Engine:

@@ -7,6 +7,7 @@ from werkzeug.wrappers import Response
 
 from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
 from threadcast.models.aliases import Move
+from threadcast.service.auth import mover
 from threadcast.service.context import context
 from threadcast.service.dashboard.frame import blueprint
 from threadcast.service.dashboard.scores import score_of
@@ -50,7 +51,7 @@ def promote() -> Response:
         raise Problem(422, "choose a version, name@number")
     try:
         shelf.get(version)
-        shelf.registry.set_alias(alias, version)
+        shelf.registry.set_alias(alias, version, by=mover())
     except NotFound as error:
         raise Problem(404, f"{version[:80]} is not registered") from error
     except ArtefactError as error:
@@ -67,7 +68,7 @@ def rollback() -> Response:
     registry = context().models.registry
     if alias not in registry.aliases():
         raise Problem(404, f"there is no alias {alias[:80]!r}")
-    registry.rollback(alias)
+    registry.rollback(alias, by=mover())
     return redirect(url_for("dashboard.models", said="rolled-back", alias=alias), 303)
 
 
