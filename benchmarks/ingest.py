@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -179,7 +180,7 @@ def page(every: Sequence[Found], run: RunFacts, loads: Sequence[float]) -> str:
     sizes = "\n".join(f"- {one.database}, {one.samples:,} samples: {one.bytes / 1e9:.2f} GB" for one in every)
     return f"""# How many samples a second are stored
 
-`make bench-ingest`, {run}.
+`{shlex.join(["python", *sys.argv])}` (`make bench-ingest`), {run}.
 Load average {min(loads):.1f} to {max(loads):.1f}: where it is above 2, other work took part of the two cores.
 SQLite and PostgreSQL 15 with its default settings, both on the local disk with durable commits (`fsync`); the measuring
 process, the service and the database share the machine's cores. {MACHINES} machines measure {OPS:,} ops in {CASES}
