@@ -46,6 +46,12 @@ def asked(settings: ServiceSettings) -> bool:
     return bool(settings.retrain_every_s or settings.retrain_drift)
 
 
+def require_alias(settings: ServiceSettings) -> None:
+    """Raise ConfigError where the model is one version, which cannot be retrained."""
+    if "@" in settings.model:
+        raise ConfigError(f"service.model={settings.model!r} is one version; retraining moves an alias: name one")
+
+
 def pause_s(ends: int) -> float:
     """Seconds to wait before the process is started again that has ended `ends` times in a row."""
     return min(FIRST_PAUSE_S * 2.0 ** (ends - 1), LONGEST_PAUSE_S)
@@ -57,8 +63,7 @@ def beside(settings: ServiceSettings) -> Iterator[None]:
     if not asked(settings):
         yield
         return
-    if "@" in settings.model:
-        raise ConfigError(f"service.model={settings.model!r} is one version; retraining moves an alias: name one")
+    require_alias(settings)
     wanted = {
         "store": str(settings.store), "models": str(settings.models), "alias": settings.model,
         "every_s": settings.retrain_every_s, "drift": settings.retrain_drift, "train_steps": settings.train_steps,

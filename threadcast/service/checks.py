@@ -1,0 +1,101 @@
+"""What `threadcast serve --check` looks at: everything that would keep a service from starting or from answering."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from threadcast.core.errors import ThreadcastError
+from threadcast.service import retraining
+from threadcast.service.settings import ServiceSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was checked: whether it is in order, and what was found."""
+
+    what: str
+    ok: bool
+    said: str
+
+
+def check(settings: ServiceSettings, *, host: str, port: int, allow_public: bool) -> Iterator[Finding]:
+    """Check the store, the models, the keys, TLS, the address and the folders that are written to, in this order.
+
+    Nothing is changed, but that an older store is brought up to date, as by `threadcast serve`.
+    """
+    checks: tuple[tuple[str, Callable[[], str]], ...] = (
+        ("store", lambda: _store(settings)),
+        ("model", lambda: _model(settings)),
+        ("keys", lambda: _keys(settings)),
+        ("tls", lambda: _tls(settings)),
+        ("address", lambda: _address(settings, host, port, allow_public=allow_public)),
+        ("temporary files", lambda: _writable(Path(tempfile.gettempdir()))),
+        ("retraining", lambda: _retraining(settings)),
+    )
+    for what, find in checks:
+        try:
+            yield Finding(what, True, find())
+        except (ThreadcastError, OSError) as error:
+            yield Finding(what, False, str(error))
+
+
+def _store(settings: ServiceSettings) -> str:
+    from threadcast.store import Store
+
+    with Store.open(settings.store, create=False) as store:
+        store.add([])  # fails where it cannot be written to
+        return f"{store.name} has schema {store.revision} and can be written to"
+
+
+def _model(settings: ServiceSettings) -> str:
+    from threadcast.models.registry import ModelRegistry
+
+    registry = ModelRegistry(settings.models)
+    registry.load(settings.model)
+    return f"{settings.model} is {registry.manifest(settings.model).version}, in {settings.models}"
+
+
+def _keys(settings: ServiceSettings) -> str:
+    from threadcast.service.keys import read_keys
+
+    if settings.keys is None:
+        return "none: whoever can reach the service may do everything"
+    keys = read_keys(settings.keys)
+    if not any(key.allows("read") for key in keys):
+        raise OSError(f"{settings.keys} has no key that may read; make one with `threadcast keys add`")
+    if settings.keys.stat().st_mode & 0o022:
+        raise OSError(f"{settings.keys} can be written to by others, who could let themselves in; run chmod 600")
+    return f"{len(keys)} in {settings.keys}"
+
+
+def _tls(settings: ServiceSettings) -> str:
+    from threadcast.service.server import tls_context
+
+    return "none: plain HTTP" if tls_context(settings) is None else f"{settings.tls_cert} and its key fit"
+
+
+def _address(settings: ServiceSettings, host: str, port: int, *, allow_public: bool) -> str:
+    from threadcast.service.server import listen
+
+    with listen(host, port, allow_public=allow_public, keys=settings.keys is not None):
+        return f"{host}:{port} is free"
+
+
+def _writable(folder: Path) -> str:
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        file.write(b"\0" * 4096)
+        file.flush()
+        os.fsync(file.fileno())
+    return f"{folder} can be written to"
+
+
+def _retraining(settings: ServiceSettings) -> str:
+    if not retraining.asked(settings):
+        return "off"
+    retraining.require_alias(settings)
+    folder = settings.models
+    return f"moves {settings.model}; {_writable(folder)}"
