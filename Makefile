@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: bench-changes setup demo demo-pictures test test-fast test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-servers bench-ingest bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
+.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-servers bench-ingest bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
 
 setup: $(READY)
 
@@ -30,6 +30,11 @@ PROCESSES ?= 2
 test: $(READY)
 	$(BIN)/python -m threadcast.scheduler.compile_planner
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile
+
+# The running service against its description: 100 requests an operation that fit it, and 100 that do not. EXAMPLES=number
+test-contract: $(READY)
+	$(BIN)/python -m threadcast.scheduler.compile_planner
+	EXAMPLES=$(or $(EXAMPLES),100) $(BIN)/python -m pytest tests/service/test_contract.py tests/service/test_typescript_client.py
 
 # Capture, engines and the torch.compile backend with another version of PyTorch, in an environment of its own; PyPI's build
 # for CUDA runs on a CPU too (4 GB). TORCH=2.15.0

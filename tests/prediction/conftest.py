@@ -33,7 +33,7 @@ class Handler(BaseHTTPRequestHandler):
         if running.etags:
             headers["ETag"] = f'"{hashlib.sha256(content).hexdigest()}"'
             if self.headers["If-None-Match"] == headers["ETag"]:
-                status, content = 304, b""
+                status, content = 412, b""
         if running.packed and "gzip" in self.headers["Accept-Encoding"]:
             headers["Content-Encoding"], content = "gzip", gzip.compress(content)
         self.send_response(status)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service, assert_same, local
 from tests.waiting import eventually
 from threadcast.core import Op
@@ -70,7 +72,7 @@ def test_an_answer_that_still_holds_is_not_sent_again(service: Service) -> None:
     remote.curves(OPS)
     remote.curves(OPS)
     eventually(lambda: remote.status.refreshed)
-    assert service.statuses == [200, 304]
+    assert service.statuses == [200, 412]
     assert_same(remote.curves(OPS), local().curves(OPS))
     remote.close()
 
@@ -87,8 +89,9 @@ def test_an_answer_that_has_changed_is_sent_again(service: Service) -> None:
     remote.close()
 
 
-def test_a_304_that_nobody_asked_for_is_refused(service: Service) -> None:
-    service.status = 304
+@pytest.mark.parametrize("status", [304, 412])
+def test_that_nothing_has_changed_is_refused_where_nobody_asked(service: Service, status: int) -> None:
+    service.status = status
     remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fallback=local(0.3))
     assert_same(remote.curves(OPS), local(0.3).curves(OPS))
 

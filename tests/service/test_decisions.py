@@ -170,8 +170,8 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "fewer threads than cores": (
         {**BASE, "ready": [], "running": [{**AT, "cores": [0, 1], "threads": 1}]}, 422, "/running/0"),
     "an idle core that is busy": ({**BASE, "ready": ["b"], "running": [AT], "idle": [1, 0]}, 422, "/idle/1"),
-    "a plan of no schema": ({"plan": {}, "ready": []}, 422, "/plan"),
-    "a plan with a wrong op": ({"plan": {**PLAN, "ops": [{}]}, "ready": []}, 422, "/plan/ops/0"),
+    "a plan of no schema": ({"plan": {}, "ready": []}, 422, "/plan/schema"),
+    "a plan with a wrong op": ({"plan": {**PLAN, "ops": [{}]}, "ready": []}, 422, "/plan/ops/0/id"),
     "an op that is not in the plan": ({"plan": PLAN, "ready": ["z"]}, 422, "/ready/0"),
     "a plan and a policy": ({"plan": PLAN, "ready": [], "policy": "fifo"}, 422, "/policy"),
     "a context and cores": ({"context": "abc", "ready": [], "cores": 2}, 422, "/cores"),

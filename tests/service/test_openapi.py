@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-import pytest
-import schemathesis
 from flask.testing import FlaskClient
-from hypothesis import HealthCheck, given, settings
-from schemathesis import GenerationMode
-from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from threadcast.core.settings import SETTINGS
-from threadcast.service.app import Service
+from threadcast.service.app import Service, create_app
+from threadcast.service.keys import add_key
 from threadcast.service.openapi import description
+from threadcast.service.settings import ServiceSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -57,7 +55,38 @@ def test_every_operation_has_a_summary_an_id_and_problems(client: FlaskClient) -
     assert len({operation["operationId"] for operation in operations}) == len(operations)
     for operation in operations:
         assert operation["summary"]
-        assert "application/problem+json" in operation["responses"]["default"]["content"]
+        assert {"400", "500", "503"} < operation["responses"].keys()
+
+
+def test_every_answer_has_a_schema_and_headers(client: FlaskClient) -> None:
+    spec = client.get("/openapi.json").get_json()
+    for item in spec["paths"].values():
+        for operation in item.values():
+            for status, response in operation["responses"].items():
+                if "$ref" in response:
+                    assert response["$ref"] == f"#/components/responses/{status}"
+                    response = spec["components"]["responses"][status]
+                assert "X-Request-Id" in response["headers"]
+                assert status == "304" or all(content["schema"] for content in response["content"].values())
+
+
+def test_every_get_under_v1_can_be_asked_conditionally(client: FlaskClient) -> None:
+    spec = client.get("/openapi.json").get_json()
+    for path, item in spec["paths"].items():
+        if path.startswith("/v1/") and "get" in item:
+            operation = item["get"]
+            assert {"304", "200"} < operation["responses"].keys()
+            assert operation["responses"]["200"]["headers"]["ETag"]["required"]
+            assert "If-None-Match" in {parameter["name"] for parameter in operation["parameters"]}
+
+
+def test_the_description_says_whether_this_service_asks_for_keys(settings: ServiceSettings, tmp_path: Path) -> None:
+    add_key(tmp_path / "keys.json", "a", ["admin"])
+    for keys, security in ((None, [{}, {"key": []}]), (tmp_path / "keys.json", [{"key": []}])):
+        app = create_app(replace(settings, keys=keys))
+        assert app.spec["security"] == security
+        assert app.spec["paths"]["/health/live"]["get"]["security"] == []
+        app.extensions["threadcast"].store.close()
 
 
 def test_references_lead_somewhere(client: FlaskClient) -> None:
@@ -65,7 +94,7 @@ def test_references_lead_somewhere(client: FlaskClient) -> None:
     components = json.loads(text)["components"]["schemas"]
     named = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
     assert named <= components.keys()
-    assert "x-component" not in text
+    assert '"x-' not in text.lower().replace('"x-request-id"', "").replace('"x-deadline-s"', "")
 
 
 def test_every_metric_and_limit_is_documented(client: FlaskClient) -> None:
@@ -77,30 +106,3 @@ def test_every_metric_and_limit_is_documented(client: FlaskClient) -> None:
     for name in SETTINGS:
         if name.startswith("service."):
             assert f"`{name}`" in text or f"`{name.removeprefix('service.')}`" in text
-
-
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["well-formed", "ill-formed"])
-def test_whatever_is_sent_the_answer_is_as_described(app: Service, mode: GenerationMode) -> None:
-    """Requests made from the description, and against it: no 500, statuses, types and bodies as described.
-
-    One check is left out: that what fits the schema is accepted. A schema cannot say that an edge must name an op.
-    """
-    tried = 0
-    for found in schemathesis.openapi.from_wsgi("/openapi.json", app).get_all_operations():
-        operation = found.ok()
-        takes_something = operation.body or operation.query or operation.path_parameters
-        if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
-            continue  # every text fits a path
-
-        @settings(
-            max_examples=6 if takes_something else 1, deadline=None, derandomize=True, database=None,
-            suppress_health_check=list(HealthCheck),
-        )  # fmt: skip
-        @given(case=operation.as_strategy(generation_mode=mode))
-        def send(case: schemathesis.Case) -> None:
-            nonlocal tried
-            tried += 1
-            case.call_and_validate(excluded_checks=[positive_data_acceptance])
-
-        send()
-    assert tried >= 25

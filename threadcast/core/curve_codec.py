@@ -75,9 +75,21 @@ def from_answer(document: Mapping[str, Any], *, cases: Sequence[Case], rows: int
     """
     shape = (rows, len(cases))
     seconds, low, high = (_numbers_read(document, name, shape) for name in ("seconds", "low", "high"))
-    if np.any(low > seconds * (1 + 1e-9)) or np.any(high < seconds * (1 - 1e-9)):
+    table = CurveTable(tuple(cases), seconds, low, high, _sources_read(document, shape), document["model"])
+    check_points(table)
+    return table
+
+
+def check_points(table: CurveTable) -> None:
+    """FormatError unless every point is finite, at least 0 and within its interval, and its source is known."""
+    for name in ("seconds", "low", "high"):
+        numbers = getattr(table, name)
+        if not np.all(np.isfinite(numbers)) or np.any(numbers < 0):
+            raise FormatError(f"{name} must be finite and at least 0", pointer=f"/{name}")
+    if np.any(table.low > table.seconds * (1 + 1e-9)) or np.any(table.high < table.seconds * (1 - 1e-9)):
         raise FormatError("points are outside their interval", pointer="/seconds")
-    return CurveTable(tuple(cases), seconds, low, high, _sources_read(document, shape), document["model"])
+    if np.any((table.source < 0) | (table.source >= len(SOURCE_NAMES))):
+        raise FormatError(f"source must be 0 to {len(SOURCE_NAMES) - 1}", pointer="/source")
 
 
 def _numbers_read(document: Mapping[str, Any], name: str, shape: tuple[int, int]) -> Floats:
@@ -89,10 +101,7 @@ def _numbers_read(document: Mapping[str, Any], name: str, shape: tuple[int, int]
     if array.shape != shape or array.dtype.kind not in "iuf":
         found = f"{array.dtype} of shape {array.shape}"
         raise FormatError(f"{name} is {found}, expected numbers of shape {shape}", pointer=pointer)
-    numbers = array.astype(np.float64)
-    if not np.all(np.isfinite(numbers)) or np.any(numbers < 0):
-        raise FormatError(f"{name} must be finite and at least 0", pointer=pointer)
-    return numbers
+    return array.astype(np.float64)
 
 
 def _sources_read(document: Mapping[str, Any], shape: tuple[int, int]) -> NDArray[np.int8]:

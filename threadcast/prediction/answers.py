@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from threadcast.core import Case, CurveTable, Machine
-from threadcast.core.curve_codec import case_documents, from_answer
+from threadcast.core.curve_codec import case_documents, check_points, from_answer
 from threadcast.core.errors import FormatError, ServiceError
+from threadcast.prediction import arrow_curves
 
 HEAD_BYTES, CASE_BYTES, KEY_BYTES, POINT_BYTES = 4096, 64, 256, 128
 """Most bytes in an answer for its envelope, for a case, for an op's key, and for one point of a curve (three numbers of
@@ -23,6 +24,17 @@ def max_answer_bytes(ops: int, cases: int) -> int:
     return HEAD_BYTES + CASE_BYTES * cases + ops * (KEY_BYTES + POINT_BYTES * cases)
 
 
+def read_stream(content: bytes, *, keys: Sequence[str], cases: Sequence[Case], machine: Machine) -> CurveTable:
+    """As `read_curves`, of an answer that is an Arrow stream."""
+    try:
+        document, table = arrow_curves.read_stream(content, keys=keys, cases=cases)
+        check_points(table)
+    except FormatError as error:
+        raise ServiceError(f"the answer has no table of curves: {error}") from error
+    _check_head(document, machine)
+    return table
+
+
 def read_curves(content: bytes, *, keys: Sequence[str], cases: Sequence[Case], machine: Machine) -> CurveTable:
     """Return the curves in an answer of `POST /v1/predictions` about these op keys, cases and machine.
 
@@ -35,16 +47,22 @@ def read_curves(content: bytes, *, keys: Sequence[str], cases: Sequence[Case], m
         raise ServiceError(f"the answer is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise ServiceError(f"the answer is no JSON object but {str(document)[:60]!r}")
-    model = document.get("model")
-    if not isinstance(model, str) or not 0 < len(model) <= MAX_MODEL_NAME:
-        raise ServiceError(f"the answer names no model: {str(model)[:60]!r}")
-    for name, asked in (("machine", machine.fingerprint), ("ops", list(keys)), ("cases", case_documents(cases))):
+    _check_head(document, machine)
+    for name, asked in (("ops", list(keys)), ("cases", case_documents(cases))):
         if document.get(name) != asked:
             raise ServiceError(f"the answer is about other {name} than were asked for")
     try:
         return from_answer(document, cases=cases, rows=len(keys))
     except FormatError as error:
         raise ServiceError(f"the answer has no table of curves: {error}") from error
+
+
+def _check_head(document: Mapping[str, Any], machine: Machine) -> None:
+    model = document.get("model")
+    if not isinstance(model, str) or not 0 < len(model) <= MAX_MODEL_NAME:
+        raise ServiceError(f"the answer names no model: {str(model)[:60]!r}")
+    if document.get("machine") != machine.fingerprint:
+        raise ServiceError("the answer is about other machine than were asked for")
 
 
 def _no_constant(name: str) -> NoReturn:

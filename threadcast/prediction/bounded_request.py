@@ -23,7 +23,7 @@ from urllib3.util import parse_url
 from threadcast.core.errors import DeadlineExceeded, InvalidInput, NotAsked, ServiceError, ServiceUnavailable
 from threadcast.core.secret import Secret
 from threadcast.prediction.fork_lock import ForkLock
-from threadcast.prediction.http_answer import Answer, read_answer
+from threadcast.prediction.http_answer import JSON, UNCHANGED, Answer, accept, read_answer
 
 T = TypeVar("T")
 
@@ -39,7 +39,8 @@ class Request:
     """A POST of JSON to `path`, or a GET where `body` is None, whose answer has at most `max_answer_bytes`.
 
     `safe`: the request changes nothing at the service, so that it may be repeated. `etag`: the entity tag of an answer
-    that the client has already; the service may then answer that nothing has changed. An answer has the HTTP `status`.
+    that the client has already; the service may then answer that nothing has changed. An answer has the HTTP `status`
+    and one of the media types `forms`, the first of which is preferred.
     """
 
     path: str
@@ -48,6 +49,7 @@ class Request:
     safe: bool
     etag: str | None = None
     status: int = 200
+    forms: tuple[str, ...] = (JSON,)
 
 
 class BoundedClient:
@@ -88,8 +90,8 @@ class BoundedClient:
 
         Raises DeadlineExceeded when time is up; NotAsked where the request is not made (too many at once, or closed);
         ServiceUnavailable where there is no complete HTTP answer; ServiceRefused where the answer's status is not the
-        request's (or 304, with an etag); ServiceError where the answer is too long or damaged, or where `read` raises
-        it.
+        request's (nor the one that says, to a request with an etag, that nothing has changed); ServiceError where the
+        answer is too long or damaged, or where `read` raises it.
         """
         exchange = _Exchange(self._connect, self._prefix, request, self._key, time.monotonic() + deadline_s)
         self._admit(exchange)
@@ -185,7 +187,8 @@ class _Exchange:
                 return read_answer(
                     response,
                     max_bytes=request.max_answer_bytes,
-                    conditional=request.etag is not None,
+                    unchanged=None if request.etag is None else UNCHANGED[method],
+                    forms=request.forms,
                     secret=self._key,
                     status=request.status,
                 )
@@ -203,7 +206,7 @@ class _Exchange:
 
     def _headers(self) -> dict[str, str]:
         headers = {
-            "Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "gzip",
+            "Content-Type": "application/json", "Accept": accept(self._request.forms), "Accept-Encoding": "gzip",
             "Connection": "close", DEADLINE_HEADER: f"{max(self.remaining_s(), 1e-3):.3f}",
         }  # fmt: skip
         if self._request.etag is not None:

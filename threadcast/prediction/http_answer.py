@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from urllib3.response import BaseHTTPResponse
@@ -12,6 +13,11 @@ from urllib3.response import BaseHTTPResponse
 from threadcast.core.errors import ServiceError, ServiceRefused, ServiceUnavailable
 from threadcast.core.secret import Secret
 from threadcast.prediction.retries import retry_after_s
+
+JSON = "application/json"
+
+UNCHANGED = {"GET": 304, "POST": 412}
+"""The status with which a service answers a conditional request whose answer has not changed (RFC 9110, 13.1.2)."""
 
 SHOWN_CHARACTERS = 200
 """Characters of a refusal's text that the error repeats."""
@@ -22,24 +28,38 @@ _ETAG = re.compile(r'(W/)?"[\x21\x23-\x7e]{0,256}"')
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of the service. `content` is None where nothing has changed since the answer with this `etag`."""
+    """An answer of the service, of media type `form`; `content` is None where nothing has changed since the answer with
+    this `etag`."""
 
     content: bytes | None
     etag: str | None = None
+    form: str = JSON
+
+
+def accept(forms: Sequence[str]) -> str:
+    """Return the header Accept of a request for these media types, the first of them preferred."""
+    first, *others = forms
+    return ", ".join([first, *(f"{form};q=0.5" for form in others)])
 
 
 def read_answer(
-    response: BaseHTTPResponse, *, max_bytes: int, conditional: bool, secret: Secret | None, status: int = 200
+    response: BaseHTTPResponse,
+    *,
+    max_bytes: int,
+    unchanged: int | None,
+    secret: Secret | None,
+    status: int = 200,
+    forms: Sequence[str] = (JSON,),
 ) -> Answer:
-    """Return a JSON answer of at most `max_bytes`, both compressed and decompressed.
+    """Return an answer of one of these media types of at most `max_bytes`, both compressed and decompressed.
 
-    304 counts as an answer where the request was `conditional`. Raises ServiceRefused for another status than `status`,
+    The status `unchanged`, if given, counts as an answer, too. Raises ServiceRefused for another status than `status`,
     ServiceUnavailable for an answer that breaks off, ServiceError for one that is longer, of another type or damaged.
     """
     content = _received(response, max_bytes)
     etag = response.headers.get("ETag")
     etag = etag if etag is not None and _ETAG.fullmatch(etag) else None
-    if response.status == 304 and conditional:
+    if response.status == unchanged:
         return Answer(None, etag)
     if response.status != status:
         said = _said(content)
@@ -48,9 +68,9 @@ def read_answer(
             status=response.status, retry_after_s=retry_after_s(response.headers.get("Retry-After")),
         )  # fmt: skip
     media_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise ServiceError(f"the answer is {media_type[:60] or 'of no type'}, not application/json")
-    return Answer(_unpacked(content, response.headers.get("Content-Encoding", ""), max_bytes), etag)
+    if media_type not in forms:
+        raise ServiceError(f"the answer is {media_type[:60] or 'of no type'}, not {' or '.join(forms)}")
+    return Answer(_unpacked(content, response.headers.get("Content-Encoding", ""), max_bytes), etag, media_type)
 
 
 def _received(response: BaseHTTPResponse, max_bytes: int) -> bytes:

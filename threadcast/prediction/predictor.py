@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.holding import what_holds
 from threadcast.models.base import Measurements, PerformanceModel
-from threadcast.prediction.held_curves import HeldCurves
+from threadcast.prediction.held_curves import MOST_POINTS, HeldCurves
 
 
 @runtime_checkable
@@ -32,8 +32,9 @@ class LocalPredictor:
     `observed`: measurements by op key, or a store in which each op is looked up when its curve is first asked for;
     measurements of other machines are ignored, and those that no longer hold (`core.holding`). `version` becomes
     `table.model`: the model's name in the registry ("name@version"; by default the model's own name). Curves are cached
-    by op key; call `forget` when there are new measurements. Safe to use from threads. `curves` raises ModelError where
-    the model cannot predict.
+    by op key, about `most_points` of them (ops times cases): beyond that, only those of the latest call stay. Call
+    `forget` when there are new measurements. Safe to use from threads. `curves` raises ModelError where the model
+    cannot predict.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class LocalPredictor:
         observed: Mapping[str, Sequence[Measurement]] | Measurements,
         *,
         version: str = "",
+        most_points: int = MOST_POINTS,
     ) -> None:
         self.machine = machine
+        self._most_points = most_points
         self.version = version or model.name
         self._model, self._observed = model, observed
         self._held = self._none = HeldCurves(CurveTable.empty(machine.cases()), {})
@@ -59,7 +62,10 @@ class LocalPredictor:
         keys, held = [op.key for op in ops], self._held
         if wanted := held.missing(keys):
             # Threads that predict at the same time may each drop what the other has added; it is predicted again.
-            held = self._held = held.updated([keys[i] for i in wanted], self._predict([ops[i] for i in wanted]))
+            held = held.updated([keys[i] for i in wanted], self._predict([ops[i] for i in wanted]))
+            if held.table.seconds.size > self._most_points:
+                held = held.only(dict.fromkeys(keys))
+            self._held = held
         return held.table.take([held.rows[key] for key in keys]).at_cases(cases)
 
     def forget(self) -> None:

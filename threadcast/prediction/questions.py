@@ -8,15 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from threadcast.core import CurveTable, Machine, Op
-from threadcast.prediction.answers import max_answer_bytes, read_curves
+from threadcast.prediction import arrow_curves
+from threadcast.prediction.answers import max_answer_bytes, read_curves, read_stream
 from threadcast.prediction.bounded_request import Request
-from threadcast.prediction.http_answer import Answer
+from threadcast.prediction.http_answer import JSON, Answer
 from threadcast.prediction.lru_cache import LruCache
 
 PATH = "/v1/predictions"
 
 PART_OPS, PART_POINTS = 5_000, 500_000
 """Most ops and most points (ops times cases) of a request: a quarter of what a service allows by default."""
+
+JSON_POINTS = 34_000
+"""Most points of a request whose answer is JSON: 2.4 MB. No other thread runs while `json` reads it, which takes some
+30 ms (2-core AMD EPYC virtual machine); so late may a caller notice that its time is up. Arrow is read in 3 ms per
+680,000 points."""
 
 REMEMBERED = 64
 """Most entity tags of answers that are remembered."""
@@ -35,11 +41,13 @@ class Questions:
 
     def __init__(self, machine: Machine, model: str | None) -> None:
         self._machine, self._cases, self._model = machine, machine.cases(), model
+        self._forms = (arrow_curves.MEDIA_TYPE, JSON) if arrow_curves.is_available() else (JSON,)
         self._tagged: LruCache[bytes, TaggedAnswer] = LruCache(REMEMBERED)
 
     def parts(self, ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
         """Return `ops` in parts, each small enough for one request."""
-        size = max(1, min(PART_OPS, PART_POINTS // len(self._cases)))
+        most = PART_POINTS if self._forms[0] == arrow_curves.MEDIA_TYPE else JSON_POINTS
+        size = max(1, min(PART_OPS, most // len(self._cases)))
         return (ops[start : start + size] for start in range(0, len(ops), size))
 
     def body(self, ops: Sequence[Op]) -> bytes:
@@ -55,7 +63,8 @@ class Questions:
 
     def request(self, body: bytes, ops: int, *, etag: str | None = None) -> Request:
         """Return the request with this body for `ops` ops; safe to repeat, as predictions change nothing."""
-        return Request(PATH, body, max_answer_bytes(ops, len(self._cases)), safe=True, etag=etag)
+        most = max_answer_bytes(ops, len(self._cases))
+        return Request(PATH, body, most, safe=True, etag=etag, forms=self._forms)
 
     def last_answer(self, body: bytes) -> TaggedAnswer | None:
         """Return tag and model of the latest answer to this body; None if it had no tag or is not remembered."""
@@ -72,8 +81,10 @@ class Questions:
         def read(answer: Answer) -> tuple[CurveTable | None, str | None]:
             if answer.content is None:
                 return None, answer.etag
-            table = read_curves(answer.content, keys=keys, cases=self._cases, machine=self._machine)
-            return table, answer.etag
+            reader = read_stream if answer.form == arrow_curves.MEDIA_TYPE else read_curves
+            if answer.form == JSON:
+                self._forms = (JSON,)  # the service offers nothing else: ask in small parts from now on
+            return reader(answer.content, keys=keys, cases=self._cases, machine=self._machine), answer.etag
 
         return read
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from threadcast.core import Case, CurveTable, Machine, Op
 from threadcast.core.errors import InvalidInput, ModelError, ServiceError
 from threadcast.core.secret import Secret
 from threadcast.core.settings import Settings
 from threadcast.prediction.bounded_request import BoundedClient
-from threadcast.prediction.fallback import FirstOf, roofline
+from threadcast.prediction.fallback import FirstOf, reserve_s, roofline
 from threadcast.prediction.fork_lock import ForkLock
 from threadcast.prediction.predictor import Predictor
 from threadcast.prediction.questions import Questions, TaggedAnswer
@@ -45,11 +47,12 @@ class RemoteStatus:
     stale: int = 0
     """Tables, counted in `cached` too, with a curve older than `fresh_s` or of an earlier model version."""
     fallbacks: int = 0
-    """Tables of the fallback, because the service gave no usable answer."""
+    """Tables with curves of the fallback, because the service gave no usable answer."""
     refreshed: int = 0
     """Successful requests of the background thread, for curves that had become old."""
     source_of_curves: str = ""
-    """Origin of the latest table: "service", "cache", "stale cache" or "fallback"; empty where there is none."""
+    """Origin of the latest table: "service", "cache", "stale cache", "fallback" or "cache and fallback"; empty where
+    there is none."""
     model: str = ""
     """`table.model` of the latest table."""
     age_s: float = 0.0
@@ -62,15 +65,16 @@ class RemotePredictor:
     """Predicts curves on `machine` by the service at `url`, or by `fallback` if the service gives no answer in time.
 
     `deadline_s` bounds each call of `curves` in seconds, over all its requests: name look-up, connecting, TLS, slow
-    answers, waits between attempts. A fifth of it is reserved for the fallback. While the service keeps failing, it is
-    not asked and the fallback answers at once.
+    answers, waits between attempts. A fifth of it is reserved for the fallback, and more for many ops. While the
+    service keeps failing, it is not asked and the fallback answers at once.
 
     Whole curves are cached by op key and model version. Cached curves older than `fresh_s` seconds are returned too,
     and renewed by a background thread. An answer that is not exactly what was asked for (shape, order, finite times) is
-    refused. All of a table comes from one model version of the service, or all of it from the fallback; `table.model`
-    and `status` say from which.
+    refused. All curves of the service in a table come from one model version. When the service fails, ops whose curves
+    are cached keep these, and the others get the fallback's; `table.model` and `status` say so. The cache holds about
+    58,000 ops on a machine of 68 cases (`held_curves.MOST_POINTS`); then the oldest go.
 
-    Where `fallback` cannot answer or is None, a roofline of the machine does, which always can. With
+    Where `fallback` cannot answer, not so soon, or is None, a roofline of the machine does, which always can. With
     `last_resort=False` ServiceError or a subclass is raised instead. `model` is the alias or "name@version" to ask
     (None: the service's default). The machine is sent in full, so the service need not know it. `key` is sent to this
     service alone and never shown. `ssl_context` checks the service's certificate.
@@ -162,13 +166,20 @@ class RemotePredictor:
                 self._refresher.want([ops[i] for i in cached.stale])
             self._note_cached(cached)
             return cached.table.at_cases(cases)
-        share = 1.0 if self._fallback is None else 1.0 - FALLBACK_SHARE
+        until_s = started_s + self.deadline_s
         try:
-            table = self._fetch_missing(ops, started_s + share * self.deadline_s)
+            table = self._fetch_missing(ops, until_s - self._reserved_s(len(ops)))
         except ServiceError as error:
-            return self._fallen_back(ops, cases, error)
+            return self._fallen_back(ops, error, until_s).at_cases(cases)
+        self._curves.trim(op.key for op in ops)
         self._note(("fetched",), source_of_curves="service", model=table.model, age_s=0.0, last_error=None)
         return table.at_cases(cases)
+
+    def _reserved_s(self, ops: int) -> float:
+        """The seconds of a call that are reserved for the fallback; at most half of it."""
+        if self._fallback is None:
+            return 0.0
+        return min(max(FALLBACK_SHARE * self.deadline_s, reserve_s(ops, self.machine)), 0.5 * self.deadline_s)
 
     def _fetch_missing(self, ops: Sequence[Op], until_s: float) -> CurveTable:
         """Fetch the curves that are not cached, and return all. Ask once more if the service has changed its model."""
@@ -200,25 +211,38 @@ class RemotePredictor:
         """Ask for these curves again; called in the background thread."""
         try:
             self._fetch(ops, time.monotonic() + self.deadline_s)
+            self._curves.trim(op.key for op in ops)
         except ServiceError as error:
             self._note((), last_error=error)
         else:
             self._note(("refreshed",), last_error=None)
 
-    def _fallen_back(self, ops: Sequence[Op], cases: Sequence[Case] | None, error: ServiceError) -> CurveTable:
+    def _fallen_back(self, ops: Sequence[Op], error: ServiceError, until_s: float) -> CurveTable:
+        """The cached curves of the ops that have one, and the fallback's of the others."""
         failed = {"source_of_curves": "", "model": "", "age_s": 0.0, "last_error": error}
         if self._fallback is None:
             self._note((), **failed)
             raise error
+        known = self._curves.known([op.key for op in ops])
+        rows = () if known is None else known.rows
+        unknown = sorted(set(range(len(ops))) - set(rows))
         try:
-            table = self._fallback.curves(ops, cases=cases)
+            table = self._fallback.curves([ops[i] for i in unknown], until_s=until_s)
         except ModelError as second:
             self._note((), **failed)
             error.args = (f"{error}; nor can the local model answer: {second}",)
             raise error from second
-        table = replace(table, model=table.model + FALLBACK_MARK)
-        self._note(("fallbacks",), **failed | {"source_of_curves": "fallback", "model": table.model})
-        return table
+        if known is None:
+            table = replace(table, model=table.model + FALLBACK_MARK)
+            self._note(("fallbacks",), **failed | {"source_of_curves": "fallback", "model": table.model})
+            return table
+        both = CurveTable.concat([known.table, table]).take(np.argsort([*rows, *unknown]))
+        both = replace(both, model=f"{known.table.model} and {table.model}{FALLBACK_MARK}")
+        self._note(
+            ("fallbacks",),
+            **failed | {"source_of_curves": "cache and fallback", "model": both.model, "age_s": known.age_s},
+        )
+        return both
 
     def _note_cached(self, cached: AgedCurves) -> None:
         stale = bool(cached.stale)

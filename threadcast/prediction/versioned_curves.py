@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from threadcast.core import Case, CurveTable
 from threadcast.prediction.fork_lock import ForkLock
-from threadcast.prediction.held_curves import HeldCurves
+from threadcast.prediction.held_curves import MOST_POINTS, HeldCurves
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class AgedCurves:
     table: CurveTable
     age_s: float
     stale: tuple[int, ...]
+    rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,20 @@ class VersionedCurves:
     """A cache of the curves of the two latest model versions; a table never mixes two versions.
 
     Curves of the older version are returned, as stale, until those of the newer version have arrived. Curves count as
-    fresh for `fresh_s` seconds of `clock`. Older ones are not dropped, because an old curve is better than a guess.
-    Safe to use from threads and after a fork.
+    fresh for `fresh_s` seconds of `clock`. Older ones are not dropped, because an old curve is better than a guess,
+    until there are more than `most_points` (ops times cases) and `trim` is called. Safe to use from threads and after a
+    fork.
     """
 
-    def __init__(self, cases: Sequence[Case], *, fresh_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._fresh_s, self._clock = fresh_s, clock
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        *,
+        fresh_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        most_points: int = MOST_POINTS,
+    ) -> None:
+        self._fresh_s, self._clock, self._most_points = fresh_s, clock, most_points
         self._lock = ForkLock()
         self._none = _Version(HeldCurves(CurveTable.empty(cases), {}), {})
         self._versions = (self._none, self._none)
@@ -64,6 +73,36 @@ class VersionedCurves:
         if kept is None and (kept := older.get(keys, now_s, self._fresh_s)) is not None:
             return AgedCurves(kept.table, kept.age_s, tuple(range(len(keys))))
         return kept
+
+    def known(self, keys: Sequence[str]) -> AgedCurves | None:
+        """Return the curves of those of these keys that the version with most of them has, in order; None if there are
+        none. `table` has a row for each position in `rows`."""
+        now_s = self._clock()
+        best = max(self._versions, key=lambda version: sum(key in version.held.rows for key in keys))
+        rows = tuple(i for i, key in enumerate(keys) if key in best.held.rows)
+        kept = best.get([keys[i] for i in rows], now_s, self._fresh_s) if rows else None
+        return None if kept is None else replace(kept, rows=rows)
+
+    def trim(self, used: Iterable[str]) -> None:
+        """Drop curves that arrived, or were confirmed, longest ago, until there are at most `most_points`.
+
+        None of the keys just `used` is dropped. Of curves in use, those that are too old are asked for anew, so that
+        these are not among the oldest. A fifth more than needed is dropped, so that this is seldom done.
+        """
+        cases = len(self._none.held.table.cases)
+        if sum(len(version.held.rows) for version in self._versions) * cases <= self._most_points:
+            return
+        with self._lock:
+            wanted, left = set(used), int(0.8 * self._most_points) // cases
+            trimmed = []
+            for version in self._versions:
+                newest_first = sorted(version.held.rows, key=lambda key: version.since_s[key], reverse=True)
+                kept = [key for key in newest_first if key in wanted]
+                kept += [key for key in newest_first if key not in wanted][: max(left - len(kept), 0)]
+                left -= len(kept)
+                held = version.held.only(kept)
+                trimmed.append(_Version(held, {key: version.since_s[key] for key in held.rows}))
+            self._versions = (trimmed[0], trimmed[1])
 
     def missing(self, keys: Sequence[str]) -> list[int]:
         """Return the position in `keys` of the first appearance of each key without a curve of the newer version."""

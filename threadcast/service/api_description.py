@@ -1,14 +1,24 @@
-"""Completes the OpenAPI description that APIFlask generates: shared schemas, headers, problems, keys."""
+"""Completes the OpenAPI description that APIFlask generates: schemas of the documents, answers, headers, keys."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from threadcast.service import formats, problems
+from flask import Flask
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
-PARAMETERS = "x-parameters"
-"""Name of the extension in which a route describes the headers that it reads and the variables of its path."""
+from threadcast.service import answer_formats, answers, auth, formats, schemas
 
+_REQUESTS = (
+    schemas.PredictionRequest, schemas.PlanRequest, schemas.DecisionRequest, schemas.MeasurementsRequest,
+    schemas.AliasMove, schemas.Rollback,
+)  # fmt: skip
+_ANSWERS = (
+    answer_formats.CurveTable, formats.Plan, answer_formats.Decision, answer_formats.Measurements,
+    answer_formats.Stored, answer_formats.Health, answer_formats.Info, answer_formats.Models,
+    answer_formats.AliasTable, answer_formats.Alias, answer_formats.Problem,
+)  # fmt: skip
 
 _KEY = {
     "type": "http", "scheme": "bearer",
@@ -17,40 +27,38 @@ _KEY = {
 }  # fmt: skip
 
 
-def complete(spec: Any) -> Any:
-    """Return the description with shared schemas and parameters, and a problem as an answer of every operation."""
-    spec["components"].setdefault("schemas", {}).update(formats.COMPONENTS)
+class _Untitled(GenerateJsonSchema):
+    """Leaves out the titles of members, which only repeat their names."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def complete(spec: Any, app: Flask) -> Any:
+    """Return the description with all schemas and answers; `security` says whether this service asks for keys."""
+    has_keys = auth.has_keys(app)
+    spec["components"]["schemas"] = _schemas()
+    spec["components"]["responses"] = answers.problem_responses()
     spec["components"]["securitySchemes"] = {"key": _KEY}
-    spec["security"] = [{}, {"key": []}]
-    for item in spec["paths"].values():
-        for operation in item.values():
-            known = {parameter["name"]: parameter for parameter in operation.get("parameters", [])}
-            known |= {parameter["name"]: parameter for parameter in operation.pop(PARAMETERS, [])}
-            operation["parameters"] = [_without_null(parameter) for parameter in known.values()]
+    spec["security"] = [{"key": []}] if has_keys else [{}, {"key": []}]
+    open_paths = {rule.rule for rule in app.url_map.iter_rules() if rule.endpoint in auth.OPEN}
+    for path, item in spec["paths"].items():
+        for method, operation in item.items():
+            open_to_all = path in open_paths
+            if open_to_all:
+                operation["security"] = []
             if "requestBody" in operation:
                 operation["requestBody"]["required"] = True
-            operation["responses"]["default"] = {
-                "description": "What went wrong.",
-                "content": {problems.MEDIA_TYPE: {"schema": formats.ref("Problem")}},
-            }
-    return _with_references(spec)
+            answers.complete(operation, method, path, open_to_all=open_to_all)
+    return spec
 
 
-def _without_null(parameter: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameter without the type null, which pydantic adds where a parameter may be left out."""
-    choices = [choice for choice in parameter["schema"].get("anyOf", ()) if choice != {"type": "null"}]
-    if len(choices) != 1:
-        return parameter
-    rest = {name: value for name, value in parameter["schema"].items() if name not in ("anyOf", "default")}
-    return {**parameter, "schema": {**choices[0], **rest}}
-
-
-def _with_references(description: Any) -> Any:
-    """Return the OpenAPI description with every `formats.REF` replaced by a "$ref" to a component."""
-    if isinstance(description, list):
-        return [_with_references(item) for item in description]
-    if not isinstance(description, dict):
-        return description
-    if formats.REF in description:
-        return {"$ref": f"#/components/schemas/{description[formats.REF]}"}
-    return {name: _with_references(value) for name, value in description.items()}
+def _schemas() -> dict[str, Any]:
+    """The JSON schemas of all documents, from the models that requests are checked by."""
+    models = [(model, "validation", TypeAdapter(model)) for model in (*_REQUESTS, *_ANSWERS)]
+    _, found = TypeAdapter.json_schemas(
+        models,  # type: ignore[arg-type]
+        ref_template="#/components/schemas/{model}",
+        schema_generator=_Untitled,
+    )
+    return dict(sorted(found["$defs"].items()))

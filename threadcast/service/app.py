@@ -119,7 +119,7 @@ def create_app(settings: ServiceSettings) -> Service:
     app.before_request(require_json)
     for module in _BLUEPRINTS:
         app.register_blueprint(module.blueprint)
-    app.spec_processor(api_description.complete)
+    app.spec_processor(lambda spec: api_description.complete(spec, app))
     secured, proxies = pages.secured(app.wsgi_app), networks_of(settings.trusted_proxies)
     app.wsgi_app = TrustedProxies(secured, proxies)  # type: ignore[method-assign]
     return app

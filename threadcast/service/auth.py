@@ -6,7 +6,7 @@ import logging
 import re
 
 from apiflask import APIFlask
-from flask import g, request
+from flask import Flask, g, request
 
 from threadcast.core.errors import ConfigError
 from threadcast.service.keys import Key, KeyFile
@@ -24,8 +24,14 @@ SCOPES = {
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _BEARER, _BASIC = 'Bearer realm="threadcast"', 'Basic realm="threadcast", charset="UTF-8"'
+_HAS_KEYS = "THREADCAST_HAS_KEYS"
 _PORT = re.compile(r":[0-9]*$")
 _log = logging.getLogger(__name__)
+
+
+def has_keys(app: Flask) -> bool:
+    """Whether `app` asks for keys."""
+    return bool(app.config.get(_HAS_KEYS))
 
 
 def scope_of(endpoint: str | None, method: str) -> str | None:
@@ -58,6 +64,7 @@ def install(app: APIFlask, settings: ServiceSettings) -> None:
     Without a key file, and with `settings.local_only`, it refuses requests that name another host than this machine.
     """
     keys = None if settings.keys is None else KeyFile(settings.keys)
+    app.config[_HAS_KEYS] = keys is not None
 
     def authorise() -> None:
         if keys is None:

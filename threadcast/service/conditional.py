@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import hashlib
 
+import numpy as np
 from apiflask import APIFlask
 from flask import Response, request
+
+from threadcast.core import CurveTable
+from threadcast.core.curve_table import ARRAYS
+from threadcast.service.problems import Problem
 
 _TAGGED = ("/v1/", "/openapi.json")
 
@@ -13,6 +18,25 @@ _TAGGED = ("/v1/", "/openapi.json")
 def etag_of(content: bytes) -> str:
     """Return a strong entity tag: equal for equal content, in every process."""
     return f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+
+
+def etag_of_table(table: CurveTable, *about: str) -> str:
+    """Return the strong entity tag of an answer with this table; `about` is everything else that determines it."""
+    digest = hashlib.blake2b(repr((table.model, table.cases, about)).encode(), digest_size=12)
+    for name in ARRAYS:
+        digest.update(np.ascontiguousarray(getattr(table, name)).data)
+    return f'"{digest.hexdigest()}"'
+
+
+def unchanged(etag: str) -> Problem:
+    """Return the problem for a POST whose If-None-Match has the tag of the present answer.
+
+    304 is for GET; RFC 9110, 13.1.2 has 412 for all other methods.
+    """
+    return Problem(
+        412, "the answer is still the one with this entity tag", pointer="/If-None-Match", where="header",
+        headers={"ETag": etag},
+    )  # fmt: skip
 
 
 def matches(etag: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from threadcast.prediction.lru_cache import LruCache
+from threadcast.service.answers import JSON
 from threadcast.store import Store
 
 
@@ -23,6 +24,8 @@ class CurveId(NamedTuple):
     """What the model was adapted to (`AdaptedModels`)."""
     changes: int = 0
     """What is known of the machine's changes (`MachineChanges.stamp`)."""
+    form: str = JSON
+    """Media type."""
 
 
 class CurveResponse(NamedTuple):

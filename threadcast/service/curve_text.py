@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from threadcast.core import Case, CurveTable
 from threadcast.core.curve import Floats
 from threadcast.core.curve_codec import SOURCE_NAMES, case_documents, to_answer
+from threadcast.prediction import arrow_curves
 
 ROWS = 1_000
 """Rows of a table that one call of orjson writes; it holds the interpreter lock for a few milliseconds."""
@@ -26,6 +27,13 @@ def curve_json(head: Mapping[str, Any], table: CurveTable) -> bytes:
     Floats are written so that reading returns them exactly.
     """
     return orjson.dumps({**head, **to_answer(table, cases=_cases, numbers=_numbers, sources=_sources)})
+
+
+def curve_content(form: str, table: CurveTable, *, machine: str, keys: Sequence[str]) -> bytes:
+    """The body of an answer with this table in one of `answer_forms.FORMS`."""
+    if form == arrow_curves.MEDIA_TYPE:
+        return arrow_curves.write_stream(table, machine=machine, keys=keys)
+    return curve_json({"machine": machine, "ops": keys}, table)
 
 
 @lru_cache(maxsize=64)

@@ -6,13 +6,13 @@ from apiflask import APIBlueprint
 from flask import Response, request
 
 from threadcast.prediction.predictor import LocalPredictor
-from threadcast.service.api_description import PARAMETERS
+from threadcast.service.answer_forms import FORMS, accepted_form
+from threadcast.service.answers import answer
 from threadcast.service.conditional import etag_of, matches
 from threadcast.service.context import Context, context
 from threadcast.service.curve_responses import CurveId, CurveResponse
-from threadcast.service.curve_text import curve_json
+from threadcast.service.curve_text import curve_content
 from threadcast.service.documents import read_machine
-from threadcast.service.formats import answers
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
 
@@ -32,7 +32,11 @@ _PARAMETERS = [
 
 
 @blueprint.get("/curves/<op>")
-@blueprint.doc(responses=answers("CurveTable", "The curve: one row."), extensions={PARAMETERS: _PARAMETERS})
+@blueprint.doc(
+    extensions=answer(
+        "CurveTable", "The curve: one row.", forms=FORMS, problems=(404, 406, 422), parameters=_PARAMETERS
+    )
+)
 def curve(op: str) -> Response:
     """Forecast the seconds of one op at every case of a machine
 
@@ -43,18 +47,19 @@ def curve(op: str) -> Response:
     asked = _query()
     machine = read_machine(asked.get("machine"), here.stored, where="query")
     model, _, version = here.model_asked_for(asked.get("model"), machine, where="query")
+    form = accepted_form()
     measured, changes = here.adapted.of(model, version, machine).measured, here.stored.changes(machine.fingerprint)
-    curve_id = CurveId(machine.fingerprint, version, op, measured, changes.stamp)
+    curve_id = CurveId(machine.fingerprint, version, op, measured, changes.stamp, form)
     response, last_measurement = here.curve_responses.get(curve_id)
     if response is None:
         with timed("model"):
-            response = _predicted(op, here.predictor_with(model, machine, version), here)
+            response = _predicted(op, here.predictor_with(model, machine, version), form, here)
         here.curve_responses.put(curve_id, response, last_measurement)
     here.metrics.count_points(version, response.points)
-    headers = {"ETag": response.etag, "Cache-Control": "no-cache"}
+    headers = {"ETag": response.etag, "Cache-Control": "no-cache", "Vary": "Accept"}
     if matches(response.etag):
         return Response(status=304, headers=headers)
-    return Response(response.content, headers=headers, content_type="application/json")
+    return Response(response.content, headers=headers, content_type=form)
 
 
 def _query() -> dict[str, str]:
@@ -68,10 +73,10 @@ def _query() -> dict[str, str]:
     return request.args.to_dict()
 
 
-def _predicted(key: str, predictor: LocalPredictor, here: Context) -> CurveResponse:
+def _predicted(key: str, predictor: LocalPredictor, form: str, here: Context) -> CurveResponse:
     op = here.stored.ops({key}).get(key)
     if op is None:
         raise Problem(404, f"the store knows no op with the key {key[:80]!r}", pointer="/op", where="path")
     table = predictor.curves([op])
-    content = curve_json({"machine": predictor.machine.fingerprint, "ops": [key]}, table)
+    content = curve_content(form, table, machine=predictor.machine.fingerprint, keys=[key])
     return CurveResponse(content, etag_of(content), len(table.cases))

@@ -13,11 +13,11 @@ from threadcast.core.errors import FormatError, IllegalLaunch, InvalidInput, Pla
 from threadcast.scheduler.policies import Launch, Policy, Running, State
 from threadcast.scheduler.simulation.occupancy import Occupancy
 from threadcast.scheduler.simulation.ready_set import ReadyQueue
+from threadcast.service.answers import answer
 from threadcast.service.context import Context, context, reply
 from threadcast.service.deadlines import deadline, stopped_in_time
 from threadcast.service.decision_contexts import DecisionContext
 from threadcast.service.documents import below, reading
-from threadcast.service.formats import answers
 from threadcast.service.plan_following import next_launches
 from threadcast.service.planning import read_policy, read_problem
 from threadcast.service.point_sources import PointSources
@@ -31,7 +31,7 @@ blueprint = APIBlueprint("decisions", __name__, url_prefix="/v1")
 
 @blueprint.post("/decisions")
 @blueprint.input(DecisionRequest, arg_name="asked")
-@blueprint.doc(responses=answers("Decision", "What to launch now."))
+@blueprint.doc(extensions=answer("Decision", "What to launch now.", problems=(404,), reads=("X-Deadline-S",)))
 def decide(asked: DecisionRequest) -> Response:
     """Decide what to launch now
 

@@ -1,21 +1,21 @@
-"""Converts the documents in requests to objects of `core`; errors point to the wrong member."""
+"""Converts the documents in requests, which `service.formats` has checked, to objects of `core`.
+
+Errors point to the wrong member.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from threadcast.core import Affinity, Case, Machine, Op, OpGraph
 from threadcast.core.errors import FormatError, InvalidInput
-from threadcast.core.json_reading import member
-from threadcast.core.machine import MAX_CORES
+from threadcast.service import formats
 from threadcast.service.problems import Problem, Where
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.stored_documents import StoredDocuments
 from threadcast.store import Store
-
-_CASE_MEMBERS = frozenset({"threads", "affinity"})
 
 
 @contextmanager
@@ -38,9 +38,6 @@ def read_machine(value: Any, stored: StoredDocuments, *, pointer: str = "/machin
     FormatError for a wrong document; Problem for an unknown fingerprint, or None where the store has not one machine.
     """
     if isinstance(value, dict):
-        cores = value.get("cores")
-        if isinstance(cores, list) and len(cores) > MAX_CORES:
-            raise FormatError(f"{len(cores)} cores are more than {MAX_CORES}", pointer=f"{pointer}/cores")
         return Machine.from_json(value, pointer=pointer)
     machines = stored.machines()
     named = ", ".join(list(machines)[:5]) or "none"
@@ -51,8 +48,6 @@ def read_machine(value: Any, stored: StoredDocuments, *, pointer: str = "/machin
             422, f"name the machine: the store knows {len(machines)} ({named}); a whole document will do, too",
             pointer=pointer, where=where,
         )  # fmt: skip
-    if not isinstance(value, str):
-        raise FormatError("a machine must be a fingerprint or a machine document", pointer=pointer)
     if value not in machines:
         raise Problem(
             404, f"no machine has the fingerprint {value[:80]!r}; known: {named}", pointer=pointer, where=where
@@ -64,8 +59,8 @@ def read_ops(
     values: Sequence[Any], stored: StoredDocuments, limits: ServiceSettings, *, pointer: str = "/ops"
 ) -> list[Op]:
     """Return the ops that `values` give as documents, or as keys of stored ops; Problem 404 for an unknown key."""
-    if not 1 <= len(values) <= limits.max_ops:
-        raise FormatError(f"{len(values)} ops; 1 to {limits.max_ops} are allowed", pointer=pointer)
+    if len(values) > limits.max_ops:
+        raise FormatError(f"{len(values)} ops; at most {limits.max_ops} are allowed", pointer=pointer)
     known = stored.ops({value for value in values if isinstance(value, str)})
     ops = []
     for i, value in enumerate(values):
@@ -80,37 +75,18 @@ def read_ops(
     return ops
 
 
-def read_cases(values: Sequence[Any] | None, limits: ServiceSettings) -> list[Case] | None:
+def read_cases(values: Sequence[formats.Case] | None, limits: ServiceSettings) -> list[Case] | None:
     """Return the cases; None where the request names none."""
     if values is None:
         return None
-    if not 1 <= len(values) <= limits.max_cases:
-        raise FormatError(f"{len(values)} cases; 1 to {limits.max_cases} are allowed", pointer="/cases")
-    cases = []
-    for i, value in enumerate(values):
-        cases.append(read_case(value, f"/cases/{i}"))
-        refuse_unknown(value, _CASE_MEMBERS, f"/cases/{i}")
-    return cases
+    if len(values) > limits.max_cases:
+        raise FormatError(f"{len(values)} cases; at most {limits.max_cases} are allowed", pointer="/cases")
+    return [read_case(value) for value in values]
 
 
-def refuse_unknown(entry: Mapping[str, Any], allowed: Set[str], pointer: str) -> None:
-    """Raise FormatError for members that are not `allowed`; most such members are misspelt."""
-    for name in entry:
-        if name not in allowed:
-            raise FormatError(f"unknown member {name[:40]!r}; known: {', '.join(sorted(allowed))}", pointer=pointer)
-
-
-def read_case(value: Any, pointer: str) -> Case:
-    """Return the case in an object with the member `threads` and, if it is not compact, `affinity`."""
-    threads = member(value, "threads", int, pointer=pointer)
-    affinity = member(value, "affinity", str, pointer=pointer, default="compact")
-    if affinity not in list(Affinity):
-        raise FormatError(
-            f"affinity is {affinity[:40]!r}; it must be {' or '.join(Affinity)}", pointer=f"{pointer}/affinity"
-        )
-    if not 1 <= threads <= MAX_CORES:
-        raise FormatError(f"threads={threads} must be 1 to {MAX_CORES}", pointer=f"{pointer}/threads")
-    return Case(threads, Affinity(affinity))
+def read_case(value: formats.Case | formats.Measurement | formats.MeasurementRow) -> Case:
+    """Return the case that the members `threads` and, if it is not compact, `affinity` describe."""
+    return Case(value["threads"], Affinity(value.get("affinity", "compact")))
 
 
 def read_graph(value: Any, store: Store, limits: ServiceSettings, *, pointer: str = "/graph") -> OpGraph:
@@ -120,9 +96,7 @@ def read_graph(value: Any, store: Store, limits: ServiceSettings, *, pointer: st
             raise Problem(404, f"no graph is stored as {value[:80]!r}", pointer=pointer)
         graph = store.graph(value)
     else:
-        listed = value.get("ops") if isinstance(value, dict) else None
-        if isinstance(listed, list):
-            _check_size(len(listed), limits, f"{pointer}/ops")
+        _check_size(len(value["ops"]), limits, f"{pointer}/ops")
         with below(pointer), reading(""):
             graph = OpGraph.from_json(value)
     _check_size(len(graph), limits, pointer)

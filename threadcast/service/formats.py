@@ -1,281 +1,278 @@
-"""JSON schemas of the documents in requests and answers, for the OpenAPI description.
+"""The documents in requests and answers, as pydantic models: requests are checked by them, and described by them.
 
-Threadcast's own readers in `core` decide what is valid. Tests compare these schemas with the documents that the readers
-accept, and with the answers of the service.
+The readers in `core` check the rest, which no schema can say: that an edge names an op, or that core ids differ. All
+are typed dictionaries, so that what was checked is still the document that those readers take.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
+    Strict,
+    Tag,
+    WithJsonSchema,
+    with_config,
+)
+from typing_extensions import TypeAliasType, TypedDict
 
 from threadcast.core import Affinity, Source
-from threadcast.core.tensor import DTYPE_BYTES
-from threadcast.models.measured import LONGEST_S, SHORTEST_S
+from threadcast.core.graph import MAX_OPS
+from threadcast.core.machine import MAX_CORES
+from threadcast.core.tensor import DTYPE_BYTES, MAX_ELEMENTS
+from threadcast.models.measured import LONGEST_S, MOST_WORK, SHORTEST_S
 
-REF = "x-component"
-"""Key that replaces "$ref" until the description is complete: pydantic would resolve "$ref" among its own schemas."""
+OPEN = ConfigDict(strict=True, allow_inf_nan=False)
+"""Of documents that may have further members, which are ignored: they come from files of other programs, too."""
 
-_SECONDS = {"type": "number", "minimum": 0, "description": "seconds"}
-_SAMPLE = {"type": "number", "minimum": SHORTEST_S, "maximum": LONGEST_S, "description": "seconds"}
-_SECONDS_TABLE = {"type": "array", "items": {"type": "array", "items": _SECONDS}}
-_SOURCE = {"enum": [source.value for source in Source], "description": "where the predicted time comes from"}
-_COUNT = {"type": "integer", "minimum": 1}
-_SIDES = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-_CORE_IDS = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "uniqueItems": True}
-_OP_REFERENCE = {"type": ["string", "integer"], "description": "key of the op, or its position in `ops`"}
-_ALIASES = {"type": "object", "additionalProperties": {"type": "string"}, "description": "name@number by alias"}
-_ID_PAIRS = {"type": "array", "items": {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}}
+CLOSED = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
+"""Of documents whose unknown members are refused: they are mostly misspelt ones."""
 
+COUNTER = "counter."
 
-def _object(
-    required: dict[str, Any], optional: dict[str, Any] | None = None, *, description: str, closed: bool = False
-) -> dict[str, Any]:
-    return {
-        "type": "object", "description": description, "required": list(required),
-        "properties": {**required, **(optional or {})}, **({"additionalProperties": False} if closed else {}),
-    }  # fmt: skip
+TEXT, DOCUMENT = "<text>", "<document>"
+"""Names of the choices of a union. They appear in the places of pydantic's findings; `problems` leaves them out."""
 
 
-def ref(name: str) -> dict[str, str]:
-    """Return a reference to one of `COMPONENTS`, in the form that `api_description` replaces."""
-    return {REF: name}
+def is_choice(part: int | str) -> bool:
+    """Whether a part of the place of a finding is no member of the document but a choice of a union, or "[key]"."""
+    return part in (TEXT, DOCUMENT, "[key]")
 
 
-_OP_MEMBERS = (
-    {"kind": {"type": "string", "minLength": 1}},
-    {
-        "inputs": {"type": "array", "items": ref("Tensor")},
-        "outputs": {"type": "array", "items": ref("Tensor")},
-        "attributes": {"type": "object"},
-        "flops": {"type": "number", "minimum": 0},
-        "bytes": {"type": "number", "minimum": 0},
-    },
+def _text_or_document(value: Any) -> str:
+    return TEXT if isinstance(value, str) else DOCUMENT
+
+
+def _or_say(message: str) -> GetPydanticSchema:
+    """Have a union answer with this message, in place of what is wrong with each of its choices."""
+
+    def schema(source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return {**handler(source), "custom_error_type": "form", "custom_error_message": message}
+
+    return GetPydanticSchema(schema)
+
+
+def _whole(value: float) -> int:
+    if not value.is_integer():
+        raise ValueError("no whole number")
+    return int(value)
+
+
+def whole(least: int, most: int) -> GetPydanticSchema:
+    """Make an int a whole number in these limits. 2.0 is one to JSON, which has no integers; it becomes 2."""
+    limits = Field(ge=least, le=most)
+    kind: Any = Annotated[
+        Annotated[int, limits] | Annotated[float, limits, AfterValidator(_whole)],
+        Field(union_mode="left_to_right"),
+        _or_say(f"must be a whole number from {least} to {most}"),
+        WithJsonSchema({"type": "integer", "minimum": least, "maximum": most}),
+    ]
+    return GetPydanticSchema(lambda source, handler: handler.generate_schema(kind))
+
+
+def one_of(names: Iterable[str]) -> GetPydanticSchema:
+    """Make a str one of these names."""
+    kind: Any = Literal[tuple(names)]
+    return GetPydanticSchema(lambda source, handler: handler.generate_schema(kind))
+
+
+Text = Annotated[str, Field(max_length=10_000)]
+Key = Annotated[str, Field(min_length=1, max_length=200)]
+Count = Annotated[int, whole(1, 65_536)]
+Threads = Annotated[int, whole(1, MAX_CORES)]
+HardwareThread = Annotated[int, whole(0, 7)]
+CoreId = Annotated[int, whole(0, 2**31 - 1)]
+Place = Annotated[int, whole(-1, 2**31 - 1)]
+Seconds = Annotated[float, Field(ge=0, description="seconds")]
+CurveSeconds = Annotated[float, Field(ge=0, le=LONGEST_S, description="seconds")]
+SampleSeconds = Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S, description="seconds")]
+Amount = Annotated[float, Field(ge=0, le=MOST_WORK)]
+AffinityName = Annotated[str, one_of(affinity.value for affinity in Affinity)]
+SourceName = Annotated[str, one_of(source.value for source in Source)]
+Dtype = Annotated[str, one_of(DTYPE_BYTES)]
+CoreIds = Annotated[
+    list[CoreId], Field(min_length=1, max_length=MAX_CORES, json_schema_extra={"uniqueItems": True})
+]  # fmt: skip
+Side = Annotated[int, whole(0, MAX_ELEMENTS)]
+_QuickSide = Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]
+Sides = Annotated[
+    Annotated[list[_QuickSide], Field(max_length=64)] | Annotated[list[Side], Field(max_length=64)],
+    Field(union_mode="left_to_right"),
+    WithJsonSchema(
+        {"type": "array", "maxItems": 64, "items": {"type": "integer", "minimum": 0, "maximum": MAX_ELEMENTS}}
+    ),
+]
+"""Sides of tensors; there are many, and those without a point are read in a third of the time."""
+
+# A JSON array whose elements differ in type is a tuple to pydantic, which takes a list for one where it need not be
+# strict; the readers get a list again.
+Tensor = TypeAliasType(
+    "Tensor",
+    Annotated[
+        Sides
+        | Annotated[tuple[Sides], Strict(False), AfterValidator(list)]
+        | Annotated[tuple[Sides, Dtype], Strict(False), AfterValidator(list)]
+        | Annotated[tuple[Sides, Dtype, Sides | None], Strict(False), AfterValidator(list)],
+        Field(union_mode="left_to_right"),
+        _or_say("a tensor must be [shape, dtype?, strides?], with sides of at least 0 and a known dtype"),
+        Field(description="[shape, dtype?, strides?]; a bare shape is float32 and contiguous."),
+    ],
 )
+Core = Annotated[
+    tuple[
+        CoreId, Annotated[list[CoreId], Field(min_length=1, max_length=64)], Place, Place, Place,
+        Annotated[float, Field(ge=0)] | None,
+    ],
+    Strict(False), AfterValidator(list),
+]  # fmt: skip
+Level = Annotated[int, whole(1, 16)]
+Bytes = Annotated[int, whole(0, 2**53)]
+Cache = Annotated[tuple[Level, Bytes, list[CoreId]], Strict(False), AfterValidator(list)]
+Scalar = Annotated[Text | bool | int | float, _or_say("a condition must be a JSON scalar")] | None
+OpReference = Annotated[
+    Key | Annotated[int, whole(0, 2**31 - 1)],
+    _or_say("an op is named by its key, or by its position in ops"),
+    Field(description="key of the op, or its position in `ops`"),
+]
 
-COMPONENTS: dict[str, dict[str, Any]] = {
-    "Case": _object(
-        {"threads": _COUNT}, {"affinity": {"enum": [a.value for a in Affinity], "default": "compact"}},
-        description="One way to run an op.", closed=True,
-    ),
-    "Tensor": {
-        "type": "array", "description": "[shape, dtype?, strides?]; a bare shape is float32 and contiguous.",
-        "anyOf": [
-            {"items": {"type": "integer", "minimum": 0}},
-            {"prefixItems": [_SIDES, {"enum": list(DTYPE_BYTES)}, _SIDES], "minItems": 1, "maxItems": 3},
-        ],
-    },
-    "Op": _object(
-        _OP_MEMBERS[0],
-        {"key": {"type": "string", "description": "in answers; follows from the rest"}, **_OP_MEMBERS[1]},
-        description="One operation.",
-    ),
-    "Machine": _object(
-        {
-            "name": {"type": "string"},
-            "cores": {
-                "type": "array", "minItems": 1, "items": {"type": "array", "minItems": 6, "maxItems": 6},
-                "description": "[id, [cpu numbers], cache group, NUMA node, socket, max_hz] of each core",
-            },
-            "caches": {
-                "type": "array", "items": {"type": "array", "minItems": 3, "maxItems": 3},
-                "description": "[level, size_bytes, [core ids]] of each cache",
-            },
-        },
-        {"fingerprint": {"type": "string", "description": "in answers; follows from the rest"}},
-        description="A machine (docs/formats.md).",
-    ),
-    "Graph": _object(
-        {
-            "schema": {"const": "threadcast.graph/1"},
-            "ops": {
-                "type": "array",
-                "items": _object(
-                    {"id": {"type": "string"}, **_OP_MEMBERS[0]},
-                    {
-                        **_OP_MEMBERS[1],
-                        "curve": {
-                            "type": "object", "minProperties": 1, "additionalProperties": _SECONDS,
-                            "propertyNames": {"pattern": "^[1-9][0-9]{0,8}$"},
-                            "description": "seconds by thread count",
-                        },
-                    },
-                    description="An op of the graph.",
-                ),
-            },
-        },
-        {"edges": _ID_PAIRS, "ordering_edges": _ID_PAIRS},
-        description="A directed acyclic graph of ops (docs/formats.md).",
-    ),
-    "Plan": _object(
-        {
-            "schema": {"const": "threadcast.plan/1"},
-            "cores": _COUNT,
-            "policy": {"type": "string"},
-            "ops": {
-                "type": "array",
-                "items": _object(
-                    {
-                        "id": {"type": "string"}, "cores": _CORE_IDS, "threads": _COUNT,
-                        "start_s": _SECONDS, "finish_s": _SECONDS,
-                    },
-                    {"hardware_thread": {"type": "integer", "minimum": 0}, "source": _SOURCE},
-                    description="Where and when an op runs.",
-                ),
-            },
-        },
-        {
-            "makespan_s": _SECONDS, "lower_bound_s": _SECONDS, "gap": {"type": ["number", "null"]},
-            "guarded": {"type": "array", "items": {"type": "string"}}, "curves_from": {"type": "string"},
-        },
-        description="When and where each op is to run (docs/formats.md).",
-    ),
-    "Decision": _object(
-        {
-            "policy": {"type": "string"},
-            "curves_from": {"type": "string", "description": "name@version, or file"},
-            "launches": {
-                "type": "array",
-                "items": _object(
-                    {"id": {"type": "string"}, "cores": _CORE_IDS, "threads": _COUNT, "predicted_s": _SECONDS},
-                    {"hardware_thread": {"type": "integer", "minimum": 1}, "source": _SOURCE},
-                    description="Start this op now.", closed=True,
-                ),
-            },
-        },
-        {"context": {"type": "string", "description": "send it in place of the graph next time"}},
-        description="What to launch now, in order.", closed=True,
-    ),
-    "CurveTable": _object(
-        {
-            "machine": {"type": "string", "description": "fingerprint"},
-            "model": {"type": "string", "description": "name@version of what answered"},
-            "ops": {"type": "array", "items": {"type": "string"}, "description": "key of each row's op"},
-            "cases": {"type": "array", "items": ref("Case")},
-            "seconds": _SECONDS_TABLE, "low": _SECONDS_TABLE, "high": _SECONDS_TABLE,
-            "source": {"type": "array", "items": {"type": "array", "items": _SOURCE}},
-        },
-        description="Curves: one row an op, one column a case; low and high bound a 90 % interval.", closed=True,
-    ),
-    "MeasurementRow": {
-        **_object(
-            {"op": _OP_REFERENCE, "threads": _COUNT, "seconds": _SAMPLE},
-            {
-                "machine": {"type": "string", "description": "fingerprint"},
-                "affinity": {"enum": [a.value for a in Affinity], "default": "compact"},
-                "repeat": {"type": "integer", "minimum": 0, "description": "order of the samples of one case"},
-            },
-            description="One sample in long form.",
+
+@with_config(CLOSED)
+class Case(TypedDict):
+    """One way to run an op."""
+
+    threads: Threads
+    affinity: NotRequired[Annotated[AffinityName, Field(description="compact if left out")]]
+
+
+@with_config(OPEN)
+class Op(TypedDict):
+    """One operation."""
+
+    kind: Annotated[str, Field(min_length=1, max_length=200)]
+    inputs: NotRequired[list[Tensor]]
+    outputs: NotRequired[list[Tensor]]
+    attributes: NotRequired[dict[str, Any]]
+    flops: NotRequired[Amount]
+    bytes: NotRequired[Amount]
+    key: NotRequired[Annotated[str, Field(description="in answers; follows from the rest")]]
+
+
+@with_config(OPEN)
+class Machine(TypedDict):
+    """A machine (docs/formats.md)."""
+
+    name: Text
+    cores: Annotated[
+        list[Core],
+        Field(
+            min_length=1,
+            max_length=MAX_CORES,
+            description="[id, [cpu numbers], cache group, NUMA node, socket, max_hz] of each core",
         ),
-        "patternProperties": {r"^counter\..": {"type": ["number", "null"], "minimum": 0}},
-    },
-    "Measurement": _object(
-        {
-            "op": _OP_REFERENCE, "threads": _COUNT,
-            "seconds": {"type": "array", "items": _SAMPLE, "minItems": 1, "description": "samples, as taken"},
-        },
-        {
-            "machine": {"type": "string", "description": "fingerprint"},
-            "affinity": {"enum": [a.value for a in Affinity], "default": "compact"},
-            "counters": {
-                "type": "object", "description": "counts a run, one a sample; null where it could not be read",
-                "additionalProperties": {"type": "array", "items": {"type": ["number", "null"], "minimum": 0}},
-            },
-            "conditions": {
-                "type": "object", "description": "how it was measured",
-                "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
-            },
-        },
-        description="All samples of an op in a case on a machine.", closed=True,
-    ),
-    "Measurements": _object(
-        {
-            "total": {"type": "integer", "minimum": 0},
-            "next": {"type": ["integer", "null"], "description": "`after` of the next page"},
-            "machines": {"type": "array", "items": ref("Machine")},
-            "ops": {"type": "array", "items": ref("Op")},
-        },
-        {
-            "measurements": {"type": "array", "items": ref("Measurement")},
-            "rows": {"type": "array", "items": ref("MeasurementRow")},
-        },
-        description="A page of measurements, with the machines and ops that it names.", closed=True,
-    ),
-    "Stored": _object(
-        {"measurements": {"type": "integer", "minimum": 0}, "samples": {"type": "integer", "minimum": 0}},
-        description="How much was stored, now or under this Idempotency-Key before.", closed=True,
-    ),
-    "Health": _object(
-        {"status": {"enum": ["live", "ready"]}},
-        {
-            "model": {"type": "string", "description": "name@version that answered the readiness probe"},
-            "planner": {"enum": ["ready", "compiling"], "description": "Plans wait while the planner is compiling."},
-        },
-        description="What a health check answers.", closed=True,
-    ),
-    "Info": _object(
-        {
-            "version": {"type": "string"},
-            "limits": {
-                "type": "object",
-                "additionalProperties": _object(
-                    {"value": {"type": "number"}, "unit": {"type": "string"}, "meaning": {"type": "string"}},
-                    description="A limit.", closed=True,
-                ),
-            },
-            "policies": {"type": "array", "items": {"type": "string"}},
-            "default_model": {"type": "string"},
-            "formats": {"type": "array", "items": {"type": "string"}},
-        },
-        description="What the service is and allows.", closed=True,
-    ),
-    "Model": _object(
-        {
-            "schema": {"const": "threadcast.model/1"},
-            "version": {"type": "string", "description": "name@number"},
-            "model": {"type": "string", "description": "kind of model"},
-            "created": {"type": "string", "description": "ISO 8601, UTC"},
-            "trained_on": {"type": "object"}, "metrics": {"type": "object"}, "libraries": {"type": "object"},
-            "files": {"type": "object", "description": "sha256 and bytes by name"},
-        },
-        description="A registered version.",
-    ),
-    "Models": _object(
-        {"models": {"type": "array", "items": ref("Model")}, "aliases": _ALIASES},
-        description="What is registered.", closed=True,
-    ),
-    "Aliases": _object({"aliases": _ALIASES}, description="What every alias stands for.", closed=True),
-    "Alias": _object(
-        {
-            "alias": {"type": "string"}, "version": {"type": "string", "description": "name@number"},
-            "history": {
-                "type": "array",
-                "items": _object(
-                    {
-                        "version": {"type": "string"}, "time": {"type": "string"}, "rollback": {"type": "boolean"},
-                        "by": {"type": "string", "description": "who moved it; empty where that was not recorded"},
-                    },
-                    description="A move.", closed=True,
-                ),
-            },
-        },
-        description="What an alias stands for and has stood for.", closed=True,
-    ),
-    "Problem": _object(
-        {
-            "type": {"type": "string"}, "title": {"type": "string"}, "status": {"type": "integer"},
-            "detail": {"type": "string"},
-            "pointer": {"type": "string", "description": "JSON pointer to the wrong field; empty for the whole"},
-            "in": {"enum": ["body", "query", "path", "header"], "description": "what the pointer points into"},
-        },
-        {
-            "errors": {"type": "array", "items": {"type": "object"}, "description": "all of several findings"},
-            "reference": {"type": "string", "description": "where to look in the server's log"},
-        },
-        description="An error (RFC 9457).",
-    ),
-}  # fmt: skip
+    ]
+    caches: NotRequired[Annotated[list[Cache], Field(description="[level, size_bytes, [core ids]] of each cache")]]
+    fingerprint: NotRequired[Annotated[str, Field(description="in answers; follows from the rest")]]
 
 
-def answers(component: str, description: str, *, status: int = 200) -> dict[int | str, Any]:
-    """Return the argument of `doc(responses=...)` for an answer that is one of `COMPONENTS`."""
-    return {status: {"description": description, "content": {"application/json": {"schema": ref(component)}}}}
+@with_config(OPEN)
+class GraphOp(Op):
+    """An op of a graph."""
+
+    id: Key
+    curve: NotRequired[
+        Annotated[
+            dict[Annotated[str, Field(pattern="^[1-9][0-9]{0,8}$")], CurveSeconds],
+            Field(min_length=1, description="seconds by thread count"),
+        ]
+    ]
+
+
+Edge = Annotated[tuple[str, str], Strict(False), AfterValidator(list), Field(description="from, to")]
+
+
+@with_config(OPEN)
+class Graph(TypedDict):
+    """A directed acyclic graph of ops (docs/formats.md)."""
+
+    schema: Literal["threadcast.graph/1"]
+    ops: Annotated[list[GraphOp], Field(max_length=MAX_OPS)]
+    edges: NotRequired[list[Edge]]
+    ordering_edges: NotRequired[list[Edge]]
+
+
+@with_config(OPEN)
+class PlannedOp(TypedDict):
+    """Where and when an op runs."""
+
+    id: str
+    cores: CoreIds
+    threads: Count
+    start_s: Seconds
+    finish_s: Seconds
+    hardware_thread: NotRequired[HardwareThread]
+    source: NotRequired[SourceName]
+
+
+@with_config(OPEN)
+class Plan(TypedDict):
+    """When and where each op is to run (docs/formats.md)."""
+
+    schema: Literal["threadcast.plan/1"]
+    cores: Count
+    policy: str
+    ops: list[PlannedOp]
+    makespan_s: NotRequired[Seconds]
+    lower_bound_s: NotRequired[Seconds]
+    gap: NotRequired[Annotated[float, Field(description="makespan over lower bound, less one")] | None]
+    guarded: NotRequired[list[str]]
+    curves_from: NotRequired[Annotated[str, Field(description="name@version, or file")]]
+
+
+def _counter_members(schema: dict[str, Any]) -> None:
+    """Describe the members that begin with `COUNTER`; pydantic has no words for members by pattern."""
+    schema["additionalProperties"] = False
+    schema["patternProperties"] = {r"^counter\..": {"type": ["number", "null"], "minimum": 0, "maximum": MOST_WORK}}
+
+
+@with_config(ConfigDict(strict=True, allow_inf_nan=False, extra="allow", json_schema_extra=_counter_members))
+class MeasurementRow(TypedDict):
+    """One sample in long form; `counter.NAME` is a count of this run, null where it could not be read."""
+
+    op: OpReference
+    threads: Threads
+    seconds: SampleSeconds
+    machine: NotRequired[Annotated[Key, Field(description="fingerprint")]]
+    affinity: NotRequired[AffinityName]
+    repeat: NotRequired[Annotated[int, whole(0, 2**53), Field(description="order of the samples of one case")]]
+
+
+@with_config(CLOSED)
+class Measurement(TypedDict):
+    """All samples of an op in a case on a machine."""
+
+    op: OpReference
+    threads: Threads
+    seconds: Annotated[list[SampleSeconds], Field(min_length=1, description="samples, as taken")]
+    machine: NotRequired[Annotated[Key, Field(description="fingerprint")]]
+    affinity: NotRequired[AffinityName]
+    counters: NotRequired[
+        Annotated[
+            dict[str, list[Amount | None]],
+            Field(description="counts a run, one a sample; null where it could not be read"),
+        ]
+    ]
+    conditions: NotRequired[Annotated[dict[str, Scalar], Field(description="how it was measured")]]
+
+
+OpOrKey = Annotated[Annotated[Op, Tag(DOCUMENT)] | Annotated[Key, Tag(TEXT)], Discriminator(_text_or_document)]
+MachineOrFingerprint = Annotated[
+    Annotated[Machine, Tag(DOCUMENT)] | Annotated[Key, Tag(TEXT)], Discriminator(_text_or_document)
+]
+GraphOrName = Annotated[Annotated[Graph, Tag(DOCUMENT)] | Annotated[Key, Tag(TEXT)], Discriminator(_text_or_document)]

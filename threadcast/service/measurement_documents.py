@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.core.errors import FormatError
-from threadcast.core.json_reading import finite, member
-from threadcast.models.measured import LONGEST_S, SHORTEST_S
-from threadcast.service.documents import read_case, reading, refuse_unknown
+from threadcast.core.json_reading import finite
+from threadcast.models.measured import MOST_WORK
+from threadcast.service.documents import read_case, reading
+from threadcast.service.formats import COUNTER, MeasurementRow
+from threadcast.service.formats import Measurement as DenseEntry
 
-COUNTER = "counter."
-_ROW_MEMBERS = frozenset({"machine", "op", "threads", "affinity", "repeat", "seconds"})
-_DENSE_MEMBERS = frozenset({"machine", "op", "threads", "affinity", "seconds", "counters", "conditions"})
-_SCALARS = (str, int, float, bool, type(None))
+Entry = DenseEntry | MeasurementRow
+
+_ROW_MEMBERS = frozenset(get_type_hints(MeasurementRow))
 
 
 class References:
@@ -31,26 +32,29 @@ class References:
         self._ops = {op.key: op for op in (*stored, *listed)}
         self._machines, self._default = machines, default
 
-    def op(self, entry: Any, pointer: str) -> Op:
+    def op(self, entry: Entry, pointer: str) -> Op:
         """Return the op that `entry["op"]` names; FormatError where there is none."""
-        named = entry.get("op") if isinstance(entry, dict) else None
-        if isinstance(named, int) and not isinstance(named, bool):
-            if not 0 <= named < len(self._listed):
+        named = entry["op"]
+        if isinstance(named, int):
+            if named >= len(self._listed):
                 raise FormatError(f"op={named} is no position in the {len(self._listed)} ops", pointer=f"{pointer}/op")
             return self._listed[named]
-        key = member(entry, "op", str, pointer=pointer)
-        if key not in self._ops:
+        if named not in self._ops:
             raise FormatError(
-                f"no op has the key {key[:80]!r}; list it in ops, or refer to its position there",
+                f"no op has the key {named[:80]!r}; list it in ops, or refer to its position there",
                 pointer=f"{pointer}/op",
             )
-        return self._ops[key]
+        return self._ops[named]
 
-    def machine(self, entry: Any, pointer: str) -> Machine:
+    def machine(self, entry: Entry, pointer: str) -> Machine:
         """Return the machine that `entry["machine"]` names, else the default; FormatError where there is none."""
-        if self._default is not None and isinstance(entry, dict) and "machine" not in entry:
+        fingerprint = entry.get("machine")
+        if fingerprint is None:
+            if self._default is None:
+                raise FormatError(
+                    "say which machine, here or as the machine of the request", pointer=f"{pointer}/machine"
+                )
             return self._default
-        fingerprint = member(entry, "machine", str, pointer=pointer)
         if fingerprint not in self._machines:
             raise FormatError(
                 f"no machine has the fingerprint {fingerprint[:80]!r}; give it as machine or in machines",
@@ -59,7 +63,9 @@ class References:
         return self._machines[fingerprint]
 
 
-def read_dense(entries: Sequence[Any], references: References, *, pointer: str = "/measurements") -> list[Measurement]:
+def read_dense(
+    entries: Sequence[DenseEntry], references: References, *, pointer: str = "/measurements"
+) -> list[Measurement]:
     """The measurements in dense entries: each has an array of seconds, and for each counter an array of counts.
 
     The arrays have one element for each sample. FormatError, with a pointer below `pointer`, for anything wrong.
@@ -67,26 +73,23 @@ def read_dense(entries: Sequence[Any], references: References, *, pointer: str =
     measured = []
     for i, entry in enumerate(entries):
         where = f"{pointer}/{i}"
-        op, machine, case = references.op(entry, where), references.machine(entry, where), read_case(entry, where)
-        refuse_unknown(entry, _DENSE_MEMBERS, where)
-        seconds = _numbers(member(entry, "seconds", list, pointer=where), f"{where}/seconds")
-        counters = {
-            name: _counts(values, len(seconds), f"{where}/counters/{name}")
-            for name, values in member(entry, "counters", dict, pointer=where, default={}).items()
-        }
-        conditions = member(entry, "conditions", dict, pointer=where, default={})
-        for name, value in conditions.items():
-            if not isinstance(value, _SCALARS):
-                raise FormatError("a condition must be a JSON scalar", pointer=f"{where}/conditions/{name}")
+        op, machine, case = references.op(entry, where), references.machine(entry, where), read_case(entry)
+        seconds, counters = entry["seconds"], entry.get("counters", {})
+        for name, counts in counters.items():
+            if len(counts) != len(seconds):
+                raise FormatError(
+                    f"a counter needs an array of {len(seconds)} counts, one a sample",
+                    pointer=f"{where}/counters/{name}",
+                )
         with reading(where):
             samples = tuple(
-                Sample(s, {name: values[k] for name, values in counters.items()}) for k, s in enumerate(seconds)
+                Sample(s, {name: counts[k] for name, counts in counters.items()}) for k, s in enumerate(seconds)
             )
-            measured.append(Measurement(op, machine, case, samples, conditions))
+            measured.append(Measurement(op, machine, case, samples, entry.get("conditions", {})))
     return measured
 
 
-def read_long(rows: Sequence[Any], references: References, *, pointer: str = "/rows") -> list[Measurement]:
+def read_long(rows: Sequence[MeasurementRow], references: References, *, pointer: str = "/rows") -> list[Measurement]:
     """The measurements in rows of one sample each; samples of one machine, op and case are sorted by `repeat`.
 
     FormatError, with a pointer below `pointer`, for anything wrong.
@@ -94,19 +97,18 @@ def read_long(rows: Sequence[Any], references: References, *, pointer: str = "/r
     found: dict[tuple[Machine, Op, Case], dict[int, Sample]] = {}
     for i, row in enumerate(rows):
         where = f"{pointer}/{i}"
-        identity = references.machine(row, where), references.op(row, where), read_case(row, where)
-        counters = {name: count for name, count in row.items() if name.startswith(COUNTER)}
-        refuse_unknown(row, _ROW_MEMBERS | counters.keys(), where)
+        identity = references.machine(row, where), references.op(row, where), read_case(row)
+        counts = {
+            name.removeprefix(COUNTER): _count(name, count, f"{where}/{name}")
+            for name, count in row.items()
+            if name not in _ROW_MEMBERS
+        }
         samples = found.setdefault(identity, {})
-        repeat = member(row, "repeat", int, pointer=where, default=len(samples))
-        if repeat < 0:
-            raise FormatError(f"repeat={repeat} must be at least 0", pointer=f"{where}/repeat")
+        repeat = row.get("repeat", len(samples))
         if repeat in samples:
             raise FormatError(f"repeat {repeat} of this op and case is there already", pointer=f"{where}/repeat")
         with reading(where):
-            seconds = _time(row.get("seconds"), f"{where}/seconds")
-            counts = {name.removeprefix(COUNTER): _count(value, f"{where}/{name}") for name, value in counters.items()}
-            samples[repeat] = Sample(seconds, counts)
+            samples[repeat] = Sample(row["seconds"], counts)
     return [
         Measurement(op, machine, case, tuple(samples[repeat] for repeat in sorted(samples)))
         for (machine, op, case), samples in found.items()
@@ -143,31 +145,19 @@ def long_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def count_samples(dense: Sequence[Any] | None, rows: Sequence[Any] | None) -> int:
-    """Return the number of samples in the entries of a request, none of which has been checked yet."""
-    listed = (entry.get("seconds") for entry in dense or () if isinstance(entry, dict))
-    return len(rows or ()) + sum(len(seconds) for seconds in listed if isinstance(seconds, list))
+def count_samples(dense: Sequence[DenseEntry] | None, rows: Sequence[MeasurementRow] | None) -> int:
+    """Return the number of samples in the entries of a request."""
+    return len(rows or ()) + sum(len(entry["seconds"]) for entry in dense or ())
 
 
-def _numbers(values: Sequence[Any], pointer: str) -> list[float]:
-    if not values:
-        raise FormatError("at least one sample is needed", pointer=pointer)
-    return [_time(value, f"{pointer}/{i}") for i, value in enumerate(values)]
+def _count(name: str, value: Any, pointer: str) -> float | None:
+    """Return a member of a row that must be a count; FormatError for a member of another name or value.
 
-
-def _time(value: Any, pointer: str) -> float:
-    """Return the seconds of a sample; FormatError for times that no op takes, which would spoil a model's fit."""
-    seconds = finite(value, pointer=pointer)
-    if not SHORTEST_S <= seconds <= LONGEST_S:
-        raise FormatError(f"{seconds:g} s: ops take from {SHORTEST_S:g} to {LONGEST_S:g} s", pointer=pointer)
-    return seconds
-
-
-def _counts(values: Any, samples: int, pointer: str) -> list[float | None]:
-    if not isinstance(values, list) or len(values) != samples:
-        raise FormatError(f"a counter needs an array of {samples} counts, one a sample", pointer=pointer)
-    return [_count(value, f"{pointer}/{i}") for i, value in enumerate(values)]
-
-
-def _count(value: Any, pointer: str) -> float | None:
-    return None if value is None else finite(value, pointer=pointer, minimum=0.0)
+    The description names such members by a pattern, which the models have no words for.
+    """
+    if not name.startswith(COUNTER) or name == COUNTER:
+        raise FormatError(f"unknown member {name[:40]!r}; counts are called {COUNTER}NAME", pointer=pointer)
+    count = None if value is None else finite(value, pointer=pointer, minimum=0.0)
+    if count is not None and count > MOST_WORK:
+        raise FormatError(f"must be at most {MOST_WORK:g}, got {count:g}", pointer=pointer)
+    return count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from apiflask import APIBlueprint
@@ -12,12 +12,12 @@ from flask import Response, request
 
 from threadcast.core import Machine, Measurement, Op
 from threadcast.core.errors import FormatError
-from threadcast.service.api_description import PARAMETERS
+from threadcast.service.answers import answer
 from threadcast.service.auth import owned
 from threadcast.service.context import Context, context, reply
 from threadcast.service.documents import read_machine, read_ops
-from threadcast.service.formats import answers
 from threadcast.service.measurement_documents import (
+    Entry,
     References,
     count_samples,
     dense_documents,
@@ -47,7 +47,12 @@ _KEY_PARAMETER = {
 
 @blueprint.post("/measurements")
 @blueprint.input(MeasurementsRequest, arg_name="asked")
-@blueprint.doc(responses=answers("Stored", "Stored.", status=201), extensions={PARAMETERS: [_KEY_PARAMETER]})
+@blueprint.doc(
+    extensions=answer(
+        "Stored", "Stored.", status=201, optional=("Idempotency-Replayed",), problems=(404,),
+        parameters=[_KEY_PARAMETER],
+    )
+)  # fmt: skip
 def add(asked: MeasurementsRequest) -> Response:
     """Store measurements
 
@@ -102,30 +107,31 @@ def _read(asked: MeasurementsRequest, here: Context) -> list[Measurement]:
     if (asked.measurements is None) == (asked.rows is None):
         raise FormatError("give either measurements or rows")
     samples = count_samples(asked.measurements, asked.rows)
-    pointer, entries = ("/rows", asked.rows) if asked.rows is not None else ("/measurements", asked.measurements)
-    if samples > here.settings.max_rows or not entries:
-        raise FormatError(f"{samples} samples; 1 to max_rows={here.settings.max_rows} are allowed", pointer=pointer)
-    references = _references(asked, entries, here)
-    return read_long(entries, references) if asked.rows is not None else read_dense(entries, references)
+    if samples > here.settings.max_rows:
+        pointer = "/measurements" if asked.rows is None else "/rows"
+        raise FormatError(f"{samples} samples; at most max_rows={here.settings.max_rows} are allowed", pointer=pointer)
+    references = _references(asked, [*(asked.measurements or ()), *(asked.rows or ())], here)
+    return read_dense(asked.measurements or (), references) or read_long(asked.rows or (), references)
 
 
-def _references(asked: MeasurementsRequest, entries: list[Any], here: Context) -> References:
+def _references(asked: MeasurementsRequest, entries: Sequence[Entry], here: Context) -> References:
     """The ops and machines that the entries may refer to: those that the request describes, and those stored."""
     default = None if asked.machine is None else read_machine(asked.machine, here.stored)
     given = [read_machine(m, here.stored, pointer=f"/machines/{i}") for i, m in enumerate(asked.machines)]
     machines = {m.fingerprint: m for m in ([default] if default else []) + given}
-    named = [entry["machine"] for entry in entries if isinstance(entry, dict) and "machine" in entry]
-    if not all(isinstance(name, str) and name in machines for name in named):
+    if not all(entry["machine"] in machines for entry in entries if "machine" in entry):
         machines = here.stored.machines() | machines
     ops = read_ops(asked.ops, here.stored, here.settings) if asked.ops else []
-    keys = {key for entry in entries if isinstance(entry, dict) and isinstance(key := entry.get("op"), str)}
+    keys = {key for entry in entries if isinstance(key := entry["op"], str)}
     keys -= {op.key for op in ops}
     return References(ops, list(here.stored.ops(keys).values()), machines, default)
 
 
 @blueprint.get("/measurements")
 @blueprint.input(MeasurementsQuery, location="query", arg_name="asked")
-@blueprint.doc(responses=answers("Measurements", "One page, in the order in which they were stored."))
+@blueprint.doc(
+    extensions=answer("Measurements", "One page, in the order in which they were stored.", problems=(404, 422))
+)
 def show(asked: MeasurementsQuery) -> Response:
     """List measurements
 

@@ -9,12 +9,11 @@ from flask import Response
 
 from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
 from threadcast.models.registry import ModelRegistry
-from threadcast.service.api_description import PARAMETERS
+from threadcast.service.answers import answer
 from threadcast.service.auth import mover
 from threadcast.service.context import context, reply
-from threadcast.service.formats import answers
 from threadcast.service.problems import Problem
-from threadcast.service.schemas import AliasMove
+from threadcast.service.schemas import AliasMove, Rollback
 
 RESERVED = "aliases"
 """The name that no alias may have, since it is a path of its own."""
@@ -27,8 +26,14 @@ _REFERENCE = {
 }  # fmt: skip
 
 
+_ALIAS = {
+    "name": "alias", "in": "path", "required": True, "description": "lower-case letters, digits, - and _",
+    "schema": {"type": "string", "pattern": f"^(?!{RESERVED}$)[a-z][a-z0-9_-]{{0,63}}$"},
+}  # fmt: skip
+
+
 @blueprint.get("")
-@blueprint.doc(responses=answers("Models", "Every version, by name and number."))
+@blueprint.doc(extensions=answer("Models", "Every version, by name and number."))
 def listed() -> Response:
     """List the registered models and the aliases"""
     registry = context().models.registry
@@ -38,8 +43,9 @@ def listed() -> Response:
 
 @blueprint.get("/<reference>")
 @blueprint.doc(
-    responses=answers("Model", "What is known of the version, without loading it."),
-    extensions={PARAMETERS: [_REFERENCE]},
+    extensions=answer(
+        "Model", "What is known of the version, without loading it.", problems=(404, 422), parameters=[_REFERENCE]
+    )
 )
 def one(reference: str) -> Response:
     """Describe a version, or the one that an alias stands for"""
@@ -50,14 +56,16 @@ def one(reference: str) -> Response:
 
 
 @blueprint.get("/aliases")
-@blueprint.doc(responses=answers("Aliases", "The version that each alias stands for."))
+@blueprint.doc(extensions=answer("AliasTable", "The version that each alias stands for."))
 def aliases() -> Response:
     """List the aliases"""
     return reply({"aliases": context().models.registry.aliases()})
 
 
 @blueprint.get("/aliases/<alias>")
-@blueprint.doc(responses=answers("Alias", "The alias with all its moves, oldest first."))
+@blueprint.doc(
+    extensions=answer("Alias", "The alias with all its moves, oldest first.", problems=(404, 422), parameters=[_ALIAS])
+)
 def alias_of(alias: str) -> Response:
     """Show what an alias stands for and has stood for"""
     return reply(_described(context().models.registry, alias))
@@ -65,7 +73,7 @@ def alias_of(alias: str) -> Response:
 
 @blueprint.put("/aliases/<alias>")
 @blueprint.input(AliasMove, arg_name="asked")
-@blueprint.doc(responses=answers("Alias", "The alias after the move."))
+@blueprint.doc(extensions=answer("Alias", "The alias after the move.", problems=(404,), parameters=[_ALIAS]))
 def move(asked: AliasMove, alias: str) -> Response:
     """Let an alias stand for a version from the next request on
 
@@ -89,8 +97,9 @@ def move(asked: AliasMove, alias: str) -> Response:
 
 
 @blueprint.post("/aliases/<alias>/rollback")
-@blueprint.doc(responses=answers("Alias", "The alias after going back."))
-def rollback(alias: str) -> Response:
+@blueprint.input(Rollback, arg_name="asked")
+@blueprint.doc(extensions=answer("Alias", "The alias after going back.", problems=(404, 409, 422), parameters=[_ALIAS]))
+def rollback(alias: str, asked: Rollback) -> Response:
     """Undo the last move of an alias that was not undone yet
 
     The version before it answers from the next request on. It is loaded first: where it cannot be, the alias stays.

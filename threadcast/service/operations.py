@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from apiflask import APIBlueprint
 from flask import Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -12,26 +10,22 @@ from threadcast import __version__
 from threadcast.core.errors import ThreadcastError
 from threadcast.scheduler.policies import names
 from threadcast.service import planners
+from threadcast.service.answers import answer
 from threadcast.service.context import context, reply
-from threadcast.service.formats import answers
 from threadcast.service.problems import unexpected
 
 blueprint = APIBlueprint("operations", __name__)
 
-_METRICS: dict[int | str, Any] = {
-    200: {"description": "Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}
-}
-
 
 @blueprint.get("/health/live")
-@blueprint.doc(responses=answers("Health", "The process answers."))
+@blueprint.doc(extensions=answer("Health", "The process answers."))
 def live() -> Response:
     """Say that the process is alive"""
     return reply({"status": "live"})
 
 
 @blueprint.get("/health/ready")
-@blueprint.doc(responses=answers("Health", "The readiness probe predicted an op with the default model and the store."))
+@blueprint.doc(extensions=answer("Health", "The readiness probe predicted an op with the default model and the store."))
 def ready() -> Response:
     """Say whether predictions can be made
 
@@ -49,7 +43,7 @@ def ready() -> Response:
 
 
 @blueprint.get("/v1/info")
-@blueprint.doc(responses=answers("Info", "What this service is and allows."))
+@blueprint.doc(extensions=answer("Info", "What this service is and allows."))
 def info() -> Response:
     """Describe the service: version, limits with their units, policies, the default model"""
     here = context()
@@ -63,7 +57,7 @@ def info() -> Response:
 
 
 @blueprint.get("/metrics")
-@blueprint.doc(responses=_METRICS)
+@blueprint.doc(extensions=answer("", "Prometheus' text format.", forms=("text/plain",)))
 def metrics() -> Response:
     """Show Prometheus metrics, of all worker processes together"""
     return Response(context().metrics.text(), content_type=CONTENT_TYPE_LATEST)

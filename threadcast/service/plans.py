@@ -14,11 +14,10 @@ from threadcast.core import Plan
 from threadcast.core.errors import FormatError, PlanError
 from threadcast.scheduler.policies import Problem as PlanProblem
 from threadcast.service import planners
-from threadcast.service.api_description import PARAMETERS
+from threadcast.service.answers import answer
 from threadcast.service.conditional import etag_of
 from threadcast.service.context import context
 from threadcast.service.deadlines import deadline
-from threadcast.service.formats import answers
 from threadcast.service.planning import check_policy, read_problem
 from threadcast.service.point_sources import PointSources
 from threadcast.service.problems import Problem
@@ -36,7 +35,12 @@ _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "str
 
 @blueprint.post("/plans")
 @blueprint.input(PlanRequest, arg_name="asked")
-@blueprint.doc(responses=answers("Plan", "The plan, with its distance from the best possible one."))
+@blueprint.doc(
+    extensions=answer(
+        "Plan", "The plan, with its distance from the best possible one.", tagged=True, headers=("Content-Location",),
+        problems=(404,), reads=("X-Deadline-S",),
+    )
+)  # fmt: skip
 def make_plan(asked: PlanRequest) -> Response:
     """Plan a graph on some cores
 
@@ -65,7 +69,7 @@ def make_plan(asked: PlanRequest) -> Response:
 
 
 @blueprint.get("/plans/<name>")
-@blueprint.doc(responses=answers("Plan", "The plan."), extensions={PARAMETERS: [_NAME]})
+@blueprint.doc(extensions=answer("Plan", "The plan.", problems=(404,), parameters=[_NAME]))
 def kept_plan(name: str) -> Response:
     """Show a plan that was made before"""
     text = context().store.plan(name)

@@ -7,11 +7,13 @@ from flask import Response
 
 from threadcast.core import Case, Machine, Op
 from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.service.answer_forms import FORMS, accepted_form
+from threadcast.service.answers import answer
+from threadcast.service.conditional import etag_of_table, matches, unchanged
 from threadcast.service.context import context
-from threadcast.service.curve_text import curve_json
+from threadcast.service.curve_text import curve_content
 from threadcast.service.deadlines import curves_in_time, deadline
 from threadcast.service.documents import read_cases, read_graph, read_machine, read_ops
-from threadcast.service.formats import answers
 from threadcast.service.request_marks import timed
 from threadcast.service.schemas import PredictionRequest
 from threadcast.service.settings import ServiceSettings
@@ -21,16 +23,23 @@ blueprint = APIBlueprint("predictions", __name__, url_prefix="/v1")
 
 @blueprint.post("/predictions")
 @blueprint.input(PredictionRequest, arg_name="asked")
-@blueprint.doc(responses=answers("CurveTable", "The curves."))
+@blueprint.doc(
+    extensions=answer(
+        "CurveTable", "The curves.", tagged=True, forms=FORMS, problems=(404, 406, 412),
+        reads=("X-Deadline-S", "If-None-Match"),
+    )
+)  # fmt: skip
 def predict(asked: PredictionRequest) -> Response:
     """Forecast the seconds of ops at every case of a machine
 
     One row an op (in the order given) and one column a case, with a 90 % interval and the source of every point.
     Ops are given in full or by the keys of measured ones, or as a whole graph. What the store holds of an op on
-    this machine is taken into account.
+    this machine is taken into account. Asked with the If-None-Match of an earlier answer, 412 says that it still
+    holds. Large tables are shorter and sooner written as an Arrow stream (docs/formats.md).
     """
     here = context()
     deadline(here.settings.deadline_s)
+    form = accepted_form()
     machine = read_machine(asked.machine, here.stored)
     ops = _ops(asked)
     cases = read_cases(asked.cases, here.settings)
@@ -42,9 +51,13 @@ def predict(asked: PredictionRequest) -> Response:
     except InvalidInput as error:
         raise FormatError(str(error), pointer="/cases") from error
     here.metrics.count_points(table.model, table.seconds.size)
+    keys = [op.key for op in ops]
+    etag = etag_of_table(table, form, machine.fingerprint, *keys)
+    if matches(etag):
+        raise unchanged(etag)
     with timed("write"):
-        text = curve_json({"machine": machine.fingerprint, "ops": [op.key for op in ops]}, table)
-    return Response(text, content_type="application/json")
+        content = curve_content(form, table, machine=machine.fingerprint, keys=keys)
+    return Response(content, headers={"ETag": etag, "Cache-Control": "no-cache", "Vary": "Accept"}, content_type=form)
 
 
 def _ops(asked: PredictionRequest) -> list[Op]:

@@ -12,6 +12,7 @@ from apiflask import APIFlask
 from apiflask.exceptions import HTTPError
 from flask import Response, request
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from werkzeug.exceptions import HTTPException
 
 from threadcast.core.errors import (
@@ -23,11 +24,19 @@ from threadcast.core.errors import (
     StoreError,
     ThreadcastError,
 )
+from threadcast.service.answers import PROBLEM
+from threadcast.service.formats import is_choice
 from threadcast.service.request_marks import request_id
 
-MEDIA_TYPE = "application/problem+json"
+MEDIA_TYPE = PROBLEM
 Where = Literal["body", "query", "path", "header"]
 Headers = Mapping[str, str] | Sequence[tuple[str, str]]
+
+_SAID = {"missing": "this member is missing", "extra_forbidden": "unknown member"}
+"""What findings of pydantic of these types are called here."""
+
+MOST_FINDINGS = 50
+"""Most findings about a body that a problem lists."""
 
 _STATUS: tuple[tuple[type[ThreadcastError], int], ...] = (
     (NotFound, 404),
@@ -146,13 +155,23 @@ def _refused_input(error: HTTPError) -> Response:
         return answer(error.status_code, str(error.message))
     where: Where = "query" if request.method == "GET" else "body"
     errors = [
-        {"detail": found["msg"], "pointer": pointer_of(found["loc"])}
-        for found in cause.errors(include_url=False, include_context=False, include_input=False)
+        {"detail": _detail(found), "pointer": pointer_of(found["loc"])}
+        for found in cause.errors(include_url=False, include_context=False)[:MOST_FINDINGS]
     ]
     detail = f"{errors[0]['pointer'] or 'the body'}: {errors[0]['detail']}"
     return answer(422, detail, pointer=errors[0]["pointer"], where=where, errors=errors)
 
 
+def _detail(found: ErrorDetails) -> str:
+    """What is wrong, and the value where it is there and short."""
+    said = _SAID.get(found["type"], found["msg"])
+    if found["type"] in _SAID or not isinstance(found["input"], str | int | float | None):
+        return said
+    value = repr(found["input"])
+    return f"{said}, got {value if len(value) <= 60 else value[:57] + '...'}"
+
+
 def pointer_of(location: Iterable[int | str]) -> str:
     """Return the JSON pointer (RFC 6901) to the place of an error that pydantic found."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in location)
+    parts = (str(part) for part in location if not is_choice(part))
+    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)

@@ -1,28 +1,28 @@
-"""The members of each request; the documents in them are read by `service.documents`."""
+"""The bodies and queries of requests, as pydantic models; the documents in them are those of `service.formats`."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, Strict
 
-from threadcast.core.machine import MAX_CORES
-from threadcast.service.formats import ref
+from threadcast.service.formats import (
+    Case,
+    CoreId,
+    CoreIds,
+    Count,
+    GraphOrName,
+    HardwareThread,
+    Machine,
+    MachineOrFingerprint,
+    Measurement,
+    MeasurementRow,
+    OpOrKey,
+    Plan,
+    Threads,
+)
 
-_NULL = {"type": "null"}
-
-Ops = Annotated[
-    list[Any], WithJsonSchema({"type": "array", "items": {"anyOf": [ref("Op"), {"type": "string"}]}, "minItems": 1})
-]
-Cases = Annotated[list[Any], WithJsonSchema({"type": "array", "items": ref("Case"), "minItems": 1})]
-MachineOrFingerprint = Annotated[Any, WithJsonSchema({"anyOf": [ref("Machine"), {"type": "string"}, _NULL]})]
-GraphOrName = Annotated[Any, WithJsonSchema({"anyOf": [ref("Graph"), {"type": "string"}]})]
-OptionalGraphOrName = Annotated[Any, WithJsonSchema({"anyOf": [ref("Graph"), {"type": "string"}, _NULL]})]
-OptionalPlan = Annotated[Any, WithJsonSchema({"anyOf": [ref("Plan"), _NULL]})]
-MachineDocument = Annotated[Any, WithJsonSchema(ref("Machine"))]
-DenseEntries = Annotated[list[Any], WithJsonSchema({"type": "array", "items": ref("Measurement"), "minItems": 1})]
-Rows = Annotated[list[Any], WithJsonSchema({"type": "array", "items": ref("MeasurementRow"), "minItems": 1})]
-
+Ops = Annotated[list[OpOrKey], Field(min_length=1)]
 Name = Annotated[str, Strict(), Field(min_length=1, max_length=200)]
 Options = Annotated[dict[str, Any], Field(max_length=50)]
 
@@ -45,19 +45,19 @@ class PredictionRequest(Body):
     model_config = _one_of(ops="array", graph=["object", "string"])
 
     ops: Ops | None = Field(None, description="ops in full, or keys of measured ops")
-    graph: OptionalGraphOrName = Field(None, description="a whole graph, or the name of a stored one")
-    machine: MachineOrFingerprint = Field(None, description="may be left out where the store knows just one")
-    cases: Cases | None = Field(None, description="columns of the answer; all cases of the machine if left out")
+    graph: GraphOrName | None = Field(None, description="a whole graph, or the name of a stored one")
+    machine: MachineOrFingerprint | None = Field(None, description="may be left out where the store knows just one")
+    cases: Annotated[list[Case], Field(min_length=1)] | None = Field(
+        None, description="columns of the answer; all cases of the machine if left out"
+    )
     model: Name | None = Field(None, description='alias or "name@version"; the default model if left out')
 
 
 class Planned(Body):
     """The members that say how a graph is planned."""
 
-    cores: Annotated[int, Field(ge=1, le=MAX_CORES)] | None = Field(
-        None, description="all of the machine's if left out"
-    )
-    machine: MachineOrFingerprint = Field(
+    cores: Threads | None = Field(None, description="all of the machine's if left out")
+    machine: MachineOrFingerprint | None = Field(
         None, description="with curves in the graph: equal cores that share one cache if left out"
     )
     policy: Name | None = Field(None, description="as listed by /v1/info; the service's choice if left out")
@@ -75,10 +75,10 @@ class RunningOp(Body):
     """An op that runs at the moment of the decision."""
 
     id: str
-    cores: Annotated[list[int], Field(min_length=1, max_length=MAX_CORES)]
+    cores: CoreIds
     remaining_s: Annotated[float, Field(ge=0, description="predicted seconds until it finishes")]
-    threads: Annotated[int, Field(ge=1, le=65536)] | None = Field(None, description="one a core if left out")
-    hardware_thread: Annotated[int, Field(ge=0, le=7)] = 0
+    threads: Count | None = Field(None, description="one a core if left out")
+    hardware_thread: HardwareThread = 0
 
 
 class DecisionRequest(Planned):
@@ -86,12 +86,12 @@ class DecisionRequest(Planned):
 
     model_config = _one_of(graph=["object", "string"], context="string", plan="object")
 
-    graph: OptionalGraphOrName = Field(None, description="a graph, with or without curves, or the name of a stored one")
+    graph: GraphOrName | None = Field(None, description="a graph, with or without curves, or the name of a stored one")
     context: Name | None = Field(None, description="from an earlier answer, in place of the graph and its options")
-    plan: OptionalPlan = Field(None, description="launch what this plan puts next on its cores")
+    plan: Plan | None = Field(None, description="launch what this plan puts next on its cores")
     ready: list[str] = Field(description="ids of ops whose predecessors have finished, first come first")
     running: list[RunningOp] = Field(default_factory=list)
-    idle: list[int] | None = Field(
+    idle: list[CoreId] | None = Field(
         None, description="ids of cores that launches may use; all that no running op uses if left out"
     )
 
@@ -101,13 +101,17 @@ class MeasurementsRequest(Body):
 
     model_config = _one_of(measurements="array", rows="array")
 
-    machine: MachineOrFingerprint = Field(None, description="of every entry that names no other")
-    machines: Annotated[list[MachineDocument], Field(max_length=1000)] = Field(
+    machine: MachineOrFingerprint | None = Field(None, description="of every entry that names no other")
+    machines: Annotated[list[Machine], Field(max_length=1000)] = Field(
         default_factory=list, description="others that entries name by fingerprint"
     )
     ops: Ops | None = Field(None, description="ops that the store does not know yet")
-    measurements: DenseEntries | None = Field(None, description="dense: one entry an op and case")
-    rows: Rows | None = Field(None, description="long form: one row a sample")
+    measurements: Annotated[list[Measurement], Field(min_length=1)] | None = Field(
+        None, description="dense: one entry an op and case"
+    )
+    rows: Annotated[list[MeasurementRow], Field(min_length=1)] | None = Field(
+        None, description="long form: one row a sample"
+    )
 
 
 class MeasurementsQuery(BaseModel):
@@ -128,3 +132,8 @@ class AliasMove(Body):
     """Where an alias is to point."""
 
     version: Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,63}@[1-9][0-9]{0,8}$", description="name@number")]
+
+
+class Rollback(Body):
+    """Nothing: an alias can go back in one way only. An empty object, as JSON, is sent all the same, so that no page of
+    another site can make a browser send this."""

@@ -1,0 +1,154 @@
+"""What an operation answers, for the description: a schema for every status, headers, and what else it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from threadcast.prediction import arrow_curves
+
+ANSWERS = "x-answers"
+"""Name of the extension in which a route describes its answers, until the description is complete."""
+
+PARAMETERS = "x-parameters"
+"""Name of the extension in which a route describes the headers that it reads and the variables of its path."""
+
+JSON, PROBLEM = "application/json", "application/problem+json"
+ARROW = arrow_curves.MEDIA_TYPE
+
+PROBLEMS = {
+    400: "The body is not JSON, or the request is no HTTP.",
+    401: "No key, or one that is not known.",
+    403: "The key does not allow this.",
+    404: "Something that the request names is not there.",
+    406: "No form that the request accepts is offered.",
+    409: "The alias cannot go back.",
+    412: "The answer is still the one with the entity tag that If-None-Match names.",
+    413: "The body is too long.",
+    415: "The body is of another type, or compressed by something else than gzip.",
+    421: "The request is for another host.",
+    422: "A member is missing, unknown, of a wrong type, or does not go with the others.",
+    429: "Too many requests at once.",
+    500: "A fault of the service.",
+    503: "The store or the models cannot be read or written, or the time was up.",
+}
+"""Every status of a problem, with the reason."""
+
+_ALWAYS = (400, 421, 500, 503)
+_WITH_BODY = (413, 415, 422)
+_WITH_HEADERS = {412: ("ETag",), 401: ("WWW-Authenticate",), 403: ("WWW-Authenticate",), 429: ("Retry-After",)}
+
+HEADERS: dict[str, dict[str, Any]] = {
+    "X-Request-Id": {"description": "the request's own, or a new one; the log has it", "schema": {"type": "string"}},
+    "Server-Timing": {
+        "description": "milliseconds: total, and of the parts that there were",
+        "schema": {"type": "string"},
+    },
+    "ETag": {"description": "equal for equal answers, in every process", "schema": {"type": "string"}},
+    "Cache-Control": {"description": "no-cache: a cache must ask each time", "schema": {"type": "string"}},
+    "Vary": {"description": "Accept, where there are several forms", "schema": {"type": "string"}},
+    "Content-Location": {"description": "where the plan is kept", "schema": {"type": "string"}},
+    "Idempotency-Replayed": {
+        "description": "true where an earlier answer is repeated and nothing was stored",
+        "schema": {"enum": ["true"]},
+    },
+    "Retry-After": {"description": "seconds", "schema": {"type": "string"}},
+    "WWW-Authenticate": {"description": "how to send a key", "schema": {"type": "string"}},
+}
+"""Headers of answers."""
+
+READ: dict[str, dict[str, Any]] = {
+    "X-Request-Id": {
+        "name": "X-Request-Id", "in": "header", "schema": {"type": "string"},
+        "description": "an id of the caller's: letters, digits and ._:/+=-, at most 128; others are replaced",
+    },
+    "If-None-Match": {
+        "name": "If-None-Match", "in": "header", "schema": {"type": "string"},
+        "description": "the ETag of an answer that the caller has",
+    },
+    "X-Deadline-S": {
+        "name": "X-Deadline-S", "in": "header", "schema": {"type": "number", "exclusiveMinimum": 0},
+        "description": "seconds after which the caller stops waiting; then the work is stopped",
+    },
+}  # fmt: skip
+"""Headers of requests that several routes read."""
+
+
+def answer(
+    document: str,
+    description: str,
+    *,
+    status: int = 200,
+    tagged: bool = False,
+    forms: Sequence[str] = (JSON,),
+    headers: Sequence[str] = (),
+    optional: Sequence[str] = (),
+    problems: Collection[int] = (),
+    reads: Sequence[str] = (),
+    parameters: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Return the argument of `doc(extensions=...)` for a route whose good answer is the document of this name.
+
+    `tagged`: the answer has an entity tag. `forms`: its media types; the document is what JSON has. `headers`: of the
+    answer, `optional` ones only sometimes. `problems`: statuses beside those that every route has. `reads`: headers of
+    `READ`; `parameters`: others, and variables of the path.
+    """
+    schema = {"type": "string"} if document == "" else {"$ref": f"#/components/schemas/{document}"}
+    content = {form: {"schema": {"type": "string", "format": "binary"} if form == ARROW else schema} for form in forms}
+    named = ["ETag", "Cache-Control"] if tagged else []
+    named += ["Vary"] if len(forms) > 1 else []
+    good = {"description": description, "content": content, "headers": _headers([*named, *headers], optional)}
+    answers: dict[str, Any] = {str(status): good, "problems": sorted(problems)}
+    return {ANSWERS: answers, PARAMETERS: [*(READ[name] for name in reads), *parameters]}
+
+
+def complete(operation: dict[str, Any], method: str, path: str, *, open_to_all: bool) -> None:
+    """Replace the extensions of an operation of the description by its parameters and all its answers."""
+    answers = operation.pop(ANSWERS)
+    named = [READ["X-Request-Id"], *operation.pop(PARAMETERS)]
+    statuses = {*_ALWAYS, *answers.pop("problems")}
+    under_v1 = path.startswith("/v1/")
+    if not open_to_all:
+        statuses |= {401, 403}
+    if under_v1:
+        statuses |= {429}
+    if "requestBody" in operation:
+        statuses |= set(_WITH_BODY)
+    (good,) = answers.values()
+    if method == "get" and under_v1:
+        good["headers"] |= _headers(["ETag", "Cache-Control"])
+        answers["304"] = {"description": "Nothing has changed.", "headers": _headers(["X-Request-Id", "ETag"])}
+        named.append(READ["If-None-Match"])
+    good["headers"] |= _headers(["X-Request-Id", "Server-Timing"])
+    known = {parameter["name"]: parameter for parameter in [*operation.get("parameters", []), *named]}
+    operation["parameters"] = [_without_null(parameter) for parameter in known.values()]
+    for parameter in operation["parameters"]:
+        parameter.setdefault("required", parameter["in"] == "path")
+    problems = {str(status): {"$ref": f"#/components/responses/{status}"} for status in sorted(statuses)}
+    operation["responses"] = {**answers, **problems}
+
+
+def problem_responses() -> dict[str, Any]:
+    """Return the components of the description that are answers with a problem, by status."""
+    return {
+        str(status): {
+            "description": description,
+            "content": {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            "headers": _headers(_WITH_HEADERS.get(status, ()), ["X-Request-Id", "Retry-After"]),
+        }
+        for status, description in PROBLEMS.items()
+    }  # fmt: skip
+
+
+def _headers(required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Any]:
+    found = {name: {**HEADERS[name], "required": False} for name in optional}
+    return found | {name: {**HEADERS[name], "required": True} for name in required}
+
+
+def _without_null(parameter: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameter without the type null, which pydantic adds where a parameter may be left out."""
+    choices = [choice for choice in parameter["schema"].get("anyOf", ()) if choice != {"type": "null"}]
+    if len(choices) != 1:
+        return dict(parameter)
+    rest = {name: value for name, value in parameter["schema"].items() if name not in ("anyOf", "default")}
+    return {**parameter, "schema": {**choices[0], **rest}}
