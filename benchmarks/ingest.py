@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -20,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import numpy as np
 import urllib3
@@ -102,7 +103,7 @@ def through_the_store(url: str, size: int, seconds: float, found: Found) -> None
             following = cycle(ready)
             took = turns(lambda following=following: store.add(next(following)), seconds)  # type: ignore[misc]
             count = way[0] * way[1] * way[2]
-            found.rates[name], found.slowest_s[name] = count / median(took), max(took)
+            found.rates[name], found.slowest_s[name] = count / mean(took), max(took)
 
 
 def sending(url: str, bodies: list[bytes], seconds: float) -> list[float]:
@@ -133,7 +134,7 @@ def through_http(url: str, size: int, seconds: float, found: Found, place: Path)
                     clients.submit(sending, server.url, bodies[n::CONNECTIONS], seconds) for n in range(CONNECTIONS)
                 ]
                 each = [s for of_one in took for s in of_one.result()]
-            found.rates[name] = CONNECTIONS * pairs * PER_OP / median(each)
+            found.rates[name] = CONNECTIONS * pairs * PER_OP / mean(each)
             found.slowest_s[name] = max(each)
     finally:
         server.stop()
@@ -179,7 +180,7 @@ def page(every: Sequence[Found], run: RunFacts, loads: Sequence[float]) -> str:
     sizes = "\n".join(f"- {one.database}, {one.samples:,} samples: {one.bytes / 1e9:.2f} GB" for one in every)
     return f"""# How many samples a second are stored
 
-`make bench-ingest`, {run}.
+`{shlex.join(["python", *sys.argv])}` (`make bench-ingest`), {run}.
 Load average {min(loads):.1f} to {max(loads):.1f}: where it is above 2, other work took part of the two cores.
 SQLite and PostgreSQL 15 with its default settings, both on the local disk with durable commits (`fsync`); the measuring
 process, the service and the database share the machine's cores. {MACHINES} machines measure {OPS:,} ops in {CASES}
@@ -189,7 +190,7 @@ transactions or requests of the given size. HTTP: one worker process and {CONNEC
 
 ## Samples a second
 
-By the median of at least 20 turns.
+All samples over all of the time, of at least 20 turns (each connection).
 
 {rates}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -52,6 +53,7 @@ class Database:
                 sqlite_file.create(path, _make_sqlite)
             sqlite_file.require_store(path, version_table=VERSION_TABLE)
         self._wait_s = wait_s
+        self._writing = threading.Lock()
         self._engine: Engine | None = _connect(parsed, wait_s)
         self._latest = Latest(self._engine)
         try:
@@ -127,12 +129,25 @@ class Database:
         return [line for line in found if line != "ok"]
 
     def _write_once(self, work: Callable[[Connection], T]) -> T:
-        with self._connection() as connection:
+        with self._turn(), self._connection() as connection:
             connection = connection.execution_options(threadcast_writes=True)
             with connection.begin():
                 if self.url.get_backend_name() == "postgresql":
                     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
                 return work(connection)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """A writing thread's turn among those of this process: SQLite lets them wait by chance, some for seconds."""
+        if self.url.get_backend_name() != "sqlite":
+            yield
+            return
+        if not self._writing.acquire(timeout=self._wait_s):
+            raise StoreError(f"{self.name}: other threads of this process stored for {self._wait_s:g} s; try again")
+        try:
+            yield
+        finally:
+            self._writing.release()
 
     def _connection(self) -> Connection:
         if self._engine is None:
