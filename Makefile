@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-servers bench-ingest bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
+.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-service-batches bench-servers bench-ingest bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
 
 setup: $(READY)
 
@@ -165,6 +165,10 @@ bench-servers: $(READY)
 # docs/ingest-tables.md. Half an hour and 10 GB of disk. SAMPLES=10000000 ends at smaller stores and leaves the page as it is.
 bench-ingest: $(READY)
 	PYTHONPATH=. $(BIN)/python benchmarks/ingest.py $(if $(SAMPLES)$(DATABASES),$(if $(SAMPLES),--samples $(SAMPLES)) $(if $(DATABASES),--databases $(DATABASES)),--write)
+
+# Large tables as JSON and as Arrow, and the client's deadline with them: docs/service-batch-tables.md. Half a minute.
+bench-service-batches: $(READY)
+	$(BIN)/python benchmarks/service_batches.py --write
 
 # How optimised steps begin: cumulative time against eager from the first call on, of ten networks: docs/warmup-tables.md
 # and its picture. SECONDS of calls each, NETWORKS="U-Net;LSTM", STATES=cold,store,bundle, ONLY=networks, small (functions

@@ -24,9 +24,10 @@ PAGE = Path(__file__).parents[1] / "docs/service-batch-tables.md"
 MANY_OPS, DEADLINE_S = 10_000, 1.0
 HEAD = """# Large tables over HTTP
 
-`make bench-service-batches`, {run}. One worker process; {ops:,} ops that were not measured, sent in full, at {cases} cases in
-one request from another process on the same machine. Medians of {rounds} requests, least to most. *Model* and *write* are the
-service's own times of these parts.
+`make bench-service-batches`, {run}.
+One worker process; {ops:,} ops that were not measured, sent in full, at {cases} cases in one request from another
+process on the same machine, on which other work went on, too. Medians of {rounds} requests, least to most. *Model* and
+*write* are the service's own times of these parts.
 
 | answer | MB | seconds | model | write | million points/s |
 |---|---|---|---|---|---|
@@ -82,7 +83,8 @@ def measure(rounds: int) -> str:
         gone = client(url, rounds)
     head = HEAD.format(run=run, ops=MANY_OPS, cases=len(MACHINE.cases()), rounds=rounds)
     tail = f"""
-`RemotePredictor` with a deadline of {DEADLINE_S:g} s, asked for as many new ops at once: {here}. With no service there: {gone}.
+`RemotePredictor` with a deadline of {DEADLINE_S:g} s, asked for as many new ops at once: {here}.
+With no service there: {gone}.
 """
     return head + "\n".join(rows) + "\n" + tail
 
