@@ -12,7 +12,6 @@ from apiflask import APIFlask
 from apiflask.exceptions import HTTPError
 from flask import Response, request
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 from werkzeug.exceptions import HTTPException
 
 from threadcast.core.errors import (
@@ -162,8 +161,8 @@ def _refused_input(error: HTTPError) -> Response:
     return answer(422, detail, pointer=errors[0]["pointer"], where=where, errors=errors)
 
 
-def _detail(found: ErrorDetails) -> str:
-    """What is wrong, and the value where it is there and short."""
+def _detail(found: Any) -> str:
+    """What is wrong by a finding of pydantic, and the value where it is there and short."""
     said = _SAID.get(found["type"], found["msg"])
     if found["type"] in _SAID or not isinstance(found["input"], str | int | float | None):
         return said
