@@ -163,7 +163,7 @@ def _refused_input(error: HTTPError) -> Response:
 
 def _detail(found: Any) -> str:
     """What is wrong by a finding of pydantic, and the value where it is there and short."""
-    said = _SAID.get(found["type"], found["msg"])
+    said = str(_SAID.get(found["type"], found["msg"]))
     if found["type"] in _SAID or not isinstance(found["input"], str | int | float | None):
         return said
     value = repr(found["input"])
