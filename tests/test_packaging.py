@@ -12,8 +12,8 @@ from threadcast.cli.extras import EXTRAS
 
 BASE = {"numpy", "click", "rich", "urllib3"}
 BESIDE = {"werkzeug", "markupsafe", "pytest", "sitecustomize", "_typeshed"}
-"""Flask's own foundation, what whoever runs the contract tests of `*/testing.py` has, what a user may have, and what only
-type checkers import."""
+"""Flask's own foundation, what whoever runs the contract tests of `*/testing.py` has, what a user may have, and what
+only type checkers import."""
 
 PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
 
