@@ -23,9 +23,10 @@ def command() -> None:
     "--scope", "scopes", type=click.Choice(["read", "ingest", "admin"]), multiple=True, default=("read",),
     show_default=True, help="What the key allows; may be repeated.",
 )  # fmt: skip
+@click.option("--rate-limit", help="A rate of its own, such as 600/minute or none, in place of service.rate_limit.")
 @setting("service.keys", "--keys")
 @common
-def add(output: Output, settings: Settings, name: str, scopes: tuple[str, ...]) -> None:
+def add(output: Output, settings: Settings, name: str, scopes: tuple[str, ...], rate_limit: str | None) -> None:
     """Create a key called NAME and print it; only its digest is stored.
 
     The scope read is for predictions, plans and pages, ingest for storing measurements, admin for everything. Running
@@ -33,7 +34,7 @@ def add(output: Output, settings: Settings, name: str, scopes: tuple[str, ...]) 
     """
     from threadcast.service.keys import add_key
 
-    token = add_key(_file(settings), name, scopes)
+    token = add_key(_file(settings), name, scopes, rate_limit=rate_limit)
     output.result({"name": name, "scopes": sorted(scopes), "key": token}, token)
 
 
@@ -41,13 +42,16 @@ def add(output: Output, settings: Settings, name: str, scopes: tuple[str, ...]) 
 @setting("service.keys", "--keys")
 @common
 def list_(output: Output, settings: Settings) -> None:
-    """List the keys: names, scopes and when they were created."""
+    """List the keys: names, scopes, when they were created, and rates of their own."""
     from threadcast.service.keys import read_keys
 
     keys = read_keys(_file(settings))
-    document = [{"name": key.name, "scopes": list(key.scopes), "created": key.created} for key in keys]
-    rows = [(key.name, ", ".join(key.scopes), key.created) for key in keys]
-    output.result({"keys": document}, table(("name", "scopes", "created"), rows) if rows else "no keys")
+    document = [
+        {"name": key.name, "scopes": list(key.scopes), "created": key.created, "rate_limit": key.rate_limit}
+        for key in keys
+    ]
+    rows = [(key.name, ", ".join(key.scopes), key.created, key.rate_limit or "as set") for key in keys]
+    output.result({"keys": document}, table(("name", "scopes", "created", "rate limit"), rows) if rows else "no keys")
 
 
 @command.command()

@@ -13,6 +13,9 @@ ANSWERS = "x-answers"
 PARAMETERS = "x-parameters"
 """Name of the extension in which a route describes the headers that it reads and the variables of its path."""
 
+RATE_LIMIT, RATE_LIMIT_POLICY = "RateLimit", "RateLimit-Policy"
+"""Headers of draft-ietf-httpapi-ratelimit-headers-10."""
+
 JSON, PROBLEM = "application/json", "application/problem+json"
 ARROW = arrow_curves.MEDIA_TYPE
 
@@ -28,12 +31,13 @@ PROBLEMS = {
     415: "The body is of another type, or compressed by something else than gzip.",
     421: "The request is for another host.",
     422: "A member is missing, unknown, of a wrong type, or does not go with the others.",
-    429: "Too many requests at once.",
+    429: "Too many requests, at once or over time.",
     500: "A fault of the service.",
     503: "The store or the models cannot be read or written, or the time was up.",
 }
 """Every status of a problem, with the reason."""
 
+_RATES = (RATE_LIMIT, RATE_LIMIT_POLICY)
 _ALWAYS = (400, 421, 500, 503)
 _WITH_BODY = (413, 415, 422)
 _WITH_HEADERS = {412: ("ETag",), 401: ("WWW-Authenticate",), 403: ("WWW-Authenticate",), 429: ("Retry-After",)}
@@ -53,6 +57,15 @@ HEADERS: dict[str, dict[str, Any]] = {
         "schema": {"enum": ["true"]},
     },
     "Retry-After": {"description": "seconds", "schema": {"type": "string"}},
+    RATE_LIMIT: {
+        "description": '"requests";r=99;t=12: 99 more are allowed at once, and all of a period in 12 seconds. '
+        "Where the service, or the key, has a rate",
+        "schema": {"type": "string"},
+    },
+    RATE_LIMIT_POLICY: {
+        "description": '"requests";q=100;w=60: 100 requests in 60 seconds',
+        "schema": {"type": "string"},
+    },
     "WWW-Authenticate": {"description": "how to send a key", "schema": {"type": "string"}},
 }
 """Headers of answers."""
@@ -117,9 +130,9 @@ def complete(operation: dict[str, Any], method: str, path: str, *, open_to_all: 
     (good,) = answers.values()
     if method == "get" and under_v1:
         good["headers"] |= _headers(["ETag", "Cache-Control"])
-        answers["304"] = {"description": "Nothing has changed.", "headers": _headers(["X-Request-Id", "ETag"])}
+        answers["304"] = {"description": "Nothing has changed.", "headers": _headers(["X-Request-Id", "ETag"], _RATES)}
         named.append(READ["If-None-Match"])
-    good["headers"] |= _headers(["X-Request-Id", "Server-Timing"])
+    good["headers"] |= _headers(["X-Request-Id", "Server-Timing"], _RATES)
     known = {parameter["name"]: parameter for parameter in [*operation.get("parameters", []), *named]}
     operation["parameters"] = [_without_null(parameter) for parameter in known.values()]
     for parameter in operation["parameters"]:
@@ -134,7 +147,7 @@ def problem_responses() -> dict[str, Any]:
         str(status): {
             "description": description,
             "content": {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-            "headers": _headers(_WITH_HEADERS.get(status, ()), ["X-Request-Id", "Retry-After"]),
+            "headers": _headers(_WITH_HEADERS.get(status, ()), ["X-Request-Id", "Retry-After", *_RATES]),
         }
         for status, description in PROBLEMS.items()
     }  # fmt: skip

@@ -28,6 +28,7 @@ from threadcast.service import (
     plans,
     predictions,
     problems,
+    rate_limits,
     request_marks,
 )
 from threadcast.service.adapted_models import AdaptedModels
@@ -115,6 +116,7 @@ def create_app(settings: ServiceSettings) -> Service:
     app.before_request(accept_form)  # before the parts that check bodies and keys
     problems.install(app)
     auth.install(app, settings)
+    rate_limits.install(app, settings, measured)
     in_flight.install(app, in_flight.Places(settings.max_in_flight, settings.max_in_flight_per_key))
     app.before_request(require_json)
     for module in _BLUEPRINTS:

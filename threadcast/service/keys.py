@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import ConfigError, FormatError, InvalidInput, NotFound
 from threadcast.core.json_reading import check_schema, member, parse
+from threadcast.service.rates import Rate
 
 SCHEMA = "threadcast.keys/1"
 Scope = Literal["read", "ingest", "admin"]
@@ -42,6 +43,8 @@ class Key:
     scopes: tuple[str, ...]
     sha256: str
     created: str
+    rate_limit: str | None = None
+    """A rate of its own in place of the setting `service.rate_limit`."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -52,6 +55,8 @@ class Key:
             raise InvalidInput(f"scopes={self.scopes} must be one or more of {', '.join(SCOPES)}")
         if not _DIGEST.fullmatch(self.sha256):
             raise InvalidInput(f"key {self.name!r} has no SHA-256 digest")
+        if self.rate_limit is not None:
+            Rate.parse(self.rate_limit)
 
     def allows(self, scope: str) -> bool:
         """Whether the key has this scope; admin includes all."""
@@ -107,14 +112,15 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     return keys
 
 
-def add_key(path: Path, name: str, scopes: Sequence[str]) -> str:
+def add_key(path: Path, name: str, scopes: Sequence[str], *, rate_limit: str | None = None) -> str:
     """Create a key, add its digest to the file, and return it; it cannot be shown again.
 
-    A missing file is created, readable by its owner only. InvalidInput for a wrong name or one that is in use.
+    A missing file is created, readable by its owner only. InvalidInput for a wrong name or rate, or a
+    name that is in use.
     """
     token = PREFIX + secrets.token_urlsafe(32)
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    key = Key(name, tuple(scope for scope in SCOPES if scope in scopes), _digest(token), created)
+    key = Key(name, tuple(scope for scope in SCOPES if scope in scopes), _digest(token), created, rate_limit)
     keys = read_keys(path) if path.exists() else ()
     if any(other.name == name for other in keys):
         raise InvalidInput(f"there is a key named {name!r} in {path}; remove it first, or choose another name")
@@ -132,7 +138,11 @@ def remove_key(path: Path, name: str) -> None:
 
 
 def _write(path: Path, keys: Sequence[Key]) -> None:
-    entries = [{"name": k.name, "scopes": list(k.scopes), "sha256": k.sha256, "created": k.created} for k in keys]
+    entries = [
+        {"name": k.name, "scopes": list(k.scopes), "sha256": k.sha256, "created": k.created}
+        | ({} if k.rate_limit is None else {"rate_limit": k.rate_limit})
+        for k in keys
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as draft:
         draft.touch(mode=0o600)  # keeps its mode when it takes the place of the file
@@ -144,7 +154,10 @@ def _key(entry: Any, pointer: str) -> Key:
     scopes = member(entry, "scopes", list, pointer=pointer)
     if not all(isinstance(scope, str) for scope in scopes):
         raise FormatError("scopes must be text", pointer=f"{pointer}/scopes")
-    return Key(name, tuple(scopes), digest, created)
+    rate = entry.get("rate_limit")
+    if not isinstance(rate, str | None):
+        raise FormatError("rate_limit must be text", pointer=f"{pointer}/rate_limit")
+    return Key(name, tuple(scopes), digest, created, rate)
 
 
 def _digest(token: str) -> str:

@@ -41,6 +41,10 @@ class Metrics:
         self.points = Counter(
             "threadcast_predicted_points", "Points of predicted curves answered.", ("model",), registry=self._registry
         )
+        self.limited = Counter(
+            "threadcast_rate_limited_requests", "Requests refused because their key sent more than its rate.", ("key",),
+            registry=self._registry,
+        )  # fmt: skip
         self.samples = Counter("threadcast_stored_samples", "Samples stored.", registry=self._registry)
         self.load_failures = Counter(
             "threadcast_model_load_failures", "Times that what an alias moved to could not be loaded.", ("alias",),

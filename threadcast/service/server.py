@@ -27,7 +27,7 @@ from gunicorn.errors import HaltServer
 from gunicorn.glogging import Logger
 
 from threadcast.core.errors import ConfigError, InvalidInput, ServiceError, ThreadcastError
-from threadcast.service import planners, retraining
+from threadcast.service import planners, rate_limits, retraining
 from threadcast.service.http_server import Bounds
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.worker import Worker
@@ -128,7 +128,10 @@ def serve(
         "control_socket_disable": True,
     }  # fmt: skip
     shared = _shared_metrics() if workers > 1 or retraining.asked(settings) else contextlib.nullcontext()
-    with shared, retraining.beside(settings), planners.compilation.beside():
+    with (
+        shared, retraining.beside(settings), planners.compilation.beside(),
+        rate_limits.counted_together(settings, workers) as settings,
+    ):  # fmt: skip
         try:
             _Gunicorn(settings, options, tls, lambda: ready(url)).run()
         except SystemExit as ended:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from threadcast.core.errors import ConfigError
+from threadcast.core.errors import ConfigError, InvalidInput
 from threadcast.core.settings import SETTINGS, Settings
 from threadcast.core.settings_table import STEPS
+from threadcast.service.rates import Rate
 from threadcast.service.trusted_proxies import networks_of
 
 GRACE_S = 5.0
@@ -54,6 +55,9 @@ class ServiceSettings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     keys: Path | None = None
+    rate_limit: str = _default("rate_limit")
+    rate_buckets: Path | None = None
+    """File in which several processes count requests together; None: in the memory of each process."""
     retrain_every_s: float = _default("retrain_every_s")
     retrain_drift: float = _default("retrain_drift")
     train_steps: int = STEPS
@@ -69,6 +73,10 @@ class ServiceSettings:
                 "cut off when the service stops; raise the one or lower the other"
             )
         networks_of(self.trusted_proxies)
+        try:
+            Rate.parse(self.rate_limit)
+        except InvalidInput as error:
+            raise ConfigError(f"service.rate_limit: {error}") from error
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
@@ -90,7 +98,9 @@ class ServiceSettings:
         }
 
 
-_OTHERS = ("keys", "retrain_every_s", "retrain_drift", "grace_s", "trusted_proxies", "tls_cert", "tls_key")
+_OTHERS = (
+    "keys", "rate_limit", "retrain_every_s", "retrain_drift", "grace_s", "trusted_proxies", "tls_cert", "tls_key",
+)  # fmt: skip
 """Settings that are not limits of a request."""
 
 
