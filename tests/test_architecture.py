@@ -17,7 +17,7 @@ import threadcast
 PACKAGE = Path(threadcast.__file__).parent
 LAYERS = (
     "core", "threads", "networks", "store", "capture", "collector", "models", "prediction",
-    "scheduler", "runtime", "malleable", "service", "cli",
+    "scheduler", "runtime", "malleable", "service", "fleet", "cli",
 )  # fmt: skip
 """From the bottom up: a part imports itself and those before it."""
 ROOMS = {
@@ -33,6 +33,7 @@ ONLY_IN = {
     "gunicorn": ("service",),
     "tornado": ("service",),
     "sqlalchemy": ("store",),
+    "distributed": ("fleet",),
     "alembic": ("store",),
     "torch": ("networks", "threads", "capture", "collector", "runtime", "cli"),
 }

@@ -23,6 +23,7 @@ COMMANDS = {
     "doctor": "Say what this machine offers, and what to improve.",
     "compile": "Compile what the first steps and plans would have to wait for.",
     "profile": "Time the operations of a network at sampled thread counts.",
+    "campaign": "Time the operations of networks on all machines of a Dask cluster.",
     "train": "Learn models from the measurements.",
     "compare": "Compare every model on the same measurements.",
     "predict": "Forecast an operation's time at every thread count.",

@@ -48,22 +48,29 @@ class NetworkChoice:
         return " ".join(["threadcast profile", self.spec, *given, *adam])
 
 
-def network_options(*, metavar: str = "NETWORK") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def network_options(
+    *, metavar: str = "NETWORK", several: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the argument NETWORK and the options that select its size, batch size, mode and optimizer.
 
-    The command gets them as one argument, `network`, a `NetworkChoice`.
+    The command gets them as one argument, `network`, a `NetworkChoice`. With `several` it takes one or more networks,
+    to all of which the options apply, and gets `networks`, a list.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def with_network(
-            *args: Any, network: str, size: str | None, batch: int | None, mode: Mode | None,
+            *args: Any, network: str | tuple[str, ...], size: str | None, batch: int | None, mode: Mode | None,
             optimizer: OptimizerName, **kwargs: Any,
         ) -> Any:  # fmt: skip
-            return function(*args, network=NetworkChoice(network, size, batch, mode, optimizer), **kwargs)
+            if isinstance(network, str):
+                return function(*args, network=NetworkChoice(network, size, batch, mode, optimizer), **kwargs)
+            chosen = [NetworkChoice(one, size, batch, mode, optimizer) for one in network]
+            return function(*args, networks=chosen, **kwargs)
 
         command: Callable[..., Any] = with_network
-        for option in reversed((click.argument("network", metavar=metavar), *_OPTIONS)):
+        argument = click.argument("network", metavar=metavar, nargs=-1 if several else 1, required=True)
+        for option in reversed((argument, *_OPTIONS)):
             command = option(command)
         return command
 

@@ -12,6 +12,7 @@ from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output
 from threadcast.cli.profile_tables import case_row, choice_rows, shown, summary
+from threadcast.cli.shared_measurements import sending, sent_document, warn_unsent
 from threadcast.collector.campaign_checks import DRIFT
 from threadcast.core.errors import ModelError
 from threadcast.core.settings import Settings
@@ -75,13 +76,17 @@ def _fixed_cases(context: click.Context, parameter: click.Parameter, value: str 
 @click.option("--corun", is_flag=True, help="Also measure how much ops slow each other down side by side.")
 @setting("corun", "--corun-dir")
 @click.option("--allow-busy", is_flag=True, help="Time even while others use the cores.")
+@service_options
 @setting("store", "--store")
 @setting("models", "--models")
 @common
+@click.pass_context
 def command(
+    context: click.Context,
     output: Output,
     settings: Settings,
     network: NetworkChoice,
+    service: str | None,
     cases: int | Literal["all"] | None,
     model: str | None,
     cache: CacheState,
@@ -123,7 +128,7 @@ def command(
     graph, name = captured.graph, graph_name(workload, mode, optimizer=network.optimizer)
     output.note(f"{name}: {len(graph)} ops, {len(graph.distinct_ops())} distinct")
     counters = chosen_counters(output, settings, counter_choice, graph, machine)
-    followed, curves = None, None
+    followed, curves, sent, all_sent = None, None, {}, True
     with Store.open(settings["store"]) as store:
         if cases is None:
             followed = followed_model(model, settings, store, without=graph.distinct_ops())
@@ -136,7 +141,12 @@ def command(
             proposer, step_cases = fixed, fixed.cases(machine)
         store.add_graph(name, graph)
         lone = LoneOps(machine, cache=cache, counters=counters)
-        report = _measured(output, settings, store, graph, lone, proposer, allow_busy=allow_busy)
+        with sending(service, settings, store) as background:
+            if background is not None:
+                background.outbox.add(machine)
+            report = _measured(output, settings, store, graph, lone, proposer, allow_busy=allow_busy)
+        if background is not None:
+            all_sent, sent = warn_unsent(output, background), sent_document(background.outbox)
     if followed is not None:
         curves = _curves(output, followed, report, graph, machine)
     beside = None
@@ -147,7 +157,7 @@ def command(
     document = {
         "graph": name, "machine": machine.fingerprint, "model": followed.name if followed else None,
         **summary(graph, report, machine), "counters": counters_read(report), "cases": rows,
-        "choices": choice_rows(graph, report),
+        "choices": choice_rows(graph, report), **sent,
     }  # fmt: skip
     _warn(output, report, document["counters"], busy_limit=settings["profile.busy_limit"])
     tables = shown(document)
@@ -156,6 +166,8 @@ def command(
         document |= found
         tables += corun_tables.shown(found)
     output.result(document, *tables)
+    if not all_sent:
+        context.exit(1)
 
 
 def _curves(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ from threadcast.core.errors import BusyMachine, MeasurementError
 from threadcast.core.measurement_time import REPLACES, not_void
 
 if TYPE_CHECKING:
-    from threadcast.store.store import Store
+    from threadcast.core.machine_changes import MachineChanges
 
 MEAN_S = 0.15
 """Default mean seconds for one op in one case: ResNet-18's training step (94 ops) at 2 cases takes half a minute."""
@@ -59,6 +59,19 @@ class Measurer(Protocol):
 
     def at(self, case: Case) -> AbstractContextManager[Callable[[Op, Goal], Measurement]]:
         """A context manager that returns a function to measure ops in `case`: `measure(op, goal)`."""
+
+
+class MeasurementStore(Protocol):
+    """Where a campaign finds what was measured before and keeps what it measures; `store.Store` is one."""
+
+    def measurements(self, *, machine: str | None = None, keys: Collection[str] | None = None) -> list[Measurement]:
+        """The measurements on the machine with this fingerprint, of the ops with these keys; None: of all."""
+
+    def changes(self, machine: str) -> MachineChanges:
+        """What the ops of the machine with this fingerprint tell of its changes."""
+
+    def add(self, measurements: Iterable[Measurement]) -> int:
+        """Keep measurements, and return their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +167,7 @@ class Campaign:
         self,
         measurer: Measurer,
         proposer: Proposer,
-        store: Store,
+        store: MeasurementStore,
         *,
         enough: float = ENOUGH,
         check: int = 0,

@@ -40,7 +40,8 @@ class Request:
 
     `safe`: the request changes nothing at the service, so that it may be repeated. `etag`: the entity tag of an answer
     that the client has already; the service may then answer that nothing has changed. An answer has the HTTP `status`
-    and one of the media types `forms`, the first of which is preferred.
+    and one of the media types `forms`, the first of which is preferred. `idempotency_key`: what is sent again under the
+    same key is done once.
     """
 
     path: str
@@ -50,6 +51,7 @@ class Request:
     etag: str | None = None
     status: int = 200
     forms: tuple[str, ...] = (JSON,)
+    idempotency_key: str | None = None
 
 
 class BoundedClient:
@@ -211,6 +213,8 @@ class _Exchange:
         }  # fmt: skip
         if self._request.etag is not None:
             headers["If-None-Match"] = self._request.etag
+        if self._request.idempotency_key is not None:
+            headers["Idempotency-Key"] = self._request.idempotency_key
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key.reveal()}"
         return headers

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import finite
+from threadcast.core.measurement_documents import measurement_document
 from threadcast.models.measured import MOST_WORK
 from threadcast.service.documents import read_case, reading
 from threadcast.service.formats import COUNTER, MeasurementRow
@@ -117,19 +118,7 @@ def read_long(rows: Sequence[MeasurementRow], references: References, *, pointer
 
 def dense_documents(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
     """Return the entries that `read_dense` reads as these measurements."""
-    documents = []
-    for m in measured:
-        names = dict.fromkeys(name for sample in m.samples for name in sample.counters)
-        document: dict[str, Any] = {
-            "machine": m.machine.fingerprint, "op": m.op.key, "threads": m.case.threads,
-            "affinity": m.case.affinity.value, "seconds": [sample.seconds for sample in m.samples],
-        }  # fmt: skip
-        if names:
-            document["counters"] = {name: [sample.counters.get(name) for sample in m.samples] for name in names}
-        if m.conditions:
-            document["conditions"] = dict(m.conditions)
-        documents.append(document)
-    return documents
+    return [measurement_document(m) for m in measured]
 
 
 def long_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:

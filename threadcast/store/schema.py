@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Column, Double, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 """Schema revisions, oldest first; each has a file in `migrations/versions`. The last one is the current schema."""
 
 VERSION_TABLE = "threadcast_schema"
@@ -125,6 +125,15 @@ contexts = Table(
     Column("content", LargeBinary, nullable=False),
     Column("used_s", Double, nullable=False),  # seconds since 1970
     Index("ix_contexts_used", "used_s"),
+)
+
+sent = Table(
+    "sent",
+    metadata,
+    Column("service", Text, primary_key=True),  # its URL
+    Column("machine", Text, primary_key=True),  # fingerprint
+    Column("stored", Integer, nullable=False),  # number of the last measurement that the service acknowledged
+    Column("under_way", Integer, nullable=False),  # number of the last one that was sent, acknowledged or not
 )
 
 graphs = Table(

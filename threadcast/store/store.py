@@ -155,6 +155,15 @@ class Store:
         with self._database.read() as connection:
             return context_content(connection, name)
 
+    def sent(self, service: str, machine: str) -> Sent:
+        """How far the measurements of the machine with this fingerprint were sent to the service at this URL."""
+        with self._database.read() as connection:
+            return read_sent(connection, service, machine)
+
+    def note_sent(self, service: str, machine: str, sent: Sent) -> None:
+        """Keep what `sent` returns from now on."""
+        self._database.write(lambda connection: write_sent(connection, service, machine, sent))
+
     def measurements(
         self,
         *,

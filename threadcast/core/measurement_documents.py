@@ -1,0 +1,37 @@
+"""Measurements as JSON, one array of samples for each op and case; ops and machines are named, not contained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from threadcast.core.case import Affinity, Case
+from threadcast.core.errors import InvalidInput
+from threadcast.core.machine import Machine
+from threadcast.core.measurement import Measurement, Sample
+from threadcast.core.op import Op
+
+
+def measurement_document(m: Measurement) -> dict[str, Any]:
+    """The measurement as JSON: seconds, and for each counter an array of counts, None where it was not read."""
+    names = dict.fromkeys(name for sample in m.samples for name in sample.counters)
+    document: dict[str, Any] = {
+        "machine": m.machine.fingerprint, "op": m.op.key, "threads": m.case.threads,
+        "affinity": m.case.affinity.value, "seconds": [sample.seconds for sample in m.samples],
+    }  # fmt: skip
+    if names:
+        document["counters"] = {name: [sample.counters.get(name) for sample in m.samples] for name in names}
+    if m.conditions:
+        document["conditions"] = dict(m.conditions)
+    return document
+
+
+def measurement_of(document: Mapping[str, Any], op: Op, machine: Machine) -> Measurement:
+    """The measurement that `measurement_document` wrote. InvalidInput where its values cannot be measured ones."""
+    seconds, counters = document["seconds"], document.get("counters", {})
+    for name, counts in counters.items():
+        if len(counts) != len(seconds):
+            raise InvalidInput(f"counter {name} needs an array of {len(seconds)} counts, one a sample")
+    samples = tuple(Sample(s, {name: counts[k] for name, counts in counters.items()}) for k, s in enumerate(seconds))
+    case = Case(document["threads"], Affinity(document["affinity"]))
+    return Measurement(op, machine, case, samples, document.get("conditions", {}))

@@ -1,0 +1,337 @@
+"""A campaign over the machines of a Dask cluster: parts go out, measurements come back and are stored at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from uuid import uuid4
+
+from distributed import Client, Future, LocalCluster, get_worker
+
+import threadcast
+from threadcast.collector.proposers import Proposer
+from threadcast.core import Machine, Op
+from threadcast.core.errors import MeasurementError
+from threadcast.core.measurement_documents import measurement_of
+from threadcast.fleet.measuring import Description, Manner, PartReport, describe, measure_part
+from threadcast.fleet.parts import Part, Parts
+
+if TYPE_CHECKING:
+    from threadcast.store import Store
+
+POLL_S = 0.2
+"""Seconds between two looks at the cluster. A part takes some ten seconds."""
+
+CONNECT_S = 10.0
+
+
+@dataclass(slots=True)
+class MachineReport:
+    """What one machine of the fleet did: cases measured and reused; why it was not used, else empty."""
+
+    host: str
+    fingerprint: str = ""
+    parts: int = 0
+    measured: int = 0
+    reused: int = 0
+    left_out: str = ""
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FleetProgress:
+    """How far a campaign over a fleet is: parts, cases measured, and machines at work."""
+
+    done: int
+    total: int
+    measured: int
+    machines: int
+
+
+@dataclass(slots=True)
+class FleetReport:
+    """The outcome: machines by the address of their worker, failed ops by machine kind and op key, unfinished parts."""
+
+    machines: dict[str, MachineReport] = field(default_factory=dict)
+    failed: dict[str, dict[str, str]] = field(default_factory=dict)
+    unfinished: list[Part] = field(default_factory=list)
+
+    @property
+    def measured(self) -> int:
+        """Cases that were measured, on all machines."""
+        return sum(machine.measured for machine in self.machines.values())
+
+    @property
+    def reused(self) -> int:
+        """Cases that were in the store already, on all machines."""
+        return sum(machine.reused for machine in self.machines.values())
+
+
+class FleetCampaign:
+    """Measures ops on every machine of a Dask cluster, and stores what they measure.
+
+    `ops` are the distinct ops and how often each runs. Machines of one kind (equal fingerprints) share the ops, those
+    of different kinds measure all of them. A machine that is lost costs the measurement it was making; its part goes to
+    another one of its kind. Machines may come while the campaign runs. `proposer` makes the model that decides what is
+    measured of a part's ops. Of workers that would measure on the same CPUs, one is used, unless `allow_shared`.
+
+    Only this process writes to the store; workers need no access to it.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        ops: Mapping[Op, int],
+        store: Store,
+        manner: Manner,
+        proposer: Callable[[tuple[Op, ...]], Proposer],
+        *,
+        wait_s: float = 60.0,
+        allow_shared: bool = False,
+        on_progress: Callable[[FleetProgress], None] = lambda progress: None,
+        on_event: Callable[[str], None] = lambda text: None,
+        on_machine: Callable[[Machine], None] = lambda machine: None,
+    ) -> None:
+        self._store, self._manner, self._proposer = store, manner, proposer
+        self._ops = {op.key: op for op in ops}
+        self._wait_s, self._allow_shared = wait_s, allow_shared
+        self._on_progress, self._on_event, self._on_machine = on_progress, on_event, on_machine
+        self._parts = Parts(ops)
+        self._described: dict[str, Description] = {}
+        self._asked: dict[str, Future] = {}
+        self._measuring: dict[str, _Running] = {}
+        self._runs: list[_Running] = []
+        self._told: SimpleQueue[Mapping[str, Any]] = SimpleQueue()
+        self._topic = f"threadcast-{uuid4().hex}"
+        self.report = FleetReport()
+        self._client = _client(address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def run(self) -> FleetReport:
+        """Measure until every kind of machine has measured every op; returns the report, which grows meanwhile.
+
+        Ends early, with the rest in `unfinished`, where for `wait_s` seconds no machine is there that could go on.
+        MeasurementError where none comes at all. What was measured is stored, whatever ends this.
+        """
+        self._client.subscribe_topic(self._topic, lambda event: self._told.put(event[1]))
+        try:
+            self._run()
+        finally:
+            self._cancel()
+            self._store_told()
+            self._client.unsubscribe_topic(self._topic)
+        self.report.unfinished = [*self._parts.given_up, *self._parts.waiting()]
+        return self.report
+
+    def _run(self) -> None:
+        active_s = time.monotonic()
+        while not self._parts.finished or self._asked:
+            here = set(self._client.nthreads())
+            self._lose({*self._described, *self._asked} - here)
+            self._ask_who(here)
+            self._begin()
+            self._store_told()
+            self._end()
+            self._show()
+            if self._parts.running or self._asked:
+                active_s = time.monotonic()
+            elif time.monotonic() - active_s > self._wait_s:
+                self._end_waiting()
+                return
+            time.sleep(POLL_S)
+
+    def _end_waiting(self) -> None:
+        if not self._parts.kinds:
+            reasons = sorted({machine.left_out for machine in self.report.machines.values() if machine.left_out})
+            raise MeasurementError(
+                f"no machine came within {self._wait_s:g} s that can measure" + "".join(f"; {why}" for why in reasons)
+            )
+
+    def _ask_who(self, here: set[str]) -> None:
+        """Ask machines that have come what they are, and take those that have answered."""
+        for address in sorted(here - set(self._asked) - set(self._described) - set(self.report.machines)):
+            self._asked[address] = self._submit(address, describe, self._manner.cores)
+        for address, future in list(self._asked.items()):
+            if future.done():
+                del self._asked[address]
+                self._take(address, future)
+
+    def _take(self, address: str, future: Future) -> None:
+        try:
+            found: Description = future.result()
+        except Exception as error:  # noqa: BLE001 - whatever the worker raised, one machine must not end the campaign
+            self._leave_out(address, address, f"{address} cannot measure: {type(error).__name__}: {error}")
+            return
+        if found.version != threadcast.__version__:
+            why = f"{address} has threadcast {found.version}, this is {threadcast.__version__}"
+            self._leave_out(address, found.host, why)
+            return
+        twin = next((other for other, known in self._described.items() if known.shares_cpus_with(found)), None)
+        if twin is not None and not self._allow_shared:
+            self._leave_out(address, found.host, f"{address} has the same CPUs as {twin}, which measures there")
+            return
+        self._described[address] = found
+        self.report.machines[address] = MachineReport(found.host, found.machine.fingerprint)
+        self._parts.come(address, found.machine.fingerprint)
+        self._on_machine(found.machine)
+        self._on_event(f"{found.host} ({address}) measures as {found.machine.fingerprint}")
+
+    def _leave_out(self, address: str, host: str, why: str) -> None:
+        self.report.machines[address] = MachineReport(host, left_out=why)
+        self._on_event(f"left out: {why}")
+
+    def _lose(self, gone: set[str]) -> None:
+        for address in gone:
+            self._asked.pop(address, None)
+            self._described.pop(address, None)
+            if running := self._measuring.pop(address, None):
+                running.future.cancel(force=True)
+            part = self._parts.gone(address)
+            if (lost := self.report.machines.pop(address, None)) is not None:
+                lost.lost = True
+                self.report.machines[f"{address} (lost {len(self.report.machines)})"] = lost  # it may come back
+            what = "" if part is None else f"; {len(part.ops)} ops go to another machine of its kind"
+            self._on_event(f"{address} is lost{what}")
+            if part in self._parts.given_up:
+                self._fail(part, "machines were lost over this part again and again")
+
+    def _begin(self) -> None:
+        for address, part in self._parts.next():
+            self._store_told()  # what a lost machine has measured of it
+            machine = self._described[address].machine
+            keys = [op.key for op in part.ops]
+            known = self._store.measurements(machine=part.kind, keys=keys)
+            changes = self._store.changes(part.kind)
+            proposer = self._proposer(part.ops)
+            future = self._submit(
+                address, measure_on_worker, part, known, changes, proposer, self._manner, self._topic, len(self._runs)
+            )
+            self._measuring[address] = _Running(part, machine, future, self.report.machines[address])
+            self._runs.append(self._measuring[address])
+
+    def _end(self) -> None:
+        for address, running in list(self._measuring.items()):
+            if not running.future.done():
+                continue
+            if running.future.status == "cancelled" or running.future.status == "lost":
+                continue  # its worker is about to be missed
+            del self._measuring[address]
+            try:
+                report: PartReport = running.future.result()
+            except Exception as error:  # noqa: BLE001 - of this machine; others go on
+                self._refuse(address, running.part, f"{type(error).__name__}: {error}")
+                continue
+            for number, document in enumerate(report.documents):
+                running.take(number, document)
+            self._store_of(running)
+            self._parts.ended(address)
+            running.report.parts, running.report.reused = (
+                running.report.parts + 1,
+                running.report.reused + report.reused,
+            )
+            self.report.failed.setdefault(running.part.kind, {}).update(report.failed)
+
+    def _refuse(self, address: str, part: Part, why: str) -> None:
+        """A machine that raises where ops alone may fail, because it is busy for example, gets no more parts."""
+        self._parts.gone(address)
+        self._described.pop(address)
+        self.report.machines[address].left_out = why
+        self._on_event(f"{address} gets no more parts: {why}")
+        if part in self._parts.given_up:
+            self._fail(part, why)
+
+    def _fail(self, part: Part, why: str) -> None:
+        self.report.failed.setdefault(part.kind, {}).update({op.key: why for op in part.ops})
+
+    def _store_told(self) -> None:
+        """Store what machines have told since, lost ones too."""
+        while True:
+            try:
+                told = self._told.get_nowait()
+            except Empty:
+                break
+            self._runs[told["run"]].take(told["number"], told["measurement"])
+        for running in self._runs:
+            self._store_of(running)
+
+    def _store_of(self, running: _Running) -> None:
+        if running.new:
+            of_ops = [measurement_of(document, self._ops[document["op"]], running.machine) for document in running.new]
+            self._store.add(of_ops)
+            running.report.measured += len(of_ops)
+            running.new.clear()
+
+    def _submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> Future:
+        """Run a function on this worker and no other; never again by itself where the worker is lost."""
+        return self._client.submit(
+            function, *arguments, workers=[address], allow_other_workers=False, pure=False, retries=0,
+            key=f"{self._topic}-{uuid4().hex}",
+        )  # fmt: skip
+
+    def _cancel(self) -> None:
+        futures = [*self._asked.values(), *(running.future for running in self._measuring.values())]
+        if futures and self._client.status == "running":
+            self._client.cancel(futures, force=True)
+
+    def _show(self) -> None:
+        done, total = self._parts.count()
+        self._on_progress(FleetProgress(done, total, self.report.measured, len(self._parts.running)))
+
+
+@dataclass(slots=True)
+class _Running:
+    """A part that a worker measures; `new` are measurements that are not stored yet."""
+
+    part: Part
+    machine: Machine
+    future: Future
+    report: MachineReport
+    new: list[Mapping[str, Any]] = field(default_factory=list)
+    _taken: set[int] = field(default_factory=set)
+
+    def take(self, number: int, document: Mapping[str, Any]) -> None:
+        """Take a measurement of the part, by its number; one that was taken already is left."""
+        if number not in self._taken:
+            self._taken.add(number)
+            self.new.append(document)
+
+
+def measure_on_worker(
+    part: Part, known: Any, changes: Any, proposer: Proposer, manner: Manner, topic: str, run: int
+) -> PartReport:
+    """`measure_part` in a Dask worker, which tells the campaign of each measurement by an event of this topic."""
+    worker = get_worker()
+
+    def tell(number: int, document: Mapping[str, Any]) -> None:
+        worker.log_event(topic, {"run": run, "number": number, "measurement": dict(document)})
+
+    return measure_part(part, known, changes, proposer, manner, tell)
+
+
+@contextmanager
+def local_cluster(address: str | None) -> Iterator[str]:
+    """A context manager with the address of a scheduler: this one, or with None that of a cluster of one worker here."""
+    if address is not None:
+        yield address
+        return
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+        yield cluster.scheduler_address
+
+
+def _client(address: str) -> Client:
+    try:
+        return Client(address, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise MeasurementError(f"no Dask scheduler answers at {address}: {error}") from error

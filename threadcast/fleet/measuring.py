@@ -1,0 +1,132 @@
+"""What a machine of a fleet does: says what it is, and measures parts. Runs in a Dask worker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import threadcast
+from threadcast.collector.campaign import Campaign
+from threadcast.collector.lone import CacheState, LoneOps
+from threadcast.collector.proposers import Proposer
+from threadcast.core import Machine, Measurement, OpGraph
+from threadcast.core.errors import MeasurementError
+from threadcast.core.machine_changes import MachineChanges
+from threadcast.core.measurement_documents import measurement_document
+from threadcast.core.topology import read_machine
+from threadcast.fleet.parts import Part
+from threadcast.threads.memory import keep_freed_memory
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A machine as a worker sees it: `boot` is equal on workers that run on one machine, `cpus` may be used here."""
+
+    version: str
+    machine: Machine
+    host: str
+    boot: str
+    cpus: frozenset[int]
+
+    def shares_cpus_with(self, other: Description) -> bool:
+        """Whether both would measure on the same CPUs, so that neither would measure alone."""
+        return self.boot == other.boot and not self.cpus.isdisjoint(other.cpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How ops are measured, as the settings `profile.*` say; with `busy_limit` None on busy machines, too."""
+
+    enough: float
+    check: int
+    max_age_days: float | None
+    mean_s: float
+    tolerance: float
+    confidence: float
+    busy_limit: float | None
+    cache: CacheState = "rotated"
+    cores: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartReport:
+    """How a part ended: cases measured and reused, and by op key why ops failed."""
+
+    measured: int
+    reused: int
+    failed: Mapping[str, str]
+    documents: tuple[Mapping[str, Any], ...] = field(repr=False)
+    """All that was measured, as `measurement_document` writes it: what was told on the way may be overtaken by this."""
+
+
+def describe(cores: int | None) -> Description:
+    """The machine that this process runs on, of which at most `cores` cores are used."""
+    machine = read_machine(cores=cores)
+    boot = BOOT_ID.read_text().strip() if BOOT_ID.exists() else os.uname().nodename
+    cpus = frozenset(machine.cpus(core.id for core in machine.cores))
+    return Description(threadcast.__version__, machine, os.uname().nodename, boot, cpus)
+
+
+def measure_part(
+    part: Part,
+    known: Collection[Measurement],
+    changes: MachineChanges,
+    proposer: Proposer,
+    manner: Manner,
+    tell: Callable[[int, Mapping[str, Any]], None],
+) -> PartReport:
+    """Measure the ops of a part on this machine, as `threadcast profile` measures those of a network.
+
+    `known` are the stored measurements of these ops on machines of this kind, `changes` those of the kind. Each
+    measurement is told as soon as it is made: `tell(number, document)`. Raises MeasurementError where this is a machine
+    of another kind, BusyMachine where others use it.
+    """
+    machine = read_machine(cores=manner.cores)
+    if machine.fingerprint != part.kind:
+        raise MeasurementError(f"this machine has become another one: {machine.fingerprint}, it was {part.kind}")
+    keep_freed_memory()
+    store = _Told(known, changes, tell)
+    campaign = Campaign(
+        LoneOps(machine, cache=manner.cache), proposer, store, enough=manner.enough, check=manner.check,
+        max_age_days=manner.max_age_days, mean_s=manner.mean_s, tolerance=manner.tolerance,
+        confidence=manner.confidence, busy_limit=manner.busy_limit,
+    )  # fmt: skip
+    ops = tuple(op for op, runs in zip(part.ops, part.runs, strict=True) for _ in range(runs))
+    report = campaign.run(OpGraph(tuple(map(str, range(len(ops)))), ops))
+    return PartReport(report.measured, report.reused, dict(report.failed), tuple(store.documents))
+
+
+class _Told:
+    """A campaign's store that knows what it was given, and tells of what is added."""
+
+    def __init__(
+        self, known: Collection[Measurement], changes: MachineChanges, tell: Callable[[int, Mapping[str, Any]], None]
+    ) -> None:
+        self._known, self._changes, self._tell = known, changes, tell
+        self.documents: list[Mapping[str, Any]] = []
+
+    def measurements(
+        self, *, machine: str | None = None, keys: Collection[str] | None = None
+    ) -> list[Measurement]:  # fmt: skip
+        return [
+            m
+            for m in self._known
+            if (machine is None or m.machine.fingerprint == machine) and (keys is None or m.op.key in keys)
+        ]
+
+    def changes(self, machine: str) -> MachineChanges:
+        return self._changes
+
+    def add(self, measurements: Iterable[Measurement]) -> int:
+        added = 0
+        for measurement in measurements:
+            document = measurement_document(measurement)
+            self._tell(len(self.documents), document)
+            self.documents.append(document)
+            added += 1
+        return added
