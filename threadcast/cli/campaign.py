@@ -9,7 +9,8 @@ import click
 from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, table
-from threadcast.cli.shared_measurements import sending, sent_document, warn_unsent
+from threadcast.cli.shared_measurements import sending, sent_document, service_options, warn_unsent
+from threadcast.cli.timed_cases import FixedCases, cases_option, either_cases_or_model, fixed_proposer
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ SHOWN_FAILURES = 5
     show_default=True,
     help="What ops find in the caches: their code, as in a step; their data too; or nothing.",
 )
+@cases_option
 @click.option("--model", help="Model that decides what is timed, as for `threadcast profile`.")
 @setting("profile.enough", "--enough")
 @setting("profile.check", "--check")
@@ -62,6 +64,7 @@ def command(
     scheduler: str | None,
     wait_s: float,
     cache: CacheState,
+    cases: FixedCases | None,
     model: str | None,
     allow_busy: bool,
     service: str | None,
@@ -71,7 +74,8 @@ def command(
     Machines of one kind share the operations; machines of different kinds measure all of them. Each machine that has a
     worker of the cluster is one, and a worker that would measure on the CPUs of another one is left out. Machines need
     threadcast[collect,models,fleet] in the version of this command, and nothing of the store: this command stores each
-    measurement as soon as a machine has made it. The same command goes on where it was interrupted.
+    measurement as soon as a machine has made it. The same command goes on where it was interrupted; as
+    the model that decides knows more then, it may ask for a few more cases (not with --cases).
 
     A machine may be lost or come at any time. What it had not measured is given to another one of its kind; where there
     is none for --wait-s seconds, the rest is listed, and the exit status is 1.
@@ -79,6 +83,7 @@ def command(
     from threadcast.fleet.parts import together
     from threadcast.store import Store
 
+    either_cases_or_model(cases, model)
     graphs = _captured(output, networks)
     ops = together(graph.ops for graph in graphs.values())
     with Store.open(settings["store"]) as store:
@@ -86,7 +91,7 @@ def command(
             store.add_graph(name, graph)
         with sending(service, settings, store) as background:
             report = _measure(
-                output, settings, store, ops, scheduler, background, wait_s=wait_s, cache=cache, model=model,
+                output, settings, store, ops, scheduler, background, wait_s=wait_s, cache=cache, cases=cases, model=model,
                 allow_busy=allow_busy,
             )  # fmt: skip
         sent: dict[str, Any] = {}
@@ -118,7 +123,8 @@ def _captured(output: Output, networks: list[NetworkChoice]) -> dict[str, OpGrap
 
 def _measure(
     output: Output, settings: Settings, store: Store, ops: dict[Op, int], scheduler: str | None,
-    background: SendingInBackground | None, *, wait_s: float, cache: CacheState, model: str | None, allow_busy: bool,
+    background: SendingInBackground | None, *, wait_s: float, cache: CacheState,
+    cases: FixedCases | None, model: str | None, allow_busy: bool,
 ) -> FleetReport:  # fmt: skip
     from threadcast.cli.followed_model import followed_model
     from threadcast.collector.proposers import Proposer
@@ -134,6 +140,8 @@ def _measure(
     )  # fmt: skip
 
     def proposer(of_part: tuple[Op, ...]) -> Proposer:
+        if cases is not None:
+            return fixed_proposer(cases)
         return followed_model(model, settings, store, without={op.key for op in of_part}).proposer
 
     def joined(machine: Machine) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,8 @@ from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output
 from threadcast.cli.profile_tables import case_row, choice_rows, shown, summary
-from threadcast.cli.shared_measurements import sending, sent_document, warn_unsent
+from threadcast.cli.shared_measurements import sending, sent_document, service_options, warn_unsent
+from threadcast.cli.timed_cases import FixedCases, cases_option, either_cases_or_model, fixed_proposer
 from threadcast.collector.campaign_checks import DRIFT
 from threadcast.core.errors import ModelError
 from threadcast.core.settings import Settings
@@ -41,22 +42,9 @@ UNCERTAIN = 0.05
 """Relative error of a counter from which on a warning names it."""
 
 
-def _fixed_cases(context: click.Context, parameter: click.Parameter, value: str | None) -> int | Literal["all"] | None:
-    if value is None:
-        return None
-    if value == "all":
-        return "all"
-    if value.isascii() and value.isdigit() and int(value) > 0:
-        return int(value)
-    raise click.BadParameter(f"{value!r} must be all or a whole number of at least 1")
-
-
 @click.command()
 @network_options()
-@click.option(
-    "--cases", metavar="all|N", callback=_fixed_cases,
-    help="Time every op at all thread counts and affinities, or at N, evenly spread [default: a model decides].",
-)  # fmt: skip
+@cases_option
 @click.option(
     "--model",
     help="Model that decides what is timed: a registered one, its alias, or a kind [default: the champion, else one "
@@ -87,7 +75,7 @@ def command(
     settings: Settings,
     network: NetworkChoice,
     service: str | None,
-    cases: int | Literal["all"] | None,
+    cases: FixedCases | None,
     model: str | None,
     cache: CacheState,
     counter_choice: CounterChoice | None,
@@ -110,14 +98,13 @@ def command(
     from threadcast.cli.followed_model import followed_model
     from threadcast.collector.corun import halves
     from threadcast.collector.lone import LoneOps
-    from threadcast.collector.proposers import EvenlySpread, EveryCase
+    from threadcast.collector.proposers import EvenlySpread
     from threadcast.collector.timing import Goal
     from threadcast.core.topology import read_machine
     from threadcast.store import Store
     from threadcast.threads.memory import keep_freed_memory
 
-    if cases is not None and model is not None:
-        raise click.UsageError("--cases chooses what is timed without a model; leave out --cases or --model")
+    either_cases_or_model(cases, model)
     keep_freed_memory()
     machine = read_machine(cores=settings["cores"])
     if corun:
@@ -137,7 +124,7 @@ def command(
             proposer: Proposer = followed.proposer
             step_cases = EvenlySpread(STEP_CASES).cases(machine)
         else:
-            fixed = EveryCase() if cases == "all" else EvenlySpread(cases)
+            fixed = fixed_proposer(cases)
             proposer, step_cases = fixed, fixed.cases(machine)
         store.add_graph(name, graph)
         lone = LoneOps(machine, cache=cache, counters=counters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -262,7 +263,7 @@ class FleetCampaign:
                 told = self._told.get_nowait()
             except Empty:
                 break
-            self._runs[told["run"]].take(told["number"], told["measurement"])
+            self._runs[told["run"]].take(told["number"], json.loads(told["measurement"]))
         for running in self._runs:
             self._store_of(running)
 
@@ -315,14 +316,14 @@ def measure_on_worker(
     worker = get_worker()
 
     def tell(number: int, document: Mapping[str, Any]) -> None:
-        worker.log_event(topic, {"run": run, "number": number, "measurement": dict(document)})
+        worker.log_event(topic, {"run": run, "number": number, "measurement": json.dumps(document)})
 
     return measure_part(part, known, changes, proposer, manner, tell)
 
 
 @contextmanager
 def local_cluster(address: str | None) -> Iterator[str]:
-    """A context manager with the address of a scheduler: this one, or with None that of a cluster of one worker here."""
+    """A context manager with this address of a scheduler; None: that of a new cluster of one worker here."""
     if address is not None:
         yield address
         return

@@ -12,7 +12,7 @@ PART = 8
 """Distinct ops in one part: about ten seconds of measuring, which is what the loss of a machine costs at most."""
 
 ATTEMPTS = 3
-"""Machines that may be lost over one part before it is given up: one of its ops may end the process that runs it."""
+"""Machines that may be lost over one part before it is given up: an op may end the process that runs it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from threadcast.store.receipts import Receipt, former_receipt
 from threadcast.store.recent import recent_rows
 from threadcast.store.retention import Retention
 from threadcast.store.rows import D, graph_row, json_text, measurement_reader, measurement_row, read
+from threadcast.store.sent import Sent, read_sent, write_sent
 from threadcast.store.waits import WAIT_S
 from threadcast.store.writing import insert_graph, insert_measurements, insert_run
 

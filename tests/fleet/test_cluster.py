@@ -1,0 +1,171 @@
+"""`threadcast campaign` over a real Dask cluster: a scheduler, two workers, PostgreSQL; one worker is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.postgres import fresh_database
+from tests.waiting import eventually
+from threadcast.store import Store
+
+NETWORK = """
+import torch
+from torch import nn
+
+def build():
+    layers = [layer for n in range(1, 13) for layer in (nn.Linear(16 * n, 16 * n + 16), nn.ReLU())]
+    return nn.Sequential(*layers), (torch.randn(8, 16),)
+"""
+
+COMMAND = [sys.executable, "-c", "from threadcast.cli.main import main; main()", "campaign", "net.py:build"]
+QUICK = ["--budget-s", "0.02", "--cases", "all", "--allow-busy", "--json"]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("THREADCAST_", "DASK_"))}
+    return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder), "XDG_CONFIG_HOME": str(folder)}
+
+
+@contextmanager
+def running(command: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process in a session of its own, all of which is killed at the end."""
+    with (folder / "stderr").open("a") as stderr:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment(folder), text=True, start_new_session=True, stdout=subprocess.PIPE,
+            stderr=stderr,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "net.py").write_text(NETWORK)
+    return tmp_path
+
+
+class Cluster:
+    """A scheduler and workers, each a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._stack = folder, ExitStack()
+        self._file = folder / "scheduler.json"
+        self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(self._file))
+        assert eventually(self._file.exists)
+        self.address = json.loads(self._file.read_text())["address"]
+
+    def _start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard"]
+        return self._stack.enter_context(running(command, self._folder))
+
+    def worker(self, host: str) -> subprocess.Popen[str]:
+        return self._start("worker", self.address, "--no-nanny", "--nthreads", "1", "--host", host)
+
+    def end(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture
+def cluster(folder: Path) -> Iterator[Cluster]:
+    made = Cluster(folder)
+    yield made
+    made.end()
+
+
+def campaign(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    done = subprocess.run(
+        [*COMMAND, *QUICK, *arguments], cwd=folder, env=environment(folder), text=True, capture_output=True,
+        check=False, timeout=240,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.timeout(400)
+def test_two_machines_share_the_work_and_one_that_is_killed_loses_nothing(
+    folder: Path, cluster: Cluster, postgres: str
+) -> None:
+    url = fresh_database(postgres)
+    workers = [cluster.worker("127.0.0.1"), cluster.worker("127.0.0.2")]
+    to = ["--scheduler", cluster.address, "--store", url]
+    with Store.open(url) as store, running([*COMMAND, *QUICK, *to], folder) as going:
+        assert eventually(lambda: len(store.measurements()) >= 4, within_s=120)
+        workers[0].send_signal(signal.SIGKILL)
+        printed, _ = going.communicate(timeout=240)
+        stored = store.measurements()
+    report = json.loads(printed)
+    assert going.returncode == 0
+    assert not report["unfinished"]
+    assert all(not failed for failed in report["failed"].values())
+    states = sorted(machine["state"] for machine in report["machines"])
+    assert states == ["lost", "measured"]
+    assert len(stored) == report["measured"]
+    assert len({m.op.key for m in stored}) == report["ops"]
+    code, again = campaign(folder, *to)
+    assert code == 0
+    assert (again["measured"], again["reused"]) == (0, len({(m.op.key, m.case) for m in stored}))
+
+
+@pytest.mark.timeout(300)
+def test_workers_on_the_same_cpus_are_one_machine_and_no_machine_is_an_error(folder: Path, cluster: Cluster) -> None:
+    store = ["--store", "store.sqlite", "--wait-s", "1", "--scheduler", cluster.address]
+    none = subprocess.run(
+        [*COMMAND, *store], cwd=folder, env=environment(folder), text=True, capture_output=True, check=False,
+        timeout=120,
+    )  # fmt: skip
+    assert none.returncode == 1
+    assert "no machine came within 1 s" in none.stderr
+    cluster.worker("127.0.0.1")
+    cluster.worker("127.0.0.2")
+    quiet = [*COMMAND, "--budget-s", "0.02", "--check", "0", "--json", *store]
+    config = folder / "threadcast.toml"
+    config.write_text("[profile]\nbusy_limit = 1.0\n")  # others may use the cores, but not two workers
+    done = subprocess.run(
+        [*quiet, "--wait-s", "60"], cwd=folder, env=environment(folder), text=True, capture_output=True, check=False,
+        timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    machines = json.loads(done.stdout)["machines"]
+    assert sorted(machine["state"] for machine in machines) in (["left out", "measured"], ["measured"])
+    for machine in machines:
+        assert machine["state"] == "measured" or "same CPUs" in machine["why"]
+
+
+def test_a_scheduler_that_does_not_answer_is_an_error_of_one_line(folder: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "--scheduler", "tcp://127.0.0.1:9", "--store", "store.sqlite"], cwd=folder, env=environment(folder),
+        text=True, capture_output=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.timeout(300)
+def test_without_a_scheduler_this_machine_measures_and_a_service_gets_it(folder: Path) -> None:
+    from tests.fleet.test_outbox import serving
+
+    (folder / "service").mkdir()
+    with serving(folder / "service") as service:
+        code, report = campaign(folder, "--store", "store.sqlite", "--service", service.url)
+        with Store.open(folder / "store.sqlite") as store:
+            stored = store.measurements()
+        assert code == 0
+        assert [m.seconds for m in service.measured] == [m.seconds for m in stored]
+        assert (report["sent"], report["unsent"], report["refused"]) == (len(stored), 0, 0)
+    code, unreached = campaign(folder, "--store", "store.sqlite", "--service", "http://127.0.0.1:9")
+    assert code == 1
+    assert unreached["unsent"] == len(stored)
