@@ -57,6 +57,7 @@ SLOW = frozenset(
         "runtime/engines/test_engine_life.py",
         "runtime/engines/test_engine_results.py",
         "runtime/engines/test_step_memory.py",
+        "fleet/test_cluster.py",
         "runtime/fusion/test_fuse.py",
         "runtime/plans/test_malleable_plan.py",
         "runtime/test_changing_loss.py",

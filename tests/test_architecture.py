@@ -33,7 +33,7 @@ ONLY_IN = {
     "gunicorn": ("service",),
     "tornado": ("service",),
     "sqlalchemy": ("store",),
-    "distributed": ("fleet",),
+    "distributed": ("fleet", "models"),
     "alembic": ("store",),
     "torch": ("networks", "threads", "capture", "collector", "runtime", "cli"),
 }

@@ -35,7 +35,7 @@ def test_what_a_lost_machine_had_not_ended_goes_to_another_one_of_its_kind() -> 
     assert parts.gone("a") == begun["a"]
     parts.ended("c")
     assert parts.next() == []
-    assert parts.stranded() == [begun["a"]]
+    assert parts.waiting() == [begun["a"]]
     assert not parts.finished
     parts.come("b", "large")
     assert parts.next() == [("b", begun["a"])]
@@ -64,7 +64,7 @@ def test_an_idle_machine_that_goes_takes_nothing_with_it() -> None:
     parts.come("a", "large")
     assert parts.gone("a") is None
     assert not parts.finished
-    assert len(parts.stranded()) == 2
+    assert len(parts.waiting()) == 2
 
 
 def test_nothing_is_finished_before_the_first_machine_comes() -> None:

@@ -104,7 +104,7 @@ def test_the_same_key_for_another_body_is_refused(client: FlaskClient) -> None:
     client.post("/v1/measurements", json=SENT, headers=headers)
     response = client.post("/v1/measurements", json={**SENT, "machine": MACHINE.to_json()}, headers=headers)
     problem = response.get_json()
-    assert (response.status_code, problem["pointer"], problem["in"]) == (422, "/Idempotency-Key", "header")
+    assert (response.status_code, problem["pointer"], problem["in"]) == (409, "/Idempotency-Key", "header")
     assert get(client, op=UNSEEN.key)["total"] == 1
 
 

@@ -91,8 +91,8 @@ def command(
             store.add_graph(name, graph)
         with sending(service, settings, store) as background:
             report = _measure(
-                output, settings, store, ops, scheduler, background, wait_s=wait_s, cache=cache, cases=cases, model=model,
-                allow_busy=allow_busy,
+                output, settings, store, ops, scheduler, background, wait_s=wait_s, cache=cache, cases=cases,
+                model=model, allow_busy=allow_busy,
             )  # fmt: skip
         sent: dict[str, Any] = {}
         complete = not report.unfinished

@@ -37,7 +37,7 @@ class _Kind:
 class Parts:
     """Divides the ops of a campaign among machines; those of one kind, that is one fingerprint, share them.
 
-    Each kind of machine measures all ops once. What a lost machine had not ended waits for the next machine of its kind.
+    Each kind of machine measures all ops once. What a lost machine had not ended waits for the next one of its kind.
     `given_up` are the parts over which `ATTEMPTS` machines were lost.
     """
 
@@ -102,14 +102,9 @@ class Parts:
         pieces = -(-len(self._ops) // self._size)
         return sum(kind.done for kind in self._kinds.values()), pieces * len(self._kinds)
 
-    def waiting(self, kinds: Iterable[str] | None = None) -> list[Part]:
-        """The parts that no machine measures now, of these kinds or of all."""
-        return [part for kind in (self._kinds if kinds is None else kinds) for part in self._kinds[kind].waiting]
-
-    def stranded(self) -> list[Part]:
-        """The waiting parts of kinds of which no machine is here."""
-        here = set(self._machines.values())
-        return self.waiting([kind for kind in self._kinds if kind not in here])
+    def waiting(self) -> list[Part]:
+        """The parts that no machine measures now."""
+        return [part for kind in self._kinds.values() for part in kind.waiting]
 
     @property
     def finished(self) -> bool:

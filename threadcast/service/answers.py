@@ -25,7 +25,7 @@ PROBLEMS = {
     403: "The key does not allow this.",
     404: "Something that the request names is not there.",
     406: "No form that the request accepts is offered.",
-    409: "The alias cannot go back.",
+    409: "The alias cannot go back, or the idempotency key was used for another body.",
     412: "The answer is still the one with the entity tag that If-None-Match names.",
     413: "The body is too long.",
     415: "The body is of another type, or compressed by something else than gzip.",

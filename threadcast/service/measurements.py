@@ -49,7 +49,7 @@ _KEY_PARAMETER = {
 @blueprint.input(MeasurementsRequest, arg_name="asked")
 @blueprint.doc(
     extensions=answer(
-        "Stored", "Stored.", status=201, optional=("Idempotency-Replayed",), problems=(404,),
+        "Stored", "Stored.", status=201, optional=("Idempotency-Replayed",), problems=(404, 409),
         parameters=[_KEY_PARAMETER],
     )
 )  # fmt: skip
@@ -78,10 +78,10 @@ def add(asked: MeasurementsRequest) -> Response:
 
 
 def _replayed(former: Receipt) -> Response:
-    """Return the first answer to this idempotency key; Problem 422 where another body was sent then."""
+    """Return the first answer to this idempotency key; Problem 409 where another body was sent then."""
     if former.digest not in ("", _digest()):  # empty: stored before digests were kept, or by the command line
         raise Problem(
-            422, f"this {IDEMPOTENCY_KEY} was used for another body; take a new one", pointer=f"/{IDEMPOTENCY_KEY}",
+            409, f"this {IDEMPOTENCY_KEY} was used for another body; take a new one", pointer=f"/{IDEMPOTENCY_KEY}",
             where="header",
         )  # fmt: skip
     response = reply(json.loads(former.answer) if former.answer else {"measurements": 0, "samples": 0}, 201)
