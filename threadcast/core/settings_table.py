@@ -135,6 +135,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("service.rate_limit", str, "none", "Requests of one API key over time, such as 10/second, 600/minute "
                 "or 10000/hour; more get 429. A key may have its own (`threadcast keys add --rate-limit`). Without "
                 "keys, of one address.", default_text="none"),
+        Setting("service.access_log", bool, False, "Whether the log has a line for each request."),
+        Setting("service.log_format", str, "text", "Form of the log on stderr: text or json."),
         Setting("service.retrain_every_s", float, 0.0, "Seconds from one retraining to the next; 0 is never.",
                 "seconds", minimum=0),
         Setting("service.retrain_drift", float, 0.0, "Factor by which new measurements are typically off the forecast "

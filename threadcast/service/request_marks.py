@@ -9,22 +9,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from apiflask import APIFlask
-from flask import Response, g, request
+from flask import Response, g, has_request_context, request
 
 REQUEST_ID = "X-Request-Id"
 SERVER_TIMING = "Server-Timing"
+
+ID, KEY = "threadcast.request_id", "threadcast.key"
+"""Members of a request's environment: its id, if the server gave it one, and the name of its API key."""
 
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 """Pattern of the ids that a client may choose; such an id cannot forge a line of a log."""
 
 
+def id_of(sent: str) -> str:
+    """Return the id of a request whose client sent this one: it where it is acceptable, else a random one."""
+    return sent if _SANE.fullmatch(sent) else f"{random.getrandbits(128):032x}"
+
+
 def request_id() -> str:
-    """Return the id of the current request: the client's where it is acceptable, else a random one."""
-    found: str | None = g.get("request_id")
+    """Return the id of the current request."""
+    found: str | None = request.environ.get(ID)
     if found is None:
-        sent = request.environ.get("HTTP_X_REQUEST_ID", "")
-        found = g.request_id = sent if _SANE.fullmatch(sent) else f"{random.getrandbits(128):032x}"
+        found = request.environ[ID] = id_of(request.environ.get("HTTP_X_REQUEST_ID", ""))
     return found
+
+
+def of_request() -> dict[str, str]:
+    """Return what every line of the log has of the current request; nothing where there is none."""
+    if not has_request_context():
+        return {}
+    key = request.environ.get(KEY)
+    return {"request_id": request_id()} | ({"key": key} if key else {})
 
 
 @contextmanager

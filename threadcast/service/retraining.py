@@ -24,6 +24,7 @@ from typing import NoReturn
 
 from threadcast.core.errors import ConfigError, ThreadcastError
 from threadcast.core.parent_process import end_with_parent
+from threadcast.service import logs
 from threadcast.service.settings import ServiceSettings
 
 CHECK_S = 1.0
@@ -67,6 +68,7 @@ def beside(settings: ServiceSettings) -> Iterator[None]:
     wanted = {
         "store": str(settings.store), "models": str(settings.models), "alias": settings.model,
         "every_s": settings.retrain_every_s, "drift": settings.retrain_drift, "train_steps": settings.train_steps,
+        "log_format": settings.log_format,
     }  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     parent = os.getpid()
@@ -152,7 +154,8 @@ def _forget(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="threadcast: %(message)s")
     end_with_parent(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the server, which ends this process
-    {"watch": watch, "retrain": main}[sys.argv[1]](json.loads(sys.argv[3]))
+    asked_for = json.loads(sys.argv[3])
+    logs.configure(asked_for["log_format"], level=logging.INFO)
+    {"watch": watch, "retrain": main}[sys.argv[1]](asked_for)
