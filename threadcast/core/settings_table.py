@@ -141,6 +141,9 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
                 "seconds", minimum=0),
         Setting("service.retrain_drift", float, 0.0, "Factor by which new measurements are typically off the forecast "
                 "from which on models are retrained; 0 is never.", minimum=0),
+        Setting("service.retrain_stall_s", float, 1_800.0, "Longest time that the retraining process may take without "
+                "progress: reading some ops, training, judging. Then it is killed and started again.", "seconds",
+                minimum=1),
         Setting(
             "arbiter.socket", Path, lambda env: user_runtime_dir(env) / "arbiter.sock",
             "Socket of the daemon that divides the cores among processes.",

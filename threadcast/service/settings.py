@@ -62,6 +62,7 @@ class ServiceSettings:
     """File in which several processes count requests together; None: in the memory of each process."""
     retrain_every_s: float = _default("retrain_every_s")
     retrain_drift: float = _default("retrain_drift")
+    retrain_stall_s: float = _default("retrain_stall_s")
     train_steps: int = STEPS
     """Runs of each op over which the measuring of a retrained model's samples must pay off."""
     local_only: bool = False
@@ -104,7 +105,7 @@ class ServiceSettings:
 
 _OTHERS = (
     "keys", "rate_limit", "access_log", "log_format",
-    "retrain_every_s", "retrain_drift", "grace_s", "trusted_proxies", "tls_cert", "tls_key",
+    "retrain_every_s", "retrain_drift", "retrain_stall_s", "grace_s", "trusted_proxies", "tls_cert", "tls_key",
 )  # fmt: skip
 """Settings that are not limits of a request."""
 
