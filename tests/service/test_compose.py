@@ -117,7 +117,6 @@ def proxied(settings: ServiceSettings, tmp_path: Path) -> Iterator[Proxied]:
             caddy.wait(LONG_S)
 
 
-@pytest.mark.slow
 def test_the_proxy_passes_requests_and_the_services_own_limits_on(proxied: Proxied) -> None:
     answer = proxied.ask("GET", "/v1/info", X_Request_Id="ask-1", X_Forwarded_For="203.0.113.9")
     assert (answer.status, answer.headers["X-Request-Id"]) == (200, "ask-1")
@@ -132,7 +131,6 @@ def test_the_proxy_passes_requests_and_the_services_own_limits_on(proxied: Proxi
     assert asked["client"] == "127.0.0.1"  # what the client wrote into X-Forwarded-For is not passed on
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("framing", [
     b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", b"Content-Length: 4\r\nContent-Length: 5\r\n",
     b"Transfer-Encoding: chunked, chunked\r\n", b"Transfer-Encoding : chunked\r\n",

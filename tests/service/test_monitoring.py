@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.debian import program
@@ -83,7 +82,6 @@ def test_panels_do_not_cover_each_other() -> None:
         taken |= cells
 
 
-@pytest.mark.slow
 def test_prometheus_reads_its_files_and_every_expression(tmp_path: Path) -> None:
     promtool = program("promtool", "prometheus")
     config = (DEPLOY / "compose" / "prometheus.yml").read_text()
@@ -97,7 +95,6 @@ def test_prometheus_reads_its_files_and_every_expression(tmp_path: Path) -> None
     check([promtool, "check", "rules", str(tmp_path / "rules.yml")])
 
 
-@pytest.mark.slow
 def test_alerts_fire_for_what_they_are_meant_for_and_not_otherwise(tmp_path: Path) -> None:
     """By Prometheus' own engine, on series that are written down."""
     promtool = program("promtool", "prometheus")
