@@ -26,6 +26,24 @@ from threadcast.store import Store
 PAGE = Path(__file__).parents[1] / "docs/service-sizes.md"
 LARGE_OPS = 10_000
 LONG_S = 120.0
+HEAD = """# What a service takes
+
+`make bench-service-sizes`, {run}. The machine did other work, too.
+
+## Memory
+
+MiB of one service with one worker process and retraining, whose model learned from {ops} ops x 68 cases x 3 samples.
+Of pages that processes share, each counts its part (PSS). Each row is after what the rows above did, too.
+
+{size}
+
+## What limits, logs and traces add
+
+One client and one connection that ask for the same kept curve: the whole time from request to answer, with the client's
+own part. Medians of {rounds} turns of {requests} requests, least to most; the services took turns.
+
+{cost}
+"""
 
 
 def kind_of(pid: int, workers: list[int], parent: int) -> str:
@@ -143,14 +161,9 @@ def measure(rounds: int, requests: int) -> str:
         learned = make_place(directory)
         cost = costs(directory, learned[0].key, rounds, requests)
         size = sizes(directory, learned)
-    return "\n".join([
-        "# What a service takes", "", f"`make bench-service-sizes`, {run}. The machine did other work, too.", "",
-        "## Memory", "", f"MiB of one service with one worker process and retraining, whose model learned from {len(learned)} ops "
-        "x 68 cases x 3 samples.", "Of pages that processes share, each counts its part (PSS). Each row is after what the rows above "
-        "did, too.", "", *size, "", "## What limits, logs and traces add", "",
-        "One client and one connection that ask for the same kept curve: the whole time from request to answer, with the client's own "
-        "part.", f"Medians of {rounds} turns of {requests} requests, least to most; the services took turns.", "", *cost, "",
-    ])  # fmt: skip
+    return HEAD.format(
+        run=run, ops=len(learned), rounds=rounds, requests=requests, size="\n".join(size), cost="\n".join(cost)
+    )
 
 
 def main() -> None:
