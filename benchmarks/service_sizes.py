@@ -18,13 +18,13 @@ from statistics import median
 
 import urllib3
 from run_facts import RunFacts
-from service_place import Server, make_place, measured, ops, service
+from service_place import MACHINE, Server, make_place, measured, ops, service
 
-from threadcast.core import Op
+from threadcast.core import Op, OpGraph
 from threadcast.store import Store
 
 PAGE = Path(__file__).parents[1] / "docs/service-sizes.md"
-LARGE_OPS = 10_000
+LARGE_OPS, GRAPH_OPS = 10_000, 100
 LONG_S = 120.0
 HEAD = """# What a service takes
 
@@ -92,6 +92,9 @@ def sizes(directory: Path, learned: list[Op]) -> list[str]:
         stages.append((f"{len(learned)} curves", memory(server)))
         post(server, "/v1/predictions", {"ops": [op.to_json() for op in ops(LARGE_OPS, seed=7)]})
         stages.append((f"a batch of {LARGE_OPS:,} ops x 68 cases", memory(server)))
+        graph = OpGraph(tuple(map(str, range(GRAPH_OPS))), tuple(learned[:GRAPH_OPS]), ())
+        post(server, "/v1/plans", {"graph": graph.to_json(), "machine": MACHINE.fingerprint})
+        stages.append((f"a plan of {GRAPH_OPS} ops", memory(server)))
         with Store.open(directory / "store.db") as store:
             store.add(measured(learned, seed=5, factor=3.0))
         runs = re.compile(rb"retraining_runs_total\{[^}]*\} 1\.0")
