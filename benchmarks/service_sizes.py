@@ -57,7 +57,8 @@ def kind_of(pid: int, workers: list[int], parent: int) -> str:
 
 def below(pid: int) -> list[int]:
     """A process and all that came from it."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    children = [child for thread in threads for child in (thread / "children").read_text().split()]
     return [pid, *(found for child in children for found in below(int(child)))]
 
 
