@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -114,6 +116,18 @@ print(json.dumps([name for name in sys.modules if name.startswith("opentelemetry
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert json.loads(done.stdout) == []
+
+
+def test_a_receiver_that_is_gone_holds_nothing_up(
+    settings: ServiceSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    with running(settings, tmp_path) as server:
+        for _ in range(5):
+            assert server.get("/v1/info").status == 200
+        started_s = time.monotonic()
+        assert server.stop(signal.SIGTERM) == 0
+        assert time.monotonic() - started_s < 20.0  # the most that sending once takes is 10 s
 
 
 @pytest.mark.parametrize(("environment", "asked"), [

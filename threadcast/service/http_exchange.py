@@ -135,8 +135,6 @@ class Exchange(HTTPMessageDelegate):
         self._computing.add_done_callback(self._computed_in_thread)
 
     def on_connection_close(self) -> None:
-        if self._computing is not None and not self._answered:
-            self._note(GONE, 0)
         self.end()
 
     def end(self) -> None:
@@ -147,6 +145,8 @@ class Exchange(HTTPMessageDelegate):
             self._computing.cancel()
         if not self._ended:
             self._ended = True
+            if self._computing is not None and not self._answered:
+                self._note(GONE, 0)
             self._server.end(self)
 
     def close(self) -> None:
