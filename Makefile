@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-service-batches bench-servers bench-ingest bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
+.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-service-batches bench-service-sizes bench-servers bench-ingest bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
 
 setup: $(READY)
 
@@ -169,6 +169,10 @@ bench-ingest: $(READY)
 # Large tables as JSON and as Arrow, and the client's deadline with them: docs/service-batch-tables.md. Half a minute.
 bench-service-batches: $(READY)
 	$(BIN)/python benchmarks/service_batches.py --write
+
+# Memory of a service's processes, and what rates, logs and traces add to a request: docs/service-sizes.md. A minute or two.
+bench-service-sizes: $(READY)
+	$(BIN)/python benchmarks/service_sizes.py --write
 
 # How optimised steps begin: cumulative time against eager from the first call on, of ten networks: docs/warmup-tables.md
 # and its picture. SECONDS of calls each, NETWORKS="U-Net;LSTM", STATES=cold,store,bundle, ONLY=networks, small (functions

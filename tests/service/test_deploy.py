@@ -8,15 +8,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 from flask.testing import FlaskClient
 from prometheus_client import generate_latest
 
 from tests.cli.commands import invoke
+from tests.debian import program
 from tests.service.test_server import Running, arguments
 from threadcast.cli.main import cli
+from threadcast.core.settings import Settings
 from threadcast.service.retraining_metrics import RetrainingMetrics
 from threadcast.service.settings import ServiceSettings
 
@@ -24,31 +26,43 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    unit = shutil.copy(DEPLOY / "threadcast.service", tmp_path)
-    done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False)
+UNITS = sorted((DEPLOY / "systemd").iterdir())
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    verify = [program("systemd-analyze", "systemd"), "verify", "--man=no"]
+    units = [shutil.copy(unit, tmp_path) for unit in UNITS]
+    done = subprocess.run([*verify, *units], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_unit_runs_commands_that_there_are() -> None:
-    context = cli.make_context("threadcast", [], resilient_parsing=True)
-    lines = re.findall(r"threadcast (\w+)(.*)", "\n".join(re.findall(r"^Exec.*", unit_text(), re.MULTILINE)))
-    assert [command for command, _ in lines] == ["serve", "serve"]
-    for command, options in lines:
-        known = cli.get_command(context, command)
-        assert known is not None
-        assert set(options.split()) <= {name for parameter in known.params for name in parameter.opts}
+def test_the_units_run_commands_that_there_are() -> None:
+    context, ran = cli.make_context("threadcast", [], resilient_parsing=True), []
+    text = "\n".join(unit.read_text() for unit in UNITS)
+    for line in re.findall(r"^Exec\w+=/(?:usr/bin/env|bin/sh -c ')\W*threadcast ([a-z].*?)'?$", text, re.MULTILINE):
+        command: Any = cli
+        words = shlex.split(line)
+        while hasattr(command, "get_command"):
+            ran.append(words[0])
+            command = command.get_command(context, words.pop(0))
+            assert command is not None, line
+        known = {name for parameter in command.params for name in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= known, line
+    assert ran == ["db", "backup", "db", "prune", "models", "prune", "serve", "serve"]
 
 
-def unit_text() -> str:
-    return (DEPLOY / "threadcast.service").read_text()
+def test_systemd_waits_for_the_grace_of_the_service(tmp_path: Path) -> None:
+    waits = re.search(r"^TimeoutStopSec=(\d+)$", (DEPLOY / "systemd" / "threadcast.service").read_text(), re.MULTILINE)
+    assert waits is not None
+    settings = ServiceSettings.from_settings(Settings.read({}, directory=tmp_path, environment={}))
+    assert int(waits[1]) >= settings.stops_within_s + 5
 
 
-def test_every_metric_of_the_alerts_is_one_of_the_service(client: FlaskClient) -> None:
-    rules = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"][0]["rules"]
-    named = {name for rule in rules for name in re.findall(r"threadcast_\w+", rule["expr"])}
-    assert len(named) >= 6
-    assert {re.sub(r"_bucket$", "", name) for name in named} <= families(client)
+def test_each_timer_has_a_service_and_a_time_that_comes() -> None:
+    for timer in (unit for unit in UNITS if unit.suffix == ".timer"):
+        assert timer.with_suffix(".service") in UNITS
+        (when,) = re.findall(r"^OnCalendar=(.*)$", timer.read_text(), re.MULTILINE)
+        assert re.fullmatch(r"\*-\*-\* \d\d:\d\d:\d\d", when)
 
 
 def families(client: FlaskClient) -> set[str]:

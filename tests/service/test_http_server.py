@@ -15,6 +15,7 @@ import pytest
 
 from tests.waiting import eventually
 from threadcast.service.http_server import BODIES_IN_MEMORY, CONNECTIONS, Bounds, HttpServer
+from threadcast.service.logs import GONE, Access
 
 LONG_S = 30.0
 MAX_BODY = 200_000
@@ -30,6 +31,7 @@ class Served:
         self.address = self.listener.getsockname()
         self.held, self.entered = threading.Event(), threading.Semaphore(0)
         self.refused: list[tuple[str, int]] = []
+        self.noted: list[Access] = []
         self.drained = threading.Event()
         self._bounds, self._threads = bounds, threads
         self._ready = threading.Event()
@@ -55,6 +57,7 @@ class Served:
             self.server = HttpServer(
                 self.app, threads, self._bounds, address=self.address, most_sending=self._threads,
                 refused=lambda method, status: self.refused.append((method, status)),
+                access=self.noted.append,
             )  # fmt: skip
             self.listener.setblocking(False)
             self.server.add_socket(self.listener)
@@ -285,6 +288,24 @@ def test_a_client_that_has_gone_takes_no_thread() -> None:
         assert answer(first)[0] == 200
         assert ask(served, GET)[0] == 200
         assert not served.entered.acquire(blocking=False)
+
+
+def test_every_request_is_noted_once_also_one_whose_client_has_left() -> None:
+    with serving(threads=1, answer_s=LONG_S) as served:
+        named = b"\r\nX-Request-Id: me-1\r\n"
+        assert ask(served, GET.replace(b"\r\n", named, 1))[0] == 200
+        assert ask(served, with_length(b"x" * (MAX_BODY + 1)))[0] == 413
+        with served.connect() as connection:
+            connection.sendall(GET.replace(b"/", b"/wait", 1))
+            assert served.entered.acquire(timeout=LONG_S)
+        assert eventually(lambda: len(served.noted) == 3, LONG_S)
+        served.held.set()
+        assert ask(served, GET)[0] == 200
+        noted = [(one.method, one.path, one.status) for one in served.noted]
+    assert noted == [("GET", "/", 200), ("POST", "/echo", 413), ("GET", "/wait", GONE), ("GET", "/", 200)]
+    assert served.noted[0].request_id == "me-1"
+    assert len({one.request_id for one in served.noted}) == 4
+    assert all(one.client == "127.0.0.1" and one.duration_ms > 0 for one in served.noted)
 
 
 def test_a_fault_is_500_and_the_connection_goes_on(served: Served) -> None:

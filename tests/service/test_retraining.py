@@ -273,6 +273,26 @@ def test_a_retraining_process_that_is_killed_is_started_again_and_one_of_two_ser
     assert [move.by for move in registry.history("champion")] == ["", "retraining"]
 
 
+def test_a_retraining_process_that_hangs_is_killed_and_started_again(place: ServiceSettings, tmp_path: Path) -> None:
+    (tmp_path / "threadcast.toml").write_text("[service]\nretrain_drift = 1.5\nretrain_stall_s = 15\n")
+    with running(place, tmp_path) as server:
+        assert eventually(lambda: value(server, 'retrainer_holds_store{alias="champion"}') == 1, LONG_S)
+        (hanging,) = training(server)
+        os.kill(hanging, signal.SIGSTOP)  # alive, holding the store's lock, and getting nowhere
+        assert eventually(lambda: training(server) not in ([], [hanging]), 15 + LONG_S)
+        assert value(server, 'retrainer_restarts_total{alias="champion"}') == 1
+        assert eventually(lambda: value(server, 'retrainer_holds_store{alias="champion"}') == 1, LONG_S)
+    assert "made no progress for 15.0 s and is killed" in server.errors
+
+
+def test_a_run_says_that_it_gets_on(place: ServiceSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrainer_module, "OPS_AT_ONCE", 7)
+    signs = []
+    with Store.open(place.store) as store:
+        replace(retrainer(store, place), progress=lambda: signs.append(1)).retrain()
+    assert len(signs) == 9 + 2  # after each 7 of the 60 ops or fewer, training, and judging
+
+
 def training(server: Running) -> list[int]:
     """The process ids of what trains beside a server."""
 

@@ -179,7 +179,7 @@ Problem = TypedDict(
         "pointer": Annotated[str, Field(description="JSON pointer to the wrong field; empty for the whole")],
         "in": Annotated[Literal["body", "query", "path", "header"], Field(description="what the pointer points into")],
         "errors": NotRequired[Annotated[list[Finding], Field(description="all of several findings")]],
-        "reference": NotRequired[Annotated[str, Field(description="where to look in the server's log")]],
+        "reference": Annotated[str, Field(description="the request's id, which its lines in the log have")],
     },
 )
 Problem.__pydantic_config__ = CLOSED  # type: ignore[attr-defined]

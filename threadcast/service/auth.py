@@ -11,6 +11,7 @@ from flask import Flask, g, request
 from threadcast.core.errors import ConfigError
 from threadcast.service.keys import Key, KeyFile
 from threadcast.service.problems import Problem
+from threadcast.service.request_marks import KEY
 from threadcast.service.settings import ServiceSettings
 
 OPEN = frozenset({"operations.live", "operations.ready", "static"})
@@ -77,6 +78,7 @@ def install(app: APIFlask, settings: ServiceSettings) -> None:
         if scope is None:
             return
         g.key = _key(keys)
+        request.environ[KEY] = g.key.name
         if not g.key.allows(scope):
             raise Problem(
                 403, f"this takes a key with the scope {scope}; {g.key.name!r} has {', '.join(g.key.scopes)}",

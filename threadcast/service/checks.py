@@ -23,7 +23,7 @@ class Finding:
 
 
 def check(settings: ServiceSettings, *, host: str, port: int, allow_public: bool) -> Iterator[Finding]:
-    """Check the store, the models, the keys, TLS, the address and the folders that are written to, in this order.
+    """Check the store, the models, the keys, TLS, the address, the folders that are written to, and other settings.
 
     Nothing is changed, but that an older store is brought up to date, as by `threadcast serve`.
     """
@@ -35,6 +35,7 @@ def check(settings: ServiceSettings, *, host: str, port: int, allow_public: bool
         ("address", lambda: _address(settings, host, port, allow_public=allow_public)),
         ("temporary files", lambda: _writable(Path(tempfile.gettempdir()))),
         ("retraining", lambda: _retraining(settings)),
+        ("traces", _traces),
     )
     for what, find in checks:
         try:
@@ -91,6 +92,12 @@ def _writable(folder: Path) -> str:
         file.flush()
         os.fsync(file.fileno())
     return f"{folder} can be written to"
+
+
+def _traces() -> str:
+    from threadcast.service import traces
+
+    return "sent to where OTEL_EXPORTER_OTLP_* says" if traces.asked() else "off"
 
 
 def _retraining(settings: ServiceSettings) -> str:

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from http import HTTPStatus
@@ -26,7 +27,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
 
+from threadcast.service.logs import GONE, Access
 from threadcast.service.problems import MEDIA_TYPE, document
+from threadcast.service.request_marks import ID, KEY, REQUEST_ID, id_of
 from threadcast.service.wsgi_call import Answer, Place, call, environ_of
 
 if TYPE_CHECKING:
@@ -58,6 +61,7 @@ class Shared(Protocol):
     loop: asyncio.AbstractEventLoop
     address: tuple[str, int]
     refused: Callable[[str, int], None]
+    access: Callable[[Access], None] | None
     max_body_bytes: int
     answer_s: float
     bytes_in_memory: int
@@ -91,12 +95,14 @@ class Exchange(HTTPMessageDelegate):
         self._server, self._connection = server, connection
         self._body = bytearray()
         self._refused = self._answered = self._ended = False
+        self._environ: dict[str, Any] = {}
         self._computing: Future[Answer] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def headers_received(self, start_line: Any, headers: HTTPHeaders) -> None:
         self._line: RequestStartLine = start_line
         self._headers = headers
+        self._id, self._started_s = id_of(headers.get(REQUEST_ID, "")), time.perf_counter()
         self._server.begin(self)
         length = headers.get("Content-Length", "")
         if length.isascii() and length.isdigit() and int(length.lstrip("0")[:19] or 0) > self._server.max_body_bytes:
@@ -119,12 +125,13 @@ class Exchange(HTTPMessageDelegate):
             self.end()
             return
         try:
-            environ = environ_of(self._line, self._headers, self._body, self._place())
+            self._environ = environ_of(self._line, self._headers, self._body, self._place())
         except ValueError:
-            self._respond(_problem(400, f"the target {self._line.path[:80]!r} is no URL"))
+            self._respond(self._problem(400, f"the target {self._line.path[:80]!r} is no URL"))
             return
+        self._environ[ID] = self._id
         self._timer = self._server.loop.call_later(self._server.answer_s, self._out_of_time)
-        self._computing = self._server.threads.submit(call, self._server.app, environ)
+        self._computing = self._server.threads.submit(call, self._server.app, self._environ)
         self._computing.add_done_callback(self._computed_in_thread)
 
     def on_connection_close(self) -> None:
@@ -138,6 +145,8 @@ class Exchange(HTTPMessageDelegate):
             self._computing.cancel()
         if not self._ended:
             self._ended = True
+            if self._computing is not None and not self._answered:
+                self._note(GONE, 0)
             self._server.end(self)
 
     def close(self) -> None:
@@ -154,7 +163,7 @@ class Exchange(HTTPMessageDelegate):
         self._server.refused(self._line.method, status)
         # The client may wait for the answer before it sends anything, or unpacking the rest may take long.
         closes = "Expect" in self._headers or "X-Consumed-Content-Encoding" in self._headers
-        self._write(_problem(status, detail), closes=closes)
+        self._write(self._problem(status, detail), closes=closes)
         if closes:
             self._connection.finish()
         else:
@@ -171,14 +180,15 @@ class Exchange(HTTPMessageDelegate):
             return  # the client is gone, or was told that the time is up
         error = computing.exception()
         if error is not None:
-            _log.error("%s %s failed", self._line.method, self._line.path, exc_info=error)
-        self._respond(_problem(500, "the service failed") if error is not None else computing.result())
+            what = f"{self._line.method} {self._line.path}"
+            _log.error("%s failed", what, exc_info=error, extra={"request_id": self._id})
+        self._respond(self._problem(500, "the service failed") if error is not None else computing.result())
 
     def _out_of_time(self) -> None:
         assert self._computing is not None
         why = "no thread was free for this" if self._computing.cancel() else "this was not done"
         self._server.refused(self._line.method, 503)
-        self._respond(_problem(503, f"{why} within {self._server.answer_s:g} s; ask for less, or later"))
+        self._respond(self._problem(503, f"{why} within {self._server.answer_s:g} s; ask for less, or later"))
 
     def _respond(self, answer: Answer) -> None:
         self._answered = True
@@ -189,6 +199,7 @@ class Exchange(HTTPMessageDelegate):
     def _write(self, answer: Answer, *, closes: bool = False) -> None:
         self._drop_body()
         self._cancel_timer()
+        self._note(answer.status, len(answer.body))
         headers = HTTPHeaders()
         for name, value in answer.headers:
             if name in headers:
@@ -210,6 +221,24 @@ class Exchange(HTTPMessageDelegate):
         if self._answered:
             self.end()
 
+    def _problem(self, status: int, detail: str) -> Answer:
+        content = json.dumps(document(status, detail, self._id)).encode()
+        headers = [("Content-Type", MEDIA_TYPE), ("Content-Length", str(len(content))), (REQUEST_ID, self._id)]
+        if status == 503:
+            headers.append(("Retry-After", "1"))
+        return Answer(status, HTTPStatus(status).phrase, headers, content)
+
+    def _note(self, status: int, sent_bytes: int) -> None:
+        """Write a line of the access log, if there is one."""
+        if self._server.access is not None:
+            path = self._line.path.partition("?")[0]
+            client = self._environ.get("REMOTE_ADDR") or self._place().client
+            took_ms = (time.perf_counter() - self._started_s) * 1e3
+            self._server.access(Access(
+                client, self._line.method, path, status, sent_bytes, round(took_ms, 3), self._id,
+                self._environ.get(KEY, ""),
+            ))  # fmt: skip
+
     def _drop_body(self) -> None:
         self._server.bytes_in_memory -= len(self._body)
         self._body = bytearray()
@@ -218,11 +247,3 @@ class Exchange(HTTPMessageDelegate):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _problem(status: int, detail: str) -> Answer:
-    content = json.dumps(document(status, detail)).encode()
-    headers = [("Content-Type", MEDIA_TYPE), ("Content-Length", str(len(content)))]
-    if status == 503:
-        headers.append(("Retry-After", "1"))
-    return Answer(status, HTTPStatus(status).phrase, headers, content)

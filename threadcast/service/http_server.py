@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tornado.httpserver import HTTPServer
 
 from threadcast.service.http_exchange import Exchange
+from threadcast.service.logs import Access
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -47,13 +48,15 @@ class Bounds:
 class HttpServer(HTTPServer):
     """Answers requests with a WSGI application in threads; `http_exchange` has the life of a request.
 
-    `refused` is called with method and status of each answer that the application did not give. Make it in the event
-    loop. When there are more than `CONNECTIONS` connections, the one that has waited longest for a request is closed.
+    `refused` is called with method and status of each answer that the application did not give, `access` with every
+    answer. Make it in the event loop. When there are more than `CONNECTIONS` connections, the one that has waited
+    longest for a request is closed.
     """
 
     def initialize(  # type: ignore[override]  # of Tornado's Configurable, which calls it in place of __init__
         self, app: WSGIApplication, threads: Executor, bounds: Bounds, *, address: tuple[str, int], most_sending: int,
         refused: Callable[[str, int], None], tls: ssl.SSLContext | None = None,
+        access: Callable[[Access], None] | None = None,
     ) -> None:  # fmt: skip
         super().initialize(
             self, ssl_options=tls, decompress_request=True, max_header_size=MAX_HEAD_BYTES,
@@ -62,6 +65,7 @@ class HttpServer(HTTPServer):
         )  # fmt: skip
         self.loop = asyncio.get_running_loop()
         self.app, self.threads, self.address, self.refused = app, threads, address, refused
+        self.access = access
         self.max_body_bytes, self.answer_s = bounds.max_body_bytes, bounds.answer_s
         self.bytes_in_memory = 0
         """Of the bodies of all requests that are not answered yet."""

@@ -65,11 +65,11 @@ class Problem(Exception):
         self.status, self.detail, self.pointer, self.where, self.headers = status, detail, pointer, where, headers
 
 
-def document(status: int, detail: str, pointer: str = "", where: Where = "body") -> dict[str, Any]:
-    """Return the members that every problem document has."""
+def document(status: int, detail: str, reference: str, *, pointer: str = "", where: Where = "body") -> dict[str, Any]:
+    """Return the members that every problem document has; `reference` is the id of the request."""
     return {
         "type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail,
-        "pointer": pointer, "in": where,
+        "pointer": pointer, "in": where, "reference": reference,
     }  # fmt: skip
 
 
@@ -81,30 +81,16 @@ def answer(
     where: Where = "body",
     errors: Sequence[Mapping[str, str]] = (),
     headers: Headers = (),
-    reference: str | None = None,
 ) -> Response:
     """Return the problem document as a response.
 
     `errors` are all findings, with the members `detail` and `pointer`; the answer has them where there is more than
-    one. `reference` is a text that is written beside the traceback in the server's log.
+    one.
     """
-    described = document(status, detail, pointer, where)
+    described = document(status, detail, request_id(), pointer=pointer, where=where)
     if len(errors) > 1:
         described["errors"] = [dict(error) for error in errors]
-    if reference is not None:
-        described["reference"] = reference
     return Response(json.dumps(described), status, _pairs(headers), content_type=MEDIA_TYPE)
-
-
-def message(status: int, detail: str) -> bytes:
-    """A whole HTTP/1.1 message with a problem document, to be sent without Flask; the connection is closed after it."""
-    content = json.dumps(document(status, detail)).encode()
-    retry = "Retry-After: 1\r\n" if status == 503 else ""
-    head = (
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: close\r\n{retry}"
-        f"Content-Type: {MEDIA_TYPE}\r\nContent-Length: {len(content)}\r\n\r\n"
-    )
-    return head.encode() + content
 
 
 def _pairs(headers: Headers) -> list[tuple[str, str]]:
@@ -144,7 +130,7 @@ def unexpected(error: Exception, status: int = 500, what: str = "the service fai
     """Log `error`, and return an answer without it, which names only the reference under which the log has it."""
     reference = request_id()
     _log.error("%s %s failed (reference %s)", request.method, request.path, reference, exc_info=error)
-    return answer(status, f"{what}; the server's log has the reason under {reference}", reference=reference)
+    return answer(status, f"{what}; the server's log has the reason under {reference}")
 
 
 def _refused_input(error: HTTPError) -> Response:

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-
 from apiflask import APIFlask
 from flask import Response, g, request
 
@@ -18,16 +12,6 @@ from threadcast.service.metrics import Metrics
 from threadcast.service.problems import Problem
 from threadcast.service.rates import Rate, Taken, TokenBuckets
 from threadcast.service.settings import ServiceSettings
-
-
-@contextlib.contextmanager
-def counted_together(settings: ServiceSettings, workers: int) -> Iterator[ServiceSettings]:
-    """Yield settings with which the worker processes of a service count requests in one file, during the block."""
-    if workers == 1:
-        yield settings
-        return
-    with tempfile.TemporaryDirectory(prefix="threadcast-rates-") as directory:
-        yield replace(settings, rate_buckets=Path(directory) / "buckets.sqlite")
 
 
 def install(app: APIFlask, settings: ServiceSettings, metrics: Metrics) -> None:

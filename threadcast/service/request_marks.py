@@ -6,33 +6,50 @@ import random
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from apiflask import APIFlask
-from flask import Response, g, request
+from flask import Response, g, has_request_context, request
 
 REQUEST_ID = "X-Request-Id"
 SERVER_TIMING = "Server-Timing"
+
+ID, KEY, TRACE = "threadcast.request_id", "threadcast.key", "threadcast.trace_id"
+"""Members of a request's environment: its id, the name of its API key, the id of its trace."""
 
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 """Pattern of the ids that a client may choose; such an id cannot forge a line of a log."""
 
 
+def id_of(sent: str) -> str:
+    """Return the id of a request whose client sent this one: it where it is acceptable, else a random one."""
+    return sent if _SANE.fullmatch(sent) else f"{random.getrandbits(128):032x}"
+
+
 def request_id() -> str:
-    """Return the id of the current request: the client's where it is acceptable, else a random one."""
-    found: str | None = g.get("request_id")
+    """Return the id of the current request."""
+    found: str | None = request.environ.get(ID)
     if found is None:
-        sent = request.environ.get("HTTP_X_REQUEST_ID", "")
-        found = g.request_id = sent if _SANE.fullmatch(sent) else f"{random.getrandbits(128):032x}"
+        found = request.environ[ID] = id_of(request.environ.get("HTTP_X_REQUEST_ID", ""))
     return found
+
+
+def of_request() -> dict[str, str]:
+    """Return what every line of the log has of the current request; nothing where there is none."""
+    if not has_request_context():
+        return {}
+    found = {"key": request.environ.get(KEY), "trace_id": request.environ.get(TRACE)}
+    return {"request_id": request_id(), **{name: value for name, value in found.items() if value}}
 
 
 @contextmanager
 def timed(phase: str) -> Iterator[None]:
-    """Add the time of the block to the time of the phase of this name in the current request."""
+    """Add the time of the block to that of the phase of this name in the current request, and to its trace, if any."""
+    tracer = g.get("tracer")
     started = time.perf_counter()
     try:
-        yield
+        with nullcontext() if tracer is None else tracer.start_as_current_span(phase):
+            yield
     finally:
         phases = g.setdefault("phases", {})
         phases[phase] = phases.get(phase, 0.0) + time.perf_counter() - started

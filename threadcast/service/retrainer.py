@@ -57,6 +57,8 @@ class Retrainer:
     """Runs of each op over which measuring must pay off (`models.judgement.Row.cost`)."""
     holds: Callable[[], bool] = lambda: True
     """Whether this process is still the only one that retrains; asked right before the alias moves."""
+    progress: Callable[[], None] = lambda: None
+    """Called whenever a part of the work is done, so that a process that hangs can be told from one that works."""
     metrics: RetrainingMetrics = field(default_factory=lambda: RetrainingMetrics("champion"))
     trained_to: int = field(init=False)
     """`Store.last_measurement` at the last training; kept on the disk, for a process that takes over."""
@@ -99,9 +101,11 @@ class Retrainer:
     def _retrain(self) -> str | None:
         version = self.registry.resolve(self.alias)
         champion = self.registry.load(version)
-        entries = tuple(stored_ops(self.store))
+        entries = tuple(stored_ops(self.store, self.progress))
         verdict = compete_on(champion, entries, steps=self.train_steps)
+        self.progress()
         rows = golden_rows(champion, verdict.candidate, self._golden(entries))
+        self.progress()
         if (accuracy := rows[WHOLE][0].accuracy) is not None:
             self.metrics.golden.labels(self.alias).set(accuracy)
         worse = lowered(rows)
@@ -153,6 +157,7 @@ class Retrainer:
         for measured in self.store.in_batches(since=self.looked_to):
             for m in measured:
                 self._new.setdefault((m.machine.fingerprint, m.op.kind), deque(maxlen=KEPT_NEW)).append(m)
+            self.progress()
         self.looked_to = last
         newest = [m for of_place in self._new.values() for m in of_place]
         found = drifts(ratios_by_place(self.registry.load(self.alias), newest), least=MIN_RATIOS)
@@ -164,13 +169,14 @@ class Retrainer:
         return bool(off)
 
 
-def stored_ops(store: Store) -> Iterator[MeasuredOp]:
-    """What holds of each op on each machine, from the measurements of a few ops at a time."""
+def stored_ops(store: Store, progress: Callable[[], None] = lambda: None) -> Iterator[MeasuredOp]:
+    """What holds of each op on each machine, from the measurements of a few ops at a time; `progress` after each."""
     keys = [op.key for op in store.ops()]
     changes = cache(store.changes)
     for start in range(0, len(keys), OPS_AT_ONCE):
         measured = store.measurements(keys=keys[start : start + OPS_AT_ONCE])
         yield from group(all_that_holds(measured, changes))
+        progress()
 
 
 def explain(error: ThreadcastError) -> None:

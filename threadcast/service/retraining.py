@@ -3,8 +3,8 @@
     server ── watching process ── retraining process
               (this module)       (`main`: a `Retrainer`, while it holds the store's lock)
 
-The watching process starts the other one again whenever it ends, after longer and longer pauses. Both end with the
-server.
+The watching process starts the other one again whenever it ends, after longer and longer pauses, and kills it where it
+hangs: it writes to a pipe whenever it gets on. Both end with the server.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import json
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from typing import NoReturn
 
 from threadcast.core.errors import ConfigError, ThreadcastError
 from threadcast.core.parent_process import end_with_parent
+from threadcast.service import logs
 from threadcast.service.settings import ServiceSettings
 
 CHECK_S = 1.0
@@ -67,6 +69,7 @@ def beside(settings: ServiceSettings) -> Iterator[None]:
     wanted = {
         "store": str(settings.store), "models": str(settings.models), "alias": settings.model,
         "every_s": settings.retrain_every_s, "drift": settings.retrain_drift, "train_steps": settings.train_steps,
+        "log_format": settings.log_format, "stall_s": settings.retrain_stall_s,
     }  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     parent = os.getpid()
@@ -88,18 +91,34 @@ def watch(wanted: dict[str, str]) -> NoReturn:
     ends = 0
     while True:
         started_s = time.monotonic()
-        process = subprocess.Popen(_command("retrain", wanted), stdin=subprocess.DEVNULL)
+        beats, beating = os.pipe()
+        process = subprocess.Popen(
+            _command("retrain", {**wanted, "beats": beating}), stdin=subprocess.DEVNULL, pass_fds=[beating]
+        )
+        os.close(beating)
         try:
+            if not _ends(beats, float(wanted["stall_s"])):
+                _log.error("the retraining process made no progress for %s s and is killed", wanted["stall_s"])
+                process.kill()
             code = process.wait()
         finally:
             process.kill()
             process.wait()
+            os.close(beats)
         _forget(process.pid)
         ends = 1 if time.monotonic() - started_s >= STEADY_S else ends + 1
         metrics.restarts.labels(wanted["alias"]).inc()
         why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         _log.error("the retraining process ended with %s; it is started again in %.0f s", why, pause_s(ends))
         time.sleep(pause_s(ends))
+
+
+def _ends(beats: int, stall_s: float) -> bool:
+    """Wait for the end of the process that writes to this pipe; False where it writes nothing for `stall_s` seconds."""
+    while select.select([beats], [], [], stall_s)[0]:
+        if not os.read(beats, 4096):
+            return True
+    return False
 
 
 def main(wanted: dict[str, str]) -> NoReturn:
@@ -111,11 +130,20 @@ def main(wanted: dict[str, str]) -> NoReturn:
     from threadcast.store.retrainer_lock import RetrainerLock
 
     os.nice(NICE)
+    beating = int(wanted["beats"])
+    os.set_inheritable(beating, False)
+    os.set_blocking(beating, False)
+
+    def progress() -> None:
+        with contextlib.suppress(BlockingIOError):  # the pipe is full of signs that were not read yet
+            os.write(beating, b".")
+
     metrics = RetrainingMetrics(wanted["alias"])
     metrics.start()
     registry, retrainer = ModelRegistry(Path(wanted["models"])), None
     with Store.open(wanted["store"]) as store, RetrainerLock(wanted["store"]) as lock:
         while True:
+            progress()
             try:
                 holds = lock.take()
                 metrics.holds.labels(wanted["alias"]).set(holds)
@@ -124,7 +152,7 @@ def main(wanted: dict[str, str]) -> NoReturn:
                 elif retrainer is None:
                     retrainer = Retrainer(
                         store, registry, wanted["alias"], float(wanted["every_s"]), float(wanted["drift"]),
-                        time.monotonic(), int(wanted["train_steps"]), lock.take, metrics,
+                        time.monotonic(), int(wanted["train_steps"]), lock.take, progress, metrics,
                     )  # fmt: skip
                 else:
                     retrainer.step(time.monotonic())
@@ -152,7 +180,8 @@ def _forget(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="threadcast: %(message)s")
     end_with_parent(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the server, which ends this process
-    {"watch": watch, "retrain": main}[sys.argv[1]](json.loads(sys.argv[3]))
+    asked_for = json.loads(sys.argv[3])
+    logs.configure(asked_for["log_format"], level=logging.INFO)
+    {"watch": watch, "retrain": main}[sys.argv[1]](asked_for)

@@ -19,6 +19,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gunicorn.app.base import BaseApplication
@@ -27,7 +28,7 @@ from gunicorn.errors import HaltServer
 from gunicorn.glogging import Logger
 
 from threadcast.core.errors import ConfigError, InvalidInput, ServiceError, ThreadcastError
-from threadcast.service import planners, rate_limits, retraining
+from threadcast.service import logs, planners, request_marks, retraining
 from threadcast.service.http_server import Bounds
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.worker import Worker
@@ -119,6 +120,8 @@ def serve(
         settings, max_in_flight=min(settings.max_in_flight, max(threads - 1, 1)),
         max_in_flight_per_key=min(settings.max_in_flight_per_key, max(threads - 2, 1)),
     )  # fmt: skip
+    form: logs.Form = "json" if settings.log_format == "json" else "text"
+    logs.configure(form, of_request=request_marks.of_request)
     tls = tls_context(settings)
     url, parent = url_of(listener, scheme="https" if tls else "http"), os.getpid()
     options = {
@@ -130,7 +133,7 @@ def serve(
     shared = _shared_metrics() if workers > 1 or retraining.asked(settings) else contextlib.nullcontext()
     with (
         shared, retraining.beside(settings), planners.compilation.beside(),
-        rate_limits.counted_together(settings, workers) as settings,
+        _shared_buckets(settings, workers) as settings,
     ):  # fmt: skip
         try:
             _Gunicorn(settings, options, tls, lambda: ready(url)).run()
@@ -188,7 +191,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
         self._first = worker.age == 1
         limits = self._settings
         worker.bounds = Bounds(limits.max_body_bytes, limits.receive_s, limits.deadline_s + ANSWER_S)
-        worker.tls = self._tls
+        worker.tls, worker.logs_access = self._tls, limits.access_log
 
     def _started(self, worker: Any) -> None:
         gc.freeze()  # objects of the libraries live as long as the process
@@ -213,6 +216,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
         planners.close()
         if self.callable is not None:
             self.callable.extensions["threadcast"].store.close()
+            self.callable.close_traces()
 
 
 def _refuse(why: str | None) -> NoReturn:
@@ -248,7 +252,12 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
 
 
 class _Log(Logger):  # type: ignore[misc]
-    """gunicorn's log on stderr, without its messages about workers that have printed why they cannot start."""
+    """gunicorn's log as part of this process's, without those about workers that have printed why they cannot start."""
+
+    def setup(self, cfg: Any) -> None:
+        super().setup(cfg)
+        self.error_log.handlers.clear()
+        self.error_log.propagate = True
 
     def error(self, msg: str, *args: Any, **kwargs: Any) -> None:
         said = msg.startswith("Worker") and args[1:] == (Arbiter.APP_LOAD_ERROR,)
@@ -269,6 +278,16 @@ def _shared_metrics() -> Iterator[None]:
                 del os.environ[MULTIPROCESS_DIR]
             else:
                 os.environ[MULTIPROCESS_DIR] = before
+
+
+@contextlib.contextmanager
+def _shared_buckets(settings: ServiceSettings, workers: int) -> Iterator[ServiceSettings]:
+    """Yield settings with which the worker processes count the requests of keys in one file, during the block."""
+    if workers == 1:
+        yield settings
+        return
+    with tempfile.TemporaryDirectory(prefix="threadcast-rates-") as directory:
+        yield replace(settings, rate_buckets=Path(directory) / "buckets.sqlite")
 
 
 def _forget_metrics(arbiter: Arbiter, worker: Any) -> None:

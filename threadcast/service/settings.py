@@ -56,10 +56,13 @@ class ServiceSettings:
     tls_key: Path | None = None
     keys: Path | None = None
     rate_limit: str = _default("rate_limit")
+    access_log: bool = _default("access_log")
+    log_format: str = _default("log_format")
     rate_buckets: Path | None = None
     """File in which several processes count requests together; None: in the memory of each process."""
     retrain_every_s: float = _default("retrain_every_s")
     retrain_drift: float = _default("retrain_drift")
+    retrain_stall_s: float = _default("retrain_stall_s")
     train_steps: int = STEPS
     """Runs of each op over which the measuring of a retrained model's samples must pay off."""
     local_only: bool = False
@@ -73,6 +76,8 @@ class ServiceSettings:
                 "cut off when the service stops; raise the one or lower the other"
             )
         networks_of(self.trusted_proxies)
+        if self.log_format not in ("text", "json"):
+            raise ConfigError(f"service.log_format is {self.log_format!r}; it is text or json")
         try:
             Rate.parse(self.rate_limit)
         except InvalidInput as error:
@@ -99,7 +104,8 @@ class ServiceSettings:
 
 
 _OTHERS = (
-    "keys", "rate_limit", "retrain_every_s", "retrain_drift", "grace_s", "trusted_proxies", "tls_cert", "tls_key",
+    "keys", "rate_limit", "access_log", "log_format",
+    "retrain_every_s", "retrain_drift", "retrain_stall_s", "grace_s", "trusted_proxies", "tls_cert", "tls_key",
 )  # fmt: skip
 """Settings that are not limits of a request."""
 

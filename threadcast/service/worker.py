@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from gunicorn.workers.base import Worker as BaseWorker
 
 from threadcast.service.http_server import Bounds, HttpServer
+from threadcast.service.logs import AccessLog
 
 HEARTBEAT_S = 1.0
 """Seconds between two signs of life to the parent process, and checks that it is still there."""
@@ -20,17 +21,23 @@ HEARTBEAT_S = 1.0
 class Worker(BaseWorker):  # type: ignore[misc]
     """Serves gunicorn's sockets until SIGTERM or SIGINT, or until the parent process is gone.
 
-    `server` sets `bounds` and `tls` before the process begins to serve.
+    `server` sets `bounds`, `tls` and `logs_access` before the process begins to serve.
     """
 
     bounds = Bounds()
     tls: ssl.SSLContext | None = None
+    logs_access = False
 
     def run(self) -> None:
         """Serve; called by gunicorn when the application has been made."""
-        asyncio.run(self._serve())
+        access = AccessLog() if self.logs_access else None
+        try:
+            asyncio.run(self._serve(access))
+        finally:
+            if access is not None:
+                access.close()
 
-    async def _serve(self) -> None:
+    async def _serve(self, access: AccessLog | None) -> None:
         loop, stopping = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             loop.add_signal_handler(number, stopping.set)
@@ -38,7 +45,7 @@ class Worker(BaseWorker):  # type: ignore[misc]
         listeners = [listener.sock for listener in self.sockets]
         server = HttpServer(
             self.wsgi, threads, self.bounds, address=listeners[0].getsockname()[:2], most_sending=self.cfg.threads,
-            refused=self._count, tls=self.tls,
+            refused=self._count, tls=self.tls, access=None if access is None else access.note,
         )  # fmt: skip
         for listener in listeners:
             listener.setblocking(False)

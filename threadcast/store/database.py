@@ -22,6 +22,7 @@ from threadcast.core.user_directories import user_data_dir
 from threadcast.store import sqlite_file
 from threadcast.store.latest import Latest
 from threadcast.store.schema import REVISIONS, VERSION_TABLE
+from threadcast.store.statements import watch_statements
 from threadcast.store.waits import WAIT_S, engine_options, hint, let_take_long, limit_session
 
 T = TypeVar("T")
@@ -67,6 +68,13 @@ class Database:
     def name(self) -> str:
         """The URL without its password."""
         return self.url.render_as_string(hide_password=True)
+
+    def watch_statements(
+        self, begin: Callable[[str], object], end: Callable[[Any, BaseException | None], None]
+    ) -> None:
+        """Call `begin` before and `end` after every statement (`statements.watch_statements`)."""
+        assert self._engine is not None
+        watch_statements(self._engine, begin, end)
 
     def close(self) -> None:
         """Close all connections; closing again does nothing."""
