@@ -64,7 +64,9 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self._folder, self._stack = folder, ExitStack()
         self._file = folder / "scheduler.json"
-        self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(self._file))
+        self.scheduler = self._start(
+            "scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(self._file)
+        )
         assert eventually(self._file.exists)
         self.address = json.loads(self._file.read_text())["address"]
 
@@ -152,6 +154,38 @@ def test_a_scheduler_that_does_not_answer_is_an_error_of_one_line(folder: Path) 
     )  # fmt: skip
     assert done.returncode == 1
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.timeout(300)
+def test_a_scheduler_that_dies_is_an_error_and_what_was_measured_is_stored(folder: Path, cluster: Cluster) -> None:
+    cluster.worker("127.0.0.1")
+    with (
+        Store.open(folder / "store.sqlite") as store,
+        running([*COMMAND, *QUICK, "--scheduler", cluster.address, "--store", "store.sqlite"], folder) as going,
+    ):
+        assert eventually(lambda: len(store.measurements()) >= 4, within_s=120)
+        cluster.scheduler.send_signal(signal.SIGKILL)
+        going.communicate(timeout=120)
+        assert len(store.measurements()) >= 4
+    assert going.returncode == 1
+    assert "is lost" in (folder / "stderr").read_text()
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(folder: Path) -> None:
+    with (
+        Store.open(folder / "store.sqlite") as store,
+        running([*COMMAND, *QUICK, "--store", "store.sqlite"], folder) as going,
+    ):
+        assert eventually(lambda: len(store.measurements()) >= 4, within_s=120)
+        os.killpg(going.pid, signal.SIGINT)
+        going.communicate(timeout=60)
+        stored = len(store.measurements())
+        with pytest.raises(ProcessLookupError):
+            assert eventually(lambda: os.killpg(going.pid, 0), within_s=20)
+    assert going.returncode == 130
+    assert stored >= 4
+    assert "Traceback" not in (folder / "stderr").read_text()
 
 
 @pytest.mark.timeout(300)

@@ -12,6 +12,7 @@ import pytest
 from werkzeug.serving import make_server
 
 from tests.service.service_data import MACHINE, MEASURED
+from tests.waiting import eventually
 from threadcast.core import Case, Measurement, Sample
 from threadcast.core.errors import ServiceError
 from threadcast.fleet import outbox as outboxes
@@ -166,7 +167,10 @@ def test_in_the_background_all_is_sent_while_and_after_it_is_stored(store: Store
 def test_an_outage_is_told_and_loses_nothing(store: Store, service: Service) -> None:
     store.add(MEASURED[:3])
     nowhere = "http://127.0.0.1:9"
-    with SendingInBackground(outbox(store, nowhere), every_s=0.01, deadline_s=2) as background:
-        pass
+    told: list[Exception] = []
+    sender = outbox(store, nowhere)
+    with SendingInBackground(sender, every_s=0.01, deadline_s=2, on_problem=told.append) as background:
+        assert eventually(lambda: told)
+    assert len(told) == 1
     assert isinstance(background.problem, ServiceError)
     assert background.outbox.unsent() == 3

@@ -89,7 +89,7 @@ def command(
     with Store.open(settings["store"]) as store:
         for name, graph in graphs.items():
             store.add_graph(name, graph)
-        with sending(service, settings, store) as background:
+        with sending(output, service, settings, store) as background:
             report = _measure(
                 output, settings, store, ops, scheduler, background, wait_s=wait_s, cache=cache, cases=cases,
                 model=model, allow_busy=allow_busy,

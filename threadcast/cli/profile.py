@@ -128,7 +128,7 @@ def command(
             proposer, step_cases = fixed, fixed.cases(machine)
         store.add_graph(name, graph)
         lone = LoneOps(machine, cache=cache, counters=counters)
-        with sending(service, settings, store) as background:
+        with sending(output, service, settings, store) as background:
             if background is not None:
                 background.outbox.add(machine)
             report = _measured(output, settings, store, graph, lone, proposer, allow_busy=allow_busy)

@@ -29,7 +29,7 @@ def service_options(function: F) -> F:
 
 
 @contextmanager
-def sending(url: str | None, settings: Settings, store: Store) -> Iterator[SendingInBackground | None]:
+def sending(output: Output, url: str | None, settings: Settings, store: Store) -> Iterator[SendingInBackground | None]:
     """A context manager within which measurements are sent from the store to the service at `url`; None: nowhere.
 
     InvalidInput for a URL or a key that cannot be right, before anything is measured.
@@ -47,7 +47,12 @@ def sending(url: str | None, settings: Settings, store: Store) -> Iterator[Sendi
         raise InvalidInput("both predictor.key and predictor.key_file are set; one of them is enough")
     http = BoundedClient(url, key=Secret.read(file) if file is not None else key)
     try:
-        with SendingInBackground(Outbox(store, ServiceClient(http), http.url)) as background:
+        outbox = Outbox(store, ServiceClient(http), http.url)
+
+        def warn(error: Exception) -> None:
+            output.warn(f"{http.url} gets nothing now, measuring goes on: {error}")
+
+        with SendingInBackground(outbox, on_problem=warn) as background:
             yield background
     finally:
         http.close()

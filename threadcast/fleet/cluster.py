@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -29,6 +32,8 @@ POLL_S = 0.2
 """Seconds between two looks at the cluster. A part takes some ten seconds."""
 
 CONNECT_S = 10.0
+
+GO_ON = "what was measured is stored, and the same command goes on from here"
 
 
 @dataclass(slots=True)
@@ -110,7 +115,7 @@ class FleetCampaign:
         self._told: SimpleQueue[Mapping[str, Any]] = SimpleQueue()
         self._topic = f"threadcast-{uuid4().hex}"
         self.report = FleetReport()
-        self._client = _client(address)
+        self._address, self._client = address, _client(address)
 
     def __enter__(self) -> Self:
         return self
@@ -129,10 +134,11 @@ class FleetCampaign:
         self._client.subscribe_topic(self._topic, lambda event: self._told.put(event[1]))
         try:
             self._run()
+        except (OSError, CancelledError) as error:  # of Dask: its scheduler ended or cannot be reached any more
+            raise MeasurementError(f"the Dask scheduler at {self._address} is lost ({error}); {GO_ON}") from error
         finally:
-            self._cancel()
             self._store_told()
-            self._client.unsubscribe_topic(self._topic)
+            self._cancel()
         self.report.unfinished = [*self._parts.given_up, *self._parts.waiting()]
         return self.report
 
@@ -282,9 +288,12 @@ class FleetCampaign:
         )  # fmt: skip
 
     def _cancel(self) -> None:
+        """What still runs on a worker ends with its part, and is not stored."""
         futures = [*self._asked.values(), *(running.future for running in self._measuring.values())]
-        if futures and self._client.status == "running":
-            self._client.cancel(futures, force=True)
+        if self._client.status == "running":
+            with suppress(OSError, CancelledError):
+                self._client.cancel(futures, force=True)
+                self._client.unsubscribe_topic(self._topic)
 
     def _show(self) -> None:
         done, total = self._parts.count()
@@ -327,11 +336,18 @@ def local_cluster(address: str | None) -> Iterator[str]:
     if address is not None:
         yield address
         return
-    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker ends with the cluster, not before it
+    try:
+        cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with cluster:
         yield cluster.scheduler_address
 
 
 def _client(address: str) -> Client:
+    for name in ("distributed", "asyncio"):  # what they log of lost machines is told by the campaign
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         return Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -121,11 +121,15 @@ class Outbox:
 class SendingInBackground:
     """Sends from an outbox every `every_s` seconds until the end of the `with` statement, and then what is left.
 
-    A service that cannot be reached costs nothing but its measurements' delay; `problem` is the last error, None where
-    the last attempt succeeded.
+    A service that cannot be reached costs nothing but its measurements' delay. `problem` is the last error, None where
+    the last attempt succeeded; `on_problem` is called with the first error after an attempt that succeeded.
     """
 
-    def __init__(self, outbox: Outbox, *, every_s: float = 5.0, deadline_s: float = 30.0) -> None:
+    def __init__(
+        self, outbox: Outbox, *, every_s: float = 5.0, deadline_s: float = 30.0,
+        on_problem: Callable[[Exception], None] = lambda error: None,
+    ) -> None:  # fmt: skip
+        self._on_problem = on_problem
         self.outbox, self._every_s, self._deadline_s = outbox, every_s, deadline_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="threadcast-outbox", daemon=True)
@@ -140,7 +144,8 @@ class SendingInBackground:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        self._try()
+        if error is None or isinstance(error, Exception):  # Ctrl-C does not wait for the service
+            self._try()
 
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
@@ -150,7 +155,9 @@ class SendingInBackground:
         try:
             self.outbox.send(deadline_s=self._deadline_s)
         except Exception as error:  # noqa: BLE001 - of the store or the service; measuring goes on, and the caller is told
-            self.problem = error
+            first, self.problem = self.problem is None, error
+            if first:
+                self._on_problem(error)
         else:
             self.problem = None
 
