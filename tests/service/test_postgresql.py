@@ -66,7 +66,7 @@ def test_measurements_and_plans_come_back(client: FlaskClient) -> None:
     for replayed in (None, "true"):
         answer = client.post("/v1/measurements", json=_rows(row), headers=headers)
         assert (answer.status_code, answer.headers.get("Idempotency-Replayed")) == (201, replayed)
-    assert client.post("/v1/measurements", json=_rows(row, row), headers=headers).status_code == 422
+    assert client.post("/v1/measurements", json=_rows(row, row), headers=headers).status_code == 409
     assert client.get("/v1/measurements", query_string={"op": UNSEEN.key}).get_json()["total"] == 1
     made = client.post("/v1/plans", json={"graph": graph_document(**CURVES), "cores": 2})
     assert client.get(made.headers["Content-Location"]).data == made.data
