@@ -67,7 +67,8 @@ class Running:
         self.url = found[0]
 
     def get(self, path: str) -> urllib3.BaseHTTPResponse:
-        return urllib3.request("GET", self.url + path, timeout=LONG_S, retries=False)
+        headers = {"Connection": "close"}  # a server may close a kept connection just when the next request is sent
+        return urllib3.request("GET", self.url + path, timeout=LONG_S, retries=False, headers=headers)
 
     def post(self, path: str, body: Any, key: str = "") -> urllib3.BaseHTTPResponse:
         headers = {"Idempotency-Key": key} if key else {}

@@ -25,12 +25,12 @@ from threadcast.store import Store
 HEAD = " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
 POST = b"POST /v1/plans" + HEAD.encode()
 PARTS = [b"", b"P", b"GET /v1/info HTTP/1.1\r\nHost: local", POST + b"1000\r\n", POST + b"1000\r\n\r\n{"]
-RECEIVE_S = 5.0
+RECEIVE_S = 2.0
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Running]:
-    """A server with four threads that waits five seconds for a request: a machine may stand still for two."""
+    """A server with four threads that waits two seconds for a request."""
     directory = tmp_path_factory.mktemp("slow")
     with Store.open(directory / "store.sqlite") as store:
         store.add(MEASURED)
