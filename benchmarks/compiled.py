@@ -193,9 +193,11 @@ def summary(records: list[Record]) -> str:
 def page(records: list[Record]) -> str:
     """The page's text."""
     runs = Runs(record.run for record in records)
+    missing = [case.title for case in COMPILED_CASES if case.title not in {record.title for record in records}]
+    found = summary(records) + (f"\n- not measured in this run: {', '.join(missing)}." if missing else "")
     rows = "\n".join(row(record, runs.mark(record.run)) for record in records)
     return _HEAD.format(
-        runs=runs, turns=TURNS, turn_s=TURN_S, settle_s=SETTLE_S["backend"], summary=summary(records), rows=rows,
+        runs=runs, turns=TURNS, turn_s=TURN_S, settle_s=SETTLE_S["backend"], summary=found, rows=rows,
         legend=runs.legend(), head=_COLUMNS,
     )  # fmt: skip
 

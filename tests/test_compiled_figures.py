@@ -57,6 +57,9 @@ def test_the_page_counts_the_rows_that_are_as_asked(compiled: Any) -> None:
     page = compiled.page(found)
     assert "- training: 1 of 2 within 1.15 of *optimize*; 1 of 2 below 0.97 of eager's speed" in page
     assert "- inference" not in page
+    assert "- not measured in this run: " in page
+    assert "GoogLeNet, inference" in page
+    assert "ResNet-18, training, " not in page
     assert compiled.Record.from_json(json.loads(json.dumps(asdict(found[0])))) == found[0]
 
 
