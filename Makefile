@@ -147,10 +147,11 @@ bench-malleable: $(READY)
 
 # The service beside a bare Flask echo and MLflow: docs/service-tables.md; 10,000 changed request bodies; the dashboard's
 # pages over 100,000 ops. ROUNDS, SECONDS, BODIES and OPS make it shorter; the first two leave the page as it is.
-# SOAK=minutes in place of all that loads it with everything at once.
+# SOAK=minutes in place of all that loads it with everything at once: one service on SQLite, then two on PostgreSQL, or
+# one of the two with DATABASE=sqlite or DATABASE=postgresql (docs/service-soak.md).
 bench-service: $(READY)
 ifdef SOAK
-	$(BIN)/python benchmarks/service.py --soak $(SOAK) --write
+	for database in $(or $(DATABASE),sqlite postgresql); do $(BIN)/python benchmarks/service.py --soak $(SOAK) --database $$database --write || exit 1; done
 else
 	$(BIN)/python benchmarks/service.py $(if $(ROUNDS)$(SECONDS),--rounds $(or $(ROUNDS),5) --seconds $(or $(SECONDS),4),--write)
 	BODIES=$(or $(BODIES),10000) $(BIN)/python -m pytest -q --timeout 3600 tests/service/test_mutated_bodies.py

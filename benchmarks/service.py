@@ -1,6 +1,6 @@
 """Throughput and latency of the service beside a bare Flask echo and MLflow: `make bench-service` runs this.
 
-    python benchmarks/service.py [--rounds 5] [--seconds 4] [--write] [--soak MINUTES]
+    python benchmarks/service.py [--rounds 5] [--seconds 4] [--write] [--soak MINUTES [--database postgresql]]
 
 Servers run side by side, idle but for the one that a second process loads over loopback with 8 connections; each round
 loads each of them once, by turns. Ratios are of medians of one run. --soak does `service_soak.py` in place of this.
@@ -27,7 +27,7 @@ import urllib3
 from run_facts import RunFacts
 from service_place import MACHINE, Server, make_place, ops, service
 from service_rivals import FEATURES, mlflow_python
-from service_soak import soak
+from service_soak import soak, with_section
 
 PAGE = Path(__file__).parents[1] / "docs" / "service-tables.md"
 SOAK_PAGE = PAGE.with_name("service-soak.md")
@@ -225,13 +225,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--write", action="store_true", help="to docs/service-tables.md, or service-soak.md")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="mixed load with reloads, retraining and kills")
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite", help="of the soak")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
     if asked.soak:
-        page, wrong = soak(asked.soak * 60)
-        print(page)
+        section, wrong = soak(asked.soak * 60, asked.database)
+        print(section)
         if asked.write:
-            SOAK_PAGE.write_text(page)
+            SOAK_PAGE.write_text(with_section(SOAK_PAGE.read_text() if SOAK_PAGE.exists() else "", section))
         return wrong
     page = measure(asked.rounds, asked.seconds)
     print(page)

@@ -52,11 +52,11 @@ def measured(of: list[Op], *, seed: int, factor: float = 1.0) -> list[Measuremen
     return made
 
 
-def make_place(directory: Path) -> list[Op]:
-    """A store and a registry with a learned curve in `directory`; the ops that it learned from."""
+def make_place(directory: Path, url: str | None = None) -> list[Op]:
+    """A registry with a learned curve in `directory`, and the store at `url` (None: there, too); the ops learned of."""
     learned = ops(LEARNED_OPS, seed=0)
     known = measured(learned, seed=1)
-    with Store.open(directory / "store.db") as store:
+    with Store.open(url or directory / "store.db") as store:
         store.add(known)
     model = LearnedCurve().fit([m for m in known if not is_held_out(m.op.key)])  # as retrained ones are
     registry = ModelRegistry(directory / "models")
@@ -80,9 +80,14 @@ class Server:
         self.url = found[0]
 
     def workers(self) -> list[int]:
-        """Worker processes, the retraining one left out."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [int(pid) for pid in children if b"retraining" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        """Worker processes, the oldest first: forks of the server, as others that it starts are not."""
+        found = []
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            for pid in (task / "children").read_text().split():
+                with contextlib.suppress(OSError):
+                    if _command_line(int(pid)) == _command_line(self.process.pid):
+                        found.append(int(pid))
+        return sorted(found)
 
     def stop(self) -> None:
         """End it with all its processes."""
@@ -94,10 +99,16 @@ class Server:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
 
+def _command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 @contextlib.contextmanager
-def service(directory: Path, *, workers: int = 1, threads: int = 16, **settings: str) -> Iterator[Server]:
+def service(
+    directory: Path, url: str | None = None, *, workers: int = 1, threads: int = 16, **settings: str
+) -> Iterator[Server]:
     """The service over what `make_place` made; `settings` are environment variables."""
-    where = ["--store", str(directory / "store.db"), "--models", str(directory / "models"), "--port", "0"]
+    where = ["--store", url or str(directory / "store.db"), "--models", str(directory / "models"), "--port", "0"]
     sized = ["--workers", str(workers), "--threads", str(threads)]
     server = Server([*_SERVE, *where, *sized], directory, **settings)
     try:

@@ -1,77 +1,101 @@
 """Minutes of mixed load with reloads, retraining and killed workers: no wrong answer, nothing lost, memory flat.
 
 Part of `service.py --soak MINUTES`. Clients ask for curves and plans and store measurements under idempotency keys,
-with retries, as clients should. Every answer names its version; its curve is held against what that version says here.
+with retries, as clients should. `soak_truth` says what every answer must be.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import queue
 import random
 import signal
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import urllib3
 from run_facts import RunFacts
 from service_place import MACHINE, Server, make_place, measured, ops, service
+from soak_truth import Truth, judge_plan
 
-from threadcast.core import Op
-from threadcast.models.base import PerformanceModel
+from threadcast.core import Machine, Op
+from threadcast.core.curve_codec import from_answer
 from threadcast.models.registry import ModelRegistry
+from threadcast.prediction import arrow_curves
 from threadcast.store import Store
 
-CLIENTS = 4
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.postgres import server as postgresql_server
+
+Database = Literal["sqlite", "postgresql"]
+SERVICES: dict[Database, int] = {"sqlite": 1, "postgresql": 2}
+WORKERS, THREADS, CLIENTS = 2, 8, 4
 RELOAD_S, KILL_S, MOVE_S, SAMPLE_S = 20.0, 60.0, 40.0, 5.0
-GROWTH = 1.2
-"""Times the memory of the first third that the last third may take."""
+BATCH, ASKED_CURVES = 30, 60
+WARM, WINDOWS, FLAT = 1 / 3, 4, 1.05
+"""Memory is looked at after a third of the time, in so many parts: the largest of their medians may be so many times
+the smallest."""
 
+OTHER = Machine.uniform("other", 8, group_size=2)
+"""The machine whose measurements clients store; what is known of `MACHINE` changes only at known moments."""
 
-HEAD = """# The service under mixed load
+TITLE = "# The service under mixed load\n"
+HEAD = """## {title}
 
-`make bench-service SOAK={minutes:g}`, {run}: two worker processes
-and {clients} clients that ask for curves and plans and store measurements, with retries. Models are read anew every
-{reload:g} s, the youngest worker is killed every {kill:g} s, and every {move:g} s what is measured changes, so that the
-service retrains. Every prediction is held against what the version that it names says in the clients' process, and
-every acknowledged measurement is looked for in the store at the end.
+`make bench-service SOAK={minutes:g} DATABASE={database}`, {run}.
+{services} of {workers} worker processes on one store and one registry of models, and {clients} clients
+that ask one of them at random, with retries, for forecasts of {batch} ops (as JSON and as Arrow) and of one,
+for curves of measured ops, for plans, and store measurements. Models are read anew every {reload:g} s, the youngest
+worker of one service is killed every {kill:g} s, and every {move:g} s what is measured changes, so that the service
+retrains. Every number of every forecast, curve and plan is held against what the version that it names says in the
+clients' process, and every acknowledged measurement is looked for in the store at the end. All of it took only time
+that other work on the machine left: load {load}.
 """
 
 
 class Soak:
     """One run."""
 
-    def __init__(self, server: Server, directory: Path, learned: list[Op]) -> None:
-        self.server, self.directory, self.learned = server, directory, learned
+    def __init__(self, servers: list[Server], directory: Path, store: Store, learned: list[Op]) -> None:
+        self.servers, self.store, self.learned = servers, store, learned
         self.stopping = threading.Event()
         self.registry = ModelRegistry(directory / "models")
-        self.models: dict[str, PerformanceModel] = {}
+        self.truth = Truth(store, self.registry, cases_measured=len(MACHINE.cases()))
         self.lock = threading.Lock()
         self.wrong: list[str] = []
-        self.stored: dict[str, float] = {}
+        self.stored: dict[str, tuple[str, float]] = {}
         self.counts: dict[str, int] = {}
-        self.notes: list[str] = []
+        self.to_judge: queue.Queue[Callable[[], str] | None] = queue.Queue()
+        self.judged = 0
         self.factor = 1.0
         """By how much the machine is slower than it was at first."""
-        self.memory: list[tuple[float, int]] = []
-        self.oldest = server.workers()[0]
+        self.oldest = [server.workers()[0] for server in servers]
+        self.memory: list[tuple[float, list[int]]] = []
+        """Times, and bytes in memory of each service's oldest worker."""
         self.unseen, self.others = ops(300, seed=11), ops(50, seed=21)
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> urllib3.BaseHTTPResponse | None:
         """The answer; None where there was none even after retries, as while a worker is replaced."""
+        what = f"{method} {path.split('/mm-')[0].split('?')[0]}"
+        url = random.choice(self.servers).url
         for attempt in range(20):
-            with suppress(urllib3.exceptions.HTTPError):
-                answer = urllib3.request(
-                    method, self.server.url + path, json=body, headers=headers, timeout=30, retries=False
-                )
+            try:
+                answer = urllib3.request(method, url + path, json=body, headers=headers, timeout=60, retries=False)
+            except urllib3.exceptions.HTTPError:
+                self.count(f"{what}: connection lost")
+            else:
+                self.count(f"{what} {answer.status}")
                 if answer.status not in (429, 503):
-                    self.count(f"{method} {path.split('/mm-')[0].split('?')[0]} {answer.status}")
                     return answer
             time.sleep(0.05 * (attempt + 1))
         return None
@@ -80,11 +104,9 @@ class Soak:
         with self.lock:
             self.counts[what] = self.counts.get(what, 0) + 1
 
-    def model(self, version: str) -> PerformanceModel:
+    def fail(self, what: str) -> None:
         with self.lock:
-            if version not in self.models:
-                self.models[version] = self.registry.load(version)
-            return self.models[version]
+            self.wrong.append(what)
 
     def client(self, number: int) -> None:
         """Ask and store until told to stop."""
@@ -93,77 +115,126 @@ class Soak:
         while not self.stopping.is_set():
             turn += 1
             chosen = chance.random()
-            if chosen < 0.5:
-                self.predict(chance.choice(self.unseen))
+            if chosen < 0.4:
+                self.predict([chance.choice(self.unseen)], chance)
+            elif chosen < 0.5:
+                self.predict(chance.sample(self.unseen, BATCH), chance)
             elif chosen < 0.8:
-                self.curve(chance.choice(self.learned))
+                self.curve(chance.choice(self.learned[:ASKED_CURVES]))
             elif chosen < 0.95:
-                self.store(f"{number}-{turn}", chance)
+                self.add(f"{number}-{turn}", chance)
             else:
                 self.plan(chance)
 
-    def predict(self, op: Op) -> None:
-        answer = self.send("POST", "/v1/predictions", {"ops": [op.to_json()], "machine": MACHINE.to_json()})
+    def judge(self) -> None:
+        """Judge answers until there will be no more."""
+        while (judged := self.to_judge.get()) is not None:
+            try:
+                wrong = judged()
+            except Exception as error:  # noqa: BLE001 - what cannot be judged is wrong
+                wrong = repr(error)
+            self.judged += 1
+            if wrong:
+                self.fail(wrong)
+
+    def predict(self, asked: list[Op], chance: random.Random) -> None:
+        form = chance.choice(("application/json", arrow_curves.MEDIA_TYPE))
+        body = {"ops": [op.to_json() for op in asked], "machine": MACHINE.to_json()}
+        answer = self.send("POST", "/v1/predictions", body, Accept=form)
         if answer is None or answer.status != 200:
-            self.wrong.append(f"prediction: {answer and answer.status}")
+            self.fail(f"prediction: {answer and answer.status}")
             return
-        table = json.loads(answer.data)
-        expected = self.model(table["model"]).predict(op, [], MACHINE.cases(), machine=MACHINE)
-        if not np.array_equal(table["seconds"][0], expected.seconds):
-            self.wrong.append(f"{op.key} is not what {table['model']} says")
+        content = answer.data
+
+        def judged() -> str:
+            keys = [op.key for op in asked]
+            if form == arrow_curves.MEDIA_TYPE:
+                _, table = arrow_curves.read_stream(content, keys=keys, cases=MACHINE.cases())
+            else:
+                document = json.loads(content)
+                table = from_answer(document, cases=MACHINE.cases(), rows=len(asked))
+                if document["ops"] != keys:
+                    return "forecasts of other ops than were asked for"
+            return self.truth.judge_forecasts(table, asked)
+
+        self.to_judge.put(judged)
 
     def curve(self, op: Op) -> None:
-        answer = self.send("GET", f"/v1/curves/{op.key}")
-        if answer is None or answer.status != 200 or json.loads(answer.data)["ops"] != [op.key]:
-            self.wrong.append(f"curve: {answer and answer.status}")
+        asked_s = time.monotonic()
+        answer = self.send("GET", f"/v1/curves/{op.key}?machine={MACHINE.fingerprint}")
+        answered_s = time.monotonic()
+        if answer is None or answer.status != 200:
+            self.fail(f"curve: {answer and answer.status}")
+            return
+        content = answer.data
 
-    def store(self, key: str, chance: random.Random) -> None:
+        def judged() -> str:
+            document = json.loads(content)
+            if document["ops"] != [op.key]:
+                return "the curve of another op than was asked for"
+            table = from_answer(document, cases=MACHINE.cases(), rows=1)
+            return self.truth.judge_curve(table, op, asked_s, answered_s)
+
+        self.to_judge.put(judged)
+
+    def add(self, key: str, chance: random.Random) -> None:
         op, threads = chance.choice(self.others), chance.choice((1, 2, 4, 8))
         seconds = op.flops / 2e10 * (0.1 + 0.9 / threads) * chance.uniform(0.9, 1.1) * self.factor
         rows = [{"op": 0, "threads": threads, "seconds": seconds}]
-        body = {"machine": MACHINE.fingerprint, "ops": [op.to_json()], "rows": rows}
+        body = {"machine": OTHER.to_json(), "ops": [op.to_json()], "rows": rows}
         answer = self.send("POST", "/v1/measurements", body, **{"Idempotency-Key": key})
         if answer is not None and answer.status == 201:
             with self.lock:
-                self.stored[key] = seconds
+                self.stored[key] = op.key, seconds
         else:
-            self.wrong.append(f"measurement: {answer and answer.status}")
+            self.fail(f"measurement: {answer and answer.status}")
 
     def plan(self, chance: random.Random) -> None:
-        curves = {str(threads): chance.uniform(0.5, 1) / threads for threads in (1, 2, 4)}
-        listed = [{"id": name, "kind": "mm", "curve": curves} for name in "abcd"]
+        listed = [
+            {"id": name, "kind": "mm", "curve": {str(n): chance.uniform(0.5, 1) / n for n in (1, 2, 3, 4)}}
+            for name in "abcd"
+        ]
         graph = {"schema": "threadcast.graph/1", "ops": listed, "edges": [["a", "c"], ["b", "d"]]}
         answer = self.send("POST", "/v1/plans", {"graph": graph, "cores": 4})
-        if answer is None or answer.status != 200 or json.loads(answer.data)["gap"] < -1e-9:
-            self.wrong.append(f"plan: {answer and answer.status}")
+        if answer is None or answer.status != 200:
+            self.fail(f"plan: {answer and answer.status}")
+            return
+        document = json.loads(answer.data)
+        self.to_judge.put(lambda: judge_plan(document, graph))
 
     def every(self, seconds: float, what: Callable[[], None]) -> None:
         while not self.stopping.wait(seconds):
             what()
 
     def reload(self) -> None:
-        self.server.process.send_signal(signal.SIGHUP)
+        for server in self.servers:
+            server.process.send_signal(signal.SIGHUP)
         self.count("reload")
 
     def kill(self) -> None:
-        """Kill the youngest worker; the oldest one's memory is looked at."""
-        os.kill(self.server.workers()[-1], signal.SIGKILL)
-        self.count("killed worker")
+        """Kill the youngest worker of one service; the oldest one's memory is looked at."""
+        pid = random.choice(self.servers).workers()[-1]
+        if pid not in self.oldest:
+            os.kill(pid, signal.SIGKILL)
+            self.count("killed worker")
 
     def move(self) -> None:
         """Measurements that drift, so that the service retrains."""
-        self.factor = (3.0, 1.0)[self.counts.get("drifted", 0) % 2]
-        with Store.open(self.directory / "store.db") as store:
-            store.add(measured(self.learned, seed=self.counts.get("drifted", 0), factor=self.factor))
+        moves = self.counts.get("drifted", 0)
+        self.factor = (3.0, 1.0)[moves % 2]
+        with self.truth.moving():
+            self.store.add(measured(self.learned, seed=100 + moves, factor=self.factor))
         self.count("drifted")
 
     def sample(self) -> None:
-        """Note the memory of the oldest worker, which lives from the beginning to the end."""
-        resident = int(Path(f"/proc/{self.oldest}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        self.memory.append((time.monotonic(), resident))
+        """Note the memory of the oldest workers, which live from the beginning to the end."""
+        pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.oldest]
+        self.memory.append((time.monotonic(), [n * os.sysconf("SC_PAGE_SIZE") for n in pages]))
 
     def run(self, seconds: float) -> None:
         """All of it at once."""
+        judging = threading.Thread(target=self.judge)
+        judging.start()
         works = [lambda number=number: self.client(number) for number in range(CLIENTS)]
         for every_s, what in (
             (RELOAD_S, self.reload),
@@ -172,54 +243,109 @@ class Soak:
             (SAMPLE_S, self.sample),
         ):
             works.append(lambda every_s=every_s, what=what: self.every(every_s, what))
-        threads = [threading.Thread(target=work) for work in works]
+        threads = [threading.Thread(target=self.noted, args=(work,)) for work in works]
         for thread in threads:
             thread.start()
         self.stopping.wait(seconds)
         self.stopping.set()
         for thread in threads:
             thread.join()
+        self.to_judge.put(None)
+        judging.join()
+
+    def noted(self, work: Callable[[], None]) -> None:
+        """Do this work; an exception is among what went wrong."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - a client that ends would go unseen
+            self.fail(f"a thread of the clients ended: {error!r}")
 
     def verdict(self) -> list[str]:
         """What went wrong."""
-        with Store.open(self.directory / "store.db") as store:
-            kept = {sample.seconds for m in store.measurements() for sample in m.samples}
-            found = [*self.wrong, *store.check()]
-        lost = [key for key, seconds in self.stored.items() if seconds not in kept]
+        kept = {
+            (m.op.key, sample.seconds)
+            for m in self.store.measurements(machine=OTHER.fingerprint)
+            for sample in m.samples
+        }
+        found = [*self.wrong, *self.store.check()]
+        lost = [key for key, stored in self.stored.items() if stored not in kept]
         if lost:
             found.append(f"{len(lost)} acknowledged measurements are lost: {lost[:5]}")
-        third = len(self.memory) // 3
-        if third:
-            first, last = (
-                np.median([size for _, size in part]) for part in (self.memory[:third], self.memory[-third:])
-            )
-            self.notes.append(
-                f"The oldest worker took {first / 2**20:.0f} MiB in the first third of the time, "
-                f"{last / 2**20:.0f} MiB in the last (medians)."
-            )
-            if last > GROWTH * first:
-                found.append("memory grows")
         return found
 
+    def memory_rows(self) -> tuple[list[str], list[str]]:
+        """Rows of a table of memory by time, one a service, and what is wrong with it."""
+        rows, wrong = [], []
+        start_s, end_s = self.memory[0][0], self.memory[-1][0]
+        from_s = start_s + WARM * (end_s - start_s)
+        bounds = [start_s, *np.linspace(from_s, end_s, WINDOWS + 1).tolist()]
+        for number in range(len(self.servers)):
+            medians = [
+                float(np.median([sizes[number] for at, sizes in self.memory if low <= at <= high])) / 2**20
+                for low, high in pairwise(bounds)
+            ]
+            growth = max(medians[1:]) / min(medians[1:])
+            rows.append(f"| {number + 1} | {' | '.join(f'{size:.0f}' for size in medians)} | {growth:.3f} |")
+            if growth > FLAT:
+                wrong.append(f"the memory of service {number + 1} is not flat")
+        return rows, wrong
 
-def soak(seconds: float) -> tuple[str, int]:
-    """What happened, as a page, and 0 where nothing went wrong."""
-    run = RunFacts.now()
-    with tempfile.TemporaryDirectory(prefix="threadcast-soak-") as name:
-        directory = Path(name)
-        learned = make_place(directory)
-        with service(directory, workers=2, THREADCAST_SERVICE_RETRAIN_DRIFT="1.3") as server:
-            load = Soak(server, directory, learned)
+
+@contextlib.contextmanager
+def database(kind: Database, directory: Path) -> Iterator[str]:
+    """The URL of an empty database with durable commits."""
+    if kind == "postgresql":
+        with postgresql_server(durable=True) as made:
+            yield made.url
+    else:
+        yield f"sqlite:///{directory}/store.db"
+
+
+def soak(seconds: float, kind: Database) -> tuple[str, int]:
+    """What happened, as a section of the page, and 0 where nothing went wrong."""
+    run, loads = RunFacts.now(), []
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="threadcast-soak-")))
+        url = stack.enter_context(database(kind, directory))
+        learned = make_place(directory, url)
+        store = stack.enter_context(Store.open(url))
+        with ExitStack() as serving:
+            settings = {"workers": WORKERS, "threads": THREADS, "THREADCAST_SERVICE_RETRAIN_DRIFT": "1.3"}
+            servers = [serving.enter_context(service(directory, url, **settings)) for _ in range(SERVICES[kind])]
+            load = Soak(servers, directory, store, learned)
             load.run(seconds)
+            loads.append(os.getloadavg()[2])
         wrong = load.verdict()
         moves = len(load.registry.history("champion"))
+    rows, grown = load.memory_rows()
+    wrong += grown
+    count = SERVICES[kind]
     head = HEAD.format(
-        minutes=seconds / 60, run=run, clients=CLIENTS, reload=RELOAD_S,
-        kill=KILL_S, move=MOVE_S,
+        title="PostgreSQL, two services" if kind == "postgresql" else "SQLite, one service", database=kind,
+        minutes=seconds / 60, run=run, services=f"{count} services" if count > 1 else "One service", workers=WORKERS,
+        clients=CLIENTS, batch=BATCH, reload=RELOAD_S, kill=KILL_S, move=MOVE_S, load=f"{loads[0]:.1f} at the end",
     )  # fmt: skip
-    said = f"{moves - 1} models promoted; {len(load.stored)} measurements acknowledged; {len(wrong)} things wrong."
-    lines = [said, *load.notes, "", "| what | times |", "|---|---|"]
-    lines += [f"| {what} | {count} |" for what, count in sorted(load.counts.items())]
+    ends = {status: [n for what, n in load.counts.items() if what.endswith(f" {status}")] for status in (429, 503)}
+    refused = {status: sum(counts) for status, counts in ends.items()}
+    said = (
+        f"{moves - 1} models promoted; {len(load.stored)} measurements acknowledged; {load.judged} answers judged; "
+        f"{refused[429]} times 429, {refused[503]} times 503; {len(wrong)} things wrong."
+    )
+    part_min = seconds / 60 * (1 - WARM) / WINDOWS
+    names = [f"first {seconds / 60 * WARM:.1f} min", *(f"next {part_min:.1f}" for _ in range(WINDOWS))]
+    lines = [said, "", f"| service | {' | '.join(names)} | largest over smallest, after the first |"]
+    lines += ["|---|" + "---|" * (WINDOWS + 2), *rows, "", "MiB of the oldest worker, medians.", ""]
+    lines += ["| what | times |", "|---|---|"]
+    lines += [f"| {what} | {n} |" for what, n in sorted(load.counts.items())]
     if wrong:
         lines += ["", *(f"- WRONG: {line}" for line in wrong[:20])]
     return "\n".join([head, *lines, ""]), bool(wrong)
+
+
+def with_section(page: str, section: str) -> str:
+    """The page with this section in place of the one of the same title, or at its end."""
+    title = section.partition("\n")[0]
+    parts = page.split("\n## ") if page else [TITLE]
+    kept = [part if i == 0 else f"## {part}" for i, part in enumerate(parts)]
+    kept = [part for part in kept if not part.startswith(title + "\n")]
+    return "\n".join([*(part.rstrip() + "\n" for part in kept), section.rstrip() + "\n"])

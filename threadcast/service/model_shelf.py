@@ -16,7 +16,7 @@ from threadcast.prediction.lru_cache import LruCache
 from threadcast.service.expiring_value import ExpiringValue
 
 MOST_LOADED = 8
-"""Number of versions in memory besides those that aliases stand for."""
+"""Number of versions in memory besides those that aliases stand for: those that requests named themselves."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class ModelShelf:
         """
         named = reference or self.default
         if "@" in named:
-            return self._load(named), named
+            return self._load(named, keep=True), named
         standing = self._standing.get(named)
         if standing is None:
             return self.follow(named)
@@ -72,14 +72,14 @@ class ModelShelf:
             self._follow_beside(named, moves)
         return standing.model, standing.version
 
-    def follow(self, alias: str) -> tuple[PerformanceModel, str]:
-        """Load the version that the alias stands for in the registry and use it from now on.
+    def follow(self, alias: str, *, fresh: bool = False) -> tuple[PerformanceModel, str]:
+        """Load the version that the alias stands for in the registry and use it from now on; a `fresh` one from disk.
 
         Returns and raises as `get`.
         """
         moves = self.registry.moves(alias)
         version = self.registry.resolve(alias)
-        model = self._load(version)
+        model = self._load(version, fresh=fresh)
         self._stand(alias, _Standing(model, version, moves))
         return model, version
 
@@ -101,7 +101,7 @@ class ModelShelf:
                 with self._loading:
                     version = self.registry.resolve(alias)
                     self._loaded.drop(lambda loaded: loaded == version)
-            self.follow(alias)
+            self.follow(alias, fresh=fresh)
         except (ThreadcastError, OSError) as error:
             self._failed(alias)
             _log.error("%s stays what it was, since what it now stands for cannot be loaded: %s", alias, error)
@@ -116,13 +116,19 @@ class ModelShelf:
         if before is None or before.version != standing.version:
             self._moved(alias, standing.version)
 
-    def _load(self, version: str) -> PerformanceModel:
-        model = self._loaded.get(version)
+    def _load(self, version: str, *, keep: bool = False, fresh: bool = False) -> PerformanceModel:
+        """The model of a version, from memory unless it is to be `fresh`; `keep` it for requests that name it."""
+        model = None if fresh else self._in_memory(version)
         if model is not None:
             return model
         with self._loading:  # two threads that ask for a new model load it once
-            model = self._loaded.get(version)
+            model = None if fresh else self._in_memory(version)
             if model is None:
                 model = self.registry.load(version)
-                self._loaded.put(version, model)
+                if keep:
+                    self._loaded.put(version, model)
         return model
+
+    def _in_memory(self, version: str) -> PerformanceModel | None:
+        standing = next((one.model for one in list(self._standing.values()) if one.version == version), None)
+        return self._loaded.get(version) if standing is None else standing

@@ -13,9 +13,16 @@ from gunicorn.workers.base import Worker as BaseWorker
 
 from threadcast.service.http_server import Bounds, HttpServer
 from threadcast.service.logs import AccessLog
+from threadcast.threads.memory import limit_arenas, return_freed_memory
 
 HEARTBEAT_S = 1.0
 """Seconds between two signs of life to the parent process, and checks that it is still there."""
+
+ARENAS = 2
+"""Heaps that the threads share: with one for each thread, each keeps free memory that the others cannot use."""
+
+TRIM_S = 30.0
+"""Seconds between two times at which freed memory is given back to the system."""
 
 
 class Worker(BaseWorker):  # type: ignore[misc]
@@ -30,6 +37,7 @@ class Worker(BaseWorker):  # type: ignore[misc]
 
     def run(self) -> None:
         """Serve; called by gunicorn when the application has been made."""
+        limit_arenas(ARENAS)
         access = AccessLog() if self.logs_access else None
         try:
             asyncio.run(self._serve(access))
@@ -50,10 +58,14 @@ class Worker(BaseWorker):  # type: ignore[misc]
         for listener in listeners:
             listener.setblocking(False)
             server.add_socket(listener)
+        trimmed_s = loop.time()
         while not stopping.is_set() and self.ppid == os.getppid():
             self.notify()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), HEARTBEAT_S)
+            if loop.time() - trimmed_s > TRIM_S:
+                trimmed_s = loop.time()
+                loop.run_in_executor(None, return_freed_memory)  # which waits for locks of the heaps
         await server.drain(self.cfg.graceful_timeout)
         threads.shutdown(wait=False, cancel_futures=True)
 

@@ -39,6 +39,17 @@ def keep_freed_memory() -> bool:
     return _regime == "kept"
 
 
+def limit_arenas(most: int) -> None:
+    """Let threads share so many of the C library's heaps from now on; do nothing where it has no such setting.
+
+    By default glibc makes up to 8 a core, one for each thread that allocates, and each keeps free blocks that the
+    others cannot use.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_ARENA_MAX, most)
+
+
 def memory_regime() -> Regime:
     """Whether freed memory is "kept" in this process or "returned" to the system: a condition of every timing."""
     return _regime
