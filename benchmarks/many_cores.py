@@ -31,6 +31,7 @@ from typing import Any
 import many_cores_page
 from many_cores_results import Budget, Results, thread_counts
 from run_facts import ROOT, RunFacts
+from warmup_others import children_of, processes_of
 
 from threadcast.core import Machine, read_machine
 from threadcast.core.errors import InvalidInput
@@ -114,8 +115,12 @@ def in_process(part: str, arguments: Sequence[str], share_s: float, log: Path) -
         except subprocess.TimeoutExpired:
             return "killed when its time was up"
         finally:
+            sessions = children_of(running.pid)  # contenders, each the leader of a session
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
+            for process in (one for session in sessions for one in processes_of(session)):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
             running.wait()
 
 

@@ -1,7 +1,8 @@
 """Steps of ten networks by threadcast, beside eager PyTorch at every thread count and `torch.compile`.
 
-Every contender has a process of its own. Those of a few cases start side by side, as compiling takes longest; then the
-optimised step learns alone, and all run in turns. A contender that cannot start, or not in time, is named with why.
+Every contender has a process of its own, stopped with all that it has started except in its turns. Those of a few cases
+start side by side, as compiling takes longest; then the optimised step learns alone, and all run in turns. A contender
+that cannot start, or not in time, is named with why.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
@@ -22,6 +25,7 @@ from typing import Any
 from many_cores_cases import CASES, MODES, StepCase
 from many_cores_correctness import has_compiler
 from many_cores_results import Results, Turns
+from warmup_others import processes_of
 
 PART = "steps"
 TURN_S, MOST_STEPS = 0.1, 20
@@ -29,7 +33,7 @@ TURN_S, MOST_STEPS = 0.1, 20
 ROUNDS = 4
 LONG_S = 4.0
 """A contender whose turns at one setting took so long together has had enough of them."""
-START_S, LEARN_S = 90.0, 15.0
+START_S, LEARN_S = 90.0, 20.0
 """Most seconds that contenders have until they are ready, and that an optimised step has to decide; and at most half of
 what is left of the part's time."""
 FIRST_S = 30.0
@@ -47,6 +51,7 @@ class Contender:
         self._running = subprocess.Popen(
             [sys.executable, str(script), json.dumps(setting)], bufsize=0,
             env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2"},  # others compile beside it
+            start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self._errors = b""
@@ -59,20 +64,28 @@ class Contender:
     def wait_ready(self, most_s: float) -> None:
         """Wait until the first steps are made."""
         self.info = self._answer(most_s)
+        self._signal(signal.SIGSTOP)
 
     def turn(self, threads: int, steps: int, most_s: float) -> float:
         """Time so many steps at a thread count; returns the seconds of one."""
         assert self._running.stdin is not None
+        self._signal(signal.SIGCONT)
         self._running.stdin.write(json.dumps({"threads": threads, "steps": steps}).encode() + b"\n")
         answer = self._answer(most_s)
+        self._signal(signal.SIGSTOP)
         self.seconds.setdefault(threads, []).extend(answer["seconds"])
         self.peak_bytes = answer["peak_bytes"]
         return float(answer["seconds"][-1])
 
     def end(self) -> None:
-        """End the process."""
-        self._running.kill()
+        """End the process and all that it has started."""
+        self._signal(signal.SIGKILL)
         self._running.communicate()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in processes_of(self._running.pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
 
     def _answer(self, most_s: float) -> dict[str, Any]:
         """One line of the process; its errors are read meanwhile, so that it never waits for them to be read."""
@@ -107,6 +120,13 @@ class Contender:
         return lines[-1][:300] if lines else f"status {self._running.returncode}"
 
 
+def finished(lines: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The cases in which no contender failed, or that were tried twice."""
+    tried = Counter(line["key"] for line in lines if line["part"] == PART)
+    whole = {line["key"] for line in lines if line["part"] == PART and not line["failed"]}
+    return whole | {key for key, times in tried.items() if times > 1}
+
+
 def key_of(case: StepCase, mode: str) -> str:
     """The name under which a case's result is kept."""
     return f"{case.title}, {mode}"
@@ -121,7 +141,7 @@ def contenders(case: StepCase, mode: str, cores: int) -> list[dict[str, Any]]:
 
 def run(results: Results, cores: int, counts: Sequence[int], end_s: float) -> None:
     """Case after case until the time is up. As many start together as there are cores but one."""
-    done = {line["key"] for line in results.read() if line["part"] == PART}
+    done = finished(results.read())
     left = [(case, mode) for case in CASES for mode in MODES if key_of(case, mode) not in done]
     together = max(cores - 1, 1)
     turns = Turns(end_s, FIRST_S)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import eventually
 from threadcast import networks
 from threadcast.core import Machine, Op, TensorSpec, read_machine
 from threadcast.core.errors import InvalidInput
@@ -140,9 +141,19 @@ def test_the_table_of_steps_has_every_thread_count_and_what_failed() -> None:
     assert {line.count("|") for line in (titles, dashes, *rows)} == {titles.count("|")}
 
 
+def test_a_case_in_which_one_failed_is_tried_once_more_and_shown_where_most_ran() -> None:
+    page, steps = importlib.import_module("many_cores_page"), importlib.import_module("many_cores_steps")
+    failed = step_line({1: 2.0}, 0.5)
+    whole = step_line({1: 2.0}, 0.25) | {"failed": {}}
+    poorer = failed | {"contenders": {"eager": failed["contenders"]["eager"]}}
+    assert steps.finished([failed]) == set()
+    assert steps.finished([failed, failed]) == steps.finished([whole]) == {failed["key"]}
+    assert cells(page.steps([failed, whole, poorer]), "net")[6] == "250"
+
+
 def test_forecasts_are_told_of_plans_only() -> None:
     page = importlib.import_module("many_cores_page")
-    lines = [step_line({1: 2.0}, 0.5), step_line({1: 2.0}, 0.5, runs="default", predicted_s=None)]
+    lines = [step_line({1: 2.0}, 0.5), step_line({1: 2.0}, 0.5, runs="default", predicted_s=None) | {"key": "other"}]
     text = page.forecasts(lines)
     assert cells(text, "net")[2:5] == ["500", "600", "+20%"]
     assert text.count("| net |") == 1
@@ -263,6 +274,24 @@ def test_a_part_that_fails_or_hangs_is_told_and_leaves_no_process(
                         ("import time; time.sleep(600)", "killed when its time was up")):  # fmt: skip
         script.write_text(code)
         assert many.in_process("steps", [], 1.0, tmp_path / "log.txt") == ended
+    stopped = tmp_path / "stopped"
+    script.write_text(f"""
+import os, signal, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+os.kill(child.pid, signal.SIGSTOP)
+open({str(stopped)!r}, "w").write(str(child.pid))
+time.sleep(600)
+""")
+    assert many.in_process("steps", [], 2.0, tmp_path / "log.txt") == "killed when its time was up"
+    assert eventually(lambda: not is_alive(Path("/proc", stopped.read_text())))
+
+
+def is_alive(process: Path) -> bool:
+    """Whether a process is there that nobody has only forgotten to wait for."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_every_case_is_a_network_that_trains_and_is_called() -> None:
