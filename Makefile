@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-service-batches bench-service-sizes bench-servers bench-ingest bench-warmup bench-two-models bench-compile bench-zoo bench-graphnet bench-known-ops record clean
+.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-service-batches bench-service-sizes bench-servers bench-ingest bench-warmup bench-two-models bench-many-cores bench-compile bench-zoo bench-graphnet bench-known-ops record clean
 
 setup: $(READY)
 
@@ -186,6 +186,16 @@ bench-warmup: $(READY)
 # Two models in two threads of a process, each on half of the cores: docs/two-models-tables.md. About 2 minutes.
 bench-two-models: $(READY)
 	$(BIN)/python benchmarks/two_models.py --write
+
+# On a machine of many cores, without a network: docs/many-cores.md. Ten minutes at most; BUDGET_S=120 seconds,
+# PARTS=steps,recording and THREADS=1,2,4,8 choose. By .venv where there is one, else by $(PYTHON), which needs torch and
+# numpy; WHEELS=folder installs the wheels in it, for this alone. COMMIT=hash names the commit where no git does. The same
+# command once more measures what is missing.
+MANY_SITE := build/many-cores-site
+MANY_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+bench-many-cores:
+	$(if $(WHEELS),$(MANY_PYTHON) -m pip install --quiet --disable-pip-version-check --no-index --no-deps --upgrade --target $(MANY_SITE) $(wildcard $(WHEELS)/*.whl))
+	COMMIT=$(COMMIT) PYTHONPATH=$(CURDIR):$(CURDIR)/$(MANY_SITE):$(PYTHONPATH) $(MANY_PYTHON) benchmarks/many_cores.py $(if $(BUDGET_S),--budget-s $(BUDGET_S)) $(if $(PARTS),--parts $(PARTS)) $(if $(THREADS),--threads $(THREADS)) $(if $(OUT),--out $(OUT))
 
 # torch.compile(backend="threadcast") beside eager PyTorch, Inductor and optimised calls: docs/compiled-tables.md. NETWORKS="U-Net;LSTM",
 # REUSE=1 measures only what has no record in build/compiled yet. About 30 minutes on 2 idle cores.

@@ -5,6 +5,7 @@ A table is of one run of one commit. A row that was measured again is marked, an
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -24,7 +25,8 @@ class RunFacts:
     """One run of a benchmark."""
 
     commit: str
-    """Abbreviated hash, with "+" where tracked files differed from it; "unknown" outside of a git checkout."""
+    """Abbreviated hash, with "+" where tracked files differed from it; outside of a git checkout what the environment's
+    COMMIT says, else "unknown"."""
     started: str
     """UTC, ISO 8601, to the second."""
     machine: str
@@ -82,4 +84,4 @@ def _commit() -> str:
     try:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get("COMMIT") or "unknown"

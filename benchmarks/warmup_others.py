@@ -31,6 +31,11 @@ def processes_of(session: int) -> list[int]:
     return [int(process.name) for process in Path("/proc").glob("[0-9]*") if (_stat(process) or [0] * 4)[3] == session]
 
 
+def children_of(parent: int) -> list[int]:
+    """Return the ids of the processes that this one has started and that have not ended."""
+    return [int(process.name) for process in Path("/proc").glob("[0-9]*") if (_stat(process) or [0] * 4)[1] == parent]
+
+
 def _stat(process: Path) -> list[int] | None:
     """The numbers of /proc/PID/stat from the state on (as 0); None where the process has ended."""
     try:

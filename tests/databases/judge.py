@@ -40,10 +40,13 @@ class Outcome:
 
 
 class Judge:
-    """Runs cases on `machine`; `executors` are the Python engine's threads. Without a compiler, that engine only."""
+    """Runs cases on `machine`; `executors` are the Python engine's threads. Without a compiler, that engine only.
 
-    def __init__(self, machine: Machine, executors: Executors, *, native: bool = True) -> None:
-        self._machine, self._executors, self._native = machine, executors, native
+    Of the two engines one runs a plan of one lane and the other one of several; with `all_lanes` both use all cores.
+    """
+
+    def __init__(self, machine: Machine, executors: Executors, *, native: bool = True, all_lanes: bool = False) -> None:
+        self._machine, self._executors, self._native, self._all_lanes = machine, executors, native, all_lanes
 
     def __call__(self, case: Case) -> Outcome | None:
         """Run one case; None where the entry has no such example.
@@ -170,9 +173,10 @@ class Judge:
         return ("native", "python") if self._native else ("python",)
 
     def _engines(self, seed: int) -> Iterator[_Making]:
-        """Both engines; one has a plan of one lane and the other one of several, which of them by the seed."""
+        """Both engines; where one has a plan of one lane and the other one of several, the seed says which."""
         for number, name in enumerate(self._names):
-            yield _Making(name, (seed + number) % 2 == 0, seed, self._machine, self._executors)
+            one_lane = (seed + number) % 2 == 0 and not self._all_lanes
+            yield _Making(name, one_lane, seed, self._machine, self._executors)
 
 
 class _Refused(Exception):

@@ -20,7 +20,7 @@ import torch
 from threadcast.core.errors import ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.runtime.engines.native.compilations import Compilations
-from threadcast.runtime.engines.native.library import DRAFT, compiler, make_file, native_library
+from threadcast.runtime.engines.native.library import DRAFT, compiler, include_folders, make_file, native_library
 from threadcast.runtime.fusion.kernels import PRELUDE, Kernel
 
 _ISA_FLAGS = {
@@ -133,11 +133,9 @@ def _clear_up(folder: Path) -> None:
 def _compile(sources: dict[str, str], draft: Path, folder: Path, flags: Sequence[str]) -> None:
     """Compile all loops into one shared object, and link it into the folder under the symbol of each."""
     command = compiler()
-    from torch.utils import cpp_extension
-
     _logger.warning("compiling %d fused operators into %s, once; this takes some seconds", len(sources), folder)
     (draft / "fused.cpp").write_text(PRELUDE + "".join(sources.values()))
-    included = [flag for path in cpp_extension.include_paths() for flag in ("-isystem", path)]
+    included = [flag for path in include_folders() for flag in ("-isystem", path)]
     linked = f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"  # its vector functions
     built = draft / "fused.so"
     command += [*flags, *included, str(draft / "fused.cpp"), *linked, "-o", str(built)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils import cpp_extension
 
 from tests.runtime.compiler import needs_compiler
 from tests.waiting import eventually
@@ -73,6 +75,23 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(
     with pytest.raises(ExecutionError, match="cannot be made"):
         native_library()
     assert left(cache) == []
+
+
+def test_without_ninja_the_compiler_is_called_as_pytorch_would(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    monkeypatch.setenv("CXX", str(compiler(tmp_path / "cxx", f'printf "%s\\n" "$@" > {told}; exit 1')))
+    found = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name, *rest: None if name == "ninja" else found(name, *rest))
+    with pytest.raises(ExecutionError, match="cannot be made"):
+        native_library()
+    given = told.read_text().splitlines()
+    assert {*library.FLAGS, "-shared", "-fPIC", f"-DTORCH_EXTENSION_NAME={library.NAME}"} <= set(given)
+    folders = [given[at + 1] for at, flag in enumerate(given) if flag == "-isystem"]
+    assert folders[:2] == cpp_extension.include_paths("cpu")
+    assert (Path(folders[2]) / "Python.h").is_file()
+    assert [flag for flag in given if flag.startswith("-l")] == ["-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
 
 
 def test_a_compiler_that_hangs_is_ended_with_all_that_it_started(

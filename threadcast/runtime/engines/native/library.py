@@ -147,8 +147,30 @@ def _compile(folder: Path) -> None:
     """Compile all sources as one: nearly all of a compiler's time goes into torch's headers, which all of them need."""
     whole = folder / f"{NAME}.cpp"
     whole.write_text("".join(f'#include "{source}"\n' for source in sorted(SOURCES.glob("*.cpp"))), encoding="utf-8")
-    command = [sys.executable, "-c", _SCRIPT, NAME, str(folder), *FLAGS, "--", str(whole)]
-    make_file(command, folder / f"{NAME}.so", "the native engine")
+    built = folder / f"{NAME}.so"
+    if shutil.which("ninja") is not None and importlib.util.find_spec("setuptools") is not None:
+        command = [sys.executable, "-c", _SCRIPT, NAME, str(folder), *FLAGS, "--", str(whole)]
+    else:
+        command = _plain_command(whole, built)
+    make_file(command, built, "the native engine")
+
+
+def _plain_command(source: Path, built: Path) -> list[str]:
+    """The compiler's own command, for systems that lack ninja or setuptools, without which PyTorch's way does not work.
+
+    The same flags as those of `torch.utils.cpp_extension` of PyTorch 2.11 to 2.13.
+    """
+    includes = [*include_folders(), sysconfig.get_path("include", scheme="posix_prefix")]
+    defined = f"-DTORCH_EXTENSION_NAME={NAME}", "-DTORCH_API_INCLUDE_EXTENSION_H"
+    linked = f"-L{Path(torch.__file__).parent / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"
+    included = [flag for folder in includes for flag in ("-isystem", folder)]
+    return [*compiler(), *defined, *included, "-fPIC", "-shared", *FLAGS, str(source), *linked, "-o", str(built)]
+
+
+def include_folders() -> tuple[str, str]:
+    """Folders of PyTorch's headers. `torch.utils.cpp_extension` names them too, but needs setuptools."""
+    headers = Path(torch.__file__).parent / "include"
+    return str(headers), str(headers / "torch" / "csrc" / "api" / "include")
 
 
 def compiler() -> list[str]:
