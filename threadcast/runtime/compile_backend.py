@@ -27,6 +27,7 @@ from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.graph_calls import GraphCalls, Role
 from threadcast.runtime.graph_parts import PartsInTurn, parts_of, returns_integers
+from threadcast.runtime.saved_inputs import computes_again, copy_written_inputs
 from threadcast.threads.memory import keep_freed_memory
 
 _graphs: WeakSet[GraphCalls] = WeakSet()
@@ -74,7 +75,7 @@ def backend(
             stacklevel=2,
         )
         return graph.forward
-    if not parts:
+    if not parts or (_written() and computes_again(graph)):  # what was traced writes twice, or raises
         return found
     call = CompiledCall(graph.forward, found, parts)
     _calls.add(call)
@@ -90,6 +91,8 @@ def _compiled(
         return make_boxed_func(graph.forward)
     if role == "inference":
         _note_weights(graph)
+    if role == "forward":
+        _copy_written_inputs(graph)
     divided = parts_of(graph)
     if len(divided) == 1 and divided[0].refused is None and not returns_integers(graph):
         return make_boxed_func(_graph_calls(graph, machine, options, parts, role))
@@ -133,6 +136,22 @@ def _note_weights(graph: GraphModule) -> None:
         for i in context.fw_metadata.static_input_indices:
             if isinstance(inputs[i].meta.get("val"), Tensor):
                 inputs[i].meta[_WEIGHT] = True
+
+
+def _copy_written_inputs(graph: GraphModule) -> None:
+    """Let a forward graph save what its backward graph needs as it was before the program's writes."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        copy_written_inputs(graph, _written(), context.fw_metadata.num_forward)
+
+
+def _written() -> Sequence[int]:
+    """The positions of a graph's inputs that AOTAutograd writes to after it has run."""
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return ()
+    found: Sequence[int] = context.fw_metadata.mutated_inp_runtime_indices
+    return found
 
 
 def _weights_of(graph: GraphModule) -> list[int]:

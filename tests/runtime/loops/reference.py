@@ -128,15 +128,15 @@ def trains_as_eager(loop: Callable[[Make], Any], *, refused: str | None = None, 
     `refused` matches the warning where PyTorch runs the steps; otherwise the last call of each step ran by a plan.
     A `loop` takes what makes steps. It returns tensors, modules and optimizers, nested.
     """
-    _seed()
-    wanted = list(_tensors(loop(EagerStep)))
-    _seed()
+    seed()
+    wanted = list(tensors(loop(EagerStep)))
+    seed()
     with ExitStack() as end, warnings.catch_warnings():
         warnings.simplefilter("error")
         steps = Steps(end)
         said = pytest.warns(UserWarning, match=refused) if refused is not None else contextlib.nullcontext()
         with said:
-            found = list(_tensors(loop(steps)))
+            found = list(tensors(loop(steps)))
         if refused is None:
             assert all(step.planned for step in steps.made), [step.step for step in steps.made]
     assert len(found) == len(wanted)
@@ -146,22 +146,22 @@ def trains_as_eager(loop: Callable[[Make], Any], *, refused: str | None = None, 
         )
 
 
-def _seed() -> None:
+def seed() -> None:
     torch.manual_seed(1)
     random.seed(1)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors(value: Any) -> Iterator[Tensor]:
     """Copies of all tensors of modules, optimizers and nested values, in order."""
     if isinstance(value, Tensor):
         yield value.detach().clone()
     elif isinstance(value, float):
         yield torch.tensor(value, dtype=torch.float64)
     elif isinstance(value, nn.Module | Optimizer):
-        yield from _tensors(value.state_dict())
+        yield from tensors(value.state_dict())
     elif isinstance(value, Mapping):
         for name in sorted(value, key=str):
-            yield from _tensors(value[name])
+            yield from tensors(value[name])
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from _tensors(part)
+            yield from tensors(part)

@@ -1,0 +1,43 @@
+"""Inputs of a forward graph that its backward graph needs as they were before the program's writes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+
+def computes_again(graph: GraphModule) -> bool:
+    """Return whether a part of the program is computed again in its backward pass (`torch.utils.checkpoint`).
+
+    Eager PyTorch then repeats what the part writes, such as running statistics. AOTAutograd does not.
+    """
+    again = torch.ops.higher_order.tag_activation_checkpoint
+    modules = [module for module in graph.modules() if isinstance(module, GraphModule)]
+    return any(node.target is again for module in modules for node in module.graph.nodes)
+
+
+def copy_written_inputs(graph: GraphModule, written: Collection[int], results: int) -> None:
+    """Let `graph` return copies of those inputs at the positions `written` that it saves for its backward pass.
+
+    Its first `results` outputs are the program's, and stay as they are. AOTAutograd writes to inputs after the graph
+    has run, and autograd then refuses the saved ones: so with batch norm whose activations are computed again in the
+    backward pass.
+    """
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    positions = {node: i for i, node in enumerate(inputs)}
+    output = graph.graph.output_node()
+    returned: list[Any] = list(cast("tuple[Any, ...]", output.args[0]))
+    changed = False
+    with graph.graph.inserting_before(output):
+        for i, node in enumerate(returned[results:], results):
+            if positions.get(node) in written and isinstance(node.meta.get("val"), Tensor):
+                copied = graph.graph.call_function(torch.ops.aten.clone.default, (node,))
+                copied.meta = dict(node.meta)
+                returned[i], changed = copied, True
+    if changed:
+        output.args = (tuple(returned),)
+        graph.recompile()
