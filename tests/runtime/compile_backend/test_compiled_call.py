@@ -10,6 +10,7 @@ from torch import Tensor
 
 from threadcast.runtime.compile_backend import compiled_graphs
 from threadcast.runtime.compiled_call import CompiledCall
+from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.report import Report
 
 pytestmark = pytest.mark.compared
@@ -31,10 +32,16 @@ class Clock:
 class Part:
     """Stands for graphs that are measured in their first calls."""
 
-    def __init__(self, measured: int = 3) -> None:
+    def __init__(self, measured: int = 3, *, has_channels_last: bool = False) -> None:
         self.left = measured
         self.reason = ""
         self.learning = False
+        self.has_channels_last = has_channels_last
+        self.layout = MemoryFormat.AS_GIVEN
+        self.alone = False
+
+    def use(self, layout: MemoryFormat, *, alone: bool = False) -> None:
+        self.layout, self.alone = layout, alone
 
     def leave(self, reason: str) -> None:
         self.reason = reason
@@ -104,6 +111,47 @@ def test_the_way_with_the_shorter_forward_and_backward_pass_runs(
     assert set(way["ran"][-20:]) == {fastest}
     assert not call.measuring
     assert bool(part.reason) == (fastest == "eager")
+
+
+@pytest.mark.parametrize(
+    ("eager_s", "given_s", "last_s", "fastest"),
+    [
+        (0.02, 0.03, 0.01, "channels last"),
+        (0.02, 0.01, 0.005, "channels last"),
+        (0.02, 0.01, 0.015, "as given"),
+        (0.01, 0.02, 0.015, None),
+    ],
+)
+@pytest.mark.parametrize("unlimited", [False, True])
+def test_the_fastest_of_eager_and_both_layouts_runs(
+    eager_s: float, given_s: float, last_s: float, fastest: str | None, unlimited: bool
+) -> None:
+    clock, part = Clock(), Part(0, has_channels_last=True)
+    way = ways(clock, eager=(eager_s, 0.0), given=(given_s, 0.0), last=(last_s, 0.0))
+    graphs = {MemoryFormat.AS_GIVEN: way["given"], MemoryFormat.CHANNELS_LAST: way["last"]}
+    call = CompiledCall(
+        way["eager"], lambda x: graphs[part.layout](x), [part], unlimited=unlimited, clock=clock  # type: ignore[list-item]
+    )  # fmt: skip
+    train(call, clock, 1_000)
+    assert not call.measuring
+    assert call.runs == fastest
+    assert (part.layout if part.alone else None) == fastest
+    assert bool(part.reason) == (fastest is None)
+    assert set(way["ran"][-20:]) == {{"channels last": "last", "as given": "given"}.get(fastest or "", "eager")}
+
+
+def test_learning_a_second_layout_loses_2_percent_at_most() -> None:
+    clock, part = Clock(), Part(0, has_channels_last=True)
+    way = ways(clock, eager=(0.02, 0.0), given=(0.01, 0.0), last=(0.0125, 0.0))
+    graphs = {MemoryFormat.AS_GIVEN: way["given"], MemoryFormat.CHANNELS_LAST: way["last"]}
+    call = CompiledCall(way["eager"], lambda x: graphs[part.layout](x), [part], clock=clock)  # type: ignore[list-item]
+    while part.layout is MemoryFormat.AS_GIVEN:
+        train(call, clock, 1)
+    part.left = 1_000_000  # it goes on learning
+    way["ran"].clear()
+    train(call, clock, 1_000)
+    assert way["ran"].count("last") / 1_000 == pytest.approx(0.08, abs=0.01)
+    assert way["ran"].count("eager") == 0
 
 
 def test_calls_without_gradients_are_compared_by_themselves() -> None:
