@@ -14,7 +14,7 @@ from torch import Tensor
 
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.guard import Guard, Side, Verdict
+from threadcast.runtime.tuning.guard import PAIRS_AT_LEAST, Guard, Side, Verdict
 
 _ELSEWHERE = 10
 """Calls in a row with other sizes, after which calls of these sizes are compared. A convention."""
@@ -36,9 +36,11 @@ class CompiledCall:
     AOTAutograd and the graphs' own bookkeeping take time in each call, which only the comparison of whole calls shows:
     once all `parts` (the graphs for inference, or for forward and backward pass) have settled, calls run by turns
     in both ways, and the faster is kept. Where that is eager PyTorch, they are compared once more after the parts have
-    tried all there is, unless they are far behind. Then the same is done with the graphs in channels last, if they have
-    such a form. What is not the fastest known runs in so few calls that 2 % of the time is lost at most; with
-    `unlimited`, in all of them. The backward pass counts, what the caller does between does not.
+    tried all there is, unless they are far behind; until then they run in so few calls that 2 % of the time is lost at
+    most, with `unlimited` in all of them. The backward pass counts, what the caller does between does not.
+
+    Graphs that can run in channels last first run by turns in both layouts, by PyTorch. The faster layout is learned
+    first; the other one only where that does not win, and where it is not far behind.
     May be called from several threads.
     """
 
@@ -52,8 +54,10 @@ class CompiledCall:
         """The layout in which the graphs are the fastest known way; None while eager PyTorch is."""
         self._layout = MemoryFormat.AS_GIVEN
         """The layout that is learned or compared."""
-        self._left_to_try: list[MemoryFormat] | None = None
-        """Layouts that come after it; None until the graphs say which they have."""
+        self._other: MemoryFormat | None = None
+        """The layout that comes after it if it does not win."""
+        self._ordered: bool | None = None
+        """Whether it is known which layout comes first; None until the first call."""
         self._unseen = 0
         """Calls in the layout after which its graphs are known to have begun to learn."""
         self._guard: Guard | None = None
@@ -94,10 +98,12 @@ class CompiledCall:
     def _by(self, tried: bool) -> Callable[..., Any]:
         """What runs a call: the layout that is tried, or the fastest way that is known."""
         layout = self._layout if tried else self._best
+        if self._ordered is False:
+            layout = MemoryFormat.CHANNELS_LAST if tried else MemoryFormat.AS_GIVEN
         if layout is None:
             return self._eager
         for part in self._parts:
-            part.use(layout)
+            part.use(layout, plainly=self._ordered is False)
         return self._graphs
 
     @property
@@ -127,6 +133,10 @@ class CompiledCall:
     def _next_side(self, arguments: tuple[Any, ...]) -> Side | None:
         """Which side runs the next call; None while the graphs are still learning, and where it is not compared."""
         sizes = tuple([value for value in arguments if type(value) is int])
+        if self._ordered is None:
+            self._ordered = not any(part.has_channels_last for part in self._parts)
+            if not self._ordered:
+                self._guard, self._sizes = Guard(max_pairs=PAIRS_AT_LEAST, at_once=False), sizes
         if self._guard is None:
             reports = [report for part in self._parts for report in part.reports]
             if self._unseen > 0 or not reports or any(report.measuring for report in reports):
@@ -150,22 +160,33 @@ class CompiledCall:
         verdict = self._guard.verdict
         if verdict is None:
             return
+        if not self._ordered:
+            self._order(verdict.gain)
+            return
         if verdict.kept == "default" and verdict.gain > _HOPELESS and self._learning:
             self._guard, self._waits = None, True  # fused operators or backends may be faster
             self._patience = self._patience_for(verdict.gain)
             return
-        if verdict.kept == "plan":
-            self._best = self._layout
         self._verdicts[self._layout] = verdict
         self._awaited.clear()
-        if self._left_to_try is None:
-            other = any(part.has_channels_last for part in self._parts)
-            self._left_to_try = [MemoryFormat.CHANNELS_LAST] if other else []
-        if self._left_to_try:
-            self._guard, self._layout, self._unseen = None, self._left_to_try.pop(), _BEGUN
+        if verdict.kept == "plan":
+            self._best = self._layout
+        if self._best is None and self._other is not None:
+            self._guard, self._layout, self._other, self._unseen = None, self._other, None, _BEGUN
             self._patience = self._patience_for(_HOPELESS)
         else:
             self._end()
+
+    def _order(self, gain: float) -> None:
+        """Decide which layout is learned first; in channels last calls by PyTorch are `gain` times as fast."""
+        self._guard, self._ordered, self._unseen = None, True, _BEGUN
+        self._awaited.clear()
+        if not any(part.has_channels_last for part in self._parts):
+            return
+        if gain > 1.0:
+            self._layout, self._other = MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN
+        elif gain > _HOPELESS:
+            self._other = MemoryFormat.CHANNELS_LAST
 
     def _end(self) -> None:
         """Run all further calls by the fastest way."""

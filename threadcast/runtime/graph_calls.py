@@ -76,10 +76,13 @@ class GraphCalls:
         self._module, self._weights = graph, tuple(weights) if options.freeze else ()
         self._fixed: FixedWeights | None = None
         self._layout = MemoryFormat.AS_GIVEN
+        self._plainly = False
         self._channels_last = channels_last
         """Runs a forward pass in channels last; None where it has no such form."""
         self._layouts: dict[CallKind, ChannelsLast] = {}
         """What runs those kinds of calls that are in channels last."""
+        self._refused: set[CallKind] = set()
+        """Those of these kinds, of a backward pass, that run in the order as given, as the results are not eager's."""
         self._allowance = allowance(options.tuning_share)
         self._shadowed = FunctionalShadow(self._as_pytorch)
         settings = Settings.read()
@@ -120,12 +123,13 @@ class GraphCalls:
         """Whether this is a forward pass that can run in channels last."""
         return self._channels_last is not None
 
-    def use(self, layout: MemoryFormat, *, alone: bool = False) -> None:
+    def use(self, layout: MemoryFormat, *, plainly: bool = False, alone: bool = False) -> None:
         """Run the following calls of a forward pass in this layout, if it has it; a backward pass follows by itself.
 
-        With `alone` what was learned for other layouts is forgotten.
+        With `plainly` PyTorch runs them, and nothing is learned. With `alone` what was learned for other layouts is
+        forgotten.
         """
-        self._layout = layout
+        self._layout, self._plainly = layout, plainly
         if alone and (self._layouts or self.has_channels_last):
             with self._lock:
                 kinds = [kind for kind in self._table.kinds if (kind in self._layouts) != (layout is _CHANNELS_LAST)]
@@ -174,6 +178,8 @@ class GraphCalls:
         if found is None and not self._knows_layout(kind, layout, arguments):
             kind = _kind_of(given, fixed is not None, False)
             found = self._found(kind)
+        if self._plainly or kind in self._refused:
+            return self._eager(kind)(*arguments)
         if found is None and (family := self._families.of(kind, given)) is not None:
             kind = family.kind_of(given)
             found = self._found(kind)
@@ -192,7 +198,7 @@ class GraphCalls:
             return self._as_pytorch(*arguments)
         if isinstance(runner, Fallback):
             if kind in self._layouts:
-                return self._layouts[kind](*arguments)
+                return self._eager(kind)(*arguments)
             return self._fallen_back(runner.reason, arguments)
         every = self._options.verify_every
         self._calls += 1
@@ -327,8 +333,7 @@ class GraphCalls:
     def _tuning_in(self, layout: ChannelsLast, arguments: tuple[Any, ...], options: dict[str, Any]) -> Tuning:
         """What runs calls in channels last; all that runs them returns its results in the same strides."""
         captured = capture_graph(layout, arguments, phase=self._phase)
-        as_given = layout.arranged_as(layout(*arguments), self._as_pytorch)
-        checked, formats = FunctionalShadow(as_given), (MemoryFormat.AS_GIVEN,)
+        checked, formats = FunctionalShadow(layout.arranged_as(layout(*arguments))), (MemoryFormat.AS_GIVEN,)
         return Tuning(layout, lambda _: captured, self._format, formats, self.machine, checked=checked, **options)
 
     def _knows_layout(self, kind: CallKind, layout: ChannelsLast | None, arguments: tuple[Any, ...]) -> bool:
@@ -343,19 +348,24 @@ class GraphCalls:
             return True
         reason = self._shadowed.too_large(arguments, None)
         if reason is None:
-            _, difference = checked_step(self._shadowed, wanted, arguments, None)
+            _, difference = checked_step(FunctionalShadow(wanted.as_given), wanted, arguments, None)
             reason = None if difference is None else str(difference)
-        if reason is None:
+        if reason is None or layout is None:
             self._layouts[kind] = wanted
-            return True
-        _logger.info("%s: not in channels last: %s", self.title, reason)
-        if layout is not None:
-            self._channels_last = None
-        return layout is None  # a backward pass takes what is saved as it is
+        if reason is not None:
+            _logger.warning("%s: channels last is not used: %s", self.title, reason)
+            if layout is not None:
+                self._channels_last = None
+                return False
+            self._refused.add(kind)
+        return True
 
     def _eager(self, kind: CallKind) -> Callable[..., Any]:
         """How PyTorch runs calls of this kind."""
-        return self._layouts.get(kind, self._as_pytorch)
+        layout = self._layouts.get(kind)
+        if layout is None:
+            return self._as_pytorch
+        return layout.as_given if kind in self._refused else layout
 
     @property
     def _phase(self) -> Phase:

@@ -69,6 +69,7 @@ class ChannelsLast:
         }
         self._inputs = [inputs.index(node) if node in inputs else None for node in results]
         self._strides = [_strides(node) if i < ordered else None for i, node in enumerate(results)]
+        self._given = [_strides(node) for node in inputs]
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """Run the graph below autograd."""
@@ -87,14 +88,22 @@ class ChannelsLast:
                     found[i] = _with_strides(found[i], strides)
         return found
 
-    def arranged_as(self, example: Sequence[Any], run: Callable[..., Any]) -> Callable[..., list[Any]]:
-        """Return a callable that returns what `run` returns, in the strides that the results of `example` have."""
+    def as_given(self, *arguments: Any) -> list[Any]:
+        """Run the graph on inputs in the order in which it was traced, whatever order they come in."""
+        with torch.no_grad():
+            found = self._graph(*map(_image_with_strides, arguments, self._given))
+        pairs = zip(found, self._inputs, strict=True)
+        return [value if number is None else arguments[number] for value, number in pairs]
+
+    def arranged_as(self, example: Sequence[Any]) -> Callable[..., list[Any]]:
+        """Return `as_given` with results in the strides that those of `example` have."""
         strides = [tuple(value.stride()) if isinstance(value, Tensor) else None for value in example]
 
         def arranged(*arguments: Any) -> list[Any]:
+            found = zip(self.as_given(*arguments), strides, self._inputs, strict=True)
             return [
-                value if wanted is None or self._inputs[i] is not None else _with_strides(value, wanted)
-                for i, (value, wanted) in enumerate(zip(run(*arguments), strides, strict=True))
+                _with_strides(value, wanted) if wanted is not None and number is None else value
+                for value, wanted, number in found
             ]
 
         return arranged
@@ -102,6 +111,10 @@ class ChannelsLast:
 
 def _channels_last(value: Any) -> Any:
     return value.contiguous(memory_format=torch.channels_last) if _is_image(value) else value
+
+
+def _image_with_strides(value: Any, strides: tuple[int, ...] | None) -> Any:
+    return value if strides is None or not _is_image(value) else _with_strides(value, strides)
 
 
 def _with_strides(value: Tensor, strides: tuple[int, ...]) -> Tensor:
