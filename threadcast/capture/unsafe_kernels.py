@@ -35,9 +35,14 @@ def check_kernels(nodes: Sequence[Node], ops: Iterable[Op]) -> None:
 def _overruns(node: Node, inputs: Sequence[TensorSpec]) -> bool:
     image, weight = inputs[1], inputs[2]
     of_weight, strides, transposed = node.args[-1][1], node.args[4], node.args[7]
-    if not of_weight or transposed or max(strides) == 1 or weight.shape[1] >= _FEW:
+    if not of_weight or not overruns_in_channels_last(weight.shape, strides, transposed=transposed):
         return False
-    return set(weight.shape[2:]) == {1} and (_has_channels_last(image) or _has_channels_last(weight))
+    return _has_channels_last(image) or _has_channels_last(weight)
+
+
+def overruns_in_channels_last(weight: Sequence[int], strides: Sequence[int], *, transposed: bool) -> bool:
+    """Whether the kernel for the gradient of a weight of this shape overruns its memory where channels are last."""
+    return not transposed and max(strides) > 1 and weight[1] < _FEW and set(weight[2:]) == {1}
 
 
 def _has_channels_last(spec: TensorSpec) -> bool:

@@ -30,6 +30,11 @@ class CallTable:
         return iter(list(self._runners.values()))  # other threads read reports meanwhile
 
     @property
+    def items(self) -> list[tuple[CallKind, Tuning | Fallback]]:
+        """The kinds in the table, each with what runs it. May be read from any thread."""
+        return list(self._runners.items())
+
+    @property
     def kinds(self) -> list[CallKind]:
         """The kinds in the table."""
         return list(self._runners)
@@ -55,7 +60,7 @@ class CallTable:
         self._runners[kind] = runner
         self._use(kind)
         while len(self._runners) > 1 and (len(self._runners) > MOST_KINDS or self._size_bytes() > self._most_bytes):
-            self._drop(min(self._runners, key=self._used.__getitem__))
+            self.drop(min(self._runners, key=self._used.__getitem__))
 
     def close(self) -> None:
         """Close all entries and empty the table."""
@@ -68,7 +73,10 @@ class CallTable:
     def _size_bytes(self) -> int:
         return sum(tuning.size_bytes for tuning in self.tunings)
 
-    def _drop(self, kind: CallKind) -> None:
+    def drop(self, kind: CallKind) -> None:
+        """Remove a kind that is in the table, and close its entry."""
+        if self._last is not None and self._last[0] == kind:
+            self._last = None
         dropped = self._runners.pop(kind)
         del self._used[kind]
         if isinstance(dropped, Tuning):

@@ -26,6 +26,7 @@ from threadcast.core import Machine, read_machine
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.graph_calls import GraphCalls, Role
+from threadcast.runtime.graph_layout import channels_last_forward, partitioned
 from threadcast.runtime.graph_parts import PartsInTurn, parts_of, returns_integers
 from threadcast.runtime.saved_inputs import computes_again, copy_written_inputs
 from threadcast.threads.memory import keep_freed_memory
@@ -63,6 +64,7 @@ def backend(
         fw_compiler=partial(compiler, "forward"),
         bw_compiler=partial(compiler, "backward"),
         inference_compiler=partial(compiler, "inference"),
+        partition_fn=partitioned,
     )
     try:
         found: Callable[..., Any] = compiled(graph, example_inputs)
@@ -77,7 +79,7 @@ def backend(
         return graph.forward
     if not parts or (_written() and computes_again(graph)):  # what was traced writes twice, or raises
         return found
-    call = CompiledCall(graph.forward, found, parts)
+    call = CompiledCall(graph.forward, found, parts, unlimited=chosen.tuning_share >= 1)
     _calls.add(call)
     return call
 
@@ -95,7 +97,7 @@ def _compiled(
         _copy_written_inputs(graph)
     divided = parts_of(graph)
     if len(divided) == 1 and divided[0].refused is None and not returns_integers(graph):
-        return make_boxed_func(_graph_calls(graph, machine, options, parts, role))
+        return make_boxed_func(_graph_calls(graph, machine, options, parts, role, whole=True))
     reasons = dict.fromkeys(part.refused for part in divided if part.refused)
     if reasons:
         whole = "a part of a graph" if any(part.refused is None for part in divided) else "a graph"
@@ -108,13 +110,17 @@ def _compiled(
 
 
 def _graph_calls(
-    graph: GraphModule, machine: Machine, options: CompileOptions, parts: list[GraphCalls], role: Role
-) -> GraphCalls:
+    graph: GraphModule, machine: Machine, options: CompileOptions, parts: list[GraphCalls], role: Role,
+    *, whole: bool = False,
+) -> GraphCalls:  # fmt: skip
     """Return what runs a graph, or a part of one, by a plan where it is faster."""
     number, code = next(_numbers), CompileContext.current_compile_id()
     title = f"graph {number} of torch.compile ({code})"
     weights = _weights_of(graph) if role == "inference" else ()
-    calls = GraphCalls(graph, machine, options, number=number, title=title, role=role, weights=weights)
+    channels_last = channels_last_forward(graph) if whole and role == "forward" else None
+    calls = GraphCalls(
+        graph, machine, options, number=number, title=title, role=role, weights=weights, channels_last=channels_last
+    )
     _graphs.add(calls)
     parts.append(calls)
     return calls

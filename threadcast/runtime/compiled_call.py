@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 from threading import RLock
 from typing import Any
@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from threadcast.runtime.graph_calls import GraphCalls
-from threadcast.runtime.tuning.guard import Guard, Side, Verdict
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuning.guard import PAIRS_AT_LEAST, Guard, Side, Verdict
 
 _ELSEWHERE = 10
 """Calls in a row with other sizes, after which calls of these sizes are compared. A convention."""
@@ -23,6 +24,8 @@ _LOSS = 0.02
 """Part of their time that calls may lose to graphs that are slower and still learn. A convention."""
 _TURN = 8
 """Calls in a row for which such graphs run: the first one after eager PyTorch's starts their threads anew."""
+_BEGUN = 8
+"""Calls in a layout after which its graphs have begun to learn: the first ones of a kind are only timed."""
 _AWAITED = 4
 """Calls whose backward pass may still come; of an older one without it, the forward pass alone counts."""
 
@@ -34,20 +37,37 @@ class CompiledCall:
     once all `parts` (the graphs for inference, or for forward and backward pass) have settled, calls run by turns
     in both ways, and the faster is kept. Where that is eager PyTorch, they are compared once more after the parts have
     tried all there is, unless they are far behind; until then they run in so few calls that 2 % of the time is lost at
-    most. The backward pass counts, what the caller does between does not.
+    most, with `unlimited` in all of them. The backward pass counts, what the caller does between does not.
+
+    Graphs that can run in channels last first run by turns in both layouts, by PyTorch. The faster layout is learned
+    first; the other one only where that does not win, and where it is not far behind.
     May be called from several threads.
     """
 
     def __init__(
         self, eager: Callable[..., Any], graphs: Callable[..., Any], parts: Sequence[GraphCalls], *,
-        clock: Callable[[], float] = time.perf_counter,
+        unlimited: bool = False, clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         self._eager, self._graphs, self._parts, self._clock = eager, graphs, parts, clock
+        self._unlimited = unlimited
+        self._best: MemoryFormat | None = None
+        """The layout in which the graphs are the fastest known way; None while eager PyTorch is."""
+        self._layout = MemoryFormat.AS_GIVEN
+        """The layout that is learned or compared."""
+        self._other: MemoryFormat | None = None
+        """The layout that comes after it if it does not win."""
+        self._ordered: bool | None = None
+        """Whether it is known which layout comes first; None until the first call."""
+        self._unseen = 0
+        """Calls in the layout after which its graphs are known to have begun to learn."""
         self._guard: Guard | None = None
         self._lock = RLock()
         self._sizes: tuple[int, ...] = ()
         """The integers among the arguments of the calls that are compared: calls of other sizes take other times."""
         self._elsewhere = 0
+        self._verdicts: dict[MemoryFormat, Verdict] = {}
+        self._waits = False
+        """Whether the next comparison comes only once the graphs have tried all there is."""
         self._patience: _Patience | None = None
         """Which calls the graphs may learn in before the next comparison; None where none waits for them."""
         self._awaited: deque[_Sample] = deque()
@@ -59,11 +79,12 @@ class CompiledCall:
             return self._runs(*arguments)
         with self._lock:
             side = self._next_side(arguments)
-            graphs = side is not None or self._patience is None or self._patience.next_is_graphs()
+            tried = side == "plan" or (side is None and (self._patience is None or self._patience.next_is_graphs()))
+            self._unseen -= tried
         if side is None:
-            return (self._graphs if graphs else self._eager)(*arguments)
+            return self._by(tried)(*arguments)
         sample = _Sample(self, side, self._clock())
-        result = (self._eager if side == "default" else self._graphs)(*arguments)
+        result = self._by(tried)(*arguments)
         sample.forward_s = self._clock() - sample.started_s
         with self._lock:
             if sample.waits_for_backward(result):
@@ -74,15 +95,31 @@ class CompiledCall:
                 self._observe(sample, 0.0)
         return result
 
+    def _by(self, tried: bool) -> Callable[..., Any]:
+        """What runs a call: the layout that is tried, or the fastest way that is known."""
+        layout = self._layout if tried else self._best
+        if self._ordered is False:
+            layout = MemoryFormat.CHANNELS_LAST if tried else MemoryFormat.AS_GIVEN
+        if layout is None:
+            return self._eager
+        for part in self._parts:
+            part.use(layout, plainly=self._ordered is False)
+        return self._graphs
+
     @property
     def parts(self) -> Sequence[GraphCalls]:
         """The graphs that AOTAutograd has made so far."""
         return self._parts
 
     @property
-    def verdict(self) -> Verdict | None:
-        """How the graphs compare with eager PyTorch; None until that is known."""
-        return None if self._guard is None else self._guard.verdict
+    def verdicts(self) -> Mapping[MemoryFormat, Verdict]:
+        """How the graphs in each layout compare with the fastest way before, as far as that is known."""
+        return dict(self._verdicts)
+
+    @property
+    def runs(self) -> MemoryFormat | None:
+        """The layout in which the graphs run all further calls; None where eager PyTorch does, or it is not known."""
+        return self._best if self._runs is self._graphs else None
 
     @property
     def measuring(self) -> bool:
@@ -96,16 +133,22 @@ class CompiledCall:
     def _next_side(self, arguments: tuple[Any, ...]) -> Side | None:
         """Which side runs the next call; None while the graphs are still learning, and where it is not compared."""
         sizes = tuple([value for value in arguments if type(value) is int])
+        if self._ordered is None:
+            self._ordered = not any(part.has_channels_last for part in self._parts)
+            if not self._ordered:
+                self._guard, self._sizes = Guard(max_pairs=PAIRS_AT_LEAST, at_once=False), sizes
         if self._guard is None:
             reports = [report for part in self._parts for report in part.reports]
-            if not reports or any(report.measuring for report in reports) or (self._patience and self._learning):
+            if self._unseen > 0 or not reports or any(report.measuring for report in reports):
                 return None
-            self._guard, self._sizes, self._patience = Guard(), sizes, None
+            if self._waits and self._learning:
+                return None
+            self._guard, self._sizes, self._patience, self._waits = self._new_guard(), sizes, None, False
         if sizes != self._sizes:
             self._elsewhere += 1
             if self._elsewhere < _ELSEWHERE:
                 return None
-            self._guard, self._sizes = Guard(), sizes
+            self._guard, self._sizes = self._new_guard(), sizes
             self._awaited.clear()
         self._elsewhere = 0
         return self._guard.next_runner()
@@ -115,14 +158,52 @@ class CompiledCall:
             return
         self._guard.observe(started_s=sample.started_s, seconds=sample.forward_s + backward_s)
         verdict = self._guard.verdict
-        if verdict is not None and verdict.kept == "default" and verdict.gain > _HOPELESS and self._learning:
-            self._guard, self._patience = None, _Patience(verdict.gain)  # fused operators or backends may be faster
-        elif verdict is not None:
-            self._runs = self._graphs if verdict.kept == "plan" else self._eager
-            self._awaited.clear()
-            if self._runs is self._eager:
-                for part in self._parts:
-                    part.leave(f"whole calls are as fast or faster in eager PyTorch ({verdict.gain:.2f})")
+        if verdict is None:
+            return
+        if not self._ordered:
+            self._order(verdict.gain)
+            return
+        if verdict.kept == "default" and verdict.gain > _HOPELESS and self._learning:
+            self._guard, self._waits = None, True  # fused operators or backends may be faster
+            self._patience = self._patience_for(verdict.gain)
+            return
+        self._verdicts[self._layout] = verdict
+        self._awaited.clear()
+        if verdict.kept == "plan":
+            self._best = self._layout
+        if self._best is None and self._other is not None:
+            self._guard, self._layout, self._other, self._unseen = None, self._other, None, _BEGUN
+            self._patience = self._patience_for(_HOPELESS)
+        else:
+            self._end()
+
+    def _order(self, gain: float) -> None:
+        """Decide which layout is learned first; in channels last calls by PyTorch are `gain` times as fast."""
+        self._guard, self._ordered, self._unseen = None, True, _BEGUN
+        self._awaited.clear()
+        if not any(part.has_channels_last for part in self._parts):
+            return
+        if gain > 1.0:
+            self._layout, self._other = MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN
+        elif gain > _HOPELESS:
+            self._other = MemoryFormat.CHANNELS_LAST
+
+    def _end(self) -> None:
+        """Run all further calls by the fastest way."""
+        self._runs = self._by(tried=False)
+        for part in self._parts:
+            if self._best is None:
+                gain = max(verdict.gain for verdict in self._verdicts.values())
+                part.leave(f"whole calls are as fast or faster in eager PyTorch ({gain:.2f})")
+            else:
+                part.use(self._best, alone=True)
+
+    def _patience_for(self, gain: float) -> _Patience | None:
+        return None if self._unlimited else _Patience(gain)
+
+    @staticmethod
+    def _new_guard() -> Guard:
+        return Guard(at_once=False)  # one pair shows only that something else used the cores
 
     def backward_ended(self, sample: _Sample, backward_s: float) -> None:
         """Take note of the seconds of a call's backward pass."""

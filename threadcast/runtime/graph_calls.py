@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from threading import RLock
@@ -33,6 +34,7 @@ from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.fallback import Fallback, why_not_captured
 from threadcast.runtime.fixed_weights import FixedWeights
+from threadcast.runtime.graph_layout import ChannelsLast, channels_last_backward
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
@@ -45,10 +47,14 @@ from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import WarmUp
 from threadcast.runtime.verification.functional import FunctionalShadow
-from threadcast.runtime.verification.shadow import shadow_step
+from threadcast.runtime.verification.shadow import checked_step, shadow_step
 from threadcast.threads.this_process import this_process
 
 Role = Literal["inference", "forward", "backward"]
+
+_CHANNELS_LAST = MemoryFormat.CHANNELS_LAST
+
+_logger = logging.getLogger("threadcast")
 
 
 class GraphCalls:
@@ -56,19 +62,27 @@ class GraphCalls:
 
     `graph` calls operators below autograd and writes to none of its inputs; weights are inputs as all others. With
     the option `freeze`, those at the positions `weights` are expected to be the same tensors in all calls
-    (`FixedWeights`); where they are not, they count as other inputs do. The calls themselves measure and plan
-    (`Tuning`). What cannot run by a plan runs as the graph does in PyTorch, with a warning that says why. May be
-    called from several threads, which wait for each other.
+    (`FixedWeights`); where they are not, they count as other inputs do. `channels_last` runs the graph with other
+    strides inside (`use`). The calls themselves measure and plan (`Tuning`). What cannot run by a plan runs as the
+    graph does in PyTorch, with a warning that says why. May be called from several threads, which wait for each other.
     """
 
     def __init__(
         self, graph: GraphModule, machine: Machine, options: CompileOptions, *, number: int, title: str,
-        role: Role = "inference", weights: Sequence[int] = (),
+        role: Role = "inference", weights: Sequence[int] = (), channels_last: ChannelsLast | None = None,
     ) -> None:  # fmt: skip
         self.number, self.title = number, f"{title}, {role}"
         self._graph, self._role, self._options = graph.forward, role, options
         self._module, self._weights = graph, tuple(weights) if options.freeze else ()
         self._fixed: FixedWeights | None = None
+        self._layout = MemoryFormat.AS_GIVEN
+        self._plainly = False
+        self._channels_last = channels_last
+        """Runs a forward pass in channels last; None where it has no such form."""
+        self._layouts: dict[CallKind, ChannelsLast] = {}
+        """What runs those kinds of calls that are in channels last."""
+        self._refused: set[CallKind] = set()
+        """Those of these kinds, of a backward pass, that run in the order as given, as the results are not eager's."""
         self._allowance = allowance(options.tuning_share)
         self._shadowed = FunctionalShadow(self._as_pytorch)
         settings = Settings.read()
@@ -99,15 +113,34 @@ class GraphCalls:
 
     @property
     def reports(self) -> list[Report]:
-        """One report for each kind of inputs: what runs it and why. In order of first use."""
+        """One report for each kind of inputs in the layout in use: what runs it and why. In order of first use."""
         if self._left is not None:
             return [Report.as_default(self._left)]
-        return [Report.as_default(t.reason) if isinstance(t, Fallback) else t.report for t in self._table]
+        return [Report.as_default(t.reason) if isinstance(t, Fallback) else t.report for t in self._in_use()]
+
+    @property
+    def has_channels_last(self) -> bool:
+        """Whether this is a forward pass that can run in channels last."""
+        return self._channels_last is not None
+
+    def use(self, layout: MemoryFormat, *, plainly: bool = False, alone: bool = False) -> None:
+        """Run the following calls of a forward pass in this layout, if it has it; a backward pass follows by itself.
+
+        With `plainly` PyTorch runs them, and nothing is learned. With `alone` what was learned for other layouts is
+        forgotten.
+        """
+        self._layout, self._plainly = layout, plainly
+        if alone and (self._layouts or self.has_channels_last):
+            with self._lock:
+                kinds = [kind for kind in self._table.kinds if (kind in self._layouts) != (layout is _CHANNELS_LAST)]
+                for kind in kinds:
+                    self._table.drop(kind)
 
     @property
     def learning(self) -> bool:
-        """Whether something has not been tried yet for some kind of inputs, such as fused operators or backends."""
-        return any(tuning.learning for tuning in self._table.tunings)
+        """Whether something has not been tried yet for some kind of inputs in the layout in use, such as fused
+        operators or backends."""
+        return any(tuning.learning for tuning in self._in_use() if isinstance(tuning, Tuning))
 
     def leave(self, reason: str) -> None:
         """Leave all further calls to PyTorch, and end the threads that run the graph."""
@@ -127,14 +160,26 @@ class GraphCalls:
         with self._lock:
             self._table.close()
 
+    def _in_use(self) -> list[Tuning | Fallback]:
+        """What runs calls in the layout in use; where there is nothing, what runs all others. For any thread."""
+        found = list(self._table.items)
+        chosen = [runner for kind, runner in found if (kind in self._layouts) == (self._layout is _CHANNELS_LAST)]
+        return chosen or [runner for _, runner in found]
+
     def _run(self, arguments: tuple[Any, ...]) -> Any:
         reason = why_not_captured(())
         if reason is not None:
             return self._first_run(arguments) if _is_first_run() else self._fallen_back(reason, arguments)
         fixed = self._fixed_for(arguments)
         given = arguments if fixed is None else fixed.without(arguments)
-        kind = _kind_of(given, fixed is not None)
+        layout = self._channels_last if self._layout is _CHANNELS_LAST else None
+        kind = _kind_of(given, fixed is not None, layout is not None)
         found, family = self._found(kind), None
+        if found is None and not self._knows_layout(kind, layout, arguments):
+            kind = _kind_of(given, fixed is not None, False)
+            found = self._found(kind)
+        if self._plainly or kind in self._refused:
+            return self._eager(kind)(*arguments)
         if found is None and (family := self._families.of(kind, given)) is not None:
             kind = family.kind_of(given)
             found = self._found(kind)
@@ -143,7 +188,7 @@ class GraphCalls:
         further = len(self._table) > 0 and not (family is not None and family.is_captured)
         if far or (found is None and self._short.wants(kind, further=further)):
             began_s = time.perf_counter()
-            result = self._as_pytorch(*arguments)
+            result = self._eager(kind)(*arguments)
             seconds = time.perf_counter() - began_s
             self._short.ran(kind, seconds)
             self._allowance.ran_eager(seconds)
@@ -152,6 +197,8 @@ class GraphCalls:
         if runner is None:
             return self._as_pytorch(*arguments)
         if isinstance(runner, Fallback):
+            if kind in self._layouts:
+                return self._eager(kind)(*arguments)
             return self._fallen_back(runner.reason, arguments)
         every = self._options.verify_every
         self._calls += 1
@@ -234,7 +281,7 @@ class GraphCalls:
         among = f"graph, fused: {self._options.fuse}"
         options: dict[str, Any] = {
             "call": (self._role, kind.arguments),
-            "plans": NoPlanStore(self.machine) if family else PlanStore(self._folder, self.machine, among=among),
+            "plans": NoPlanStore(self.machine) if family else self._plans(among),
             "fuse": self._options.fuse and family is None,
             "store": self._feedback if family is None else None,
             "like": [tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
@@ -245,7 +292,7 @@ class GraphCalls:
         }
         try:
             if fixed is not None and family is None:
-                options["plans"] = PlanStore(self._folder, self.machine, among=f"{among}, {installed()}")
+                options["plans"] = self._plans(f"{among}, {installed()}")
                 return Tuning(
                     fixed.as_pytorch,
                     partial(fixed.captured, arguments),
@@ -260,6 +307,10 @@ class GraphCalls:
                     ),
                     checked=FunctionalShadow(fixed.as_given_by_pytorch),
                     **options,
+                )
+            if (channels_last := self._layouts.get(kind)) is not None:
+                return self._tuning_in(
+                    channels_last, arguments, options | {"plans": self._plans(f"{among}, {_CHANNELS_LAST}")}
                 )
             captured = self._captured(arguments, fixed, family)
             return Tuning(
@@ -276,14 +327,57 @@ class GraphCalls:
         except Exception as error:  # noqa: BLE001 - nothing has run yet, and PyTorch can run it
             return Fallback(f"cannot capture: {_described(error)}")
 
+    def _plans(self, among: str) -> PlanStore:
+        return PlanStore(self._folder, self.machine, among=among)
+
+    def _tuning_in(self, layout: ChannelsLast, arguments: tuple[Any, ...], options: dict[str, Any]) -> Tuning:
+        """What runs calls in channels last; all that runs them returns its results in the same strides."""
+        captured = capture_graph(layout, arguments, phase=self._phase)
+        checked, formats = FunctionalShadow(layout.arranged_as(layout(*arguments))), (MemoryFormat.AS_GIVEN,)
+        return Tuning(layout, lambda _: captured, self._format, formats, self.machine, checked=checked, **options)
+
+    def _knows_layout(self, kind: CallKind, layout: ChannelsLast | None, arguments: tuple[Any, ...]) -> bool:
+        """Note what runs a kind of calls in channels last: `layout`, or in a backward pass what its inputs ask for.
+
+        Returns False where `layout` is given up, because its results are not those of the order as given.
+        """
+        if kind in self._layouts:
+            return True
+        wanted = channels_last_backward(self._module, arguments) if self._role == "backward" else layout
+        if wanted is None:
+            return True
+        reason = self._shadowed.too_large(arguments, None)
+        if reason is None:
+            _, difference = checked_step(FunctionalShadow(wanted.as_given), wanted, arguments, None)
+            reason = None if difference is None else str(difference)
+        if reason is None or layout is None:
+            self._layouts[kind] = wanted
+        if reason is not None:
+            _logger.warning("%s: channels last is not used: %s", self.title, reason)
+            if layout is not None:
+                self._channels_last = None
+                return False
+            self._refused.add(kind)
+        return True
+
+    def _eager(self, kind: CallKind) -> Callable[..., Any]:
+        """How PyTorch runs calls of this kind."""
+        layout = self._layouts.get(kind)
+        if layout is None:
+            return self._as_pytorch
+        return layout.as_given if kind in self._refused else layout
+
+    @property
+    def _phase(self) -> Phase:
+        return "backward" if self._role == "backward" else "forward"
+
     def _captured(self, arguments: tuple[Any, ...], fixed: FixedWeights | None, family: SizeFamily | None) -> Captured:
         """The graph for these arguments, or for all sizes of `family`."""
-        phase: Phase = "backward" if self._role == "backward" else "forward"
 
         def capture(dynamic: Dynamic | None) -> Captured:
             if fixed is not None:
                 return fixed.captured(arguments, MemoryFormat.AS_GIVEN, dynamic)
-            return capture_graph(self._graph, arguments, phase=phase, dynamic=dynamic)
+            return capture_graph(self._graph, arguments, phase=self._phase, dynamic=dynamic)
 
         def capture_several(dynamic: Dynamic) -> Captured:
             captured = capture(dynamic)
@@ -338,7 +432,7 @@ def _described(error: Exception) -> str:
 _OTHER_CORES = Fallback("it has other cores than it was measured on, and they may go as soon as they came")
 
 
-def _kind_of(arguments: tuple[Any, ...], fixed: bool) -> CallKind:
+def _kind_of(arguments: tuple[Any, ...], fixed: bool, channels_last: bool) -> CallKind:
     """The kind of a call: shapes, types and strides of tensors, the values of all others; without `fixed` weights.
 
     Nothing is written, so that tensors may share memory in whichever way.
@@ -349,7 +443,7 @@ def _kind_of(arguments: tuple[Any, ...], fixed: bool) -> CallKind:
             for value in arguments
         ]
     )
-    return CallKind((described, fixed), None, None, torch.get_default_dtype())
+    return CallKind((described, fixed, channels_last), None, None, torch.get_default_dtype())
 
 
 def _is_first_run() -> bool:

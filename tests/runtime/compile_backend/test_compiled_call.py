@@ -10,6 +10,7 @@ from torch import Tensor
 
 from threadcast.runtime.compile_backend import compiled_graphs
 from threadcast.runtime.compiled_call import CompiledCall
+from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.report import Report
 
 pytestmark = pytest.mark.compared
@@ -31,10 +32,16 @@ class Clock:
 class Part:
     """Stands for graphs that are measured in their first calls."""
 
-    def __init__(self, measured: int = 3) -> None:
+    def __init__(self, measured: int = 3, *, has_channels_last: bool = False) -> None:
         self.left = measured
         self.reason = ""
         self.learning = False
+        self.has_channels_last = has_channels_last
+        self.layout = MemoryFormat.AS_GIVEN
+        self.alone = self.plainly = False
+
+    def use(self, layout: MemoryFormat, *, plainly: bool = False, alone: bool = False) -> None:
+        self.layout, self.plainly, self.alone = layout, plainly, alone
 
     def leave(self, reason: str) -> None:
         self.reason = reason
@@ -104,6 +111,62 @@ def test_the_way_with_the_shorter_forward_and_backward_pass_runs(
     assert set(way["ran"][-20:]) == {fastest}
     assert not call.measuring
     assert bool(part.reason) == (fastest == "eager")
+
+
+def in_layouts(
+    part: Part, clock: Clock, *, eager: float, plainly: tuple[float, float], learned: tuple[float, float],
+    unlimited: bool = False,
+) -> tuple[CompiledCall, list[str]]:  # fmt: skip
+    """A call whose graphs take these seconds as given and in channels last, by PyTorch and by plans; and what runs."""
+    seconds = {"given, plainly": plainly[0], "last, plainly": plainly[1], "given": learned[0], "last": learned[1]}
+    way = ways(clock, eager=(eager, 0.0), **{name: (took_s, 0.0) for name, took_s in seconds.items()})
+
+    def graphs(x: Tensor) -> Any:
+        name = "given" if part.layout is MemoryFormat.AS_GIVEN else "last"
+        return way[f"{name}, plainly" if part.plainly else name](x)
+
+    call = CompiledCall(way["eager"], graphs, [part], unlimited=unlimited, clock=clock)  # type: ignore[list-item]
+    return call, way["ran"]
+
+
+@pytest.mark.parametrize(
+    ("eager", "plainly", "learned", "fastest", "never"),
+    [
+        (0.02, (0.02, 0.015), (0.03, 0.01), "channels last", "given"),
+        (0.02, (0.02, 0.015), (0.015, 0.03), "as given", ""),
+        (0.02, (0.02, 0.022), (0.015, 0.01), "as given", "last"),
+        (0.02, (0.02, 0.022), (0.03, 0.01), "channels last", ""),
+        (0.02, (0.02, 0.03), (0.03, 0.01), None, "last"),
+        (0.02, (0.02, 0.015), (0.03, 0.03), None, ""),
+    ],
+)
+@pytest.mark.parametrize("unlimited", [False, True])
+def test_the_layout_that_pytorch_runs_faster_is_learned_first_and_the_other_where_it_does_not_win(
+    eager: float, plainly: tuple[float, float], learned: tuple[float, float], fastest: str | None, never: str,
+    unlimited: bool,
+) -> None:  # fmt: skip
+    clock, part = Clock(), Part(0, has_channels_last=True)
+    call, ran = in_layouts(part, clock, eager=eager, plainly=plainly, learned=learned, unlimited=unlimited)
+    train(call, clock, 1_000)
+    assert not call.measuring
+    assert call.runs == fastest
+    assert (part.layout if part.alone else None) == fastest
+    assert bool(part.reason) == (fastest is None)
+    assert set(ran[:12]) == {"given, plainly", "last, plainly"}
+    assert set(ran[-20:]) == {{"channels last": "last", "as given": "given"}.get(fastest or "", "eager")}
+    assert never not in ran
+
+
+def test_learning_a_second_layout_loses_2_percent_at_most() -> None:
+    clock, part = Clock(), Part(0, has_channels_last=True)
+    call, ran = in_layouts(part, clock, eager=0.01, plainly=(0.01, 0.011), learned=(0.015, 0.0125))
+    while call._layout is MemoryFormat.AS_GIVEN:
+        train(call, clock, 1)
+    part.left = 1_000_000  # it goes on learning
+    ran.clear()
+    train(call, clock, 1_000)
+    assert ran.count("last") / 1_000 == pytest.approx(0.08, abs=0.01)
+    assert ran.count("eager") == 1_000 - ran.count("last")
 
 
 def test_calls_without_gradients_are_compared_by_themselves() -> None:
