@@ -4,9 +4,9 @@
                                [--fast] [--seconds 60] [--reuse] [--json] [--write]
 
 Each model runs in processes of its own with a time limit. Every record lands in build/judge as it comes; `--reuse`
-leaves out what has one, and `--write` makes the page of all that are there. `--quick` takes some seconds a model: are
-results right, what ran them, and why not a plan? `--fast` measures for a shorter time (`judge_measure.FAST`); its
-records and page are apart.
+leaves out what has one of this commit and setting, and `--write` makes the page of all that are there. `--quick` takes
+some seconds a model: are results right, what ran them, and why not a plan? `--fast` measures for a shorter time
+(`judge_measure.FAST`); its records and page are apart.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import math
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from graphnet_graphs import size_bytes
 from judge_cases import BUILD, GRAPHS, graphnet, names
-from judge_measure import FAST, SLOW_S, Setting, measured
+from judge_measure import FAST, Setting, measured
 from judge_page import page
-from run_facts import ROOT
+from run_facts import ROOT, RunFacts
 
 LIMIT_S = 240.0
 """Longest time of one model in the quick check."""
@@ -58,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, help="longest time of learning; 60, or 10 with --fast")
     parser.add_argument("--json", action="store_true", help="print all records that are there")
     parser.add_argument("--write", action="store_true", help="write the page of all records that are there")
-    parser.add_argument("--reuse", action="store_true", help="measure only what has no record yet")
+    parser.add_argument(
+        "--reuse", action="store_true", help="measure only what has no record of this commit and setting"
+    )
     chosen = parser.parse_args(arguments)
     wanted = [part.strip().lower() for part in chosen.only.split(";") if part.strip()]
     found = [name for name in names(chosen.judge) if not wanted or any(part in name.lower() for part in wanted)]
@@ -89,16 +91,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         done += 1
         for mode in modes:
             path = folder / f"{name.replace('/', '--')}-{mode}.json"
-            if chosen.reuse and path.exists():
+            if chosen.reuse and _is_of_this_run(path, None if chosen.quick else setting):
+                done -= "left_out" in json.loads(path.read_text())
                 continue
             if not chosen.quick:
                 measurement = measured(chosen.judge, name, mode, setting=setting)
-                if measurement is None:
-                    print(f"{name}, {mode}: left out, slower than {SLOW_S} s", file=sys.stderr, flush=True)
-                    done -= mode == "inference"
-                    continue
                 path.write_text(json.dumps(measurement))
-                print(f"{name}, {mode}: {_said(measurement)}", file=sys.stderr, flush=True)
+                said = measurement.get("left_out") or _said(measurement)
+                print(f"{name}, {mode}: {said}", file=sys.stderr, flush=True)
+                done -= "left_out" in measurement
                 continue
             record = quick(chosen.judge, name, mode)
             path.write_text(json.dumps(record))
@@ -113,6 +114,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(records))
     if chosen.write and not chosen.quick:
         (ROOT / "docs" / f"{chosen.judge}{kind}-tables.md").write_text(page(chosen.judge, records))
+
+
+def _is_of_this_run(path: Path, setting: Setting | None) -> bool:
+    """Whether a record is there that the same commit made with this setting (None: a quick check, whatever made it)."""
+    if not path.exists():
+        return False
+    record = json.loads(path.read_text())
+    return setting is None or (record["run"]["commit"], record["setting"]) == (RunFacts.now().commit, asdict(setting))
 
 
 def _said(record: dict[str, Any]) -> str:

@@ -51,8 +51,7 @@ class Process:
 
     def __init__(self, judge: str, name: str, mode: str, who: str, folder: Path, *, limit_s: float) -> None:
         fresh = {
-            "THREADCAST_ENGINE_TUNING_SHARE": "1", "THREADCAST_ENGINE_PLANS": str(folder / "plans"),
-            "TORCHINDUCTOR_CACHE_DIR": str(INDUCTOR_CACHE),
+            "THREADCAST_ENGINE_PLANS": str(folder / "plans"), "TORCHINDUCTOR_CACHE_DIR": str(INDUCTOR_CACHE),
         }  # fmt: skip
         context = multiprocessing.get_context("forkserver")
         os.environ["PYTHONWARNINGS"] = "ignore::UserWarning:multiprocessing.resource_tracker"  # its children are killed
@@ -68,6 +67,12 @@ class Process:
         except WayFailed:
             self.close()
             raise
+
+    @property
+    def session(self) -> int:
+        """The session of the process and all that it starts."""
+        assert self._process.pid is not None
+        return self._process.pid
 
     def ask(self, what: str, value: Any, *, seconds: float = 0.0) -> Any:
         """The answer to one request; WayFailed where there is none."""
@@ -98,14 +103,13 @@ class Process:
         return answer
 
     def _signal(self, number: int) -> None:
-        assert self._process.pid is not None
-        for process in processes_of(self._process.pid):  # what searches for backends is in process groups of its own
+        for process in processes_of(self.session):  # what searches for backends is in process groups of its own
             with suppress(ProcessLookupError):
                 os.kill(process, number)
 
 
-def measured(judge: str, name: str, mode: str, *, setting: Setting) -> dict[str, Any] | None:
-    """The record of one model; None for a graph of GraphNet that is slower than `SLOW_S`."""
+def measured(judge: str, name: str, mode: str, *, setting: Setting) -> dict[str, Any]:
+    """The record of one model; it says "left_out", and why, of a graph of GraphNet that is slower than `SLOW_S`."""
     others = OtherWork(())
     record: dict[str, Any] = {
         "name": name, "mode": mode, "run": RunFacts.now().to_json(), "setting": asdict(setting), "ways": {},
@@ -119,9 +123,10 @@ def measured(judge: str, name: str, mode: str, *, setting: Setting) -> dict[str,
             try:
                 process = running[who] = Process(judge, name, mode, who, Path(folder), limit_s=setting.limit_s)
                 end.callback(process.close)
+                others.is_own(process.session)
                 way["settled"] = process.ask("settle", setting.settle_s, seconds=setting.settle_s)
                 if judge == "graphnet" and who == "eager" and process.ask("turn", setting.turn_s) > SLOW_S:
-                    return None
+                    return record | {"left_out": f"slower than {SLOW_S} s"}
                 result = f"{folder}/result.pt"
                 way.update(process.ask("result" if who == "eager" else "compare", result) or {})
             except WayFailed as error:
@@ -142,4 +147,5 @@ def measured(judge: str, name: str, mode: str, *, setting: Setting) -> dict[str,
             if "error" not in way:
                 ratios = [eager / own for eager, own in zip(turns["eager"], seconds, strict=True)]
                 way |= {"turns_s": seconds, "step_s": median(seconds), "speedup": median(ratios)}
-    return record | {"others": others.share(), "seconds": time.monotonic() - began_s}
+        record["others"] = others.share()  # before the processes end, whose work would be others' then
+    return record | {"seconds": time.monotonic() - began_s}

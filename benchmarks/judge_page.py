@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import exp, log
+from statistics import median
 from typing import Any
 
 from judge_measure import FAST, SLOW_S
@@ -18,11 +19,12 @@ _TEXT = """# {title}
 
 {what} Eager PyTorch, Inductor (`torch.compile(model)`) and threadcast (`optimize`, or `optimize_training` by SGD with
 momentum) ran in processes of their own, stopped except in their turns: {turns} turns of {turn_s} s after threadcast had
-learned for at most {settle_s:.0f} s (setting `engine.tuning_share` 1), and Inductor had compiled for at most
-{limit_s:.0f} s. *learned* is how long threadcast learned; "+" where it was not at its end, so that faster plans or
-backends may not have been tried. Milliseconds are medians; *speed-up* is the median ratio to eager of turns
-side by side. *correct from* is GraphNet's lowest tolerance level t at which all results agree with eager's (at -5
-float32 numbers agree to 1.3e-6, relatively); in training these are three losses and all parameters after three steps.
+learned for at most {settle_s:.0f} s, in which it may take any time and has the cores to itself between steps, and
+Inductor had compiled for at most {limit_s:.0f} s. A model took {median_s:.0f} s in the median, {total_min:.0f} minutes
+all together. *learned* is how long threadcast learned; "+" where it was not at its end, so that faster plans or
+backends may not have been tried. Milliseconds are medians; *speed-up* is the median ratio to eager of turns side by
+side. *correct from* is GraphNet's lowest tolerance level t at which all results agree with eager's (at -5 float32
+numbers agree to 1.3e-6, relatively); in training these are three losses and all parameters after three steps.
 *others*: the part of all cores' time that other processes used meanwhile.
 
 {summary}
@@ -35,17 +37,22 @@ _WHAT = {
 
 
 def page(judge: str, records: Sequence[dict[str, Any]]) -> str:
-    """The text of the page of these records."""
+    """The text of the page of these records; of those with "left_out" only the number is told."""
+    slow = sum("left_out" in record for record in records)
+    records = [record for record in records if "left_out" not in record]
     runs = Runs(RunFacts.from_json(record["run"]) for record in records)
     settings = {tuple(record["setting"].items()) for record in records}
     if len(settings) != 1:
         raise ValueError(f"records of different settings, {settings}, make no table")
     setting = dict(*settings)
+    seconds = [record.get("seconds", 0.0) for record in records]
     parts = [
         _TEXT.format(
             title=_TITLES[judge], judge=judge, runs=runs, what=_WHAT[judge], **setting,
             fast=" FAST=1" if setting == asdict(FAST) else "",
-            summary="\n".join(_summary(records, mode) for mode in ("inference", "training")),
+            median_s=median(seconds), total_min=sum(seconds) / 60,
+            summary="\n".join(_summary(records, mode) for mode in ("inference", "training"))
+            + (f"- {slow} graphs more were left out, as a step takes longer than {SLOW_S} s.\n" if slow else ""),
         )
     ]  # fmt: skip
     for mode in ("inference", "training"):
@@ -85,9 +92,12 @@ def _number(value: float | None) -> str:
 
 
 def _summary(records: Sequence[dict[str, Any]], mode: str) -> str:
-    ways = [record["ways"] for record in records if record["mode"] == mode and "speedup" in record["ways"]["eager"]]
+    of_mode = [record for record in records if record["mode"] == mode]
+    ways = [record["ways"] for record in of_mode if "speedup" in record["ways"]["eager"]]
     if not ways:
         return ""
+    failed = [record["name"] for record in of_mode if "speedup" not in record["ways"]["eager"]]
+    left_out = f" Left out, as eager PyTorch failed: {', '.join(failed)}." if failed else ""
     own = [found["threadcast"] for found in ways]
     right = sum(way.get("correct_from") is not None for way in own)
     planned = sum(any(run not in ("default", "measuring") for run, _ in _runs(way)) for way in own)
@@ -102,7 +112,7 @@ def _summary(records: Sequence[dict[str, Any]], mode: str) -> str:
     return (
         f"- {mode.capitalize()}: {len(ways)} models, {right} right, {planned} run by a plan, parts or a backend; "
         f"geometric mean {over:.2f} over eager, {over_inductor:.2f} over Inductor ({len(both)} that Inductor ran); "
-        f"{slower} slower than 0.97 of the faster of both; {learning} were still learning."
+        f"{slower} slower than 0.97 of the faster of both; {learning} were still learning.{left_out}"
     )
 
 

@@ -11,6 +11,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any
@@ -25,6 +26,10 @@ import threadcast
 SEED = 5
 STEPS = 3
 """Training steps of a result."""
+FIRST_STEPS = 4
+"""Steps before learning begins."""
+WAIT_S = 0.5
+"""Longest time for which a search for backends has the cores to itself before the next step."""
 
 
 class Way:
@@ -59,16 +64,26 @@ class Way:
             return self._step(*self._case.inputs, **self._case.named)
 
     def settle(self, seconds: float) -> dict[str, Any]:
-        """Run steps until nothing is learned any more, for so many seconds at most."""
+        """Run steps until nothing is learned any more, for so many seconds at most.
+
+        Learning may take any time meanwhile, and processes that search for backends have the cores to themselves
+        between the steps, as in `OptimizedCall.learn`. Later steps learn as they do by default.
+        """
         began_s, calls = time.perf_counter(), 0
-        if self._who == "threadcast" and not self._training:
-            self._step.learn(*self._case.inputs, at_most_s=seconds, **self._case.named)
-        while calls < 3 or (time.perf_counter() - began_s < seconds and self._learning()):
-            self.step()
+        while calls < FIRST_STEPS or (time.perf_counter() - began_s < seconds and self._learning()):
+            with self._hurry(calls):
+                self.step()
+                if calls >= FIRST_STEPS and self._learning():
+                    self._step._optimized.wait(max(0.0, min(WAIT_S, began_s + seconds - time.perf_counter())))
             calls += 1
         return {
             "seconds": time.perf_counter() - began_s, "calls": calls, "runs": self.runs(), "learning": self._learning(),
         }  # fmt: skip
+
+    def _hurry(self, calls: int) -> AbstractContextManager[None]:
+        """Within the context learning may take any time; not in the first calls, which fill caches of the model's."""
+        hurries = self._who == "threadcast" and calls >= FIRST_STEPS
+        return self._step._optimized.hurry() if hurries else nullcontext()
 
     def _learning(self) -> bool:
         if self._who != "threadcast":

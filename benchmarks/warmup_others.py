@@ -55,6 +55,10 @@ class OtherWork:
         self._sessions = set(sessions)
         self._before = self._ticks()
 
+    def is_own(self, session: int) -> None:
+        """Do not count the processes of one more session, which began after this object was made."""
+        self._sessions.add(session)
+
     def share(self) -> float:
         """Part of all cores' time that others used since; near 0 on a quiet machine, 1 where they used all cores."""
         others, everything = (now - before for now, before in zip(self._ticks(), self._before, strict=True))

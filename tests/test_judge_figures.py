@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +88,36 @@ def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> Non
     assert "| 10 s |" in text
     assert "0 slower than 0.97 of the faster of both; 1 were still learning." in text
     assert "make bench-zoo FAST=1" in text
+    slow = record("c", 10.0, learning=False) | {"left_out": "slower than 0.6 s"}
+    text = page("graphnet", [record("a", 10.0, learning=True), slow])
+    assert "- 1 graphs more were left out" in text
+    assert "| c |" not in text
     with pytest.raises(ValueError, match="different settings"):
         page("zoo", [record("a", 10.0, learning=True), record("b", 60.0, learning=False)])
+
+
+def test_records_of_another_commit_or_setting_are_measured_again(tmp_path: Path) -> None:
+    from judge import _is_of_this_run
+    from judge_measure import FAST, Setting
+    from run_facts import RunFacts
+
+    path, now = tmp_path / "record.json", RunFacts.now()
+    assert not _is_of_this_run(path, FAST)
+    path.write_text(json.dumps({"run": now.to_json(), "setting": asdict(FAST)}))
+    assert _is_of_this_run(path, FAST)
+    assert not _is_of_this_run(path, Setting())
+    path.write_text(json.dumps({"run": now.to_json() | {"commit": "0000000"}, "setting": asdict(FAST)}))
+    assert not _is_of_this_run(path, FAST)
+
+
+def test_the_judged_processes_are_not_others() -> None:
+    from warmup_others import OtherWork
+
+    counted, own = OtherWork(()), OtherWork(())
+    with subprocess.Popen(["timeout", "0.5", "sh", "-c", "while :; do :; done"], start_new_session=True) as busy:
+        own.is_own(busy.pid)
+        time.sleep(0.4)
+        assert own.share() < counted.share()
 
 
 @pytest.mark.parametrize(

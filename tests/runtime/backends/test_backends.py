@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,9 @@ from torch import Tensor, nn
 import threadcast
 from tests.runtime.small_training import run_until_settled
 from threadcast.core.errors import CaptureError
+from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import FlatModule
+from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 
 
 class Two(nn.Module):
@@ -71,3 +75,16 @@ def test_an_optimised_call_follows_its_parameters_whatever_runs_it(module: Two) 
         module.mix.weight.mul_(2)
         for number in range(3):
             check(number)
+
+
+def test_threads_of_onnx_runtime_leave_the_cores_after_a_call(tmp_path: Path) -> None:
+    module, x = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).eval(), torch.ones(64, 512)
+    write_onnx(torch.export.export(module, (x,)), tmp_path / "model.onnx")
+    call = sessions(write_optimised(tmp_path / "model.onnx"), 2)["2 threads"]()
+    spun_s = []
+    for _ in range(5):
+        call([x])
+        before_s = time.process_time()
+        time.sleep(0.04)
+        spun_s.append(time.process_time() - before_s)
+    assert min(spun_s) < 0.01
