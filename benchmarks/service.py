@@ -3,7 +3,7 @@
     python benchmarks/service.py [--rounds 5] [--seconds 4] [--write] [--soak MINUTES [--database postgresql]]
 
 Servers run side by side, idle but for the one that a second process loads over loopback with 8 connections; each round
-loads each of them once, by turns. Ratios are those of a round, and so are the seconds of large tables. --soak does `service_soak.py` in place of this.
+loads each of them once, by turns. Ratios are those of a round. --soak does `service_soak.py` in place of this.
 """
 
 from __future__ import annotations
