@@ -3,7 +3,7 @@
     python benchmarks/service.py [--rounds 5] [--seconds 4] [--write] [--soak MINUTES [--database postgresql]]
 
 Servers run side by side, idle but for the one that a second process loads over loopback with 8 connections; each round
-loads each of them once, by turns. Ratios are of medians of one run. --soak does `service_soak.py` in place of this.
+loads each of them once, by turns. Ratios are those of a round. --soak does `service_soak.py` in place of this.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from service_place import MACHINE, Server, make_place, ops, service
 from service_rivals import FEATURES, mlflow_python
 from service_soak import soak, with_section
 
+from threadcast.prediction.arrow_curves import MEDIA_TYPE
+from threadcast.scheduler.compile_planner import compile_planner
+
 PAGE = Path(__file__).parents[1] / "docs" / "service-tables.md"
 SOAK_PAGE = PAGE.with_name("service-soak.md")
 HERE = Path(__file__).parent
@@ -42,8 +45,8 @@ threads; a second process on the same machine loads it over loopback with {conne
 sends its next request when the last one is answered. Medians of {rounds} rounds of {seconds:g} s, servers by turns;
 ratios are those of a round (least to most). One op's curve has {cases} points, each with its interval and source.
 
-| what | requests/s | of bare Flask's | p50 | p99 |
-|---|---|---|---|---|
+| what | requests/s | of bare Flask on the same server | of bare Flask on gthread | p50 | p99 |
+|---|---|---|---|---|---|
 """
 
 
@@ -72,16 +75,19 @@ class Row:
         self.p50_ms.append(float(np.percentile(taken, 50)) * 1e3)
         self.p99_ms.append(float(np.percentile(taken, 99)) * 1e3)
 
-    def line(self, echo: Row) -> str:
+    def line(self, *echoes: Row) -> str:
         """The row of the table."""
-        ratios = self.over(echo)
-        share = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        shares = " | ".join(_spread(self.over(echo)) for echo in echoes)
         p50, p99 = median(self.p50_ms), median(self.p99_ms)
-        return f"| {self.name} | {median(self.per_s):.0f} | {share} | {p50:.2f} ms | {p99:.2f} ms |"
+        return f"| {self.name} | {median(self.per_s):.0f} | {shares} | {p50:.2f} ms | {p99:.2f} ms |"
 
     def over(self, other: Row) -> list[float]:
         """How many times as many requests a second as the other, round by round."""
         return [own / others for own, others in zip(self.per_s, other.per_s, strict=True)]
+
+
+def _spread(found: list[float]) -> str:
+    return f"{median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
 
 
 def request(path: str, body: object = None) -> str:
@@ -150,24 +156,32 @@ def answers(url: str) -> bool:
         return False
 
 
-def many(url: str, rounds: int) -> tuple[list[float], int]:
-    """Seconds of one request for the curves of 10,000 ops that were not measured, and bytes of its answer."""
+def many(url: str, rounds: int) -> list[str]:
+    """Lines about one request for the curves of 10,000 ops that were not measured, in each form of the answer."""
     body = json.dumps({"ops": [op.to_json() for op in ops(MANY_OPS, seed=7)]}).encode()
-    headers = {"Content-Type": "application/json"}
-    taken, size = [], 0
-    for _ in range(rounds):
-        started = time.perf_counter()
-        answer = urllib3.request("POST", f"{url}/v1/predictions", body=body, headers=headers, retries=False)
-        taken.append(time.perf_counter() - started)
-        if answer.status != 200:
-            raise SystemExit(f"10,000 ops: {answer.status} {answer.data[:200]!r}")
-        size = len(answer.data)
-    return taken, size
+    taken: dict[str, list[float]] = {"JSON": [], "Arrow": []}
+    sizes = {}
+    for _ in range(rounds + 1):  # the first is not counted
+        for name, form in (("JSON", "application/json"), ("Arrow", MEDIA_TYPE)):
+            headers = {"Content-Type": "application/json", "Accept": form}
+            started = time.perf_counter()
+            answer = urllib3.request("POST", f"{url}/v1/predictions", body=body, headers=headers, retries=False)
+            taken[name].append(time.perf_counter() - started)
+            if answer.status != 200:
+                raise SystemExit(f"10,000 ops: {answer.status} {answer.data[:200]!r}")
+            sizes[name] = len(answer.data)
+    points = MANY_OPS * len(MACHINE.cases())
+    return [
+        f"- {name}: {_spread(seconds[1:])} s, {sizes[name] / 1e6:.0f} MB: "
+        f"{points / median(seconds[1:]) / 1e6:.2f} million predicted points a second"
+        for name, seconds in taken.items()
+    ]
 
 
 def measure(rounds: int, seconds: float) -> str:
     """The page."""
     run = RunFacts.now()
+    compile_planner()  # else the service does so beside its first answers
     with tempfile.TemporaryDirectory(prefix="threadcast-service-") as name, ExitStack() as stack:
         directory = Path(name)
         learned = make_place(directory)
@@ -195,10 +209,10 @@ def measure(rounds: int, seconds: float) -> str:
         for _ in range(rounds):
             for row in rows:
                 row.run(directory, seconds)
-        taken, size = many(ours.url, rounds)
-    lines = [row.line(rows[0]) for row in rows]
+        tables = many(ours.url, rounds)
+    lines = [row.line(*rows[:2]) for row in rows]
     if isinstance(rival, str):
-        lines.append(f"| MLflow | not measured: {rival} | | | |")
+        lines.append(f"| MLflow | not measured: {rival} | | | | |")
     else:
         lines.append("")
         times = [median(row.over(rival)) for row in rows[2:4]]
@@ -206,12 +220,10 @@ def measure(rounds: int, seconds: float) -> str:
             f"Kept curves are answered {times[0]:.1f} times as often as MLflow's rows, computed ones {times[1]:.1f}."
         )
     lines.append("")
-    points = MANY_OPS * len(MACHINE.cases())
     lines.append(
-        f"{MANY_OPS:,} ops, sent in full, at {len(MACHINE.cases())} cases in one request: {median(taken):.2f} s "
-        f"({min(taken):.2f} to {max(taken):.2f}), {size / 1e6:.0f} MB: "
-        f"{points / median(taken) / 1e6:.2f} million points a second."
+        f"{MANY_OPS:,} ops, sent in full, at {len(MACHINE.cases())} cases in one request, from request to answer:"
     )
+    lines += ["", *tables]
     head = HEAD.format(
         run=run, threads=THREADS, connections=CONNECTIONS, rounds=rounds,
         seconds=seconds, cases=len(MACHINE.cases()),

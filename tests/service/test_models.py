@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tests.service.service_data import UNSEEN
 from tests.waiting import eventually
 from threadcast.models.registry import ModelRegistry
 from threadcast.service.app import Service, create_app
+from threadcast.service.model_shelf import ModelShelf
 from threadcast.service.settings import ServiceSettings
 
 
@@ -173,3 +176,14 @@ def test_a_reload_reads_the_version_again_and_keeps_the_old_where_that_fails(
     shelf.reload()
     assert shelf.get()[0] is kept
     assert model_that_answers(client) == "roofline@1"
+
+
+def test_a_version_that_its_alias_has_left_is_dropped(settings: ServiceSettings) -> None:
+    shelf = ModelShelf(settings.models, default="champion")
+    left = weakref.ref(shelf.get()[0])
+    named = shelf.get("roofline@2")[0]
+    ModelRegistry(settings.models).set_alias("champion", "roofline@2")
+    eventually(lambda: shelf.get()[1] == "roofline@2")
+    assert shelf.get()[0] is named
+    gc.collect()
+    assert left() is None

@@ -14,7 +14,7 @@ from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.json_reading import member, number
 from threadcast.core.tensor import TensorSpec
 
-_KEY_VERSION = 1  # part of every key: raise it only when equal keys would stop meaning equal work
+KEY_VERSION = 1  # part of every key: raise it only when equal keys would stop meaning equal work
 _KEY_TEXT = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=True).encode
 
 
@@ -55,8 +55,8 @@ class Op:
 
     def _make_key(self) -> str:
         try:
-            text = _KEY_TEXT([_KEY_VERSION, self.kind, [i.to_json() for i in self.inputs], dict(self.attributes)])
-        except TypeError as error:
+            text = _KEY_TEXT([KEY_VERSION, self.kind, [i.to_json() for i in self.inputs], dict(self.attributes)])
+        except (TypeError, RecursionError) as error:
             raise InvalidInput(f"attributes of op kind {self.kind!r} must be JSON: {error}") from error
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

@@ -234,6 +234,8 @@ class LearnedCurve(BatchModel):
         if learned is None:
             process, ops = self._process(machine, observed), self._op_features.translated(ops)
             return replace(process.predict_many(ops, observed, cases, machine=machine), model=self.name)
+        if not any(observed):
+            return self._curves(ops, [{}] * len(ops), cases, learned, machine)
         known = [by_case(measurements) for measurements in observed]
         knots = [knots_of(measured_at) for measured_at in known]
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
@@ -272,6 +274,9 @@ class LearnedCurve(BatchModel):
         """Log seconds at the learned cases, and their standard deviations (`MachineCurves.deviations`), both (n_ops,
         n_cases)."""
         base = self._base(ops, learned, machine)
+        if not any(known):
+            forecast, _ = learned.conditioned(ops, base, (), *[np.empty((len(ops), 0))] * 3)
+            return self._corrected(forecast, learned), learned.deviations(forecast)
         logs, spread = np.empty_like(base), np.empty_like(base)
         alike: dict[tuple[int, ...], tuple[list[int], list[float], list[float], list[float]]] = {}
         # Flat lists: with a small list for each of 10,000 ops the garbage collector would take long.

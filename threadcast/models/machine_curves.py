@@ -62,10 +62,10 @@ class MachineCurves:
 
     def base(self, ops: Sequence[Op], by_trees: Callable[[Sequence[Op]], Floats]) -> Floats:
         """(n_ops, n_cases) log seconds without samples; `by_trees` is called for the ops that need the trees."""
-        known = [op for op in ops if self.process is not None and op.kind in self._kinds]
-        if self.process is None or not known:
+        if self.process is None or self.share == 1:
             return by_trees(ops)
-        if self.share == 1:
+        known = ops if all(op.kind in self._kinds for op in ops) else [op for op in ops if op.kind in self._kinds]
+        if not known:
             return by_trees(ops)
         by_process = self.process.forecast(known) + work_per_thread(known, self.cases)
         if len(known) == len(ops) and self.share == 0:

@@ -78,7 +78,8 @@ class NoveltyWidth:
 
     def factors(self, novelty: Floats, count: int) -> Floats:
         """(n_ops,) factors of the widths of intervals; 1 where the novelty is not known."""
-        x = np.clip(np.nan_to_num(novelty, nan=self.centre), self.least, self.most) - self.centre
+        known = np.where(np.isnan(novelty), self.centre, novelty)
+        x = np.minimum(np.maximum(known, self.least), self.most) - self.centre
         found: Floats = np.exp(self.slopes[min(count, len(self.slopes) - 1)] * x)
         return found
 

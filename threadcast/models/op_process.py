@@ -3,6 +3,7 @@ component by principal component."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -30,6 +31,9 @@ NEGLIGIBLE = 1e-30
 """Covariances below this count as 0: sums do not change by them, and their products are numbers so small (denormal)
 that processors take up to 40 times as long for them."""
 
+FEW = 2_000
+"""Known ops to which the distances of a single op are computed in less time than a search tree takes to be asked."""
+
 NEAR = 1e-3
 """Ops that are nearer to each other count as being so far apart, in length scales."""
 
@@ -55,6 +59,9 @@ class OpProcess:
     names: tuple[str, ...] = ()
     """Attributes of ops that are inputs too (`static_features.describe`)."""
     _known: dict[str, _Kind] = field(init=False)
+    _last: list[tuple[Sequence[Op], Floats]] = field(init=False, default_factory=list)
+    """The ops that were described last, and their description: those that are forecast are compared with known ones,
+    too."""
 
     def __post_init__(self) -> None:
         rows = {kind: [i for i, own in enumerate(self.kinds) if own == kind] for kind in set(self.kinds)}
@@ -88,11 +95,8 @@ class OpProcess:
 
     def forecast(self, ops: Sequence[Op]) -> Floats:
         """(n_ops, n_cases) forecasts; the mean of all curves for ops of unknown kinds."""
-        asked, scores = describe(ops, self.names), np.zeros((len(ops), len(self.components)))
-        rows: dict[str, list[int]] = {}
-        for i, op in enumerate(ops):
-            rows.setdefault(op.kind, []).append(i)
-        for kind, own in rows.items():
+        asked, scores = self._described(ops), np.zeros((len(ops), len(self.components)))
+        for kind, own in _rows(ops).items():
             known = self._known.get(kind)
             if known is not None:
                 scores[own] = known.scores_of_one(asked[own[0]]) if len(own) == 1 else known.scores(asked[own])
@@ -102,13 +106,18 @@ class OpProcess:
     def novelty(self, ops: Sequence[Op]) -> Floats:
         """(n_ops,) log of the distance to the nearest known op of the kind, in the length scales of the component that
         varies most; NaN for unknown kinds."""
-        asked, found = describe(ops, self.names), np.full(len(ops), np.nan)
-        rows: dict[str, list[int]] = {}
-        for i, op in enumerate(ops):
-            rows.setdefault(op.kind, []).append(i)
-        for kind, own in rows.items():
+        asked, found = self._described(ops), np.full(len(ops), np.nan)
+        for kind, own in _rows(ops).items():
             if kind in self._known and len(self.lengths):
                 found[own] = self._known[kind].nearest(asked[own])
+        return found
+
+    def _described(self, ops: Sequence[Op]) -> Floats:
+        for last, found in self._last:
+            if len(last) == len(ops) and all(map(operator.is_, last, ops)):
+                return found
+        found = describe(ops, self.names)
+        self._last[:] = [(tuple(ops), found)]
         return found
 
     def novelty_left_out(self) -> Floats:
@@ -154,6 +163,10 @@ class _Kind:
 
     def nearest(self, asked: Floats, *, but_itself: bool = False) -> Floats:
         """(n_asked,) log distances to the nearest op; `but_itself`: to the nearest but one, which is itself."""
+        if len(asked) == 1 and not but_itself and len(self.described) <= FEW:
+            apart_of_all = np.sqrt((((self.described - asked) / self.lengths[0]) ** 2).sum(axis=1))
+            nearest: Floats = np.log(np.maximum(apart_of_all.min(keepdims=True), NEAR))
+            return nearest
         from scipy.spatial import KDTree
 
         if not self._search:
@@ -189,6 +202,16 @@ def _regressed(values: Floats, vectors: Floats, scores: Floats) -> tuple[Floats,
         better = error < best
         best[better], found[:, better], errors[:, better] = error[better], weights[:, better], left[:, better]
     return found, errors
+
+
+def _rows(ops: Sequence[Op]) -> dict[str, list[int]]:
+    """The positions of the ops of each kind."""
+    if all(op.kind == ops[0].kind for op in ops):
+        return {op.kind: list(range(len(ops))) for op in ops[:1]}
+    rows: dict[str, list[int]] = {}
+    for i, op in enumerate(ops):
+        rows.setdefault(op.kind, []).append(i)
+    return rows
 
 
 def _alike(one: Sequence[str], other: Sequence[str]) -> Floats:

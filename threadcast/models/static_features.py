@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from threadcast.core import Affinity, Case, Machine, Op
+from threadcast.core import Affinity, Case, Machine, Op, TensorSpec
 from threadcast.core.curve import Floats
 from threadcast.models.op_features import numbers_of
 
@@ -155,13 +155,20 @@ def _sides(shape: Sequence[int]) -> tuple[float, ...]:
     return (*known, *_NO_SIDES[len(known) :])
 
 
+_SCALAR = TensorSpec(())
+
+
 def _matrix(op: Op) -> tuple[int, int]:
     """Rows and columns of the matrix that an op's threads divide: its first output, or else its first input."""
-    spec = next((spec for spec in (*op.outputs, *op.inputs) if spec.shape), None)
-    if spec is None:
-        return 1, 1
-    columns = max(spec.shape[-1], 1)
-    return max(spec.numel // columns, 1), columns
+    for spec in op.outputs or op.inputs:
+        if spec.shape:
+            break
+    else:
+        spec = next((spec for spec in op.inputs if spec.shape), _SCALAR)
+        if not spec.shape:
+            return 1, 1
+    columns = spec.shape[-1] or 1
+    return math.prod(spec.shape) // columns or 1, columns
 
 
 _GRID = 10

@@ -22,6 +22,8 @@ from threadcast.core.errors import FormatError
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 SCHEMA = "threadcast.curves/1"
 _METADATA = b"threadcast"
+_MARKS = 64
+"""More bytes than the marks at the end of a stream and before its parts take."""
 _NUMBERS = ("seconds", "low", "high")
 
 
@@ -44,11 +46,13 @@ def write_stream(table: CurveTable, *, machine: str, keys: Sequence[str]) -> byt
         "sources": SOURCE_NAMES,
     }  # fmt: skip
     schema = _schema(pa, cases).with_metadata({_METADATA: json.dumps(document).encode()})
-    sink = pa.BufferOutputStream()
+    batch = pa.record_batch(columns, schema=schema)
+    head = schema.serialize().size + _MARKS
+    buffer = pa.allocate_buffer(head + pa.ipc.get_record_batch_size(batch))  # one that grows would be copied
+    sink = pa.FixedSizeBufferWriter(buffer)
     with pa.ipc.new_stream(sink, schema) as stream:
-        stream.write_batch(pa.record_batch(columns, schema=schema))
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+        stream.write_batch(batch)
+    return bytes(memoryview(buffer)[: sink.tell()])
 
 
 def read_stream(content: bytes, *, keys: Sequence[str], cases: Sequence[Case]) -> tuple[Mapping[str, Any], CurveTable]:

@@ -26,15 +26,23 @@ class Predictor(Protocol):
         ...
 
 
+def different_ops(ops: Sequence[Op]) -> dict[str, Op]:
+    """The first op of each key, by key in order of appearance."""
+    found: dict[str, Op] = {}
+    for op in ops:
+        found.setdefault(op.key, op)
+    return found
+
+
 class LocalPredictor:
     """Predicts curves with a model in this process, from the measurements of each op.
 
     `observed`: measurements by op key, or a store in which each op is looked up when its curve is first asked for;
     measurements of other machines are ignored, and those that no longer hold (`core.holding`). `version` becomes
     `table.model`: the model's name in the registry ("name@version"; by default the model's own name). Curves are cached
-    by op key, about `most_points` of them (ops times cases): beyond that, only those of the latest call stay. Call
-    `forget` when there are new measurements. Safe to use from threads. `curves` raises ModelError where the model
-    cannot predict.
+    by op key, about `most_points` of them (ops times cases): beyond that, only those of the latest call stay; with 0,
+    none. Call `forget` when there are new measurements. Safe to use from threads. `curves` raises ModelError where the
+    model cannot predict.
     """
 
     def __init__(
@@ -59,6 +67,8 @@ class LocalPredictor:
         """
         if not ops:
             return CurveTable.empty(self.machine.cases(), model=self.version).at_cases(cases)
+        if not self._most_points:
+            return self._uncached(ops).at_cases(cases)
         keys, held = [op.key for op in ops], self._held
         if wanted := held.missing(keys):
             # Threads that predict at the same time may each drop what the other has added; it is predicted again.
@@ -71,6 +81,14 @@ class LocalPredictor:
     def forget(self) -> None:
         """Drop the cached curves, so that the next call predicts from the measurements known by then."""
         self._held = self._none
+
+    def _uncached(self, ops: Sequence[Op]) -> CurveTable:
+        different = different_ops(ops)
+        table = self._predict(list(different.values()))
+        if len(different) == len(ops):
+            return table
+        rows = {key: row for row, key in enumerate(different)}
+        return table.take([rows[op.key] for op in ops])
 
     def _predict(self, ops: Sequence[Op]) -> CurveTable:
         measured = self._measured([op.key for op in ops])

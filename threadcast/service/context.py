@@ -46,7 +46,8 @@ class Context:
 
     def predictor_with(self, loaded: PerformanceModel, machine: Machine, version: str) -> LocalPredictor:
         """Return a predictor with a loaded model and its version, as `models.get` returns them."""
-        return LocalPredictor(self.adapted.of(loaded, version, machine).model, machine, self.stored, version=version)
+        model = self.adapted.of(loaded, version, machine).model
+        return LocalPredictor(model, machine, self.stored, version=version, most_points=0)  # it lives for a request
 
     def predictor_asked_for(self, machine: Machine, model: str | None) -> LocalPredictor:
         """As `predictor`, but raise a Problem for an unknown model: 404 at /model, or 503 if it is the default."""

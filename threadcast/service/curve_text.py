@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from threadcast.core import Case, CurveTable
 from threadcast.core.curve import Floats
 from threadcast.core.curve_codec import SOURCE_NAMES, case_documents, to_answer
+from threadcast.core.identity_cache import CachedByIdentity
 from threadcast.prediction import arrow_curves
 
 ROWS = 1_000
@@ -36,7 +37,7 @@ def curve_content(form: str, table: CurveTable, *, machine: str, keys: Sequence[
     return curve_json({"machine": machine, "ops": keys}, table)
 
 
-@lru_cache(maxsize=64)
+@CachedByIdentity
 def _cases(cases: tuple[Case, ...]) -> orjson.Fragment:
     """The JSON array of the cases, cached: most requests ask for all cases of the same few machines."""
     return orjson.Fragment(orjson.dumps(case_documents(cases)))

@@ -15,6 +15,7 @@ from threadcast.service.curve_text import curve_content
 from threadcast.service.documents import read_machine
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
+from threadcast.service.whole_answer import WholeAnswer
 
 MAX_NAME = 200
 """Most characters of a name in the query."""
@@ -59,7 +60,7 @@ def curve(op: str) -> Response:
     headers = {"ETag": response.etag, "Cache-Control": "no-cache", "Vary": "Accept"}
     if matches(response.etag):
         return Response(status=304, headers=headers)
-    return Response(response.content, headers=headers, content_type=form)
+    return WholeAnswer(response.content, headers=headers, content_type=form)
 
 
 def _query() -> dict[str, str]:

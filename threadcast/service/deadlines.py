@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from flask import g, request
 
 from threadcast.core import Case, CurveTable, Op
-from threadcast.prediction.predictor import Predictor
+from threadcast.prediction.predictor import Predictor, different_ops
 from threadcast.service.problems import Problem
 
 HEADER = "X-Deadline-S"
@@ -72,12 +72,23 @@ def deadline(most_s: float) -> Deadline:
 def curves_in_time(
     predictor: Predictor, ops: Sequence[Op], cases: Sequence[Case] | None, until: Deadline
 ) -> CurveTable:
-    """The result of `predictor.curves`, computed for `OPS_AT_ONCE` ops at a time; a problem as soon as time is up."""
-    parts = []
-    for start in range(0, len(ops), OPS_AT_ONCE):
+    """The result of `predictor.curves`, computed for `OPS_AT_ONCE` ops at a time; a problem as soon as time is up.
+
+    Each different op is forecast once.
+    """
+    if len(ops) <= OPS_AT_ONCE:
         until.remaining_s()
-        parts.append(predictor.curves(ops[start : start + OPS_AT_ONCE], cases=cases))
-    return CurveTable.concat(parts)
+        return predictor.curves(ops, cases=cases)
+    different = different_ops(ops)
+    wanted, parts = list(different.values()), []
+    for start in range(0, len(wanted), OPS_AT_ONCE):
+        until.remaining_s()
+        parts.append(predictor.curves(wanted[start : start + OPS_AT_ONCE], cases=cases))
+    table = CurveTable.concat(parts)
+    if len(wanted) == len(ops):
+        return table
+    rows = {key: row for row, key in enumerate(different)}
+    return table.take([rows[op.key] for op in ops])
 
 
 @contextmanager

@@ -58,12 +58,20 @@ def read_machine(value: Any, stored: StoredDocuments, *, pointer: str = "/machin
 def read_ops(
     values: Sequence[Any], stored: StoredDocuments, limits: ServiceSettings, *, pointer: str = "/ops"
 ) -> list[Op]:
-    """Return the ops that `values` give as documents, or as keys of stored ops; Problem 404 for an unknown key."""
+    """Return the ops that `values` give as documents, or as keys of stored ops; Problem 404 for an unknown key.
+
+    Ops that were read already (`formats.OpOrKey`) are returned as they are.
+    """
     if len(values) > limits.max_ops:
         raise FormatError(f"{len(values)} ops; at most {limits.max_ops} are allowed", pointer=pointer)
+    if all(type(value) is Op for value in values):
+        return list(values)
     known = stored.ops({value for value in values if isinstance(value, str)})
     ops = []
     for i, value in enumerate(values):
+        if type(value) is Op:
+            ops.append(value)
+            continue
         where = f"{pointer}/{i}"
         if isinstance(value, str):
             if value not in known:

@@ -18,7 +18,9 @@ from pydantic import (
     GetPydanticSchema,
     Strict,
     Tag,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
     with_config,
 )
 from typing_extensions import TypeAliasType, TypedDict
@@ -26,6 +28,7 @@ from typing_extensions import TypeAliasType, TypedDict
 from threadcast.core import Affinity, Source
 from threadcast.core.graph import MAX_OPS
 from threadcast.core.machine import MAX_CORES
+from threadcast.core.plain_ops import plain_op
 from threadcast.core.tensor import DTYPE_BYTES, MAX_ELEMENTS
 from threadcast.models.measured import LONGEST_S, MOST_WORK, SHORTEST_S
 
@@ -271,7 +274,15 @@ class Measurement(TypedDict):
     conditions: NotRequired[Annotated[dict[str, Scalar], Field(description="how it was measured")]]
 
 
-OpOrKey = Annotated[Annotated[Op, Tag(DOCUMENT)] | Annotated[Key, Tag(TEXT)], Discriminator(_text_or_document)]
+def _plain_or_checked(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """An op of the plainest form becomes an object of `core` at once, in less time; all else is checked."""
+    return plain_op(value, most_work=MOST_WORK) or check(value)
+
+
+OpOrKey = Annotated[
+    Annotated[Op, Tag(DOCUMENT)] | Annotated[Key, Tag(TEXT)], Discriminator(_text_or_document),
+    WrapValidator(_plain_or_checked),
+]  # fmt: skip
 MachineOrFingerprint = Annotated[
     Annotated[Machine, Tag(DOCUMENT)] | Annotated[Key, Tag(TEXT)], Discriminator(_text_or_document)
 ]

@@ -17,6 +17,7 @@ from threadcast.service.documents import read_cases, read_graph, read_machine, r
 from threadcast.service.request_marks import timed
 from threadcast.service.schemas import PredictionRequest
 from threadcast.service.settings import ServiceSettings
+from threadcast.service.whole_answer import WholeAnswer
 
 blueprint = APIBlueprint("predictions", __name__, url_prefix="/v1")
 
@@ -57,7 +58,8 @@ def predict(asked: PredictionRequest) -> Response:
         raise unchanged(etag)
     with timed("write"):
         content = curve_content(form, table, machine=machine.fingerprint, keys=keys)
-    return Response(content, headers={"ETag": etag, "Cache-Control": "no-cache", "Vary": "Accept"}, content_type=form)
+    headers = {"ETag": etag, "Cache-Control": "no-cache", "Vary": "Accept"}
+    return WholeAnswer(content, headers=headers, content_type=form)
 
 
 def _ops(asked: PredictionRequest) -> list[Op]:

@@ -59,11 +59,12 @@ def install(app: APIFlask) -> None:
     """Add X-Request-Id and Server-Timing (milliseconds) to every answer of `app`."""
 
     def mark(response: Response) -> Response:
-        response.headers[REQUEST_ID] = request_id()
+        response.headers.add(REQUEST_ID, request_id())
         started_s = g.get("started_s")
         if started_s is not None:
             took = {**g.get("phases", {}), "total": time.perf_counter() - started_s}
-            response.headers[SERVER_TIMING] = ", ".join(f"{name};dur={s * 1e3:.3f}" for name, s in took.items())
+            said = [f"{name};dur={s * 1e3:.3f}" for name, s in took.items()]
+            response.headers.add(SERVER_TIMING, ", ".join(said))
         return response
 
     app.after_request(mark)

@@ -173,6 +173,8 @@ def stored_ops(store: Store, progress: Callable[[], None] = lambda: None) -> Ite
     """What holds of each op on each machine, from the measurements of a few ops at a time; `progress` after each."""
     keys = [op.key for op in store.ops()]
     changes = cache(store.changes)
+    for machine in store.machines():
+        changes(machine.fingerprint)  # first: what is read before a change and judged by it would seem out of date
     for start in range(0, len(keys), OPS_AT_ONCE):
         measured = store.measurements(keys=keys[start : start + OPS_AT_ONCE])
         yield from group(all_that_holds(measured, changes))

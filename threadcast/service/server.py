@@ -17,6 +17,7 @@ import ssl
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,9 @@ ANSWER_S = 1.0
 STALL_S = 120
 """Seconds without a heartbeat after which gunicorn kills a worker. Large requests hold the interpreter for seconds; a
 worker that hangs must not keep its share of the requests for much longer."""
+
+RESTART_S = 1.0
+"""Seconds between two attempts to start a worker in place of one that has ended."""
 
 COLLECT_AFTER = 50_000
 """Objects created between two runs of Python's cycle collector. With its default of 700 the collector searches a
@@ -154,7 +158,7 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
         self, settings: ServiceSettings, options: dict[str, Any], tls: ssl.SSLContext | None, ready: Callable[[], None]
     ) -> None:
         self._settings, self._options, self._tls, self._ready = settings, options, tls, ready
-        self._first = False
+        self._first = self._replaces = False
         super().__init__()
 
     def load_config(self) -> None:
@@ -184,11 +188,15 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
             context.store.add([])  # fails now where the store cannot be written to
             context.readiness.predict(context.store, context.predictor)
         except ThreadcastError as error:
+            if self._replaces:  # the store may be slow for a while; the others go on, and one more is started
+                _log.error("a worker in place of one that ended could not start: %s", error)
+                time.sleep(RESTART_S)
+                sys.exit(1)
             _refuse(str(error) if self._first else None)  # the others fail for the same reason
         return app
 
     def _forked(self, arbiter: Arbiter, worker: Any) -> None:
-        self._first = worker.age == 1
+        self._first, self._replaces = worker.age == 1, worker.age > arbiter.num_workers
         limits = self._settings
         worker.bounds = Bounds(limits.max_body_bytes, limits.receive_s, limits.deadline_s + ANSWER_S)
         worker.tls, worker.logs_access = self._tls, limits.access_log

@@ -1,0 +1,64 @@
+"""Ops in the plainest form are read as `Op.from_json` reads them, and no other documents are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadcast.core import Op
+from threadcast.core.plain_ops import plain_op
+
+MOST_WORK = 1e24
+SHAPES = st.lists(st.integers(0, 5_000), max_size=4)
+TENSORS = st.lists(st.builds(lambda shape: [shape], SHAPES), max_size=3)
+WORK = st.one_of(st.integers(0, 10**15), st.floats(0, 1e20))
+KINDS = st.one_of(st.sampled_from(["mm", "aten.addmm", "my-op 2"]), st.text(min_size=1, max_size=8))
+
+
+@given(kind=KINDS, inputs=TENSORS, outputs=st.none() | TENSORS, flops=WORK, moved=WORK)
+def test_a_plain_op_is_the_op_of_its_document(
+    kind: str, inputs: list[Any], outputs: list[Any] | None, flops: float, moved: float
+) -> None:
+    document = {"kind": kind, "inputs": inputs, "flops": flops, "bytes": moved}
+    if outputs is not None:
+        document["outputs"] = outputs
+    found = plain_op(document, most_work=MOST_WORK)
+    if found is None:
+        assert not (kind.isascii() and kind.isprintable()) or '"' in kind or "\\" in kind
+        return
+    expected = Op.from_json(document)
+    assert found.key == expected.key
+    assert found.to_json() == expected.to_json()
+    assert (found.inputs, found.outputs) == (expected.inputs, expected.outputs)
+    assert (type(found.flops), type(found.bytes_moved)) == (float, float)
+
+
+PLAIN: dict[str, Any] = {"kind": "mm", "inputs": [[[2, 3]], [[3, 4]]], "outputs": [[[2, 4]]], "flops": 48, "bytes": 104}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kind": ""}, {"kind": 1}, {"kind": 'a"b'}, {"kind": "a\\b"}, {"kind": "ä"}, {"kind": "a\n"},
+        {"kind": "a" * 201}, {"flops": -1}, {"flops": True}, {"flops": None}, {"flops": float("nan")},
+        {"flops": 1e25}, {"bytes": "1"}, {"attributes": {}}, {"key": "mm-1"}, {"id": "a"}, {"inputs": None},
+        {"inputs": {}}, {"inputs": [[2, 3]]}, {"inputs": [[[2, 3], "float16"]]}, {"inputs": [[[True]]]},
+        {"inputs": [[[2.0]]]}, {"inputs": [[[-1]]]}, {"inputs": [[[2**63]]]}, {"inputs": [[[2**40, 2**40]]]},
+        {"inputs": [[[1] * 65]]}, {"inputs": "ab"}, {"outputs": [3]}, {"outputs": None},
+    ],
+)  # fmt: skip
+def test_all_other_documents_are_read_the_long_way(changed: dict[str, Any]) -> None:
+    assert plain_op({**PLAIN, **changed}, most_work=MOST_WORK) is None
+
+
+@pytest.mark.parametrize("missing", ["kind", "flops", "bytes"])
+def test_what_lacks_a_member_is_read_the_long_way(missing: str) -> None:
+    assert plain_op({name: value for name, value in PLAIN.items() if name != missing}, most_work=MOST_WORK) is None
+
+
+@pytest.mark.parametrize("document", [None, [], "mm-1", 3])
+def test_what_is_no_object_is_read_the_long_way(document: Any) -> None:
+    assert plain_op(document, most_work=MOST_WORK) is None
