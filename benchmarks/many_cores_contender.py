@@ -47,19 +47,16 @@ def ours(work: Workload, setting: dict[str, Any], info: dict[str, Any]) -> Calla
         trained = optimize_training(work.model, work.loss, optimizer)
         settle(lambda: trained(*work.inputs, work.target), lambda: trained.reports, info, setting["learn_s"])
         return lambda: trained(*work.inputs, work.target)
-    called = optimize(work.model.eval())
-    began_s = time.perf_counter()
-    called.learn(*work.inputs, at_most_s=setting["learn_s"])  # leaves the cores to the search for backends
-    settle(lambda: called(*work.inputs), lambda: called.reports, info, setting["learn_s"], began_s)
+    called = optimize(
+        work.model.eval(), backends=False
+    )  # their search takes longer than there is; they are rivals here
+    settle(lambda: called(*work.inputs), lambda: called.reports, info, setting["learn_s"])
     return lambda: called(*work.inputs)
 
 
-def settle(
-    step: Callable[[], object], reports: Callable[[], list[Any]], info: dict[str, Any], most_s: float,
-    began_s: float | None = None,
-) -> None:  # fmt: skip
+def settle(step: Callable[[], object], reports: Callable[[], list[Any]], info: dict[str, Any], most_s: float) -> None:
     """Take steps until the step has decided, for so many seconds at most; `info` gets what it decided and forecast."""
-    steps, began_s = 0, time.perf_counter() if began_s is None else began_s
+    steps, began_s = 0, time.perf_counter()
     while (not reports() or any(report.runs == "measuring" for report in reports())) and (
         time.perf_counter() - began_s < most_s
     ):

@@ -65,8 +65,8 @@ def steps(lines: Sequence[Line]) -> str:
         "## Steps", "",
         "Milliseconds, medians. *eager*: as people run it, at each thread count. *best eager*: the fastest of it, and "
         "of the same with malloc keeping memory and images in channels last. *threadcast* learned before, for the "
-        "seconds given, with nothing else to do (`engine.tuning_share` 1); *measuring*: it had not decided then. "
-        "Ratios above 1: threadcast is faster.", "",
+        "seconds given, with nothing else to do (`engine.tuning_share` 1), and by plans alone (`backends=False`); "
+        "*measuring*: it had not decided then. Ratios above 1: threadcast is faster.", "",
         "| case | mode | " + "".join(f"eager, {n} | " for n in counts) + "best eager | setting | torch.compile "
         "| threadcast | runs | eager, all / ours | best eager / ours | compiled / ours | decided after, s | spread |",
         "|---" * (12 + len(counts)) + "|",

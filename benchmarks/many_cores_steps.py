@@ -31,13 +31,17 @@ PART = "steps"
 TURN_S, MOST_STEPS = 0.1, 20
 """Seconds of timed steps in one turn, about, and most steps; one step at least."""
 ROUNDS = 4
-LONG_S = 4.0
+LONG_S = 2.0
 """A contender whose turns at one setting took so long together has had enough of them."""
 START_S, LEARN_S = 90.0, 20.0
 """Most seconds that contenders have until they are ready, and that an optimised step has to decide; and at most half of
 what is left of the part's time."""
 FIRST_S = 30.0
 """What the first case may take."""
+CASE_S = 35.0
+"""What a case takes after its contenders' start, about: no more start together than there is time for."""
+TUNED_COUNTS = 3
+"""Eager PyTorch with malloc and layout chosen runs at so many of the largest thread counts."""
 
 
 class Contender:
@@ -140,15 +144,13 @@ def contenders(case: StepCase, mode: str, cores: int) -> list[dict[str, Any]]:
 
 
 def run(results: Results, cores: int, counts: Sequence[int], end_s: float) -> None:
-    """Case after case until the time is up. As many start together as there are cores but one."""
+    """Case after case until the time is up. Many start together: as there are cores but one, if time suffices."""
     done = finished(results.read())
     left = [(case, mode) for case in CASES for mode in MODES if key_of(case, mode) not in done]
-    together = max(cores - 1, 1)
     turns = Turns(end_s, FIRST_S)
-    for at in range(0, len(left), together):
-        if not turns.next():
-            return
-        some = left[at : at + together]
+    while left and turns.next():
+        together = max(min(cores - 1, int((end_s - time.monotonic() - START_S) / CASE_S)), 1)
+        some, left = left[:together], left[together:]
         with ExitStack() as ends, ThreadPoolExecutor(len(some) * 3) as starting:
             began_s = time.monotonic()
             most_s = min(START_S, (end_s - began_s) / 2)
@@ -191,7 +193,8 @@ def measured(
     everybody = {**started, "threadcast": _started(own, ends, min(START_S, 0.7 * left_s))}
     failed = {name: one for name, one in everybody.items() if isinstance(one, str)}
     running = [one for one in everybody.values() if isinstance(one, Contender)]
-    settings = [(one, n) for one in running for n in (reversed(counts) if "eager" in one.name else (cores,))]
+    by_name = {"eager": counts, "eager, tuned": counts[-TUNED_COUNTS:]}
+    settings = [(one, n) for one in running for n in reversed(by_name.get(one.name, (cores,)))]
     lengths: dict[tuple[str, int], int] = {}
     for number in range(ROUNDS):
         for one, threads in settings:
