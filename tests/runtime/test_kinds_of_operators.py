@@ -76,18 +76,6 @@ class Graph(nn.Module):
         return total + largest + mean + attended
 
 
-class Spectrum(nn.Module):
-    """A filter of complex numbers on a signal's spectrum."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.filter = nn.Parameter(torch.randn(4, dtype=torch.complex128))
-
-    def forward(self, x: Tensor) -> Tensor:
-        spectrum = torch.fft.rfft(x) * self.filter
-        return torch.fft.irfft(spectrum, n=6)[:, :4] + spectrum.abs() + torch.view_as_real(spectrum.conj()).sum(-1)
-
-
 class Own(nn.Module):
     """An operator registered through `torch.library`."""
 
@@ -100,24 +88,10 @@ class Own(nn.Module):
         return found
 
 
-class Recurrent(nn.Module):
-    """The last result of an LSTM."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.LSTM(3, 4, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.layer(x.view(5, 2, 3))[0][:, -1]
-        return found
-
-
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "embedding bags": Bag,
     "scatter": Graph,
-    "complex numbers": Spectrum,
     "torch.library": Own,
-    "LSTM": Recurrent,
 }
 
 
