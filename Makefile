@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-service-batches bench-service-sizes bench-servers bench-ingest bench-warmup bench-two-models bench-many-cores bench-compile bench-zoo bench-graphnet bench-known-ops record clean
+.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-service-batches bench-service-sizes bench-servers bench-ingest bench-warmup bench-two-models bench-types bench-many-cores bench-compile bench-zoo bench-graphnet bench-known-ops record clean
 
 setup: $(READY)
 
@@ -196,6 +196,10 @@ MANY_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 bench-many-cores:
 	$(if $(WHEELS),$(MANY_PYTHON) -m pip install --quiet --disable-pip-version-check --no-index --no-deps --upgrade --target $(MANY_SITE) $(wildcard $(WHEELS)/*.whl))
 	COMMIT=$(COMMIT) PYTHONPATH=$(CURDIR):$(CURDIR)/$(MANY_SITE):$(PYTHONPATH) $(MANY_PYTHON) benchmarks/many_cores.py $(if $(BUDGET_S),--budget-s $(BUDGET_S)) $(if $(PARTS),--parts $(PARTS)) $(if $(THREADS),--threads $(THREADS)) $(if $(OUT),--out $(OUT))
+
+# Inference in float32 and in bfloat16 by choice, of five networks: docs/types-tables.md. About 4 minutes.
+bench-types: $(READY)
+	$(BIN)/python benchmarks/number_types.py --write
 
 # torch.compile(backend="threadcast") beside eager PyTorch, Inductor and optimised calls: docs/compiled-tables.md. NETWORKS="U-Net;LSTM",
 # REUSE=1 measures only what has no record in build/compiled yet. About 30 minutes on 2 idle cores.

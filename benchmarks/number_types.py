@@ -1,0 +1,149 @@
+"""Inference in bfloat16 by choice, beside float32; `make bench-types`.
+
+    python benchmarks/number_types.py [--networks "encoder;MLP"] [--rounds 9] [--seconds 15] [--json] [--write]
+
+Every network is learned for some seconds in both ways, and then all ways take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from run_facts import ROOT, RunFacts
+from torch import Tensor, nn
+
+import threadcast
+from threadcast.runtime.bfloat16_speed import bfloat16_speed
+
+PAGE = ROOT / "docs" / "types-tables.md"
+TURN_S = 0.5
+
+_HEAD = """# Inference in bfloat16
+
+`make bench-types`, {run}.
+
+Milliseconds of a call, medians of {rounds} turns of {turn:g} s; the ways take turns. No backends are tried.
+
+- *eager*, *eager, autocast*: PyTorch in float32, and with `torch.autocast("cpu", torch.bfloat16)` around the call.
+- *float32*: `optimize(model)`.
+- *both types*: `optimize(model, dtypes=("float32", "bfloat16"))`, which keeps the type that *runs*.
+- *gain*: float32's time over that of both types, median and quartiles of the turns. *difference*: the largest one
+  between results in both types, as a share of the largest number of the result; 0.05 is allowed.
+
+On one core this CPU multiplies matrices {product:.1f} times as fast in bfloat16 as in float32, and convolves
+{convolution:.1f} times as fast.
+
+| network | eager | eager, autocast | float32 | both types | runs | gain | quartiles | difference |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def encoder(batch: int, length: int) -> tuple[nn.Module, Tensor]:
+    """A transformer encoder of four layers, 512 wide."""
+    layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
+    return nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), torch.randn(batch, length, 512)
+
+
+def perceptron(batch: int) -> tuple[nn.Module, Tensor]:
+    """Four layers, 2048 wide."""
+    layers = [part for _ in range(4) for part in (nn.Linear(2048, 2048), nn.ReLU())]
+    return nn.Sequential(*layers), torch.randn(batch, 2048)
+
+
+def convolutions(batch: int) -> tuple[nn.Module, Tensor]:
+    """Five convolutions of a residual network's second stage."""
+    layers = [part for _ in range(5) for part in (nn.Conv2d(128, 128, 3, padding=1), nn.BatchNorm2d(128), nn.ReLU())]
+    return nn.Sequential(*layers), torch.randn(batch, 128, 28, 28)
+
+
+NETWORKS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "transformer encoder, batch 1 of 128 words": lambda: encoder(1, 128),
+    "transformer encoder, batch 8 of 64 words": lambda: encoder(8, 64),
+    "MLP, batch 1": lambda: perceptron(1),
+    "MLP, batch 64": lambda: perceptron(64),
+    "convolutions, batch 4": lambda: convolutions(4),
+}
+
+
+def seconds_of(call: Callable[[Tensor], object], x: Tensor) -> float:
+    """Median seconds of the calls of one turn."""
+    found, end_s = [], time.perf_counter() + TURN_S
+    with torch.no_grad():
+        while time.perf_counter() < end_s or len(found) < 3:
+            began_s = time.perf_counter()
+            call(x)
+            found.append(time.perf_counter() - began_s)
+    return statistics.median(found)
+
+
+def measured(name: str, rounds: int, learn_s: float) -> dict[str, Any]:
+    """Milliseconds of each way, and what the choice of types says."""
+    torch.manual_seed(0)
+    model, x = NETWORKS[name]()
+    model.eval()
+
+    def autocast(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            found: Tensor = model(x)
+        return found
+
+    single = threadcast.optimize(model, backends=False).learn(x, at_most_s=learn_s)
+    both = threadcast.optimize(model, backends=False, dtypes=("float32", "bfloat16")).learn(x, at_most_s=2 * learn_s)
+    ways: dict[str, Callable[[Tensor], object]] = {
+        "eager": model,
+        "autocast": autocast,
+        "float32": single,
+        "both": both,
+    }
+    turns: dict[str, list[float]] = {way: [] for way in ways}
+    for number in range(rounds + 1):
+        for way, call in ways.items():
+            seconds = seconds_of(call, x)
+            if number:  # the first fills caches
+                turns[way].append(seconds)
+    gains = [one / other for one, other in zip(turns["float32"], turns["both"], strict=True)]
+    low, gain, high = statistics.quantiles(gains, n=4)
+    (report,) = both.types
+    single.close()
+    both.close()
+    return {
+        "network": name, **{way: 1e3 * statistics.median(values) for way, values in turns.items()},
+        "runs": report.runs or "learning", "gain": gain, "low": low, "high": high,
+        "difference": report.largest_difference,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", default=";".join(NETWORKS), help="beginnings of names, with ; between")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of learning (%(default)s)")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true", help="write the page")
+    chosen = parser.parse_args()
+    run = RunFacts.now()
+    names = [name for name in NETWORKS if name.startswith(tuple(chosen.networks.split(";")))]
+    rows = [measured(name, chosen.rounds, chosen.seconds) for name in names]
+    lines = [
+        f"| {row['network']} | {row['eager']:.3g} | {row['autocast']:.3g} | {row['float32']:.3g} | {row['both']:.3g} | "
+        f"{row['runs']} | {row['gain']:.2f} | {row['low']:.2f} to {row['high']:.2f} | {row['difference'] or 0.0:.3f} |"
+        for row in rows
+    ]
+    speed = bfloat16_speed()
+    head = _HEAD.format(
+        run=run, rounds=chosen.rounds, turn=TURN_S, product=speed.matrix_product, convolution=speed.convolution
+    )
+    page = head + "\n".join(lines) + "\n"
+    if chosen.write:
+        PAGE.write_text(page, encoding="utf-8")
+    print(json.dumps({"run": run.to_json(), "rows": rows}, indent=2) if chosen.json else page)
+
+
+if __name__ == "__main__":
+    main()
