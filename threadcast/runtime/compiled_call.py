@@ -14,7 +14,7 @@ from torch import Tensor
 
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.guard import PAIRS_AT_LEAST, Guard, Side, Verdict
+from threadcast.runtime.tuning.guard import Guard, Side, Verdict
 
 _ELSEWHERE = 10
 """Calls in a row with other sizes, after which calls of these sizes are compared. A convention."""
@@ -25,7 +25,10 @@ _LOSS = 0.02
 _TURN = 8
 """Calls in a row for which such graphs run: the first one after eager PyTorch's starts their threads anew."""
 _BEGUN = 8
-"""Calls in a layout after which its graphs have begun to learn: the first ones of a kind are only timed."""
+"""Calls in a layout after which its graphs have begun to learn: the first ones of a kind are only timed. Also calls
+before layouts are compared, in which libraries make their kernels."""
+_ORDERING_PAIRS = 5
+"""Pairs of blocks by which it is decided which layout is learned first. A convention."""
 _AWAITED = 4
 """Calls whose backward pass may still come; of an older one without it, the forward pass alone counts."""
 
@@ -79,8 +82,8 @@ class CompiledCall:
             return self._runs(*arguments)
         with self._lock:
             side = self._next_side(arguments)
-            tried = side == "plan" or (side is None and (self._patience is None or self._patience.next_is_graphs()))
-            self._unseen -= tried
+            tried = side == "plan" or (side is None and self._next_is_tried())
+            self._unseen -= tried or self._ordered is False
         if side is None:
             return self._by(tried)(*arguments)
         sample = _Sample(self, side, self._clock())
@@ -94,6 +97,12 @@ class CompiledCall:
             else:
                 self._observe(sample, 0.0)
         return result
+
+    def _next_is_tried(self) -> bool:
+        """Whether the way that is tried runs the next call, which is not compared."""
+        if self._ordered is False:
+            return self._unseen % 2 == 0
+        return self._patience is None or self._patience.next_is_graphs()
 
     def _by(self, tried: bool) -> Callable[..., Any]:
         """What runs a call: the layout that is tried, or the fastest way that is known."""
@@ -135,11 +144,12 @@ class CompiledCall:
         sizes = tuple([value for value in arguments if type(value) is int])
         if self._ordered is None:
             self._ordered = not any(part.has_channels_last for part in self._parts)
-            if not self._ordered:
-                self._guard, self._sizes = Guard(max_pairs=PAIRS_AT_LEAST, at_once=False), sizes
+            self._unseen = 0 if self._ordered else _BEGUN
+        if self._guard is None and not self._ordered and self._unseen <= 0:
+            self._guard, self._sizes = Guard(max_pairs=_ORDERING_PAIRS, at_once=False), sizes
         if self._guard is None:
             reports = [report for part in self._parts for report in part.reports]
-            if self._unseen > 0 or not reports or any(report.measuring for report in reports):
+            if self._unseen > 0 or not self._ordered or not reports or any(report.measuring for report in reports):
                 return None
             if self._waits and self._learning:
                 return None
