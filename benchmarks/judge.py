@@ -54,8 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="only names that contain one of these, separated by semicolons")
     parser.add_argument("--modes", default="", help="inference, training, or both; graphs of GraphNet: inference")
     parser.add_argument("--most", type=int, default=100, help="number of graphs")
-    parser.add_argument("--fast", action="store_true", help="about 20 s a model; most searches do not end in that time")
-    parser.add_argument("--seconds", type=float, help="longest time of learning; 60, or 10 with --fast")
+    parser.add_argument(
+        "--fast", action="store_true", help="about a minute a model; most searches do not end in that time"
+    )
+    parser.add_argument("--seconds", type=float, help="longest time of learning; 60, or 15 with --fast")
     parser.add_argument("--json", action="store_true", help="print all records that are there")
     parser.add_argument("--write", action="store_true", help="write the page of all records that are there")
     parser.add_argument(

@@ -38,8 +38,9 @@ class Setting:
     """Seconds of each way in a turn."""
 
 
-FAST = Setting(settle_s=10.0, limit_s=25.0, turns=3, turn_s=0.2)
-"""About 20 s a graph: most of threadcast's searches are not at their end then, which the page says."""
+FAST = Setting(settle_s=15.0, limit_s=60.0, turns=3, turn_s=0.2)
+"""About a minute a model, most of it Inductor's compiling. On 2 calm cores ResNet-18 and BERT had a plan after 5 s, and
+ONNX Runtime and OpenVINO after 10 to 12 s; `torch.compile` came after 32 s, and is missing then, as the page says."""
 
 
 class WayFailed(Exception):

@@ -71,6 +71,7 @@ def test_graphs_are_held_out_if_any_spelling_of_their_path_is_odd() -> None:
 
 
 def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> None:
+    from judge_measure import FAST
     from judge_page import page
     from run_facts import RunFacts
 
@@ -80,20 +81,20 @@ def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> Non
             who: {"step_s": 0.01, "speedup": 1.0, "correct_from": -10} for who in ("eager", "inductor")
         }
         ways["threadcast"] = {"step_s": 0.005, "speedup": 2.0, "correct_from": -5, "settled": settled}
-        setting = {"settle_s": settle_s, "limit_s": 25.0, "turns": 3, "turn_s": 0.2}
+        setting = asdict(FAST) | {"settle_s": settle_s}
         return {"name": name, "mode": "inference", "run": RunFacts.now().to_json(), "setting": setting, "ways": ways}
 
-    text = page("zoo", [record("a", 10.0, learning=True), record("b", 10.0, learning=False)])
-    assert "| 10 s + |" in text
-    assert "| 10 s |" in text
+    text = page("zoo", [record("a", FAST.settle_s, learning=True), record("b", FAST.settle_s, learning=False)])
+    assert "| 15 s + |" in text
+    assert "| 15 s |" in text
     assert "0 slower than 0.97 of the faster of both; 1 were still learning." in text
     assert "make bench-zoo FAST=1" in text
-    slow = record("c", 10.0, learning=False) | {"left_out": "slower than 0.6 s"}
-    text = page("graphnet", [record("a", 10.0, learning=True), slow])
+    slow = record("c", FAST.settle_s, learning=False) | {"left_out": "slower than 0.6 s"}
+    text = page("graphnet", [record("a", FAST.settle_s, learning=True), slow])
     assert "- 1 graphs more were left out" in text
     assert "| c |" not in text
     with pytest.raises(ValueError, match="different settings"):
-        page("zoo", [record("a", 10.0, learning=True), record("b", 60.0, learning=False)])
+        page("zoo", [record("a", FAST.settle_s, learning=True), record("b", 60.0, learning=False)])
 
 
 def test_records_of_another_commit_or_setting_are_measured_again(tmp_path: Path) -> None:

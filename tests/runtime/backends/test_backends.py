@@ -77,10 +77,11 @@ def test_an_optimised_call_follows_its_parameters_whatever_runs_it(module: Two) 
             check(number)
 
 
-def test_threads_of_onnx_runtime_leave_the_cores_after_a_call(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["2 threads", "parallel, 2 threads"])
+def test_threads_of_onnx_runtime_leave_the_cores_after_a_call(setting: str, tmp_path: Path) -> None:
     module, x = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).eval(), torch.ones(64, 512)
     write_onnx(torch.export.export(module, (x,)), tmp_path / "model.onnx")
-    call = sessions(write_optimised(tmp_path / "model.onnx"), 2)["2 threads"]()
+    call = sessions(write_optimised(tmp_path / "model.onnx"), 2)[setting]()
     spun_s = []
     for _ in range(5):
         call([x])

@@ -13,7 +13,7 @@ import torch
 
 from threadcast.runtime.backends import search_worker
 from threadcast.runtime.backends.frozen import TensorCall
-from threadcast.runtime.backends.likeliest import BackendHistory
+from threadcast.runtime.backends.likeliest import BackendHistory, NetworkKind
 from threadcast.runtime.backends.program_file import ReadProgram
 from threadcast.runtime.backends.search_worker import Caller, Options, Search
 from threadcast.runtime.backends.ways import Way
@@ -95,3 +95,23 @@ def test_only_undisturbed_times_are_stored(run: Callable[..., Messages], tmp_pat
     assert not path.exists()
     run(close=1.0, history=BackendHistory(path))
     assert '"numpy"' in path.read_text()
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("convolutions", True), ("products", False), ("pointwise", False)])
+def test_inductor_packs_the_weights_of_convolutions_only(
+    kind: NetworkKind, wanted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[bool] = []
+
+    def write(program: Any, folder: Path, cores: int, *, freezing: bool) -> Path:
+        asked.append(freezing)
+        return folder / "compiled.so"
+
+    monkeypatch.setattr(search_worker, "write_package", write)
+    monkeypatch.setattr(Search, "_program", lambda self: None)
+    monkeypatch.setattr(search_worker, "opened", lambda *_: lambda tensors: [tensors[0] * 2])
+    program = ReadProgram(torch.fx.symbolic_trace(lambda x: (x * 2,)), (torch.ones(3),))
+    caller = Listening()
+    Search(program, Options(["torch.compile"], 2, kind, 1e6, None), tmp_path, caller).run(BackendHistory(None))
+    assert asked == [wanted]
+    assert any("built" in message for message in caller.messages)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from threadcast.runtime.verification.differences import (
     Sensitivity,
+    first_beyond_rounding,
     first_difference,
     nudged,
     other_threads,
@@ -94,6 +97,49 @@ def _sensitivity(before: torch.Tensor, after: torch.Tensor) -> dict[str, Sensiti
     start = nudged(before)
     end = (start.double() + (after.double() - before.double())).bfloat16()
     return sensitivities({"weight": after}, {"weight": end}, before={"weight": before}, starts=[{"weight": start}])
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.complex64, torch.complex128])
+def test_a_nudge_is_one_rounding_of_the_exact_product(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(2)
+    value = torch.randn(1000, generator=generator, dtype=dtype if dtype.is_complex else torch.float64).to(dtype)
+    signs = torch.randint(0, 2, value.shape, generator=torch.Generator().manual_seed(5)).double() * 2 - 1
+    wide = value.to(torch.complex128 if dtype.is_complex else torch.float64)
+    exact = (wide * (1 + signs * torch.finfo(dtype).eps)).to(dtype)
+    assert torch.equal(nudged(value, seed=5), exact if dtype.is_complex else exact.clamp(*value.aminmax()))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_asking_for_the_sensitivity_of_few_values_finds_the_same_difference(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+
+    def near(value: Tensor, share: float) -> Tensor:
+        return value + share * torch.randn(value.shape, generator=generator)
+
+    names = ["a", "b", "c", "d"]
+    before = {name: torch.randn(40, generator=generator) for name in names[:2]}
+    eager = {name: torch.randn(40, generator=generator) for name in names} | {"number": 3}
+    plan = {name: near(eager[name], 10.0 ** -int(torch.randint(3, 9, (), generator=generator))) for name in names}
+    plan["number"] = 3 if seed % 5 else 4
+    if seed % 7 == 0:
+        plan["c"], eager["c"] = plan["c"] / 0.0, eager["c"] / 0.0
+    if seed % 11 == 0:
+        del plan["d"]
+    if seed % 6 == 0:
+        plan["further"] = 1
+    changed = {name: near(eager[name], 1e-5) for name in names}
+    starts = [{name: nudged(value) for name, value in before.items()}]
+    asked: list[str] = []
+
+    def sensitivity(names: Sequence[str]) -> dict[str, Sensitivity]:
+        asked.extend(names)
+        return sensitivities({name: eager[name] for name in names}, changed, before=before, starts=starts)
+
+    of_all = sensitivities(eager, changed, before=before, starts=starts)
+    wanted = first_difference(eager, plan, before=before, sensitivity=of_all)
+    assert first_beyond_rounding(eager, plan, sensitivity, before=before) == wanted
+    assert set(asked) <= {name for name in plan if name in eager}
+    assert all(value_difference(name, eager[name], plan[name], before=before.get(name)) for name in asked)
 
 
 @pytest.mark.parametrize("movement", [0.003, 0.01, 0.1])

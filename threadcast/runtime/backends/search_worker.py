@@ -173,7 +173,8 @@ class Search:
         """Yield the ways of a backend and the file of each."""
         cores = self._options.cores
         if backend == "torch.compile":
-            yield Way(backend, ""), write_package(self._program(), self._folder, cores)
+            freezing = self._options.kind == "convolutions"
+            yield Way(backend, ""), write_package(self._program(), self._folder, cores, freezing=freezing)
             return
         file = self._folder / "model.onnx"
         if not file.exists():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -94,6 +94,32 @@ def first_difference(
     return Difference(extra, "the plan has it, eager does not") if extra is not None else None
 
 
+def first_beyond_rounding(
+    eager: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    sensitivity: Callable[[Sequence[str]], Mapping[str, Sensitivity]],
+    *,
+    before: Mapping[str, Any] | None = None,
+) -> Difference | None:
+    """Return what `first_difference` does with the sensitivity of all values, and ask for that of few.
+
+    `sensitivity` takes the names of values that differ where nothing is known of them: the others agree in any case. It
+    is not called where there are none.
+    """
+    agree = {
+        name
+        for name, wanted in eager.items()
+        if name in plan and value_difference(name, wanted, plan[name], before=(before or {}).get(name)) is None
+    }
+    differ = [name for name in eager if name in plan and name not in agree]
+    return first_difference(
+        {name: value for name, value in eager.items() if name not in agree},
+        {name: value for name, value in plan.items() if name not in agree},
+        before=before,
+        sensitivity=sensitivity(differ) if differ else None,
+    )
+
+
 def value_difference(
     name: str, eager: Any, plan: Any, *, before: Any = None, sensitivity: Sensitivity = EXACT
 ) -> Difference | None:
@@ -162,9 +188,10 @@ def other_threads() -> Iterator[None]:
 
 
 def _one_sensitivity(value: Tensor, other: Tensor, start: Any, nudged_start: Any) -> Sensitivity:
+    finite = bool(value.isfinite().all()) and bool(other.isfinite().all())
     wanted, found = _precise(value), _precise(other)
-    infinities_vary = bool(((_errors(wanted, found) != 0) & ~wanted.isfinite()).any())
-    slack, steady = 0.0 * wanted.abs(), True
+    infinities_vary = not finite and bool(((_errors(wanted, found) != 0) & ~wanted.isfinite()).any())
+    slack, steady = torch.zeros((), dtype=torch.float64), True
     if isinstance(start, Tensor) and isinstance(nudged_start, Tensor) and start.shape == value.shape:
         slack = torch.finfo(value.dtype).eps * torch.maximum(wanted.abs(), found.abs())
         wanted, found = wanted - _precise(start), found - _precise(nudged_start)
@@ -201,8 +228,8 @@ def nudged(tensor: Tensor, *, seed: int = 0) -> Tensor:
     if not _is_real_or_complex(tensor) or tensor.layout is not torch.strided:
         return tensor.detach().clone()
     coin = torch.Generator().manual_seed(seed)
-    signs = torch.randint(0, 2, tensor.shape, generator=coin).double() * 2 - 1
-    changed = (_precise(tensor) * (1 + signs * torch.finfo(tensor.dtype).eps)).to(tensor.dtype)
+    signs = torch.randint(0, 2, tensor.shape, generator=coin, dtype=_real(tensor.dtype)) * 2 - 1
+    changed = tensor.detach() * (1 + signs * torch.finfo(tensor.dtype).eps)  # rounded once, as both factors are exact
     if changed.numel() and not changed.is_complex():
         low, high = tensor.detach().aminmax()
         if bool(low < high):

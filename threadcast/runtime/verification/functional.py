@@ -40,8 +40,10 @@ class FunctionalShadow(Shadowed):
         """
         return too_large(sum(value.nbytes for value in arguments if isinstance(value, Tensor)), free_bytes())
 
-    def sensitivity(self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any]) -> dict[str, Sensitivity]:
-        """Return how sensitive each value of the result `wanted` is to rounding, by runs on changed copies."""
+    def sensitivity(
+        self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Sequence[str]
+    ) -> dict[str, Sensitivity]:
+        """Return how sensitive the values `names` of the result `wanted` are to rounding, by runs on changed copies."""
         changed = []
         try:
             for seed in range(NUDGES):
@@ -54,4 +56,4 @@ class FunctionalShadow(Shadowed):
         except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only the changed one raises
             _logger.debug("steps on numbers changed by one rounding raise: %s", error)
             return {}
-        return sensitivities(wanted, *changed, reordered=reordered)
+        return sensitivities({name: wanted[name] for name in names}, *changed, reordered=reordered)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from threadcast.runtime.verification.differences import (
     NUDGES,
     Difference,
     Sensitivity,
-    first_difference,
+    first_beyond_rounding,
     other_threads,
     sensitivities,
 )
@@ -58,25 +59,34 @@ class Shadowed:
         needed = needed_bytes(self.model, self.optimizer, arguments, _written(captured))
         return too_large(COPIES * needed, free_bytes())
 
-    def sensitivity(self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any]) -> dict[str, Sensitivity]:
-        """Return how sensitive each value of eager's own result `wanted` is to rounding.
+    def sensitivity(
+        self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Sequence[str]
+    ) -> dict[str, Sensitivity]:
+        """Return how sensitive the values `names` of eager's own result `wanted` are to rounding.
 
         Runs eager's step `NUDGES` more times, each from `start` with all numbers changed by one rounding, and once from
         `start` itself with another number of threads (see `sensitivities`). Where one of these steps raises, as on a
         probability above 1, nothing is returned. Does not restore the state afterwards.
         """
         changed, starts = [], []
+
+        def run() -> dict[str, Any]:
+            found = {**self.copied(self.eager(*arguments)), **start.now()}
+            return {name: found[name] for name in names if name in found}
+
         try:
             for seed in range(NUDGES):
-                starts.append(start.nudge(seed))
-                changed.append({**self.copied(self.eager(*arguments)), **start.now()})
+                begun = start.nudge(seed)
+                starts.append({name: begun[name] for name in names if name in begun})
+                changed.append(run())
             start.restore()
             with other_threads():
-                reordered = {**self.copied(self.eager(*arguments)), **start.now()}
+                reordered = run()
         except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only the changed one raises
             _logger.debug("steps on numbers changed by one rounding raise: %s", error)
             return {}
-        return sensitivities(wanted, *changed, before=start.values, starts=starts, reordered=reordered)
+        asked = {name: wanted[name] for name in names}
+        return sensitivities(asked, *changed, before=start.values, starts=starts, reordered=reordered)
 
     def copied(self, result: Any) -> dict[str, Any]:
         """Return copies of the parts of a step's result, by name."""
@@ -111,10 +121,8 @@ def shadow_step(
     try:
         start.restore()
         wanted = {**step.copied(step.eager(*arguments)), **start.now()}
-        difference = first_difference(wanted, found, before=start.values)
-        if difference is not None:
-            allowed = step.sensitivity(start, arguments, wanted)
-            difference = first_difference(wanted, found, before=start.values, sensitivity=allowed)
+        sensitivity = partial(step.sensitivity, start, arguments, wanted)
+        difference = first_beyond_rounding(wanted, found, sensitivity, before=start.values)
         if difference is not None:
             raise WrongResult(_report(step, difference, start, arguments, wanted, by))
     finally:
@@ -144,10 +152,8 @@ def checked_step(
             found = {**step.copied(run(*arguments)), **start.now()}
         except Exception as error:  # noqa: BLE001 - eager has run, so whatever this raises is the plan's own
             return result, Difference("the step", f"{type(error).__name__}: {error}")
-        difference = first_difference(wanted, found, before=start.values)
-        if difference is not None:
-            allowed = step.sensitivity(start, arguments, wanted)
-            difference = first_difference(wanted, found, before=start.values, sensitivity=allowed)
+        sensitivity = partial(step.sensitivity, start, arguments, wanted)
+        difference = first_beyond_rounding(wanted, found, sensitivity, before=start.values)
         return result, difference
     finally:
         end.restore()
