@@ -192,8 +192,8 @@ SQLite and PostgreSQL 15 with its default settings, both on the local disk with 
 process, the service and the database share the machine's cores. {MACHINES} machines measure {OPS:,} ops in {CASES}
 cases, {SAMPLES} samples each. A store of a given size has each op on each machine once, written by the store itself;
 copies of these, made in the database, fill the rest. What is timed then are new measurements of random ops, which take
-as long as before but for 3 % (or each another time, which must be found), in transactions or requests of the given size.
-HTTP: one worker process and {CONNECTIONS} connections, dense JSON.
+as long as before but for 3 % (or each another time, which must be found), in transactions or requests of the given
+size. HTTP: one worker process and {CONNECTIONS} connections, dense JSON.
 
 ## Samples a second
 
