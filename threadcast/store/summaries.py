@@ -66,7 +66,7 @@ def add_to_summaries(
             changed.append({**of_op, **op_figures(medians_in(before.medians) | found)})
     insert_rows(connection, schema.summaries, new)
     update_rows(connection, schema.summaries, changed)
-    add_to_totals(connection, [(machine_id, *added) for (machine_id, _), added in counts.items()])
+    add_to_totals(connection, [(machine_id, added[0], added[1]) for (machine_id, _), added in counts.items()])
 
 
 def add_to_totals(connection: Connection, added: Iterable[tuple[int, int, int]]) -> None:
