@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import cycle
+from itertools import count, cycle, islice, repeat
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 import numpy as np
 import urllib3
@@ -53,9 +54,10 @@ from threadcast.store.paging import MeasurementFilter
 PAGE = ROOT / "docs" / "ingest-tables.md"
 SIZES = tuple(10**n for n in range(5, 9))
 CONNECTIONS = 4
+CHANGING = "the same, each a change"
 WAYS = {
     "store, 8,000 samples": (100, CASES, SAMPLES), "store, 80 samples": (1, CASES, SAMPLES),
-    "store, 1,000 measurements of 1 sample": (1_000, 1, 1),
+    "store, 1,000 measurements of 1 sample": (1_000, 1, 1), CHANGING: (1_000, 1, 1),
 }  # fmt: skip
 """By name: pairs of machine and op in a transaction, cases of each, and samples of each case."""
 SENT = {"HTTP, 8,000 samples": 100, "HTTP, 80 samples": 1}
@@ -74,22 +76,28 @@ class Found:
     reads_s: dict[str, float] = field(default_factory=dict)
 
 
-def batches(size: int, way: tuple[int, int, int], seed: int) -> Iterator[list[Measurement]]:
-    """Transactions of pairs drawn at random among those that the store knows."""
+def batches(size: int, way: tuple[int, int, int], seed: int, *, changing: bool = False) -> Iterator[list[Measurement]]:
+    """Transactions of pairs drawn at random among those that the store knows; if `changing`, no op takes as long as
+    before."""
     random = np.random.default_rng(seed)
     pairs, cases, samples = way
-    while True:
+    for turn in count(1):
         drawn = random.integers(0, pairs_at(size), pairs).tolist()
-        yield [m for pair in drawn for m in measured(pair, random, cases=cases, samples=samples)]
+        factors = random.lognormal(0, 1.5, pairs).tolist() if changing else [1.0] * pairs
+        yield [
+            m
+            for pair, factor in zip(drawn, factors, strict=True)
+            for m in measured(pair, random, cases=cases, samples=samples, since_s=60 * turn, factor=factor)
+        ]
 
 
-def turns(work: Callable[[], object], seconds: float) -> list[float]:
-    """How long each turn of `work` took; at least 20 turns, and at least so many seconds."""
+def turns(work: Callable[[Any], object], seconds: float, given: Iterator[Any]) -> list[float]:
+    """How long each turn of `work` took with what is `given`; at least 20 turns, and at least so many seconds."""
     took: list[float] = []
-    until_s = time.perf_counter() + seconds
-    while len(took) < 20 or time.perf_counter() < until_s:
+    while len(took) < 20 or sum(took) < seconds:
+        given_now = next(given)
         started_s = time.perf_counter()
-        work()
+        work(given_now)
         took.append(time.perf_counter() - started_s)
     return took
 
@@ -98,12 +106,10 @@ def through_the_store(url: str, size: int, seconds: float, found: Found) -> None
     """Rates of transactions one after the other."""
     with Store.open(url) as store:
         for name, way in WAYS.items():
-            made = batches(size, way, seed=size)
-            ready = [next(made) for _ in range(12)]
-            following = cycle(ready)
-            took = turns(lambda following=following: store.add(next(following)), seconds)  # type: ignore[misc]
-            count = way[0] * way[1] * way[2]
-            found.rates[name], found.slowest_s[name] = count / mean(took), max(took)
+            made = batches(size, way, seed=size, changing=name == CHANGING)
+            took = turns(store.add, seconds, made)
+            samples = way[0] * way[1] * way[2]
+            found.rates[name], found.slowest_s[name] = samples / mean(took), max(took)
 
 
 def sending(url: str, bodies: list[bytes], seconds: float) -> list[float]:
@@ -111,12 +117,11 @@ def sending(url: str, bodies: list[bytes], seconds: float) -> list[float]:
     http = urllib3.PoolManager()
     headers = {"Content-Type": "application/json"}
 
-    def send() -> None:
-        bodies.append(bodies.pop(0))
-        answer = http.request("POST", f"{url}/v1/measurements", body=bodies[-1], headers=headers, retries=False)
+    def send(body: bytes) -> None:
+        answer = http.request("POST", f"{url}/v1/measurements", body=body, headers=headers, retries=False)
         assert answer.status == 201, answer.data
 
-    return turns(send, seconds)
+    return turns(send, seconds, cycle(bodies))
 
 
 def through_http(url: str, size: int, seconds: float, found: Found, place: Path) -> None:
@@ -128,7 +133,8 @@ def through_http(url: str, size: int, seconds: float, found: Found, place: Path)
     try:
         for name, pairs in SENT.items():
             made = batches(size, (pairs, CASES, SAMPLES), seed=size + 1)
-            bodies = [json.dumps({"measurements": dense_documents(next(made))}).encode() for _ in range(24)]
+            ready = islice(made, 2_000 // pairs + 20 * CONNECTIONS)  # more would be sent again
+            bodies = [json.dumps({"measurements": dense_documents(some)}).encode() for some in ready]
             with ThreadPoolExecutor(CONNECTIONS) as clients:
                 took = [
                     clients.submit(sending, server.url, bodies[n::CONNECTIONS], seconds) for n in range(CONNECTIONS)
@@ -162,7 +168,7 @@ def reads(url: str, size: int, found: Found) -> None:
             "what is stored (`threadcast db info`)": store.counts,
         }
         for name, ask in asked.items():
-            found.reads_s[name] = median(turns(ask, 0.0))
+            found.reads_s[name] = median(turns(lambda _, ask=ask: ask(), 0.0, repeat(None)))
 
 
 def table(every: Sequence[Found], columns: Sequence[str], cell: Callable[[Found, str], str]) -> str:
@@ -185,8 +191,9 @@ Load average {min(loads):.1f} to {max(loads):.1f}: where it is above 2, other wo
 SQLite and PostgreSQL 15 with its default settings, both on the local disk with durable commits (`fsync`); the measuring
 process, the service and the database share the machine's cores. {MACHINES} machines measure {OPS:,} ops in {CASES}
 cases, {SAMPLES} samples each. A store of a given size has each op on each machine once, written by the store itself;
-copies of these, made in the database, fill the rest. What is timed then are new measurements of random ops, in
-transactions or requests of the given size. HTTP: one worker process and {CONNECTIONS} connections, dense JSON.
+copies of these, made in the database, fill the rest. What is timed then are new measurements of random ops, which take
+as long as before but for 3 % (or each another time, which must be found), in transactions or requests of the given
+size. HTTP: one worker process and {CONNECTIONS} connections, dense JSON.
 
 ## Samples a second
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -50,13 +51,18 @@ def database(kind: str, place: Path) -> Iterator[str]:
 
 
 def measured(
-    pair: int, random: np.random.Generator, *, cases: int = CASES, samples: int = SAMPLES
-) -> list[Measurement]:
-    """One op on one machine, the `pair`th of all, in its first `cases` cases."""
+    pair: int, random: np.random.Generator, *, cases: int = CASES, samples: int = SAMPLES, since_s: int = 0,
+    factor: float = 1.0,
+) -> list[Measurement]:  # fmt: skip
+    """One op on one machine, the `pair`th of all, in its first `cases` cases, measured `since_s` seconds after others.
+
+    Measured again, it takes as long but for noise, or `factor` times as long.
+    """
     machine, op = FLEET[pair % MACHINES], PRODUCTS[pair // MACHINES]
-    lone_s = random.lognormal(-7, 1.5)
+    lone_s = factor * float(np.random.default_rng(pair).lognormal(-7, 1.5))
     noise = random.lognormal(0, 0.03, (cases, samples))
-    conditions = {"cache": "rotated", "torch": "2.13.0+cpu", "converged": True, "time": "2026-11-22T04:20:39+00:00"}
+    made = datetime(2026, 11, 22, 4, 20, 39, tzinfo=UTC) + timedelta(seconds=since_s)
+    conditions = {"cache": "rotated", "torch": "2.13.0+cpu", "converged": True, "time": made.isoformat()}
     return [
         Measurement(op, machine, Case(n), tuple(map(Sample, (lone_s / n * of_case).tolist())), conditions)
         for n, of_case in enumerate(noise, start=1)
@@ -88,16 +94,22 @@ def _copy(url: str, *, copies: int) -> None:
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA cache_size = -1000000"))
     names = "op_id, machine_id, threads, affinity, sample_count, counters, samples, conditions, stored_s"
-    first = MACHINES * OPS * CASES
-    for i in range(copies):
-        with engine.begin() as connection:
-            connection.execute(
-                text(f"INSERT INTO measurements ({names}) SELECT {names} FROM measurements WHERE id <= {first}")
+    with engine.connect() as connection:
+        connection.execute(
+            text(
+                "CREATE TEMPORARY TABLE first_round AS "
+                "SELECT min(id) AS id FROM measurements GROUP BY machine_id, op_id, threads, affinity"
             )
-        print(f"\r  copied {i + 1} of {copies}", end="", file=sys.stderr, flush=True)
+        )
+        connection.commit()
+        copy = f"INSERT INTO measurements ({names}) SELECT {names} FROM measurements JOIN first_round USING (id)"
+        for i in range(copies):
+            connection.execute(text(copy))
+            connection.commit()
+            print(f"\r  copied {i + 1} of {copies}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     with engine.begin() as connection:
-        for table, factor in (("cases", 1), ("summaries", CASES)):
+        for table, factor in (("cases", 1), ("summaries", CASES), ("totals", CASES * OPS)):
             added = f"measurements = measurements + {copies * factor}, samples = samples + {copies * factor * SAMPLES}"
             connection.execute(text(f"UPDATE {table} SET {added}"))
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:

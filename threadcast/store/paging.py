@@ -29,12 +29,13 @@ class MeasurementFilter:
 
 
 def count_of(connection: Connection, which: MeasurementFilter) -> int:
-    """The number of measurements that match, which the summaries know."""
-    table = schema.summaries
-    query = of_ops(
-        select(func.coalesce(func.sum(table.c.measurements), 0)), table.c.op_id,
-        kinds=None if which.kind is None else [which.kind], network=which.network,
-    )  # fmt: skip
+    """The number of measurements that match, which the summaries know, and of a machine or all the totals."""
+    of_some = not (which.op is None and which.kind is None and which.network is None)
+    table = schema.summaries if of_some else schema.totals
+    query = select(func.coalesce(func.sum(table.c.measurements), 0))
+    if of_some:
+        kinds = None if which.kind is None else [which.kind]
+        query = of_ops(query, table.c.op_id, kinds=kinds, network=which.network)
     if which.machine is not None:
         query = query.where(table.c.machine_id.in_(ids(schema.machines.c.fingerprint, [which.machine])))
     if which.op is not None:

@@ -19,7 +19,7 @@ from threadcast.store.database import Database
 from threadcast.store.queries import chunks
 from threadcast.store.retention import Retention
 from threadcast.store.rows import Row, cut_samples
-from threadcast.store.summaries import MachineOp
+from threadcast.store.summaries import MachineOp, add_to_totals
 
 ROWS_AT_ONCE = 2_000
 """Measurements looked through in one transaction, of at least one op: others wait some tens of milliseconds."""
@@ -118,6 +118,7 @@ def _prune_op(connection: Connection, key: MachineOp, retention: Retention, now_
     pruned = Pruned(len(deleted), samples, 1)
     if samples and not dry_run:
         _store(connection, key, deleted, cut, figures)
+        add_to_totals(connection, [(key[0], -len(deleted), -samples)])
     return pruned
 
 

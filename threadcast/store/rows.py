@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan, nan
 from typing import Any, Protocol, Self, TypeVar
@@ -15,6 +16,7 @@ from threadcast.core.errors import InvalidInput
 
 Row = dict[str, Any]
 _FLOAT = np.dtype("<f8")
+_compact = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` makes an encoder each time
 
 
 def op_row(op: Op) -> Row:
@@ -46,8 +48,8 @@ def measurement_row(measurement: Measurement) -> Row:
         "threads": measurement.case.threads,
         "affinity": measurement.case.affinity.value,
         "sample_count": len(samples),
-        "counters": json_text(list(names), what),
-        "samples": np.array(values, dtype=_FLOAT).tobytes(),
+        "counters": json_text(list(names), what) if names else "[]",
+        "samples": b"".join([struct.pack(f"<{len(of_one)}d", *of_one) for of_one in values]),
         "conditions": json_text(dict(measurement.conditions), what),
     }
 
@@ -89,7 +91,7 @@ def _samples(values: NDArray[np.float64], counters: list[str]) -> Iterable[Sampl
 def json_text(document: Any, what: str) -> str:
     """Compact JSON; InvalidInput naming `what` when the document is not JSON."""
     try:
-        return json.dumps(document, separators=(",", ":"))
+        return _compact(document)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{what} cannot be stored: {error}; use JSON values only") from error
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Double, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import BigInteger, Column, Double, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """Schema revisions, oldest first; each has a file in `migrations/versions`. The last one is the current schema."""
 
 VERSION_TABLE = "threadcast_schema"
@@ -96,6 +96,15 @@ summaries = Table(
     Index("ix_summaries_all_threads", "machine_id", "all_threads", "op_id"),
     Index("ix_summaries_words", "machine_id", "words", "op_id"),
     Index("ix_summaries_op", "op_id"),
+)
+
+# How much was measured on a machine, so that a page's total needs no sum over all ops.
+totals = Table(
+    "totals",
+    metadata,
+    Column("machine_id", Integer, ForeignKey("machines.id"), primary_key=True),
+    Column("measurements", Integer, nullable=False),
+    Column("samples", BigInteger, nullable=False),
 )
 
 batches = Table(

@@ -27,8 +27,9 @@ from threadcast.store.queries import chunks, documents, ids, of_measurements, of
 from threadcast.store.receipts import Receipt, former_receipt
 from threadcast.store.recent import recent_rows
 from threadcast.store.retention import Retention
-from threadcast.store.rows import D, graph_row, json_text, measurement_reader, measurement_row, read
+from threadcast.store.rows import D, Row, graph_row, json_text, measurement_reader, measurement_row, read
 from threadcast.store.sent import Sent, read_sent, write_sent
+from threadcast.store.together import Together
 from threadcast.store.waits import WAIT_S
 from threadcast.store.writing import insert_graph, insert_measurements, insert_run
 
@@ -44,6 +45,20 @@ class Counts:
     graphs: int
 
 
+MOST_TOGETHER = 2_000
+"""Most measurements of several threads in one transaction, which takes a tenth of a second; others wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Measurements to be stored with their rows, once for the key of `receipt`; receipts are kept for `keep_s`."""
+
+    measured: list[Measurement]
+    rows: list[Row]
+    receipt: Receipt | None
+    keep_s: float | None
+
+
 class Store:
     """Measurements, graphs, plans and runs in a database, for many threads and processes at once.
 
@@ -52,8 +67,9 @@ class Store:
     or written. Use it as a context manager; open a new one after a fork.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, wait_s: float = WAIT_S) -> None:
         self._database = database
+        self._together = Together(self._insert, most=MOST_TOGETHER, wait_s=wait_s)
 
     @classmethod
     def open(cls, url: str | Path | None = None, *, create: bool = True, wait_s: float = WAIT_S) -> Self:
@@ -64,7 +80,7 @@ class Store:
         but those that read or change the whole store. StoreError, with everything unchanged, for a file that is not a
         store, is damaged, or was written by a newer threadcast.
         """
-        return cls(Database(url, create=create, wait_s=wait_s))
+        return cls(Database(url, create=create, wait_s=wait_s), wait_s=wait_s)
 
     def __enter__(self) -> Self:
         return self
@@ -111,20 +127,29 @@ class Store:
     def add_once(
         self, measurements: Iterable[Measurement], receipt: Receipt | None, *, keep_s: float | None
     ) -> Receipt | None:
-        """Store measurements and `receipt` in one transaction and return None.
+        """Store measurements and `receipt` in one transaction, with those of other threads, and return None.
 
         If a receipt with the same key is stored already, return that one and store nothing. Receipts older than
         `keep_s` seconds are deleted first; None keeps them for ever.
         """
         added = list(measurements)
-        rows = [measurement_row(m) for m in added]
+        batch = _Batch(added, [measurement_row(m) for m in added], receipt, keep_s)
+        return self._together.add(batch, size=len(added))
+
+    def _insert(self, batches: Sequence[_Batch]) -> list[Receipt | None]:
+        """Store batches in one transaction; for each return the receipt that was stored before under its key."""
         now_s = time.time()
 
-        def work(connection: Connection) -> Receipt | None:
-            if receipt is not None and (former := former_receipt(connection, receipt, now_s=now_s, keep_s=keep_s)):
-                return former
-            insert_measurements(connection, added, rows, now_s=now_s)
-            return None
+        def work(connection: Connection) -> list[Receipt | None]:
+            former = [
+                None if (receipt := batch.receipt) is None
+                else former_receipt(connection, receipt, now_s=now_s, keep_s=batch.keep_s)
+                for batch in batches
+            ]  # fmt: skip
+            new = [batch for batch, known in zip(batches, former, strict=True) if known is None]
+            measured, rows = [m for batch in new for m in batch.measured], [row for batch in new for row in batch.rows]
+            insert_measurements(connection, measured, rows, now_s=now_s)
+            return former
 
         return self._database.write(work)
 
@@ -311,7 +336,7 @@ class Store:
         tables = (schema.machines, schema.ops, schema.graphs)
         with self._database.read() as connection:
             n = [connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables]
-            sums = select(func.sum(schema.summaries.c.measurements), func.sum(schema.summaries.c.samples))
+            sums = select(func.sum(schema.totals.c.measurements), func.sum(schema.totals.c.samples))
             measured = [int(found or 0) for found in connection.execute(sums).one()]
         return Counts(machines=n[0], ops=n[1], measurements=measured[0], samples=measured[1], graphs=n[2])
 

@@ -6,9 +6,9 @@ depends on what is added alone: a row of `cases` for each case in it, and one of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, insert, update
 
 from threadcast.core import Op
 from threadcast.store import schema
@@ -66,6 +66,23 @@ def add_to_summaries(
             changed.append({**of_op, **op_figures(medians_in(before.medians) | found)})
     insert_rows(connection, schema.summaries, new)
     update_rows(connection, schema.summaries, changed)
+    add_to_totals(connection, [(machine_id, added[0], added[1]) for (machine_id, _), added in counts.items()])
+
+
+def add_to_totals(connection: Connection, added: Iterable[tuple[int, int, int]]) -> None:
+    """Add numbers of measurements and samples to those of machines; each is of the machine with the row id before."""
+    of_machines: dict[int, list[int]] = {}
+    for machine_id, measurements, samples in added:
+        total = of_machines.setdefault(machine_id, [0, 0])
+        total[0] += measurements
+        total[1] += samples
+    table = schema.totals
+    for machine_id, (measurements, samples) in of_machines.items():
+        changed = update(table).where(table.c.machine_id == machine_id)
+        new = {"measurements": table.c.measurements + measurements, "samples": table.c.samples + samples}
+        if connection.execute(changed.values(new)).rowcount == 0:
+            row = {"machine_id": machine_id, "measurements": measurements, "samples": samples}
+            connection.execute(insert(table).values(row))
 
 
 def _add_to_cases(

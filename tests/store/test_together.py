@@ -1,0 +1,156 @@
+"""What several threads store at once: in one transaction, each told what became of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from threadcast.core import Measurement
+from threadcast.core.errors import InvalidInput, StoreError
+from threadcast.store import Store
+from threadcast.store.receipts import Receipt
+from threadcast.store.together import Together
+
+
+class Held:
+    """Stores numbers; holds its first call up until released, so that others gather meanwhile."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.calls: list[list[int]] = []
+        self.error = error
+        self.began, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, numbers: Sequence[int]) -> list[int]:
+        self.calls.append(list(numbers))
+        if len(self.calls) == 1:
+            self.began.set()
+            assert self.go_on.wait(30)
+        elif self.error is not None and any(number < 0 for number in numbers):
+            raise self.error
+        return [10 * number for number in numbers]
+
+
+def gathered(held: Held, together: Together[int, int], numbers: Sequence[int], size: int = 1) -> list[object]:
+    """What each thread got that added one of these numbers while the call before was held up."""
+
+    def add(number: int) -> object:
+        try:
+            return together.add(number, size=size)
+        except (InvalidInput, StoreError) as error:
+            return type(error)
+
+    with ThreadPoolExecutor(len(numbers) + 1) as threads:
+        first = threads.submit(add, 1)
+        assert held.began.wait(30)
+        others = []
+        for number in numbers:
+            others.append(threads.submit(add, number))
+            until_s = time.monotonic() + 30
+            while len(together._waiting) < len(others) and time.monotonic() < until_s:
+                time.sleep(0.001)
+        held.go_on.set()
+        return [first.result(), *(other.result() for other in others)]
+
+
+def test_what_gathers_while_another_is_stored_goes_together_in_order() -> None:
+    held = Held()
+    assert gathered(held, Together(held, most=10, wait_s=30), [2, 3, 4]) == [10, 20, 30, 40]
+    assert held.calls == [[1], [2, 3, 4]]
+
+
+def test_no_more_goes_together_than_the_limit_but_a_large_one_goes() -> None:
+    held = Held()
+    assert gathered(held, Together(held, most=10, wait_s=30), [2, 3, 4], size=5) == [10, 20, 30, 40]
+    assert held.calls == [[1], [2, 3], [4]]
+    held = Held()
+    assert gathered(held, Together(held, most=10, wait_s=30), [2, 3], size=50) == [10, 20, 30]
+    assert held.calls == [[1], [2], [3]]
+
+
+def test_a_wrong_one_does_not_keep_others_from_being_stored() -> None:
+    held = Held(InvalidInput("negative"))
+    assert gathered(held, Together(held, most=10, wait_s=30), [2, -3, 4]) == [10, 20, InvalidInput, 40]
+    assert held.calls == [[1], [2, -3, 4], [2], [-3], [4]]
+
+
+def test_all_are_told_that_nothing_can_be_stored() -> None:
+    held = Held(StoreError("disk full"))
+    assert gathered(held, Together(held, most=10, wait_s=30), [2, -3, 4]) == [10, StoreError, StoreError, StoreError]
+    assert held.calls == [[1], [2, -3, 4]]
+
+
+def test_where_the_storing_thread_is_interrupted_the_others_are_told_and_later_ones_stored() -> None:
+    held = Held(KeyboardInterrupt())
+    together: Together[int, int] = Together(held, most=10, wait_s=30)
+    with pytest.raises(KeyboardInterrupt):
+        gathered(held, together, [-2])
+    held.error = None
+    assert together.add(5, size=1) == 50
+
+
+def test_who_waits_too_long_is_told_and_not_stored() -> None:
+    held = Held()
+    together: Together[int, int] = Together(held, most=10, wait_s=0.05)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(together.add, 1, size=1)
+        assert held.began.wait(30)
+        with pytest.raises(StoreError, match=r"0\.05 s"):
+            together.add(2, size=1)
+        held.go_on.set()
+        assert first.result() == 10
+    assert together.add(3, size=1) == 30
+    assert held.calls == [[1], [3]]
+
+
+def test_threads_of_a_store_get_each_their_own_and_repeated_ones_are_stored_once(
+    store_url: Path | str, measure: Callable[..., Measurement]
+) -> None:
+    with Store.open(store_url) as store, ThreadPoolExecutor(8) as threads:
+
+        def add(number: int) -> Receipt | None:
+            found = [measure(1 + number % 7, threads=1 + number % 3), measure(1 + number % 5)]
+            return store.add_once(found, Receipt(f"key{number % 30}", f"digest{number % 30}"), keep_s=None)
+
+        former = list(threads.map(add, range(60)))
+        assert sum(one is None for one in former) == 30
+        assert all(one is None or one.digest == f"digest{i % 30}" for i, one in enumerate(former))
+        counts = store.counts()
+        assert (counts.measurements, counts.samples) == (60, 180)
+        assert len(store.measurements()) == 60
+
+
+def test_a_value_that_the_database_refuses_keeps_none_of_the_others_out(
+    store_url: Path | str, measure: Callable[..., Measurement]
+) -> None:
+    wrong = measure(3, kind="a\x00b")
+    with Store.open(store_url) as store, ThreadPoolExecutor(8) as threads:
+
+        def add(number: int) -> type[Exception] | None:
+            try:
+                store.add([wrong if number == 11 else measure(1 + number)])
+            except (InvalidInput, StoreError) as error:
+                return type(error)
+            return None
+
+        found = list(threads.map(add, range(24)))
+        assert found[:11] + found[12:] == [None] * 23
+        assert store.counts().measurements == (24 if found[11] is None else 23)  # SQLite takes a NUL
+        assert found[11] in (None, InvalidInput)
+
+
+@pytest.mark.parametrize(
+    "text", ['"', "\\", '\\"', "{1,2}", "NULL", "null", "", " ", "a,b", "'", "%s", "ä\n€", "\\x41"]
+)
+def test_any_text_is_stored_as_it_is(store_url: Path | str, measure: Callable[..., Measurement], text: str) -> None:
+    found = measure(2)
+    told = Measurement(found.op, found.machine, found.case, found.samples, {"cache": "warm", "note": text, text: 1})
+    with Store.open(store_url) as store:
+        store.add([told, found])
+        assert [m.conditions for m in store.measurements()] == [told.conditions, found.conditions]
+        store.add([told])
+        assert store.counts().measurements == 3
