@@ -1,23 +1,22 @@
 """Inserts, changes and reads many rows by one statement each.
 
 PostgreSQL takes them as arrays, one a column: a statement with a parameter for each value takes several times as long.
-Arrays are written here as text, as the driver would take longer for them than the database. Other databases take rows.
+Other databases take rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Column, Connection, LargeBinary, Table, Text, bindparam, insert, select, tuple_, update
+from sqlalchemy import Column, Connection, Table, bindparam, insert, select, tuple_, update
 from sqlalchemy.dialects import postgresql
 
 from threadcast.store.rows import Row
 
 _POSTGRESQL = postgresql.dialect()  # type: ignore[no-untyped-call]
-NULL = "NULL"
 _KEYS_AT_ONCE = 3_000
 """Most keys in one list: SQLite allows 32,766 values, and a key may have four."""
 _ROWS_AT_ONCE = 10_000
@@ -39,7 +38,7 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
         return
     for some in _parts(rows, _ROWS_AT_ONCE):
         query = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT * FROM {_arrays(table, names)}"
-        connection.exec_driver_sql(query, _columns(table, some, names))
+        connection.exec_driver_sql(query, _columns(some, names))
 
 
 def update_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
@@ -66,7 +65,7 @@ def update_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
     for some in _parts(rows, _ROWS_AT_ONCE):
         source = f"{_arrays(table, names)} AS new ({', '.join(names)})"
         connection.exec_driver_sql(
-            f"UPDATE {table.name} SET {changes} FROM {source} WHERE {same}", _columns(table, some, names)
+            f"UPDATE {table.name} SET {changes} FROM {source} WHERE {same}", _columns(some, names)
         )
 
 
@@ -86,8 +85,7 @@ def rows_with_keys(connection: Connection, table: Table, keys: Collection[tuple[
     for some in _parts(list(keys), _ROWS_AT_ONCE):
         source = f"{_arrays(table, names)} AS wanted ({', '.join(names)})"
         query = f"SELECT {table.name}.* FROM {source} JOIN {table.name} ON {same}"
-        columns_of = zip(columns, zip(*some, strict=True), strict=True)
-        yield from connection.exec_driver_sql(query, tuple(_array(column, values) for column, values in columns_of))
+        yield from connection.exec_driver_sql(query, tuple(map(list, zip(*some, strict=True))))
 
 
 def _joined_values(table: Table, count: int) -> str:
@@ -101,26 +99,11 @@ def _joined_values(table: Table, count: int) -> str:
 
 def _arrays(table: Table, names: Sequence[str]) -> str:
     types = [table.c[name].type.compile(_POSTGRESQL) for name in names]
-    return f"unnest({', '.join(f'%s::{kind}[]' for kind in types)})"
+    return f"unnest({', '.join(f'%b::{kind}[]' for kind in types)})"
 
 
-def _columns(table: Table, rows: Sequence[Row], names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(_array(table.c[name], [row[name] for row in rows]) for name in names)
-
-
-def _array(column: Column[Any], values: Iterable[Any]) -> str:
-    """PostgreSQL's text for an array of a column's values."""
-    if isinstance(column.type, LargeBinary):
-        texts: Iterable[str] = [NULL if value is None else f'"\\\\x{value.hex()}"' for value in values]
-    elif isinstance(column.type, Text):
-        texts = [NULL if value is None else f'"{_escaped(value)}"' for value in values]
-    else:
-        texts = [NULL if value is None else str(value) for value in values]
-    return f"{{{','.join(texts)}}}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+def _columns(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[Any], ...]:
+    return tuple([row[name] for row in rows] for name in names)
 
 
 def _parts(items: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
