@@ -70,6 +70,8 @@ def test_a_measurement_that_was_made_earlier_does_not_displace_newer_ones() -> N
 def test_only_the_conditions_of_its_caches_say_how_like_a_step_a_measurement_is() -> None:
     told = ['{"cache":"rotated"}', "{}", '{"cache":"warm"}', '{"note":"cold"}', '{"cache":"cold"}']
     assert [unlikeness(conditions) for conditions in told] == [0, 1, 1, 1, 2]
+    nested = ['{"cache":"cold","x":{"cache":"rotated"}}', '{"x":[{"cache":"rotated"}]}', '{"cache":"rotated","x":{}}']
+    assert [unlikeness(conditions) for conditions in nested] == [2, 1, 0]
 
 
 @given(

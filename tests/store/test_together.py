@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -35,13 +39,19 @@ class Held:
         return [10 * number for number in numbers]
 
 
+def until_waiting(together: Together[int, int], number: int) -> None:
+    until_s = time.monotonic() + 30
+    while len(together._waiting) < number and time.monotonic() < until_s:
+        time.sleep(0.001)
+
+
 def gathered(held: Held, together: Together[int, int], numbers: Sequence[int], size: int = 1) -> list[object]:
     """What each thread got that added one of these numbers while the call before was held up."""
 
     def add(number: int) -> object:
         try:
             return together.add(number, size=size)
-        except (InvalidInput, StoreError) as error:
+        except (InvalidInput, StoreError, KeyboardInterrupt) as error:
             return type(error)
 
     with ThreadPoolExecutor(len(numbers) + 1) as threads:
@@ -50,9 +60,7 @@ def gathered(held: Held, together: Together[int, int], numbers: Sequence[int], s
         others = []
         for number in numbers:
             others.append(threads.submit(add, number))
-            until_s = time.monotonic() + 30
-            while len(together._waiting) < len(others) and time.monotonic() < until_s:
-                time.sleep(0.001)
+            until_waiting(together, len(others))
         held.go_on.set()
         return [first.result(), *(other.result() for other in others)]
 
@@ -86,11 +94,111 @@ def test_all_are_told_that_nothing_can_be_stored() -> None:
 
 def test_where_the_storing_thread_is_interrupted_the_others_are_told_and_later_ones_stored() -> None:
     held = Held(KeyboardInterrupt())
-    together: Together[int, int] = Together(held, most=10, wait_s=30)
-    with pytest.raises(KeyboardInterrupt):
-        gathered(held, together, [-2])
-    held.error = None
+    together: Together[int, int] = Together(held, most=2, wait_s=30)
+    assert gathered(held, together, [-2, 3, 4]) == [10, KeyboardInterrupt, StoreError, 40]
     assert together.add(5, size=1) == 50
+    assert held.calls == [[1], [-2, 3], [4], [5]]
+
+
+def test_who_is_stored_returns_while_others_are_being_stored() -> None:
+    first, second = threading.Event(), threading.Event()
+    returned: list[Future[int]] = []
+
+    def store(numbers: Sequence[int]) -> Sequence[int]:
+        if numbers == [1]:
+            assert first.wait(30)
+        elif len(numbers) > 1:
+            raise InvalidInput("one of them")  # so each is stored alone, by one thread
+        elif numbers == [4]:
+            assert second.wait(30)
+        return numbers
+
+    together: Together[int, int] = Together(store, most=10, wait_s=30)
+    with ThreadPoolExecutor(4) as threads:
+        for number in (1, 2, 3, 4):
+            returned.append(threads.submit(together.add, number, size=1))
+            until_waiting(together, number - 1)
+        first.set()
+        try:
+            assert returned[2].result(10) == 3
+        finally:
+            second.set()
+        assert [one.result() for one in returned] == [1, 2, 3, 4]
+
+
+def test_who_is_interrupted_while_waiting_is_not_stored_and_can_try_again() -> None:
+    held = Held()
+    together: Together[int, int] = Together(held, most=10, wait_s=30)
+    this, before = threading.get_ident(), signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt() -> None:
+        until_waiting(together, 1)
+        signal.pthread_kill(this, signal.SIGINT)
+
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            first = threads.submit(together.add, 1, size=1)
+            assert held.began.wait(30)
+            threads.submit(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                together.add(2, size=1)
+            held.go_on.set()
+            assert first.result() == 10
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert together.add(2, size=1) == 20
+    assert held.calls == [[1], [2]]
+
+
+class Joined:
+    """Stores numbers; during its first call another thread adds 2."""
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self.threads = threads
+        self.stored: list[int] = []
+        self.others: list[Future[int]] = []
+        self.together: Together[int, int] = Together(self, most=10, wait_s=5)
+
+    def __call__(self, numbers: Sequence[int]) -> Sequence[int]:
+        if not self.stored:
+            self.others.append(self.threads.submit(self.together.add, 2, size=1))
+            until_waiting(self.together, 1)
+        self.stored.extend(numbers)
+        return numbers
+
+
+@contextmanager
+def interrupted_at(count: int) -> Iterator[None]:
+    """KeyboardInterrupt in `together.py` where Python may raise it: the `count`-th time that a call begins or ends."""
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        nonlocal count
+        if frame.f_code.co_filename == Together.add.__code__.co_filename and event in ("call", "c_return"):
+            count -= 1
+            if count == 0:
+                raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+def test_an_interrupt_at_any_call_stores_nothing_twice_and_keeps_nobody_waiting() -> None:
+    with ThreadPoolExecutor(2) as threads:
+        for count in range(1, 1000):
+            joined = Joined(threads)
+            try:
+                with interrupted_at(count):
+                    assert joined.together.add(1, size=1) == 1
+                break
+            except KeyboardInterrupt:
+                assert threads.submit(joined.together.add, 3, size=1).result() == 3
+                assert [other.result() for other in joined.others] == [2]
+                assert sorted(joined.stored) in ([2, 3], [1, 2, 3])
+    assert 10 < count < 999
 
 
 def test_who_waits_too_long_is_told_and_not_stored() -> None:

@@ -117,10 +117,10 @@ def _time_of(sample: tuple[float, float]) -> float:
 
 def unlikeness(conditions: str) -> int:
     """Rank of how different the caches were from those in a step (`models.measured.by_case`), from a row's JSON."""
-    if '"cache":"rotated"' in conditions:  # no text has it, as its quotes are escaped
-        return 0
     if '"cache"' not in conditions:
         return 1
+    if '"cache":"rotated"' in conditions and conditions.count("{") == 1:  # within texts quotes are escaped
+        return 0
     return {"rotated": 0, "cold": 2}.get(str(json.loads(conditions).get("cache")), 1)
 
 
