@@ -7,15 +7,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from distributed import Future
 
 from tests.postgres import fresh_database
 from tests.waiting import eventually
+from threadcast.collector.proposers import EveryCase
+from threadcast.core import Op, TensorSpec
+from threadcast.core.errors import MeasurementError
+from threadcast.fleet.cluster import FleetCampaign
+from threadcast.fleet.measuring import Manner
 from threadcast.store import Store
 
 NETWORK = """
@@ -33,6 +39,7 @@ QUICK = ["--budget-s", "0.02", "--cases", "all", "--allow-busy", "--json"]
 
 def environment(folder: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("THREADCAST_", "DASK_"))}
+    kept["PYTHONFAULTHANDLER"] = "1"
     return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder), "XDG_CONFIG_HOME": str(folder)}
 
 
@@ -50,6 +57,16 @@ def running(command: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+def printed_by(process: subprocess.Popen[str], folder: Path, *, within_s: float) -> str:
+    """What a process of `running` printed until it ended; fails with what all of them wrote to stderr."""
+    try:
+        return process.communicate(timeout=within_s)[0]
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # tells where it hangs
+        process.wait(10)
+        return pytest.fail(f"not ended after {within_s:g} s; stderr:\n{(folder / 'stderr').read_text()}")
 
 
 @pytest.fixture
@@ -107,10 +124,10 @@ def test_two_machines_share_the_work_and_one_that_is_killed_loses_nothing(
     with Store.open(url) as store, running([*COMMAND, *QUICK, *to], folder) as going:
         assert eventually(lambda: len(store.measurements()) >= 4, within_s=120)
         workers[0].send_signal(signal.SIGKILL)
-        printed, _ = going.communicate(timeout=240)
+        printed = printed_by(going, folder, within_s=240)
         stored = store.measurements()
+    assert going.returncode == 0, (folder / "stderr").read_text()
     report = json.loads(printed)
-    assert going.returncode == 0
     assert not report["unfinished"]
     assert all(not failed for failed in report["failed"].values())
     states = sorted(machine["state"] for machine in report["machines"])
@@ -120,6 +137,67 @@ def test_two_machines_share_the_work_and_one_that_is_killed_loses_nothing(
     code, again = campaign(folder, *to)
     assert code == 0
     assert (again["measured"], again["reused"]) == (0, len({(m.op.key, m.case) for m in stored}))
+
+
+class Disturbed(FleetCampaign):
+    """A campaign that is disturbed once, at the worst moment: a task has just ended, or parts have begun."""
+
+    disturbance: Callable[[], object] | None = None
+    when: Literal["described", "measured", "begun"] = "begun"
+
+    def disturb(self, address: str, when: str) -> None:
+        if self.disturbance is not None and when == self.when and "127.0.0.1" in address:
+            self.disturbance()
+            self.disturbance = None
+
+    def _take(self, address: str, future: Future) -> None:
+        self.disturb(address, "described")
+        super()._take(address, future)
+
+    def _end(self) -> None:
+        for address, running in self._measuring.items():
+            self.disturb(address, "measured" if running.future.done() else "begun")
+        super()._end()
+
+
+@pytest.fixture
+def disturbed(folder: Path, cluster: Cluster) -> Iterator[Disturbed]:
+    call = {"target": "aten.relu.default", "args": [{"t": 0}], "kwargs": {}}
+    ops = {Op("relu", (TensorSpec((n,), "float32"),), call): 1 for n in range(1, 4)}
+    manner = Manner(
+        enough=0.1, check=0, max_age_days=None, mean_s=0.02, tolerance=0.1, confidence=0.9, busy_limit=None
+    )  # fmt: skip
+    with (
+        Store.open(folder / "store.sqlite") as store,
+        Disturbed(cluster.address, ops, store, manner, lambda _: EveryCase(), wait_s=10, allow_shared=True) as made,
+    ):
+        yield made
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("when", ["described", "measured"])
+def test_a_worker_that_is_killed_before_its_result_is_fetched_ends_nothing(
+    cluster: Cluster, disturbed: Disturbed, when: Literal["described", "measured"]
+) -> None:
+    victim, _ = cluster.worker("127.0.0.1"), cluster.worker("127.0.0.2")
+
+    def kill() -> None:
+        victim.kill()
+        victim.wait()
+
+    disturbed.disturbance, disturbed.when = kill, when
+    report = disturbed.run()
+    assert disturbed.disturbance is None
+    assert (report.unfinished, [failed for failed in report.failed.values() if failed]) == ([], [])
+    assert report.measured >= 3
+
+
+@pytest.mark.timeout(120)
+def test_a_connection_that_breaks_is_an_error(cluster: Cluster, disturbed: Disturbed) -> None:
+    cluster.worker("127.0.0.1")
+    disturbed.disturbance = lambda: disturbed._client.sync(disturbed._client.scheduler_comm.close)
+    with pytest.raises(MeasurementError, match="is lost"):
+        disturbed.run()
 
 
 @pytest.mark.timeout(300)
@@ -165,7 +243,7 @@ def test_a_scheduler_that_dies_is_an_error_and_what_was_measured_is_stored(folde
     ):
         assert eventually(lambda: len(store.measurements()) >= 4, within_s=120)
         cluster.scheduler.send_signal(signal.SIGKILL)
-        going.communicate(timeout=120)
+        printed_by(going, folder, within_s=120)
         assert len(store.measurements()) >= 4
     assert going.returncode == 1
     assert "is lost" in (folder / "stderr").read_text()
@@ -179,7 +257,7 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(folder: Path) -> N
     ):
         assert eventually(lambda: len(store.measurements()) >= 4, within_s=120)
         os.killpg(going.pid, signal.SIGINT)
-        going.communicate(timeout=60)
+        printed_by(going, folder, within_s=60)
         stored = len(store.measurements())
         with pytest.raises(ProcessLookupError):
             assert eventually(lambda: os.killpg(going.pid, 0), within_s=20)

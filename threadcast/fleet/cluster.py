@@ -22,7 +22,7 @@ from threadcast.collector.proposers import Proposer
 from threadcast.core import Machine, Op
 from threadcast.core.errors import MeasurementError
 from threadcast.core.measurement_documents import measurement_of
-from threadcast.fleet.measuring import Description, Manner, PartReport, describe, measure_part
+from threadcast.fleet.measuring import Description, Manner, describe, measure_part
 from threadcast.fleet.parts import Part, Parts
 
 if TYPE_CHECKING:
@@ -172,15 +172,18 @@ class FleetCampaign:
             self._asked[address] = self._submit(address, describe, self._manner.cores)
         for address, future in list(self._asked.items()):
             if future.done():
-                del self._asked[address]
                 self._take(address, future)
 
     def _take(self, address: str, future: Future) -> None:
         try:
-            found: Description = future.result()
+            found: Description = future.result(timeout=CONNECT_S)
         except Exception as error:  # noqa: BLE001 - whatever the worker raised, one machine must not end the campaign
+            if isinstance(error, TimeoutError) and future.status != "error":
+                return  # its worker ended before the answer was fetched, and is about to be missed
+            del self._asked[address]
             self._leave_out(address, address, f"{address} cannot measure: {type(error).__name__}: {error}")
             return
+        del self._asked[address]
         if found.version != threadcast.__version__:
             why = f"{address} has threadcast {found.version}, this is {threadcast.__version__}"
             self._leave_out(address, found.host, why)
@@ -230,25 +233,18 @@ class FleetCampaign:
 
     def _end(self) -> None:
         for address, running in list(self._measuring.items()):
-            if not running.future.done():
-                continue
-            if running.future.status == "cancelled" or running.future.status == "lost":
-                continue  # its worker is about to be missed
-            del self._measuring[address]
-            try:
-                report: PartReport = running.future.result()
-            except Exception as error:  # noqa: BLE001 - of this machine; others go on
+            if running.ended is not None:
+                del self._measuring[address]
+                self._parts.ended(address)
+                running.report.parts += 1
+                running.report.reused += running.ended["reused"]
+                self.report.failed.setdefault(running.part.kind, {}).update(running.ended["failed"])
+            elif running.future.status == "error":
+                del self._measuring[address]
+                error = running.future.exception()
                 self._refuse(address, running.part, f"{type(error).__name__}: {error}")
-                continue
-            for number, document in enumerate(report.documents):
-                running.take(number, document)
-            self._store_of(running)
-            self._parts.ended(address)
-            running.report.parts, running.report.reused = (
-                running.report.parts + 1,
-                running.report.reused + report.reused,
-            )
-            self.report.failed.setdefault(running.part.kind, {}).update(report.failed)
+            elif running.future.status == "cancelled":  # by Dask, which has lost its connection for a while
+                raise CancelledError("it has forgotten what it was asked")
 
     def _refuse(self, address: str, part: Part, why: str) -> None:
         """A machine that raises where ops alone may fail, because it is busy for example, gets no more parts."""
@@ -269,7 +265,7 @@ class FleetCampaign:
                 told = self._told.get_nowait()
             except Empty:
                 break
-            self._runs[told["run"]].take(told["number"], json.loads(told["measurement"]))
+            self._runs[told["run"]].take(json.loads(told["what"]))
         for running in self._runs:
             self._store_of(running)
 
@@ -302,32 +298,46 @@ class FleetCampaign:
 
 @dataclass(slots=True)
 class _Running:
-    """A part that a worker measures; `new` are measurements that are not stored yet."""
+    """A part that a worker measures; `new` are measurements that are not stored yet, `ended` is how it ended.
+
+    The worker tells all of it by events. Its task returns nothing: waiting for the result of a worker that was killed
+    after its task had ended would have no end.
+    """
 
     part: Part
     machine: Machine
     future: Future
     report: MachineReport
     new: list[Mapping[str, Any]] = field(default_factory=list)
+    ended: Mapping[str, Any] | None = None
     _taken: set[int] = field(default_factory=set)
 
-    def take(self, number: int, document: Mapping[str, Any]) -> None:
-        """Take a measurement of the part, by its number; one that was taken already is left."""
-        if number not in self._taken:
-            self._taken.add(number)
-            self.new.append(document)
+    def take(self, told: Mapping[str, Any]) -> None:
+        """Take a measurement of the part, by its number, or its end; one that was taken already is left."""
+        if "ended" in told:
+            self.ended = told["ended"]
+        elif told["number"] not in self._taken:
+            self._taken.add(told["number"])
+            self.new.append(told["measurement"])
 
 
 def measure_on_worker(
     part: Part, known: Any, changes: Any, proposer: Proposer, manner: Manner, topic: str, run: int
-) -> PartReport:
-    """`measure_part` in a Dask worker, which tells the campaign of each measurement by an event of this topic."""
+) -> None:
+    """`measure_part` in a Dask worker, which tells the campaign of each measurement and the end by events of a topic.
+
+    Events of one worker arrive in their order, so the end after all measurements.
+    """
     worker = get_worker()
 
-    def tell(number: int, document: Mapping[str, Any]) -> None:
-        worker.log_event(topic, {"run": run, "number": number, "measurement": json.dumps(document)})
+    def tell(**what: Any) -> None:
+        worker.log_event(topic, {"run": run, "what": json.dumps(what)})
 
-    return measure_part(part, known, changes, proposer, manner, tell)
+    def measured(number: int, document: Mapping[str, Any]) -> None:
+        tell(number=number, measurement=document)
+
+    report = measure_part(part, known, changes, proposer, manner, measured)
+    tell(ended={"reused": report.reused, "failed": dict(report.failed)})
 
 
 @contextmanager

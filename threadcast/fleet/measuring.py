@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,6 @@ class PartReport:
     measured: int
     reused: int
     failed: Mapping[str, str]
-    documents: tuple[Mapping[str, Any], ...] = field(repr=False)
-    """All that was measured, as `measurement_document` writes it: what was told on the way may be overtaken by this."""
 
 
 def describe(cores: int | None) -> Description:
@@ -98,7 +96,7 @@ def measure_part(
     )  # fmt: skip
     ops = tuple(op for op, runs in zip(part.ops, part.runs, strict=True) for _ in range(runs))
     report = campaign.run(OpGraph(tuple(map(str, range(len(ops)))), ops))
-    return PartReport(report.measured, report.reused, dict(report.failed), tuple(store.documents))
+    return PartReport(report.measured, report.reused, dict(report.failed))
 
 
 class _Told:
@@ -108,7 +106,7 @@ class _Told:
         self, known: Collection[Measurement], changes: MachineChanges, tell: Callable[[int, Mapping[str, Any]], None]
     ) -> None:
         self._known, self._changes, self._tell = known, changes, tell
-        self.documents: list[Mapping[str, Any]] = []
+        self._count = 0
 
     def measurements(
         self, *, machine: str | None = None, keys: Collection[str] | None = None
@@ -125,8 +123,7 @@ class _Told:
     def add(self, measurements: Iterable[Measurement]) -> int:
         added = 0
         for measurement in measurements:
-            document = measurement_document(measurement)
-            self._tell(len(self.documents), document)
-            self.documents.append(document)
+            self._tell(self._count, measurement_document(measurement))
+            self._count += 1
             added += 1
         return added
