@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,7 +24,7 @@ from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
-from threadcast.runtime.tuning import plan_maker, tuning, warm_up
+from threadcast.runtime.tuning import plan_maker, plan_search, tuning, warm_up
 from threadcast.runtime.tuning.contender_id import ContenderId, Kind
 from threadcast.runtime.tuning.instructions import Instructions
 from threadcast.runtime.tuning.machine import TuningMachine
@@ -122,8 +123,9 @@ class SequentialPlanner:
 
 @pytest.fixture
 def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans come without another process, so that nothing depends on how fast the machine is."""
+    """Plans come without another process, and no slow look ends a search: nothing depends on the machine's speed."""
     monkeypatch.setattr(plan_maker, "ForecastingPlanner", SequentialPlanner)
+    monkeypatch.setattr(plan_search, "HOPELESS", math.inf)
 
 
 class PlansWin(TuningMachine):

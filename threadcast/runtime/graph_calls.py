@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -54,6 +55,10 @@ Role = Literal["inference", "forward", "backward"]
 
 _CHANNELS_LAST = MemoryFormat.CHANNELS_LAST
 
+_UNTOLD = 8
+"""Calls whose results show nothing, such as gradients that are zero, after which channels last is not used. A
+convention."""
+
 _logger = logging.getLogger("threadcast")
 
 
@@ -81,6 +86,8 @@ class GraphCalls:
         """Runs a forward pass in channels last; None where it has no such form."""
         self._layouts: dict[CallKind, ChannelsLast] = {}
         """What runs those kinds of calls that are in channels last."""
+        self._untold: Counter[CallKind] = Counter()
+        """How many calls of a kind showed nothing of whether channels last is right."""
         self._refused: set[CallKind] = set()
         """Those of these kinds, of a backward pass, that run in the order as given, as the results are not eager's."""
         self._allowance = allowance(options.tuning_share)
@@ -176,6 +183,8 @@ class GraphCalls:
         kind = _kind_of(given, fixed is not None, layout is not None)
         found, family = self._found(kind), None
         if found is None and not self._knows_layout(kind, layout, arguments):
+            if (reordered := self._in_other_order(arguments)) is not None:
+                return reordered.as_given(*arguments)
             kind = _kind_of(given, fixed is not None, False)
             found = self._found(kind)
         if self._plainly or kind in self._refused:
@@ -203,7 +212,9 @@ class GraphCalls:
         every = self._options.verify_every
         self._calls += 1
         if every and self._calls % every == 0 and self._shadowed.too_large(arguments, None) is None:
+            ordered = self._layouts.get(kind)
             shadowed = self._shadowed if fixed is None else FunctionalShadow(fixed.as_given_by_pytorch)
+            shadowed = shadowed if ordered is None else FunctionalShadow(ordered.as_given)
             return shadow_step(shadowed, runner, given, runner.captured, lambda: runner.ran)
         try:
             return runner(*given)
@@ -339,17 +350,25 @@ class GraphCalls:
     def _knows_layout(self, kind: CallKind, layout: ChannelsLast | None, arguments: tuple[Any, ...]) -> bool:
         """Note what runs a kind of calls in channels last: `layout`, or in a backward pass what its inputs ask for.
 
-        Returns False where `layout` is given up, because its results are not those of the order as given.
+        Returns False where this call is to run in the order as given: its results are zero or not finite, so that they
+        show nothing, or `layout` is given up, because its results are not those of the order as given.
         """
         if kind in self._layouts:
             return True
-        wanted = channels_last_backward(self._module, arguments) if self._role == "backward" else layout
+        wanted = self._in_other_order(arguments) or layout
         if wanted is None:
             return True
-        reason = self._shadowed.too_large(arguments, None)
-        if reason is None:
-            _, difference = checked_step(FunctionalShadow(wanted.as_given), wanted, arguments, None)
-            reason = None if difference is None else str(difference)
+        given = wanted.as_given(*arguments)
+        if layout is not None and not wanted.arranges(given):
+            self._channels_last = None
+            return False
+        if not wanted.tells(given):
+            self._untold[kind] += 1
+            if self._untold[kind] < _UNTOLD:
+                return False
+            reason: str | None = f"results of {_UNTOLD} calls were zero or not finite, and showed nothing"
+        else:
+            reason = self._why_not(wanted, arguments)
         if reason is None or layout is None:
             self._layouts[kind] = wanted
         if reason is not None:
@@ -359,6 +378,18 @@ class GraphCalls:
                 return False
             self._refused.add(kind)
         return True
+
+    def _why_not(self, layout: ChannelsLast, arguments: tuple[Any, ...]) -> str | None:
+        """Why a call may not run in channels last; None where its results are those of the order as given."""
+        reason = self._shadowed.too_large(arguments, None)
+        if reason is not None:
+            return reason
+        _, difference = checked_step(FunctionalShadow(layout.as_given), layout, arguments, None)
+        return None if difference is None else str(difference)
+
+    def _in_other_order(self, arguments: tuple[Any, ...]) -> ChannelsLast | None:
+        """What runs a backward pass whose saved tensors lie in another order than they were traced in; else None."""
+        return channels_last_backward(self._module, arguments) if self._role == "backward" else None
 
     def _eager(self, kind: CallKind) -> Callable[..., Any]:
         """How PyTorch runs calls of this kind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ pytestmark = [
 
 
 class Images(nn.Module):
-    """Returns scores, by a `view` of images, and the images, which are also saved for the backward pass."""
+    """Returns scores, by a `view` of images, and sizes of these images, which are saved for the backward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +32,7 @@ class Images(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         images = self.second(torch.tanh(self.norm(self.first(x)))).tanh()
-        return self.last(images.view(len(x), -1)), images
+        return self.last(images.view(len(x), -1)), images.abs()
 
 
 def images_model() -> nn.Module:
@@ -192,7 +193,8 @@ def test_gradients_of_images_have_the_strides_of_the_images() -> None:
             gradients: list[Tensor] = []
             y = 2 * x
             y.register_hook(lambda gradient, to=gradients: to.append(gradient))
-            called(y)[1].square().sum().backward()
+            scores, sizes = called(y)
+            (scores.square().sum() + sizes.square().sum()).backward()
             found.append((x.grad, *gradients))
         use(MemoryFormat.CHANNELS_LAST)
         for one, other in zip(*found, strict=True):
@@ -248,3 +250,82 @@ def test_results_that_differ_in_channels_last_are_never_used(wrong: str, monkeyp
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-8, atol=1e-10)
     has = {graph.title.split(", ")[1]: graph.has_channels_last for graph in compiled_graphs()}
     assert has["forward"] == (wrong == "backward")
+
+
+class Kept(nn.Module):
+    """Returns what `kept` makes of images and of their convolution."""
+
+    def __init__(self, kept: Callable[[Any, Tensor, Tensor], Any], *more: nn.Module) -> None:
+        super().__init__()
+        self.convolution, self.kept, self.more = nn.Conv2d(3, 8, 3, padding=1), kept, nn.ModuleList(more)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.kept(self, x, self.convolution(x))
+
+
+UNKNOWN: dict[str, Kept] = {
+    "group norm": Kept(lambda m, _, y: m.more[0](y).tanh(), nn.GroupNorm(2, 8)),
+    "group norm of other dimensions": Kept(lambda m, _, y: m.more[0](y.unsqueeze(2)).tanh(), nn.GroupNorm(2, 8)),
+    "weight norm": Kept(lambda m, _, y: m.more[0](y.tanh()), nn.utils.parametrizations.weight_norm(nn.Conv2d(8, 4, 3))),
+    "attention": Kept(
+        lambda _, x, y: nn.functional.scaled_dot_product_attention(y.flatten(2), y.flatten(2), y.flatten(2))
+    ),
+    "fractional pooling": Kept(
+        lambda _, x, y: nn.functional.fractional_max_pool2d(
+            y, 2, output_size=3, _random_samples=y.new_full((4, 8, 2), 0.4)
+        )
+    ),
+    "a transposed convolution": Kept(lambda m, _, y: m.more[0](y), nn.ConvTranspose2d(8, 5, (3, 1), stride=(1, 2))),
+    "a view of a weight that is saved": Kept(lambda m, _, y: y.tanh().sum() * m.convolution.weight.flatten(1).square()),
+    "a view of an image that is saved": Kept(lambda _, x, y: (x.flatten(1).square(), y.tanh())),
+    "a view of a result that is saved": Kept(
+        lambda m, _, y: (y.tanh_(), m.more[0](y.flatten(1))), nn.Linear(8 * 64, 4)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_is_not_known_to_be_right_in_channels_last_stays_as_given(name: str) -> None:
+    model = UNKNOWN[name].double()
+    compiled = torch.compile(copy.deepcopy(model), backend="threadcast")
+    for number in range(6):
+        for called in (model, compiled):
+            called.zero_grad()
+            x = images(number).requires_grad_()
+            found = called(x)
+            sum(value.square().sum() for value in (found if isinstance(found, tuple) else (found,))).backward()
+        use(MemoryFormat.CHANNELS_LAST)
+        assert not any(graph.has_channels_last for graph in compiled_graphs())
+        for mine, eager in zip(compiled.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, eager.grad)
+
+
+def test_gradients_that_are_zero_at_first_do_not_show_that_channels_last_is_right() -> None:
+    model, eager = images_model(), images_model()
+    compiled = torch.compile(model, backend="threadcast")
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.05) for one in (model, eager)]
+    for number in range(30):
+        for called, optimizer in zip((compiled, eager), optimizers, strict=True):
+            optimizer.zero_grad()
+            (loss(called, number) * (number >= 5)).backward()
+            optimizer.step()
+        same_state(model, eager)
+        use(MemoryFormat.CHANNELS_LAST)
+        assert ("backward" in in_channels_last()) == (number >= 5)
+
+
+def test_a_result_that_is_saved_is_one_tensor_with_what_is_saved() -> None:
+    model = Kept(lambda _, x, y: y.tanh()).double()
+    compiled, eager = torch.compile(copy.deepcopy(model), backend="threadcast"), model
+    for number in range(30):
+        gradients = []
+        for called in (compiled, eager):
+            called.zero_grad()
+            y = called(images(number))
+            total = y.square().sum()
+            y.data.mul_(1.5)
+            total.backward()
+            gradients.append(called.convolution.weight.grad)
+        torch.testing.assert_close(*gradients)
+        use(MemoryFormat.CHANNELS_LAST)
+    assert in_channels_last() == BOTH
