@@ -1,14 +1,17 @@
 """HTTP servers for the service, by the same attacks and loads: `make bench-servers` runs this.
 
-    python benchmarks/servers.py [--rounds 5] [--seconds 3] [--odd 2000] [--write]
+    python benchmarks/servers.py [--rounds 5] [--seconds 3] [--odd 2000] [--parts "Waitress;loads"] [--write]
 
-Needs wrk, and nginx for its row; other servers are installed into build/servers.
+Needs wrk, and nginx for its row; other servers are installed into build/servers. Parts are the attacks on one server,
+by its name, and the loads. With --parts only these are measured and kept in build/servers/parts; with --parts "" the
+page is made of what is kept, which must be of one commit.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -21,18 +24,23 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from run_facts import RunFacts
 from server_attacks import HOLDING, Address, Odd, Reading, holds, odd_requests, readings, served, trickled_s
-from server_kinds import KINDS, install
+from server_kinds import KINDS, PACKAGES, install
 
 PAGE = Path(__file__).parents[1] / "docs" / "server-tables.md"
 HERE = Path(__file__).parent
+KEPT = PACKAGES / "parts"
+LOADS_PART = "loads"
 THREADS = 8
 HEAD = """# HTTP servers for the service
 
-`make bench-servers`, {run}. A Flask application that echoes, one process with {threads} threads; [decision
-45](decisions/0045-the-http-server.md) says why the service runs on Tornado.
+`make bench-servers`, {run}.
+A Flask application that echoes, one process with {threads} threads; [decision
+45](decisions/0045-the-http-server.md) says why the service runs on Tornado. Each server's attacks and the loads were
+measured one after the other; load average {least:.1f} to {most:.1f} when these parts began.
 
 ## Attacks
 
@@ -122,29 +130,57 @@ def per_second(address: Address, directory: Path, seconds: int) -> float:
     return float(re.findall(r"Requests/sec: +([0-9.]+)", said)[0])
 
 
-def measure(rounds: int, seconds: int, odd_count: int) -> str:
-    """The page."""
-    run, odd = RunFacts.now(), odd_requests(odd_count)
-    install()
-    kinds = [kind for kind in KINDS if "nginx" not in kind or shutil.which("nginx")]
-    rows, found, per_s = {}, {}, {kind: [] for kind in kinds}
+def attack_part(kind: str, odd_count: int) -> dict[str, Any]:
+    """The attacks on one server, as JSON."""
+    part = _begun() | {"odd": odd_count}
     with tempfile.TemporaryDirectory(prefix="threadcast-servers-") as name:
+        cells, found = attacked(kind, Path(name), odd_requests(odd_count))
+    read = [[reading.accepted, [body.decode("latin-1") for body in reading.bodies]] for reading in found]
+    return part | {"cells": cells, "readings": read}
+
+
+def loads_part(kinds: list[str], rounds: int, seconds: int) -> dict[str, Any]:
+    """Echoes a second of all servers, by turns, as JSON."""
+    part = _begun() | {"rounds": rounds, "seconds": seconds}
+    per_s: dict[str, list[float]] = {kind: [] for kind in kinds}
+    with tempfile.TemporaryDirectory(prefix="threadcast-servers-") as name, contextlib.ExitStack() as stack:
         directory = Path(name)
-        for kind in kinds:
-            rows[kind], found[kind] = attacked(kind, directory, odd)
-        with contextlib.ExitStack() as stack:
-            addresses = {kind: stack.enter_context(running(kind, directory)) for kind in kinds}
-            for _ in range(rounds):
-                for kind, address in addresses.items():
-                    per_s[kind].append(per_second(address, directory, seconds))
+        addresses = {kind: stack.enter_context(running(kind, directory)) for kind in kinds}
+        for _ in range(rounds):
+            for kind, address in addresses.items():
+                per_s[kind].append(per_second(address, directory, seconds))
+    return part | {"per_s": per_s}
+
+
+def _begun() -> dict[str, Any]:
+    return {"run": RunFacts.now().to_json(), "load": os.getloadavg()[0]}
+
+
+def page_of(parts: dict[str, dict[str, Any]]) -> str:
+    """The page of all parts; SystemExit where they are not of one commit, machine and number of odd requests."""
+    runs = sorted((RunFacts.from_json(part["run"]) for part in parts.values()), key=lambda run: run.started)
+    kinds = [kind for kind in KINDS if kind in parts]
+    if len({(run.commit, run.machine) for run in runs}) > 1 or len({parts[kind]["odd"] for kind in kinds}) > 1:
+        raise SystemExit(f"parts in {KEPT} are of several commits, machines or numbers of odd requests; measure again")
+    odd, loads = odd_requests(parts[kinds[0]]["odd"]), parts[LOADS_PART]
+    found = {
+        kind: [
+            Reading(accepted, tuple(body.encode("latin-1") for body in bodies))
+            for accepted, bodies in parts[kind]["readings"]
+        ]
+        for kind in kinds
+    }
     ambiguous = sum(request.ambiguous for request in odd)
     lines = [f"| server | {' | '.join(HOLDING)} | trickle | accepted | differ |", "|---" * (len(HOLDING) + 4) + "|"]
     for kind in kinds:
         ends = [str(accepted_badly(found[kind], odd)), str(differ(kind, found))]
-        lines.append(f"| {kind} | {' | '.join([*rows[kind], *ends])} |")
-    lines.append(LOADS.format(seconds=seconds, bytes=SENT_BYTES, rounds=rounds))
-    lines += [f"| {kind} | {median(v):.0f} ({min(v):.0f} to {max(v):.0f}) |" for kind, v in per_s.items()]
-    head = HEAD.format(run=run, threads=THREADS, odd=len(odd), ambiguous=ambiguous)
+        lines.append(f"| {kind} | {' | '.join([*parts[kind]['cells'], *ends])} |")
+    lines.append(LOADS.format(seconds=loads["seconds"], bytes=SENT_BYTES, rounds=loads["rounds"]))
+    lines += [f"| {kind} | {median(v):.0f} ({min(v):.0f} to {max(v):.0f}) |" for kind, v in loads["per_s"].items()]
+    began = [part["load"] for part in parts.values()]
+    head = HEAD.format(
+        run=runs[0], threads=THREADS, odd=len(odd), ambiguous=ambiguous, least=min(began), most=max(began)
+    )
     return head + "\n".join(lines) + "\n"
 
 
@@ -153,15 +189,34 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--odd", type=int, default=2000)
+    parser.add_argument("--parts", help="measure these alone, with ; between them, and keep them")
     parser.add_argument("--write", action="store_true", help="to docs/server-tables.md")
     asked = parser.parse_args()
     if shutil.which("wrk") is None:
         raise SystemExit("wrk is not installed; try `apt-get install wrk nginx`")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
-    page = measure(asked.rounds, asked.seconds, asked.odd)
+    install()
+    kinds = [kind for kind in KINDS if "nginx" not in kind or shutil.which("nginx")]
+    chosen = [*kinds, LOADS_PART] if asked.parts is None else [part for part in asked.parts.split(";") if part]
+    if unknown := set(chosen) - {*kinds, LOADS_PART}:
+        raise SystemExit(f"no part {', '.join(unknown)}; there are {'; '.join([*kinds, LOADS_PART])}")
+    KEPT.mkdir(exist_ok=True)
+    for name in chosen:
+        loads = name == LOADS_PART
+        part = loads_part(kinds, asked.rounds, asked.seconds) if loads else attack_part(name, asked.odd)
+        _file(name).write_text(json.dumps(part))
+    if chosen and asked.parts is not None:
+        return
+    if missing := [name for name in [*kinds, LOADS_PART] if not _file(name).exists()]:
+        raise SystemExit(f"not measured yet: {'; '.join(missing)}")
+    page = page_of({name: json.loads(_file(name).read_text()) for name in [*kinds, LOADS_PART]})
     print(page)
     if asked.write:
         PAGE.write_text(page)
+
+
+def _file(part: str) -> Path:
+    return KEPT / f"{part.replace(' ', '_')}.json"
 
 
 if __name__ == "__main__":
