@@ -40,7 +40,7 @@ HEAD = """# HTTP servers for the service
 `make bench-servers`, {run}.
 A Flask application that echoes, one process with {threads} threads; [decision
 45](decisions/0045-the-http-server.md) says why the service runs on Tornado. Each server's attacks and the loads were
-measured one after the other; load average {least:.1f} to {most:.1f} when these parts began.
+measured one after the other; load average {least:.1f} to {most:.1f} when these parts began.{judged}
 
 ## Attacks
 
@@ -48,7 +48,9 @@ While clients send only part of a request and wait, do not read 8 MB of answer, 
 asks and must be served within 2 s. *Trickle*: seconds after which a client is closed that sends a byte of a header each
 half second. *Accepted*: of {odd} requests with an odd framing, drawn at random, {ambiguous} are to be refused because
 others may read them differently (RFC 9112); so many got 200. *Differ*: requests that this and another server accept
-and read differently, which is what request smuggling needs.
+and after which one of them answers the request that follows and the other does not, or both read on in its middle from
+different places. Request smuggling needs such a pair. *With*: the servers that it differs from, and how often. *Lost*:
+requests of which the application got an empty body, although another server gave it one and both found the next.
 
 """
 
@@ -61,6 +63,7 @@ LOADS = """
 |---|---|"""
 
 SENT_BYTES = 300
+HIDDEN_ANSWER = b"hidden"
 
 
 def free_port() -> int:
@@ -110,12 +113,37 @@ def accepted_badly(found: list[Reading], odd: list[Odd]) -> int:
     return sum(reading.accepted and request.ambiguous for reading, request in zip(found, odd, strict=True))
 
 
-def differ(kind: str, found: dict[str, list[Reading]]) -> int:
-    """Requests that this and another server accept and read differently."""
+def differ(kind: str, found: dict[str, list[Reading]]) -> tuple[int, dict[str, int]]:
+    """Requests that this and another server accept and frame differently, and how many by the other server's name."""
+    by_other = {
+        name: [frame_differently(own, other) for own, other in zip(found[kind], others, strict=True)]
+        for name, others in found.items()
+        if name != kind
+    }
+    any_other = sum(map(any, zip(*by_other.values(), strict=True)))
+    return any_other, {name: sum(each) for name, each in by_other.items() if any(each)}
+
+
+def frame_differently(one: Reading, other: Reading) -> bool:
+    """Whether both accept a request and take other bytes for the next one.
+
+    Where both answered the hidden request, they found its beginning, whatever the application got of the body.
+    """
+    if not (one.accepted and other.accepted) or one.bodies == other.bodies:
+        return False
+    return not (one.bodies[-1] == other.bodies[-1] == HIDDEN_ANSWER and len(one.bodies) == len(other.bodies))
+
+
+def lost(kind: str, found: dict[str, list[Reading]]) -> int:
+    """Requests whose body this server kept from the application, and another one that framed them alike did not."""
     count = 0
     for i, own in enumerate(found[kind]):
-        others = [readings[i] for name, readings in found.items() if name != kind and readings[i].accepted]
-        count += own.accepted and any(other.bodies != own.bodies for other in others)
+        others = [each[i] for name, each in found.items() if name != kind and each[i].accepted]
+        count += (
+            own.accepted
+            and not own.bodies[0]
+            and any(other.bodies[0] and not frame_differently(own, other) for other in others)
+        )
     return count
 
 
@@ -171,15 +199,26 @@ def page_of(parts: dict[str, dict[str, Any]]) -> str:
         for kind in kinds
     }
     ambiguous = sum(request.ambiguous for request in odd)
-    lines = [f"| server | {' | '.join(HOLDING)} | trickle | accepted | differ |", "|---" * (len(HOLDING) + 4) + "|"]
+    columns = ["server", *HOLDING, "trickle", "accepted", "differ", "with", "lost"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for kind in kinds:
-        ends = [str(accepted_badly(found[kind], odd)), str(differ(kind, found))]
+        different, by_other = differ(kind, found)
+        others = ", ".join(f"{name} {count}" for name, count in by_other.items())
+        ends = [str(accepted_badly(found[kind], odd)), str(different), others, str(lost(kind, found))]
         lines.append(f"| {kind} | {' | '.join([*parts[kind]['cells'], *ends])} |")
     lines.append(LOADS.format(seconds=loads["seconds"], bytes=SENT_BYTES, rounds=loads["rounds"]))
     lines += [f"| {kind} | {median(v):.0f} ({min(v):.0f} to {max(v):.0f}) |" for kind, v in loads["per_s"].items()]
+    now = RunFacts.now()
+    judged = "" if now.commit == runs[0].commit else f" What servers answered was judged by commit {now.commit}."
     began = [part["load"] for part in parts.values()]
     head = HEAD.format(
-        run=runs[0], threads=THREADS, odd=len(odd), ambiguous=ambiguous, least=min(began), most=max(began)
+        run=runs[0],
+        threads=THREADS,
+        odd=len(odd),
+        ambiguous=ambiguous,
+        least=min(began),
+        most=max(began),
+        judged=judged,
     )
     return head + "\n".join(lines) + "\n"
 
