@@ -158,7 +158,7 @@ else
 	$(BIN)/python benchmarks/dashboard.py $(if $(OPS),--ops $(OPS) --store build/dashboard-$(OPS).db,--store build/dashboard.db)
 endif
 
-# HTTP servers by attacks and loads: docs/server-tables.md. Needs wrk and nginx; about five minutes.
+# HTTP servers by attacks and loads: docs/server-tables.md. Needs wrk and nginx; about ten minutes.
 bench-servers: $(READY)
 	$(BIN)/python benchmarks/servers.py $(if $(ROUNDS)$(SECONDS)$(ODD),--rounds $(or $(ROUNDS),5) --seconds $(or $(SECONDS),3) --odd $(or $(ODD),2000),--write)
 

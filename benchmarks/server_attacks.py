@@ -107,6 +107,8 @@ LENGTHS = [
     (b" Content-Length: %d", True),
     (b"X: a\rContent-Length: %d", True),
 ]
+SAME_TWICE = (b"Content-Length: 3, 3", b"Content-Length: 3\r\nContent-Length: 3")
+"""Lengths that may be accepted, since both are the same (RFC 9112, 6.3)."""
 CODINGS = [(b"Transfer-Encoding: chunked", False), (b"Transfer-Encoding: Chunked", False),
            (b"Transfer-Encoding:\tchunked", False), (b"Transfer-Encoding: chunked, identity", True),
            (b"Transfer-Encoding: identity, chunked", True), (b"Transfer-Encoding : chunked", True),
@@ -114,6 +116,8 @@ CODINGS = [(b"Transfer-Encoding: chunked", False), (b"Transfer-Encoding: Chunked
            (b"Transfer-Encoding:\r\n chunked", True), (b"Transfer-Encoding: \x0bchunked", True),
            (b"Transfer-Encoding: \"chunked\"", True), (b"X: a\rTransfer-Encoding: chunked", True),
            (b"Transfer_Encoding: chunked", False)]  # fmt: skip
+NO_CODING = b"Transfer_Encoding"
+"""Another field than Transfer-Encoding: what it says must be ignored, so that nothing is read as chunks."""
 ENDS = [(b"\r\n", False), (b"\n", False), (b"\r\r\n", True)]
 SIZES = [
     (b"%x", False),
@@ -144,24 +148,29 @@ def odd_requests(count: int, *, seed: int = 0) -> list[Odd]:
 def _odd_request(draw: random.Random) -> Odd:
     ambiguous = False
 
-    def part(variants: list[tuple[bytes, bool]]) -> bytes:
+    def part(variants: list[tuple[bytes, bool]], *, counts: bool = True) -> bytes:
         nonlocal ambiguous
         text, bad = variants[0] if draw.random() < PLAIN else draw.choice(variants)
-        ambiguous |= bad
+        ambiguous |= bad and counts
         return text
 
     with_length, with_chunks = draw.choice([(True, False), (False, True), (False, True), (True, True)])
-    ambiguous |= with_length and with_chunks
     body, lines, end = b"q" * draw.randrange(1, 30), [], part(ENDS)
     content = body
     if with_chunks:
         lines.append(part(CODINGS))
-        chunk_end = part(ENDS)
-        ambiguous |= chunk_end == b"\n"  # only lines of the head may end so
-        content = part(SIZES) % len(body) + chunk_end + body + b"\r\n0\r\n\r\n"
+        coded = not lines[0].startswith(NO_CODING)
+        ambiguous |= coded and with_length
+        chunk_end = part(ENDS, counts=coded)
+        ambiguous |= coded and chunk_end == b"\n"  # only lines of the head may end so
+        content = part(SIZES, counts=coded) % len(body) + chunk_end + body + b"\r\n0\r\n\r\n"
     if with_length:
         said = len(content) if draw.random() < PLAIN else draw.choice([0, len(content) + 9])
-        lines.insert(draw.randrange(2), part(LENGTHS) % said)
+        at, before = draw.randrange(2), ambiguous
+        line = part(LENGTHS) % said
+        if line in SAME_TWICE:
+            ambiguous = before
+        lines.insert(at, line)
     head = end.join([b"POST /echo HTTP/1.1", b"Host: a", *lines, b"", b""])
     return Odd(head + content + HIDDEN, ambiguous)
 

@@ -1,14 +1,17 @@
 """HTTP servers for the service, by the same attacks and loads: `make bench-servers` runs this.
 
-    python benchmarks/servers.py [--rounds 5] [--seconds 3] [--odd 2000] [--write]
+    python benchmarks/servers.py [--rounds 5] [--seconds 3] [--odd 2000] [--parts "Waitress;loads"] [--write]
 
-Needs wrk, and nginx for its row; other servers are installed into build/servers.
+Needs wrk, and nginx for its row; other servers are installed into build/servers. Parts are the attacks on one server,
+by its name, and the loads. With --parts only these are measured and kept in build/servers/parts; with --parts "" the
+page is made of what is kept, which must be of one commit.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -21,18 +24,23 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from run_facts import RunFacts
 from server_attacks import HOLDING, Address, Odd, Reading, holds, odd_requests, readings, served, trickled_s
-from server_kinds import KINDS, install
+from server_kinds import KINDS, PACKAGES, install
 
 PAGE = Path(__file__).parents[1] / "docs" / "server-tables.md"
 HERE = Path(__file__).parent
+KEPT = PACKAGES / "parts"
+LOADS_PART = "loads"
 THREADS = 8
 HEAD = """# HTTP servers for the service
 
-`make bench-servers`, {run}. A Flask application that echoes, one process with {threads} threads; [decision
-45](decisions/0045-the-http-server.md) says why the service runs on Tornado.
+`make bench-servers`, {run}.
+A Flask application that echoes, one process with {threads} threads; [decision
+45](decisions/0045-the-http-server.md) says why the service runs on Tornado. Each server's attacks and the loads were
+measured one after the other; load average {least:.1f} to {most:.1f} when these parts began.{judged}
 
 ## Attacks
 
@@ -40,7 +48,9 @@ While clients send only part of a request and wait, do not read 8 MB of answer, 
 asks and must be served within 2 s. *Trickle*: seconds after which a client is closed that sends a byte of a header each
 half second. *Accepted*: of {odd} requests with an odd framing, drawn at random, {ambiguous} are to be refused because
 others may read them differently (RFC 9112); so many got 200. *Differ*: requests that this and another server accept
-and read differently, which is what request smuggling needs.
+and after which one of them answers the request that follows and the other does not, or both read on in its middle from
+different places. Request smuggling needs such a pair. *With*: the servers that it differs from, and how often. *Lost*:
+requests of which the application got an empty body, although another server gave it one and both found the next.
 
 """
 
@@ -53,6 +63,7 @@ LOADS = """
 |---|---|"""
 
 SENT_BYTES = 300
+HIDDEN_ANSWER = b"hidden"
 
 
 def free_port() -> int:
@@ -102,12 +113,37 @@ def accepted_badly(found: list[Reading], odd: list[Odd]) -> int:
     return sum(reading.accepted and request.ambiguous for reading, request in zip(found, odd, strict=True))
 
 
-def differ(kind: str, found: dict[str, list[Reading]]) -> int:
-    """Requests that this and another server accept and read differently."""
+def differ(kind: str, found: dict[str, list[Reading]]) -> tuple[int, dict[str, int]]:
+    """Requests that this and another server accept and frame differently, and how many by the other server's name."""
+    by_other = {
+        name: [frame_differently(own, other) for own, other in zip(found[kind], others, strict=True)]
+        for name, others in found.items()
+        if name != kind
+    }
+    any_other = sum(map(any, zip(*by_other.values(), strict=True)))
+    return any_other, {name: sum(each) for name, each in by_other.items() if any(each)}
+
+
+def frame_differently(one: Reading, other: Reading) -> bool:
+    """Whether both accept a request and take other bytes for the next one.
+
+    Where both answered the hidden request, they found its beginning, whatever the application got of the body.
+    """
+    if not (one.accepted and other.accepted) or one.bodies == other.bodies:
+        return False
+    return not (one.bodies[-1] == other.bodies[-1] == HIDDEN_ANSWER and len(one.bodies) == len(other.bodies))
+
+
+def lost(kind: str, found: dict[str, list[Reading]]) -> int:
+    """Requests whose body this server kept from the application, and another one that framed them alike did not."""
     count = 0
     for i, own in enumerate(found[kind]):
-        others = [readings[i] for name, readings in found.items() if name != kind and readings[i].accepted]
-        count += own.accepted and any(other.bodies != own.bodies for other in others)
+        others = [each[i] for name, each in found.items() if name != kind and each[i].accepted]
+        count += (
+            own.accepted
+            and not own.bodies[0]
+            and any(other.bodies[0] and not frame_differently(own, other) for other in others)
+        )
     return count
 
 
@@ -122,29 +158,68 @@ def per_second(address: Address, directory: Path, seconds: int) -> float:
     return float(re.findall(r"Requests/sec: +([0-9.]+)", said)[0])
 
 
-def measure(rounds: int, seconds: int, odd_count: int) -> str:
-    """The page."""
-    run, odd = RunFacts.now(), odd_requests(odd_count)
-    install()
-    kinds = [kind for kind in KINDS if "nginx" not in kind or shutil.which("nginx")]
-    rows, found, per_s = {}, {}, {kind: [] for kind in kinds}
+def attack_part(kind: str, odd_count: int) -> dict[str, Any]:
+    """The attacks on one server, as JSON."""
+    part = _begun() | {"odd": odd_count}
     with tempfile.TemporaryDirectory(prefix="threadcast-servers-") as name:
+        cells, found = attacked(kind, Path(name), odd_requests(odd_count))
+    read = [[reading.accepted, [body.decode("latin-1") for body in reading.bodies]] for reading in found]
+    return part | {"cells": cells, "readings": read}
+
+
+def loads_part(kinds: list[str], rounds: int, seconds: int) -> dict[str, Any]:
+    """Echoes a second of all servers, by turns, as JSON."""
+    part = _begun() | {"rounds": rounds, "seconds": seconds}
+    per_s: dict[str, list[float]] = {kind: [] for kind in kinds}
+    with tempfile.TemporaryDirectory(prefix="threadcast-servers-") as name, contextlib.ExitStack() as stack:
         directory = Path(name)
-        for kind in kinds:
-            rows[kind], found[kind] = attacked(kind, directory, odd)
-        with contextlib.ExitStack() as stack:
-            addresses = {kind: stack.enter_context(running(kind, directory)) for kind in kinds}
-            for _ in range(rounds):
-                for kind, address in addresses.items():
-                    per_s[kind].append(per_second(address, directory, seconds))
+        addresses = {kind: stack.enter_context(running(kind, directory)) for kind in kinds}
+        for _ in range(rounds):
+            for kind, address in addresses.items():
+                per_s[kind].append(per_second(address, directory, seconds))
+    return part | {"per_s": per_s}
+
+
+def _begun() -> dict[str, Any]:
+    return {"run": RunFacts.now().to_json(), "load": os.getloadavg()[0]}
+
+
+def page_of(parts: dict[str, dict[str, Any]]) -> str:
+    """The page of all parts; SystemExit where they are not of one commit, machine and number of odd requests."""
+    runs = sorted((RunFacts.from_json(part["run"]) for part in parts.values()), key=lambda run: run.started)
+    kinds = [kind for kind in KINDS if kind in parts]
+    if len({(run.commit, run.machine) for run in runs}) > 1 or len({parts[kind]["odd"] for kind in kinds}) > 1:
+        raise SystemExit(f"parts in {KEPT} are of several commits, machines or numbers of odd requests; measure again")
+    odd, loads = odd_requests(parts[kinds[0]]["odd"]), parts[LOADS_PART]
+    found = {
+        kind: [
+            Reading(accepted, tuple(body.encode("latin-1") for body in bodies))
+            for accepted, bodies in parts[kind]["readings"]
+        ]
+        for kind in kinds
+    }
     ambiguous = sum(request.ambiguous for request in odd)
-    lines = [f"| server | {' | '.join(HOLDING)} | trickle | accepted | differ |", "|---" * (len(HOLDING) + 4) + "|"]
+    columns = ["server", *HOLDING, "trickle", "accepted", "differ", "with", "lost"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for kind in kinds:
-        ends = [str(accepted_badly(found[kind], odd)), str(differ(kind, found))]
-        lines.append(f"| {kind} | {' | '.join([*rows[kind], *ends])} |")
-    lines.append(LOADS.format(seconds=seconds, bytes=SENT_BYTES, rounds=rounds))
-    lines += [f"| {kind} | {median(v):.0f} ({min(v):.0f} to {max(v):.0f}) |" for kind, v in per_s.items()]
-    head = HEAD.format(run=run, threads=THREADS, odd=len(odd), ambiguous=ambiguous)
+        different, by_other = differ(kind, found)
+        others = ", ".join(f"{name} {count}" for name, count in by_other.items())
+        ends = [str(accepted_badly(found[kind], odd)), str(different), others, str(lost(kind, found))]
+        lines.append(f"| {kind} | {' | '.join([*parts[kind]['cells'], *ends])} |")
+    lines.append(LOADS.format(seconds=loads["seconds"], bytes=SENT_BYTES, rounds=loads["rounds"]))
+    lines += [f"| {kind} | {median(v):.0f} ({min(v):.0f} to {max(v):.0f}) |" for kind, v in loads["per_s"].items()]
+    now = RunFacts.now()
+    judged = "" if now.commit == runs[0].commit else f" What servers answered was judged by commit {now.commit}."
+    began = [part["load"] for part in parts.values()]
+    head = HEAD.format(
+        run=runs[0],
+        threads=THREADS,
+        odd=len(odd),
+        ambiguous=ambiguous,
+        least=min(began),
+        most=max(began),
+        judged=judged,
+    )
     return head + "\n".join(lines) + "\n"
 
 
@@ -153,15 +228,34 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--odd", type=int, default=2000)
+    parser.add_argument("--parts", help="measure these alone, with ; between them, and keep them")
     parser.add_argument("--write", action="store_true", help="to docs/server-tables.md")
     asked = parser.parse_args()
     if shutil.which("wrk") is None:
         raise SystemExit("wrk is not installed; try `apt-get install wrk nginx`")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
-    page = measure(asked.rounds, asked.seconds, asked.odd)
+    install()
+    kinds = [kind for kind in KINDS if "nginx" not in kind or shutil.which("nginx")]
+    chosen = [*kinds, LOADS_PART] if asked.parts is None else [part for part in asked.parts.split(";") if part]
+    if unknown := set(chosen) - {*kinds, LOADS_PART}:
+        raise SystemExit(f"no part {', '.join(unknown)}; there are {'; '.join([*kinds, LOADS_PART])}")
+    KEPT.mkdir(exist_ok=True)
+    for name in chosen:
+        loads = name == LOADS_PART
+        part = loads_part(kinds, asked.rounds, asked.seconds) if loads else attack_part(name, asked.odd)
+        _file(name).write_text(json.dumps(part))
+    if chosen and asked.parts is not None:
+        return
+    if missing := [name for name in [*kinds, LOADS_PART] if not _file(name).exists()]:
+        raise SystemExit(f"not measured yet: {'; '.join(missing)}")
+    page = page_of({name: json.loads(_file(name).read_text()) for name in [*kinds, LOADS_PART]})
     print(page)
     if asked.write:
         PAGE.write_text(page)
+
+
+def _file(part: str) -> Path:
+    return KEPT / f"{part.replace(' ', '_')}.json"
 
 
 if __name__ == "__main__":

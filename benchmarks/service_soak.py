@@ -58,8 +58,8 @@ that ask one of them at random, with retries, for forecasts of {batch} ops (as J
 for curves of measured ops, for plans, and store measurements. Models are read anew every {reload:g} s, the youngest
 worker of one service is killed every {kill:g} s, and every {move:g} s what is measured changes, so that the service
 retrains. Every number of every forecast, curve and plan is held against what the version that it names says in the
-clients' process, and every acknowledged measurement is looked for in the store at the end. All of it took only time
-that other work on the machine left: load {load}.
+clients' process, and every acknowledged measurement is looked for in the store at the end; a worker that ends unkilled
+is wrong, too. All of it took only time that other work on the machine left: load {load}.
 """
 
 
@@ -80,6 +80,11 @@ class Soak:
         self.factor = 1.0
         """By how much the machine is slower than it was at first."""
         self.oldest = [server.workers()[0] for server in servers]
+        self.alive: list[set[int]] = [set() for _ in servers]
+        """Workers of each service when they were looked at last."""
+        self.settled: set[int] = set()
+        """Workers that were there twice in turn: what a server forks to start other programs is gone by then."""
+        self.killed: set[int] = set()
         self.memory: list[tuple[float, list[int]]] = []
         """Times, and bytes in memory of each service's oldest worker."""
         self.unseen, self.others = ops(300, seed=11), ops(50, seed=21)
@@ -215,6 +220,7 @@ class Soak:
         """Kill the youngest worker of one service; the oldest one's memory is looked at."""
         pid = random.choice(self.servers).workers()[-1]
         if pid not in self.oldest:
+            self.killed.add(pid)
             os.kill(pid, signal.SIGKILL)
             self.count("killed worker")
 
@@ -227,7 +233,13 @@ class Soak:
         self.count("drifted")
 
     def sample(self) -> None:
-        """Note the memory of the oldest workers, which live from the beginning to the end."""
+        """Note the memory of the oldest workers, which live from the beginning to the end, and workers that ended."""
+        for number, server in enumerate(self.servers):
+            before, now = self.alive[number], set(server.workers())
+            self.settled |= before & now
+            for pid in (before - now) & self.settled - self.killed:
+                self.fail(f"a worker of service {number + 1} that nobody killed has ended ({pid})")
+            self.alive[number] = now
         pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.oldest]
         self.memory.append((time.monotonic(), [n * os.sysconf("SC_PAGE_SIZE") for n in pages]))
 

@@ -27,6 +27,47 @@ def test_a_benchmark_imports_only_names_that_exist(path: Path) -> None:
 
 
 @pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for name in ("run_facts", "server_attacks", "server_kinds", "servers"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module("servers")
+
+
+def test_readings_differ_where_the_next_request_begins_elsewhere(servers: ModuleType) -> None:
+    reading = servers.Reading
+    found = {
+        "a": [
+            reading(True, (b"q", b"hidden")),
+            reading(True, (b"q",)),
+            reading(True, (b"", b"hidden")),
+            reading(False),
+        ],
+        "b": [
+            reading(True, (b"", b"hidden")),
+            reading(True, (b"qGET",)),
+            reading(True, (b"",)),
+            reading(True, (b"q",)),
+        ],
+    }
+    assert servers.differ("a", found) == (2, {"b": 2})
+    assert servers.differ("b", found) == (2, {"a": 2})
+    assert (servers.lost("a", found), servers.lost("b", found)) == (0, 1)
+
+
+def test_what_must_be_refused_is_what_servers_may_read_in_two_ways(servers: ModuleType) -> None:
+    attacks = sys.modules["server_attacks"]
+    for odd in attacks.odd_requests(5000):
+        head = odd.sent.partition(b"POST")[2].partition(b"q")[0]
+        twice = b"\nContent-Length: 3, 3" in head or b"Content-Length: 3\r\nContent-Length: 3\r" in head
+        coded = b"ransfer-Encoding" in head
+        if coded and b"\nContent-Length: " in head and b"X: a\r" not in head:
+            assert odd.ambiguous
+        if not coded and twice and b"\r\r\n" not in head:
+            assert not odd.ambiguous, odd
+
+
+@pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     for name in ("run_facts", "engine"):

@@ -47,11 +47,20 @@ PLAIN: dict[str, Any] = {"kind": "mm", "inputs": [[[2, 3]], [[3, 4]]], "outputs"
         {"flops": 1e25}, {"bytes": "1"}, {"attributes": {}}, {"key": "mm-1"}, {"id": "a"}, {"inputs": None},
         {"inputs": {}}, {"inputs": [[2, 3]]}, {"inputs": [[[2, 3], "float16"]]}, {"inputs": [[[True]]]},
         {"inputs": [[[2.0]]]}, {"inputs": [[[-1]]]}, {"inputs": [[[2**63]]]}, {"inputs": [[[2**40, 2**40]]]},
-        {"inputs": [[[1] * 65]]}, {"inputs": "ab"}, {"outputs": [3]}, {"outputs": None},
+        {"inputs": [[[1] * 65]]}, {"inputs": "ab"}, {"inputs": ()}, {"inputs": ([[2, 3]],)},
+        {"inputs": [([2, 3],)]}, {"inputs": [[(2, 3)]]}, {"outputs": [3]}, {"outputs": None}, {"outputs": ()},
     ],
 )  # fmt: skip
 def test_all_other_documents_are_read_the_long_way(changed: dict[str, Any]) -> None:
     assert plain_op({**PLAIN, **changed}, most_work=MOST_WORK) is None
+
+
+@pytest.mark.parametrize("missing", ["inputs", "outputs"])
+def test_tensors_that_are_not_given_are_none_as_the_long_way(missing: str) -> None:
+    document = {name: value for name, value in PLAIN.items() if name != missing}
+    found, expected = plain_op(document, most_work=MOST_WORK), Op.from_json(document)
+    assert found is not None
+    assert (found.key, found.inputs, found.outputs) == (expected.key, expected.inputs, expected.outputs)
 
 
 @pytest.mark.parametrize("missing", ["kind", "flops", "bytes"])

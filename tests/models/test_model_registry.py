@@ -7,11 +7,13 @@ import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
 from tests.models.synthetic_ops import MACHINE, make_ops, measure_all
 from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
+from threadcast.models import stored_files
 from threadcast.models.evaluation import replay
 from threadcast.models.hill_climb import HillClimb
 from threadcast.models.measured import group
@@ -54,6 +56,50 @@ def test_a_saved_model_comes_back_with_its_curves(registry):
     observed = replay(model, entry)
     curves = [m.predict(entry.op, observed, MACHINE.cases(), machine=MACHINE) for m in (model, loaded)]
     assert curves[0].seconds.tolist() == curves[1].seconds.tolist()
+
+
+@pytest.mark.parametrize("read", [1, 2], ids=["manifest", "model"])
+def test_a_version_that_is_removed_while_it_is_loaded_is_not_found(registry, monkeypatch, read):
+    version = registry.save(HillClimb(), **ABOUT)
+    at_read(monkeypatch, read, lambda: registry.remove(version))
+    with pytest.raises(NotFound, match=version):
+        registry.load(version)
+
+
+@pytest.mark.parametrize("read", [1, 2], ids=["manifest", "model"])
+def test_a_version_that_is_made_anew_while_it_is_loaded_is_the_new_one(registry, monkeypatch, read):
+    version = registry.save(HillClimb(interval=3), **ABOUT)
+
+    def make_anew():
+        registry.remove(version)
+        assert registry.save(HillClimb(interval=5), **ABOUT) == version
+
+    at_read(monkeypatch, read, make_anew)
+    assert registry.load(version).interval == 5
+
+
+def test_a_version_whose_folder_cannot_be_listed_is_not_loaded(registry, monkeypatch):
+    version = registry.save(HillClimb(), **ABOUT)
+
+    def refused(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(ArtefactError, match="Permission denied"):
+        registry.load(version)
+
+
+def at_read(monkeypatch, number, happens):
+    """Have something happen just before so many files are read."""
+    before, reads = stored_files.read, []
+
+    def read(path, *, limit):
+        reads.append(path)
+        if len(reads) == number:
+            happens()
+        return before(path, limit=limit)
+
+    monkeypatch.setattr(stored_files, "read", read)
 
 
 def test_versions_count_up_by_name_and_are_listed_in_order(registry):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import shutil
+import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from flask.testing import FlaskClient
 
 from tests.service.service_data import UNSEEN
 from tests.waiting import eventually
+from threadcast.models.base import PerformanceModel
 from threadcast.models.registry import ModelRegistry
 from threadcast.service.app import Service, create_app
 from threadcast.service.model_shelf import ModelShelf
@@ -176,6 +179,72 @@ def test_a_reload_reads_the_version_again_and_keeps_the_old_where_that_fails(
     shelf.reload()
     assert shelf.get()[0] is kept
     assert model_that_answers(client) == "roofline@1"
+
+
+def test_an_alias_that_leaves_a_version_while_it_is_loaded_is_followed(
+    settings: ServiceSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = ModelShelf(settings.models, default="champion")
+    load = shelf.registry.load
+
+    def left_first(version: str) -> PerformanceModel:
+        if version == "roofline@1":
+            shelf.registry.set_alias("champion", "roofline@2")
+            shutil.rmtree(settings.models / "versions" / "roofline@1")
+        return load(version)
+
+    monkeypatch.setattr(shelf.registry, "load", left_first)
+    assert shelf.get()[1] == "roofline@2"
+
+
+class LookingLock:
+    """A lock; the first time that it is released, somebody `looks` right then."""
+
+    def __init__(self, looks: Callable[[], None]) -> None:
+        self._lock, self._looks = threading.Lock(), [looks]
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        if self._looks:
+            self._looks.pop()()
+
+
+@pytest.mark.parametrize("reference", [None, "roofline@1"])
+def test_who_waits_while_a_version_is_loaded_gets_it_though_it_is_removed_then(
+    settings: ServiceSettings, monkeypatch: pytest.MonkeyPatch, reference: str | None
+) -> None:
+    shelf = ModelShelf(settings.models, default="champion")
+    found: list[PerformanceModel] = []
+
+    def remove_and_look() -> None:
+        shutil.rmtree(settings.models / "versions" / "roofline@1")
+        found.append(shelf.get(reference)[0])
+
+    monkeypatch.setattr(shelf, "_loading", LookingLock(remove_and_look))
+    assert shelf.get(reference)[0] is found[0]
+
+
+def test_a_reload_that_fails_leaves_a_version_that_requests_named(settings: ServiceSettings) -> None:
+    shelf = ModelShelf(settings.models, default="champion")
+    shelf.get()
+    named = shelf.get("roofline@2")[0]
+    shelf.registry.set_alias("champion", "roofline@2")
+    (settings.models / "versions" / "roofline@2" / "model.json").write_text("{}")
+    shelf.reload()
+    assert shelf.get("roofline@2")[0] is named
+
+
+def test_a_version_that_is_removed_while_all_are_listed_is_left_out(
+    app: Service, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = app.extensions["threadcast"].models.registry
+    there = registry.versions()
+    monkeypatch.setattr(registry, "versions", lambda: [*there, "roofline@3"])
+    assert [model["version"] for model in client.get("/v1/models").get_json()["models"]] == there
+    assert [manifest.version for manifest in registry.manifests()[0]] == there
 
 
 def test_a_version_that_its_alias_has_left_is_dropped(settings: ServiceSettings) -> None:

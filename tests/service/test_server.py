@@ -224,6 +224,42 @@ def test_sighup_reads_the_model_again_and_keeps_the_old_one_where_that_fails(
         assert server.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_in_place_of_one_that_ended_is_started_until_it_can_load(
+    settings: ServiceSettings, tmp_path: Path, workers: int
+) -> None:
+    shutil.copytree(settings.models, tmp_path / "registry")
+    mine = replace(settings, models=tmp_path / "registry")
+    with running(mine, tmp_path, "--workers", str(workers)) as server:
+        assert eventually(lambda: len(server.workers()) == workers, LONG_S)
+        first = set(server.workers())
+        mine.models.rename(tmp_path / "away")
+        os.kill(max(first), signal.SIGKILL)
+        tried: set[int] = set()
+
+        def again() -> bool:
+            tried.update(set(server.workers()) - first)
+            return len(tried) >= 3 or server.process.poll() is not None
+
+        assert eventually(again, LONG_S)
+        assert server.process.poll() is None, "the service has ended"
+        if workers > 1:
+            assert server.get("/health/ready").status == 200
+        (tmp_path / "away").rename(mine.models)
+        for pid in first & set(server.workers()):
+            os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: not first & set(server.workers()) and ready(server), LONG_S)
+        assert server.stop(signal.SIGTERM) == 0
+    assert "a worker in place of one that ended could not start: no model or alias" in server.errors
+
+
+def ready(server: Running) -> bool:
+    """Whether the service answers that it is ready; with one worker nobody answers while it is started."""
+    with contextlib.suppress(urllib3.exceptions.HTTPError):
+        return server.get("/health/ready").status == 200
+    return False
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_stops_it_whole(place: ServiceSettings, tmp_path: Path, number: signal.Signals) -> None:
     with running(place, tmp_path, "--json") as server:

@@ -36,8 +36,8 @@ def plain_op(document: Any, *, most_work: float) -> Op | None:
     start = _start_of_key(kind)
     if not (start and 0 <= flops <= most_work and 0 <= moved <= most_work):
         return None
-    listed = document.get("inputs", ())
-    inputs, outputs = _specs(listed), _specs(document.get("outputs", ()))
+    listed = document.get("inputs", [])
+    inputs, outputs = _specs(listed), _specs(document.get("outputs", []))
     if inputs is None or outputs is None:
         return None
     text = f"{start}{str(list(listed)).replace(' ', '')},{{}}]"
@@ -62,7 +62,7 @@ def _start_of_key(kind: str) -> str:
 def _specs(listed: Any) -> tuple[TensorSpec, ...] | None:
     """The tensors of a list of `[shape]`; None for other lists."""
     if type(listed) is not list:
-        return () if listed == () else None
+        return None
     found = []
     for entry in listed:
         if type(entry) is not list or len(entry) != 1:

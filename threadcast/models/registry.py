@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from threadcast import __version__
 from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
@@ -30,6 +30,7 @@ from threadcast.models.artefacts import json_bytes, reading
 from threadcast.models.base import PerformanceModel
 
 SCHEMA = "threadcast.model/1"
+T = TypeVar("T")
 
 MAX_MANIFEST_BYTES = 2**20
 MAX_MODEL_BYTES = 2**31
@@ -144,7 +145,10 @@ class ModelRegistry:
         NotFound where there is none; ArtefactError, with nothing executed, where a file is missing, added, changed,
         cut short, no plain file, or not of a kind that may be loaded.
         """
-        manifest = self.manifest(version)
+        return self._reading(version, self._load)
+
+    def _load(self, version: str) -> PerformanceModel:
+        manifest = self._manifest(version)
         directory = self.root / "versions" / manifest.version
         present = {entry.name for entry in directory.iterdir()} - {_MANIFEST}
         if present != set(manifest.files):
@@ -163,7 +167,24 @@ class ModelRegistry:
     def manifest(self, version: str) -> Manifest:
         """The manifest of "name@number" or of an alias's version; NotFound where there is none, ArtefactError where it
         is damaged."""
-        exact = version if _VERSION.fullmatch(version) else self.resolve(version)
+        return self._reading(version, self._manifest)
+
+    def _reading(self, version: str, read: Callable[[str], T]) -> T:
+        """What `read` returns for "name@number"; again where that was removed or made anew meanwhile."""
+        while True:
+            exact = version if _VERSION.fullmatch(version) else self.resolve(version)
+            directory = self.root / "versions" / exact
+            before = _identity(directory)
+            try:
+                return read(exact)
+            except (OSError, ArtefactError) as error:
+                if _identity(directory) != before:
+                    continue
+                if isinstance(error, ArtefactError):
+                    raise
+                raise ArtefactError(f"{exact} cannot be read: {error.strerror}") from error
+
+    def _manifest(self, exact: str) -> Manifest:
         directory = self.root / "versions" / exact
         if not directory.is_dir():
             raise NotFound(f"no model {exact}; registered: {', '.join(self.versions()) or 'none'}")
@@ -187,6 +208,8 @@ class ModelRegistry:
         for version in self.versions():
             try:
                 manifests.append(self.manifest(version))
+            except NotFound:
+                continue  # removed meanwhile
             except ArtefactError:
                 damaged.append(version)
         return manifests, damaged
@@ -265,6 +288,15 @@ class ModelRegistry:
         for entry in directory.iterdir() if directory.is_dir() else ():
             if match := _VERSION.fullmatch(entry.name):
                 yield match[1], int(match[2])
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    """What differs between two directories of one name; None where there is none."""
+    try:
+        found = directory.lstat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
 
 
 def _is_file_name(name: str) -> bool:

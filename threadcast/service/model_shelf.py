@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from threadcast.core.errors import ThreadcastError
+from threadcast.core.errors import ArtefactError, NotFound, ThreadcastError
 from threadcast.models.base import PerformanceModel
 from threadcast.models.registry import ModelRegistry
 from threadcast.prediction.lru_cache import LruCache
@@ -63,7 +63,7 @@ class ModelShelf:
         """
         named = reference or self.default
         if "@" in named:
-            return self._load(named, keep=True), named
+            return self._load(named, lambda model: self._loaded.put(named, model)), named
         standing = self._standing.get(named)
         if standing is None:
             return self.follow(named)
@@ -77,11 +77,17 @@ class ModelShelf:
 
         Returns and raises as `get`.
         """
-        moves = self.registry.moves(alias)
-        version = self.registry.resolve(alias)
-        model = self._load(version, fresh=fresh)
-        self._stand(alias, _Standing(model, version, moves))
-        return model, version
+        while True:
+            moves = self.registry.moves(alias)
+            version = self.registry.resolve(alias)
+            try:
+                model = self._load(version, partial(self._read, alias, version, moves), fresh=fresh)
+            except (NotFound, ArtefactError):
+                if self.registry.moves(alias) == moves:
+                    raise
+                continue  # the alias has left this version, which may be removed since
+            self._stand(alias, _Standing(model, version, moves))
+            return model, version
 
     def reload(self) -> None:
         """Load the versions of all aliases in use from disk again; where that fails, the old one stays."""
@@ -97,14 +103,15 @@ class ModelShelf:
 
     def _try(self, alias: str, *, fresh: bool = False) -> None:
         try:
-            if fresh:
-                with self._loading:
-                    version = self.registry.resolve(alias)
-                    self._loaded.drop(lambda loaded: loaded == version)
             self.follow(alias, fresh=fresh)
         except (ThreadcastError, OSError) as error:
             self._failed(alias)
             _log.error("%s stays what it was, since what it now stands for cannot be loaded: %s", alias, error)
+
+    def _read(self, alias: str, version: str, moves: int, model: PerformanceModel) -> None:
+        """Use the model that was just read from disk for an alias, and no other one of this version."""
+        self._stand(alias, _Standing(model, version, moves))
+        self._loaded.drop(lambda loaded: loaded == version)
 
     def _stand(self, alias: str, standing: _Standing) -> None:
         with self._lock:
@@ -116,8 +123,12 @@ class ModelShelf:
         if before is None or before.version != standing.version:
             self._moved(alias, standing.version)
 
-    def _load(self, version: str, *, keep: bool = False, fresh: bool = False) -> PerformanceModel:
-        """The model of a version, from memory unless it is to be `fresh`; `keep` it for requests that name it."""
+    def _load(self, version: str, keep: Callable[[PerformanceModel], None], *, fresh: bool = False) -> PerformanceModel:
+        """The model of a version, from memory unless it is to be `fresh`.
+
+        One that was read from disk is given to `keep`, after which `_in_memory` must find it: a thread that waited for
+        it does not read the disk, where the version may be removed by then.
+        """
         model = None if fresh else self._in_memory(version)
         if model is not None:
             return model
@@ -125,8 +136,7 @@ class ModelShelf:
             model = None if fresh else self._in_memory(version)
             if model is None:
                 model = self.registry.load(version)
-                if keep:
-                    self._loaded.put(version, model)
+                keep(model)
         return model
 
     def _in_memory(self, version: str) -> PerformanceModel | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from apiflask import APIBlueprint
@@ -36,8 +37,10 @@ _ALIAS = {
 @blueprint.doc(extensions=answer("Models", "Every version, by name and number."))
 def listed() -> Response:
     """List the registered models and the aliases"""
-    registry = context().models.registry
-    manifests = [registry.manifest(version).to_json() for version in registry.versions()]
+    registry, manifests = context().models.registry, []
+    for version in registry.versions():
+        with suppress(NotFound):  # it was removed meanwhile
+            manifests.append(registry.manifest(version).to_json())
     return reply({"models": manifests, "aliases": registry.aliases()})
 
 
