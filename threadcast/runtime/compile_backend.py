@@ -77,7 +77,14 @@ def backend(
             stacklevel=2,
         )
         return graph.forward
-    if not parts or (_written() and computes_again(graph)):  # what was traced writes twice, or raises
+    if not parts:
+        return found
+    if _written() and computes_again(graph):  # run by eager PyTorch, what was traced writes twice, or raises
+        warnings.warn(
+            "threadcast runs a graph as torch.compile traced it: a part that is computed again for the gradient "
+            "(torch.utils.checkpoint) writes to buffers, such as batch norm's statistics, once, and in eager PyTorch twice",
+            stacklevel=2,
+        )
         return found
     call = CompiledCall(graph.forward, found, parts, unlimited=chosen.tuning_share >= 1)
     _calls.add(call)

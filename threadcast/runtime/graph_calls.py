@@ -154,6 +154,7 @@ class GraphCalls:
         with self._lock:
             self._left = reason
             self._table.close()
+            self._forget_layouts()
 
     def forget_weights(self) -> None:
         """Free what was made for the weights that all calls had so far; later calls may have others."""
@@ -166,6 +167,13 @@ class GraphCalls:
         """End the threads that run the graph; a later call measures anew."""
         with self._lock:
             self._table.close()
+            self._forget_layouts()
+
+    def _forget_layouts(self) -> None:
+        """Forget which kinds of calls run in channels last; a later call is compared anew."""
+        self._layouts.clear()
+        self._refused.clear()
+        self._untold.clear()
 
     def _in_use(self) -> list[Tuning | Fallback]:
         """What runs calls in the layout in use; where there is nothing, what runs all others. For any thread."""

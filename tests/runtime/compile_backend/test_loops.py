@@ -162,6 +162,8 @@ def test_activations_with_running_statistics_are_checkpointed() -> None:
             called(rows(number)).square().mean().backward()
             optimizer.step()
 
+    with pytest.warns(UserWarning, match="buffers, such as batch norm's statistics, once, and in eager PyTorch twice"):
+        train(0)
     run_until_settled(train)
     assert runners() == PLANNED
     same_state(mine, theirs)
