@@ -81,8 +81,9 @@ def backend(
         return found
     if _written() and computes_again(graph):  # run by eager PyTorch, what was traced writes twice, or raises
         warnings.warn(
-            "threadcast runs a graph as torch.compile traced it: a part that is computed again for the gradient "
-            "(torch.utils.checkpoint) writes to buffers, such as batch norm's statistics, once, and in eager PyTorch twice",
+            "threadcast runs a graph as torch.compile traced it: a part that is computed again for its gradient "
+            "(torch.utils.checkpoint) writes to buffers, such as batch norm's statistics, once, and in eager PyTorch "
+            "twice",
             stacklevel=2,
         )
         return found
