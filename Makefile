@@ -208,8 +208,9 @@ bench-compile: $(READY)
 
 # 40 models of torchvision, timm, transformers, torchaudio and torch_geometric, and 100 graphs of GraphNet, by threadcast,
 # eager PyTorch and Inductor: are results right, what runs them, how fast. QUICK=1 takes some seconds a model and measures
-# nothing. FAST=1 takes about 20 s a model. MODES=inference, MOST=50 graphs, ONLY="bert;resnet" select. The libraries are in an environment of their own. GRAPHNET=path is a clone of
-# GraphNet (MIT); without it, it is cloned into build, and no graph is checked out that is held out for judging.
+# nothing. FAST=1 takes about a minute a model. MODES=inference, MOST=50 graphs, ONLY="bert;resnet" select; SECONDS=number
+# is the longest time of learning. The libraries are in an environment of their own. GRAPHNET=path is a clone of GraphNet
+# (MIT); without it, it is cloned into build, and no graph is checked out that is held out for judging.
 ZOO := build/zoo-venv
 JUDGE = $(ZOO)/bin/python benchmarks/judge.py
 JUDGED = $(if $(QUICK),--quick) $(if $(ONLY),--only "$(ONLY)") $(if $(REUSE),--reuse) $(if $(FAST),--fast) $(if $(MOST),--most $(MOST)) $(if $(MODES),--modes $(MODES)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY)$(QUICK),,--write)

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     kind = "-quick" if chosen.quick else "-fast" if chosen.fast else ""
     folder = BUILD / "judge" / f"{chosen.judge}{kind}"
     folder.mkdir(parents=True, exist_ok=True)
-    done = 0
+    done, run = 0, RunFacts.now()
     for name in found:
         if done >= chosen.most:
             break
@@ -93,11 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         done += 1
         for mode in modes:
             path = folder / f"{name.replace('/', '--')}-{mode}.json"
-            if chosen.reuse and _is_of_this_run(path, None if chosen.quick else setting):
+            if chosen.reuse and _is_of_this_run(path, run, None if chosen.quick else setting):
                 done -= "left_out" in json.loads(path.read_text())
                 continue
             if not chosen.quick:
-                measurement = measured(chosen.judge, name, mode, setting=setting)
+                measurement = measured(chosen.judge, name, mode, setting=setting, run=run)
                 path.write_text(json.dumps(measurement))
                 said = measurement.get("left_out") or _said(measurement)
                 print(f"{name}, {mode}: {said}", file=sys.stderr, flush=True)
@@ -118,12 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (ROOT / "docs" / f"{chosen.judge}{kind}-tables.md").write_text(page(chosen.judge, records))
 
 
-def _is_of_this_run(path: Path, setting: Setting | None) -> bool:
+def _is_of_this_run(path: Path, run: RunFacts, setting: Setting | None) -> bool:
     """Whether a record is there that the same commit made with this setting (None: a quick check, whatever made it)."""
     if not path.exists():
         return False
     record = json.loads(path.read_text())
-    return setting is None or (record["run"]["commit"], record["setting"]) == (RunFacts.now().commit, asdict(setting))
+    return setting is None or (record["run"]["commit"], record["setting"]) == (run.commit, asdict(setting))
 
 
 def _said(record: dict[str, Any]) -> str:

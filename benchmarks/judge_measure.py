@@ -109,11 +109,14 @@ class Process:
                 os.kill(process, number)
 
 
-def measured(judge: str, name: str, mode: str, *, setting: Setting) -> dict[str, Any]:
-    """The record of one model; it says "left_out", and why, of a graph of GraphNet that is slower than `SLOW_S`."""
+def measured(judge: str, name: str, mode: str, *, setting: Setting, run: RunFacts) -> dict[str, Any]:
+    """The record of one model, which belongs to `run`.
+
+    It says "left_out", and why, of a graph of GraphNet that is slower than `SLOW_S`.
+    """
     others = OtherWork(())
     record: dict[str, Any] = {
-        "name": name, "mode": mode, "run": RunFacts.now().to_json(), "setting": asdict(setting), "ways": {},
+        "name": name, "mode": mode, "run": run.to_json(), "setting": asdict(setting), "ways": {},
     }  # fmt: skip
     began_s = time.monotonic()
     with ExitStack() as end, TemporaryDirectory() as folder:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from math import exp, log
 from statistics import median
 from typing import Any
 
-from judge_measure import FAST, SLOW_S
+from judge_measure import FAST, SLOW_S, Setting
 from judge_scores import TOLERANCES, scores
 from run_facts import RunFacts, Runs
 
@@ -49,7 +49,7 @@ def page(judge: str, records: Sequence[dict[str, Any]]) -> str:
     parts = [
         _TEXT.format(
             title=_TITLES[judge], judge=judge, runs=runs, what=_WHAT[judge], **setting,
-            fast=" FAST=1" if setting == asdict(FAST) else "",
+            fast=_fast(setting),
             median_s=median(seconds), total_min=sum(seconds) / 60,
             summary="\n".join(_summary(records, mode) for mode in ("inference", "training"))
             + (f"- {slow} graphs more were left out, as a step takes longer than {SLOW_S} s.\n" if slow else ""),
@@ -60,20 +60,29 @@ def page(judge: str, records: Sequence[dict[str, Any]]) -> str:
         if of_mode:
             parts.append(
                 f"\n## {mode.capitalize()}\n\n| model | eager | Inductor | threadcast | speed-up | Inductor's "
-                f"| correct from | runs | learned | others |\n{'|---' * 10}|\n" + "".join(map(_row, of_mode))
+                f"| correct from | runs | learned | others |\n{'|---' * 10}|\n"
+                + "".join(_row(record, runs) for record in of_mode)
             )
             parts.append(_scores(of_mode))
     return "".join(parts) + f"\n{runs.legend()}"
 
 
-def _row(record: dict[str, Any]) -> str:
+def _fast(setting: Mapping[str, Any]) -> str:
+    """The options of the command that make this setting of `FAST`; nothing where it is another."""
+    if replace(FAST, settle_s=setting["settle_s"]) != Setting(**setting):
+        return ""
+    return " FAST=1" if setting == asdict(FAST) else f" FAST=1 SECONDS={setting['settle_s']:g}"
+
+
+def _row(record: dict[str, Any], runs: Runs) -> str:
     ways = record["ways"]
     own = ways.get("threadcast", {})
-    runs = ", ".join(run for run, _ in own.get("settled", {}).get("runs", []))
+    ran = ", ".join(run for run, _ in own.get("settled", {}).get("runs", []))
+    mark = runs.mark(RunFacts.from_json(record["run"]))
     cells = [
-        record["name"], *(_ms(ways.get(who, {})) for who in ("eager", "inductor", "threadcast")),
+        record["name"] + mark, *(_ms(ways.get(who, {})) for who in ("eager", "inductor", "threadcast")),
         _number(own.get("speedup")), _number(ways.get("inductor", {}).get("speedup")),
-        str(own.get("correct_from", "-")), runs, _learned(own), f"{record.get('others', 0):.0%}",
+        str(own.get("correct_from", "-")), ran, _learned(own), f"{record.get('others', 0):.0%}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |\n"
 

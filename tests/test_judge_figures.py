@@ -75,6 +75,8 @@ def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> Non
     from judge_page import page
     from run_facts import RunFacts
 
+    run = RunFacts.now().to_json()
+
     def record(name: str, settle_s: float, *, learning: bool) -> dict[str, Any]:
         settled = {"seconds": settle_s, "runs": [["plan", ""]], "learning": learning}
         ways: dict[str, Any] = {
@@ -82,13 +84,19 @@ def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> Non
         }
         ways["threadcast"] = {"step_s": 0.005, "speedup": 2.0, "correct_from": -5, "settled": settled}
         setting = asdict(FAST) | {"settle_s": settle_s}
-        return {"name": name, "mode": "inference", "run": RunFacts.now().to_json(), "setting": setting, "ways": ways}
+        return {"name": name, "mode": "inference", "run": run, "setting": setting, "ways": ways}
 
     text = page("zoo", [record("a", FAST.settle_s, learning=True), record("b", FAST.settle_s, learning=False)])
     assert "| 15 s + |" in text
     assert "| 15 s |" in text
     assert "0 slower than 0.97 of the faster of both; 1 were still learning." in text
-    assert "make bench-zoo FAST=1" in text
+    assert "`make bench-zoo FAST=1`" in text
+    assert "measured later" not in text
+    assert "`make bench-zoo FAST=1 SECONDS=40`" in page("zoo", [record("a", 40.0, learning=True)])
+    again = record("b", FAST.settle_s, learning=False) | {"run": run | {"started": "9999-01-01T00:00:00"}}
+    text = page("zoo", [record("a", FAST.settle_s, learning=True), again])
+    assert "| b [2] |" in text
+    assert "- [2]: measured later" in text
     slow = record("c", FAST.settle_s, learning=False) | {"left_out": "slower than 0.6 s"}
     text = page("graphnet", [record("a", FAST.settle_s, learning=True), slow])
     assert "- 1 graphs more were left out" in text
@@ -103,12 +111,12 @@ def test_records_of_another_commit_or_setting_are_measured_again(tmp_path: Path)
     from run_facts import RunFacts
 
     path, now = tmp_path / "record.json", RunFacts.now()
-    assert not _is_of_this_run(path, FAST)
+    assert not _is_of_this_run(path, now, FAST)
     path.write_text(json.dumps({"run": now.to_json(), "setting": asdict(FAST)}))
-    assert _is_of_this_run(path, FAST)
-    assert not _is_of_this_run(path, Setting())
+    assert _is_of_this_run(path, now, FAST)
+    assert not _is_of_this_run(path, now, Setting())
     path.write_text(json.dumps({"run": now.to_json() | {"commit": "0000000"}, "setting": asdict(FAST)}))
-    assert not _is_of_this_run(path, FAST)
+    assert not _is_of_this_run(path, now, FAST)
 
 
 def test_the_judged_processes_are_not_others() -> None:
