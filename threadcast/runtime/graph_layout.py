@@ -37,8 +37,9 @@ _ANY_STRIDES = {
     aten.squeeze.dims, aten.sum.default, aten.sum.dim_IntList, aten.t.default, aten.transpose.int,
     aten.unsqueeze.default, aten.view.default, aten.zeros_like.default,
 }  # fmt: skip
-"""Operators, beside those on single elements, whose results are the same numbers whatever the strides of each input
-are: tests/runtime/compile_backend/test_layout_operators.py tries them. Others are not, without an error:
+"""Operators, beside those on single elements, whose results are the same numbers in whatever order each input lies:
+tests/runtime/compile_backend/test_layout_operators.py tries them. Batch norm's gradient and convolutions are so except
+for strides of dimensions of size 1, which `_has_unclear_order` keeps from them. Others are not, without an error:
 `native_group_norm_backward`, `_weight_norm_interface`, scaled dot product attention, fractional pooling, and the input
 gradient of some transposed convolutions are wrong where an image and its gradient lie in different orders."""
 
