@@ -30,7 +30,7 @@ numbers agree to 1.3e-6, relatively); in training these are three losses and all
 {summary}
 """
 _WHAT = {
-    "zoo": "Models of torchvision, timm, transformers, torchaudio and torch_geometric with random weights.",
+    "zoo": "Models of torchvision, timm, transformers, torchaudio and torch_geometric with random weights of one seed.",
     "graphnet": "Computation graphs that others extracted from published models (PaddlePaddle/GraphNet, MIT), with the "
     f"tensors that GraphNet's code makes, those whose step takes up to {SLOW_S} s in eager PyTorch.",
 }
@@ -49,7 +49,7 @@ def page(judge: str, records: Sequence[dict[str, Any]]) -> str:
     parts = [
         _TEXT.format(
             title=_TITLES[judge], judge=judge, runs=runs, what=_WHAT[judge], **setting,
-            fast=_fast(setting),
+            fast=_fast(setting) + _only_mode(judge, records),
             median_s=median(seconds), total_min=sum(seconds) / 60,
             summary="\n".join(_summary(records, mode) for mode in ("inference", "training"))
             + (f"- {slow} graphs more were left out, as a step takes longer than {SLOW_S} s.\n" if slow else ""),
@@ -72,6 +72,12 @@ def _fast(setting: Mapping[str, Any]) -> str:
     if replace(FAST, settle_s=setting["settle_s"]) != Setting(**setting):
         return ""
     return " FAST=1" if setting == asdict(FAST) else f" FAST=1 SECONDS={setting['settle_s']:g}"
+
+
+def _only_mode(judge: str, records: Sequence[dict[str, Any]]) -> str:
+    """The option of the command that measured one mode of the two that there are."""
+    modes = {record["mode"] for record in records}
+    return f" MODES={modes.pop()}" if judge == "zoo" and len(modes) == 1 else ""
 
 
 def _row(record: dict[str, Any], runs: Runs) -> str:

@@ -90,9 +90,9 @@ def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> Non
     assert "| 15 s + |" in text
     assert "| 15 s |" in text
     assert "0 slower than 0.97 of the faster of both; 1 were still learning." in text
-    assert "`make bench-zoo FAST=1`" in text
+    assert "`make bench-zoo FAST=1 MODES=inference`" in text
     assert "measured later" not in text
-    assert "`make bench-zoo FAST=1 SECONDS=40`" in page("zoo", [record("a", 40.0, learning=True)])
+    assert "`make bench-zoo FAST=1 SECONDS=40 MODES=inference`" in page("zoo", [record("a", 40.0, learning=True)])
     again = record("b", FAST.settle_s, learning=False) | {"run": run | {"started": "9999-01-01T00:00:00"}}
     text = page("zoo", [record("a", FAST.settle_s, learning=True), again])
     assert "| b [2] |" in text
