@@ -29,7 +29,7 @@ demo-pictures: demo
 PROCESSES ?= 2
 test: $(READY)
 	$(BIN)/python -m threadcast.scheduler.compile_planner
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --max-worker-restart 2
 
 # The running service against its description: 100 requests an operation that fit it, and 100 that do not. EXAMPLES=number
 test-contract: $(READY)
