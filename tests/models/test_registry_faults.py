@@ -9,6 +9,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -17,7 +18,9 @@ import pytest
 
 from tests.models.stored_kinds import stored
 from tests.waiting import eventually
+from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.models import stored_files
+from threadcast.models.aliases import Aliases
 from threadcast.models.base import PerformanceModel
 from threadcast.models.hill_climb import HillClimb
 from threadcast.models.registry import ModelRegistry
@@ -195,3 +198,41 @@ def test_two_processes_that_take_the_same_number_get_two_and_lose_nothing(regist
         pair = [f"hill_climb@{2 * round_ + 1}", f"hill_climb@{2 * round_ + 2}"]
         assert registry.versions()[-2:] == pair
         assert {registry.load(version).interval for version in pair} == {2, 3}  # type: ignore[attr-defined]
+
+
+def _move_at(barrier: Barrier, registry: ModelRegistry, version: str) -> None:
+    barrier.wait(60)
+    with suppress(NotFound):
+        registry.set_alias("champion", version)
+
+
+def _remove_at(barrier: Barrier, registry: ModelRegistry, version: str) -> None:
+    barrier.wait(60)
+    with suppress(InvalidInput):
+        registry.remove(version)
+
+
+def test_no_alias_is_set_to_a_version_that_another_process_removes(
+    registry: ModelRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Aliases.returnable
+
+    def slowly(aliases: Aliases, alias: str) -> list[str]:  # a removal looks whether its version is needed
+        found = real(aliases, alias)
+        time.sleep(0.02)
+        return found
+
+    monkeypatch.setattr(Aliases, "returnable", slowly)
+    registry.set_alias("champion", registry.save(HillClimb(), trained_on={}, metrics={}))
+    context = get_context("fork")
+    for _ in range(10):
+        version = registry.save(HillClimb(), trained_on={}, metrics={})
+        barrier = context.Barrier(2)
+        processes = [context.Process(target=act, args=(barrier, registry, version)) for act in (_move_at, _remove_at)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(60)
+            assert process.exitcode == 0
+        assert registry.load("champion").name == "hill_climb"
+        assert (version in registry.versions()) == (registry.resolve("champion") == version)

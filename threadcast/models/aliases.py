@@ -1,7 +1,7 @@
 """Aliases: names for a model version that can be moved to another version and back.
 
 Each move of an alias is a file `<root>/aliases/<alias>/<number>.json`, made by one hard link from the staging
-directory. The link fails where the number exists already, and the writer then decides again. So no lock is needed.
+directory. The link fails where the number exists already, and the writer then decides again.
 """
 
 from __future__ import annotations

@@ -4,10 +4,12 @@
       versions/<name>@<number>/manifest.json, and the files it lists with their sha256
       aliases/<alias>/<number>.json     each move of the alias; the last one counts
       staging/                          what is being written
+      needed.lock                       held while an alias is set or a version is removed
 
 A version is written in the staging directory and appears by one rename; a move appears by one hard link. Both fail
-where the number is taken, and the writer takes the next one: writers need no lock, and readers never see a half-written
-version or move.
+where the number is taken, and the writer takes the next one: readers need no lock, and never see a half-written version
+or move. Only setting an alias and removing a version keep each other out: else an alias could be set to a version that
+is being removed.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ MAX_MODEL_BYTES = 2**31
 _VERSION = re.compile(r"([a-z][a-z0-9_]{0,63})@([1-9][0-9]{0,8})")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _MANIFEST = "manifest.json"
+_LOCK = "needed.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +244,8 @@ class ModelRegistry:
         `by` says who moves it, for the history: "key NAME", "user NAME" or "retraining". NotFound where there is no
         such version, InvalidInput for an alias that is not a legal name.
         """
-        self._aliases.set(alias, self.manifest(version).version, by=by)
+        with stored_files.locked(self.root / _LOCK):
+            self._aliases.set(alias, self.manifest(version).version, by=by)
 
     def before(self, alias: str) -> str | None:
         """The version that `rollback` would return to; None where there is none."""
@@ -276,12 +280,13 @@ class ModelRegistry:
         directory = self.root / "versions" / version
         if not _VERSION.fullmatch(version) or not directory.is_dir():
             raise NotFound(f"no model {version}; registered: {', '.join(self.versions()) or 'none'}")
-        for alias in self._aliases.names():
-            if version in self._aliases.returnable(alias):
-                raise InvalidInput(f"{version} stays: {alias} stands for it or can be rolled back to it")
-        with stored_files.staged(self.root) as staged:
-            os.rename(directory, staged / version)
-            stored_files.sync(directory.parent)
+        with stored_files.locked(self.root / _LOCK):
+            for alias in self._aliases.names():
+                if version in self._aliases.returnable(alias):
+                    raise InvalidInput(f"{version} stays: {alias} stands for it or can be rolled back to it")
+            with stored_files.staged(self.root) as staged:
+                os.rename(directory, staged / version)
+                stored_files.sync(directory.parent)
 
     def _numbers(self) -> Iterator[tuple[str, int]]:
         directory = self.root / "versions"

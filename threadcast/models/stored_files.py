@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import stat
@@ -29,6 +30,19 @@ def staged(root: Path) -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)  # after a rename there is nothing left
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Within the block no other thread or process is in a block of the same file, which is made and stays; the end of a
+    process ends its block. Waits for others."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _remove_abandoned(staging: Path) -> None:
