@@ -114,9 +114,10 @@ def raw_server(serve: Callable[[socket.socket, threading.Event], None]) -> Itera
     over = threading.Event()
 
     def run() -> None:
-        connection, _ = listener.accept()
-        with connection, contextlib.suppress(OSError):  # the client hangs up, as it should
-            serve(connection, over)
+        with contextlib.suppress(OSError):  # the client hangs up, as it should, or was too late to come
+            connection, _ = listener.accept()
+            with connection:
+                serve(connection, over)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=run)
@@ -125,6 +126,7 @@ def raw_server(serve: Callable[[socket.socket, threading.Event], None]) -> Itera
             yield listener.getsockname()[1]
         finally:
             over.set()
+            listener.shutdown(socket.SHUT_RDWR)
             thread.join()
 
 
