@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
 import time
 import warnings
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -35,7 +33,8 @@ from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.fallback import Fallback, why_not_captured
 from threadcast.runtime.fixed_weights import FixedWeights
-from threadcast.runtime.graph_layout import ChannelsLast, channels_last_backward
+from threadcast.runtime.graph_layout import ChannelsLast
+from threadcast.runtime.kinds_in_channels_last import KindsInChannelsLast
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
@@ -48,18 +47,12 @@ from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import WarmUp
 from threadcast.runtime.verification.functional import FunctionalShadow
-from threadcast.runtime.verification.shadow import checked_step, shadow_step
+from threadcast.runtime.verification.shadow import shadow_step
 from threadcast.threads.this_process import this_process
 
 Role = Literal["inference", "forward", "backward"]
 
 _CHANNELS_LAST = MemoryFormat.CHANNELS_LAST
-
-_UNTOLD = 8
-"""Calls whose results show nothing, such as gradients that are zero, after which channels last is not used. A
-convention."""
-
-_logger = logging.getLogger("threadcast")
 
 
 class GraphCalls:
@@ -82,14 +75,7 @@ class GraphCalls:
         self._fixed: FixedWeights | None = None
         self._layout = MemoryFormat.AS_GIVEN
         self._plainly = False
-        self._channels_last = channels_last
-        """Runs a forward pass in channels last; None where it has no such form."""
-        self._layouts: dict[CallKind, ChannelsLast] = {}
-        """What runs those kinds of calls that are in channels last."""
-        self._untold: Counter[CallKind] = Counter()
-        """How many calls of a kind showed nothing of whether channels last is right."""
-        self._refused: set[CallKind] = set()
-        """Those of these kinds, of a backward pass, that run in the order as given, as the results are not eager's."""
+        self._layouts = KindsInChannelsLast(graph, channels_last, backward=role == "backward", title=self.title)
         self._allowance = allowance(options.tuning_share)
         self._shadowed = FunctionalShadow(self._as_pytorch)
         settings = Settings.read()
@@ -111,7 +97,7 @@ class GraphCalls:
 
     def __call__(self, *arguments: Any) -> Any:
         if self._left is not None or os.getpid() != self._process:  # a fork has none of the threads
-            return self._as_pytorch(*arguments)
+            return self._as_given(*arguments)
         with self._lock:
             if self._role != "inference" or self._steps.is_counting:  # an optimizer's step is what counts
                 return self._run(arguments)
@@ -128,7 +114,7 @@ class GraphCalls:
     @property
     def has_channels_last(self) -> bool:
         """Whether this is a forward pass that can run in channels last."""
-        return self._channels_last is not None
+        return self._layouts.forward is not None
 
     def use(self, layout: MemoryFormat, *, plainly: bool = False, alone: bool = False) -> None:
         """Run the following calls of a forward pass in this layout, if it has it; a backward pass follows by itself.
@@ -154,7 +140,7 @@ class GraphCalls:
         with self._lock:
             self._left = reason
             self._table.close()
-            self._forget_layouts()
+            self._layouts.forget()
 
     def forget_weights(self) -> None:
         """Free what was made for the weights that all calls had so far; later calls may have others."""
@@ -167,13 +153,7 @@ class GraphCalls:
         """End the threads that run the graph; a later call measures anew."""
         with self._lock:
             self._table.close()
-            self._forget_layouts()
-
-    def _forget_layouts(self) -> None:
-        """Forget which kinds of calls run in channels last; a later call is compared anew."""
-        self._layouts.clear()
-        self._refused.clear()
-        self._untold.clear()
+            self._layouts.forget()
 
     def _in_use(self) -> list[Tuning | Fallback]:
         """What runs calls in the layout in use; where there is nothing, what runs all others. For any thread."""
@@ -187,15 +167,15 @@ class GraphCalls:
             return self._first_run(arguments) if _is_first_run() else self._fallen_back(reason, arguments)
         fixed = self._fixed_for(arguments)
         given = arguments if fixed is None else fixed.without(arguments)
-        layout = self._channels_last if self._layout is _CHANNELS_LAST else None
+        layout = self._layouts.forward if self._layout is _CHANNELS_LAST else None
         kind = _kind_of(given, fixed is not None, layout is not None)
         found, family = self._found(kind), None
-        if found is None and not self._knows_layout(kind, layout, arguments):
-            if (reordered := self._in_other_order(arguments)) is not None:
+        if found is None and not self._layouts.knows(kind, layout, arguments):
+            if (reordered := self._layouts.arriving(arguments)) is not None:
                 return reordered.as_given(*arguments)
             kind = _kind_of(given, fixed is not None, False)
             found = self._found(kind)
-        if self._plainly or kind in self._refused:
+        if self._plainly or self._layouts.refuses(kind):
             return self._eager(kind)(*arguments)
         if found is None and (family := self._families.of(kind, given)) is not None:
             kind = family.kind_of(given)
@@ -237,7 +217,7 @@ class GraphCalls:
 
         Where PyTorch raises nothing, it runs all later calls of this kind too.
         """
-        result = self._as_pytorch(*arguments)
+        result = self._eager(kind)(*arguments)
         runner.close()
         reason = f"a plan raised {_described(failure)}"
         self._table.add(kind, Fallback(reason))
@@ -287,6 +267,7 @@ class GraphCalls:
             family.failed = family.failed or runner.reason
             return None
         self._table.add(kind, runner)
+        self._layouts.keep(self._table.kinds)
         if isinstance(runner, Tuning):
             self.cores.pass_to(runner.resize)
         return runner
@@ -355,56 +336,9 @@ class GraphCalls:
         checked, formats = FunctionalShadow(layout.arranged_as(layout(*arguments))), (MemoryFormat.AS_GIVEN,)
         return Tuning(layout, lambda _: captured, self._format, formats, self.machine, checked=checked, **options)
 
-    def _knows_layout(self, kind: CallKind, layout: ChannelsLast | None, arguments: tuple[Any, ...]) -> bool:
-        """Note what runs a kind of calls in channels last: `layout`, or in a backward pass what its inputs ask for.
-
-        Returns False where this call is to run in the order as given: its results are zero or not finite, so that they
-        show nothing, or `layout` is given up, because its results are not those of the order as given.
-        """
-        if kind in self._layouts:
-            return True
-        wanted = self._in_other_order(arguments) or layout
-        if wanted is None:
-            return True
-        given = wanted.as_given(*arguments)
-        if layout is not None and not wanted.arranges(given):
-            self._channels_last = None
-            return False
-        if not wanted.tells(given):
-            self._untold[kind] += 1
-            if self._untold[kind] < _UNTOLD:
-                return False
-            reason: str | None = f"results of {_UNTOLD} calls were zero or not finite, and showed nothing"
-        else:
-            reason = self._why_not(wanted, arguments)
-        if reason is None or layout is None:
-            self._layouts[kind] = wanted
-        if reason is not None:
-            _logger.warning("%s: channels last is not used: %s", self.title, reason)
-            if layout is not None:
-                self._channels_last = None
-                return False
-            self._refused.add(kind)
-        return True
-
-    def _why_not(self, layout: ChannelsLast, arguments: tuple[Any, ...]) -> str | None:
-        """Why a call may not run in channels last; None where its results are those of the order as given."""
-        reason = self._shadowed.too_large(arguments, None)
-        if reason is not None:
-            return reason
-        _, difference = checked_step(FunctionalShadow(layout.as_given), layout, arguments, None)
-        return None if difference is None else str(difference)
-
-    def _in_other_order(self, arguments: tuple[Any, ...]) -> ChannelsLast | None:
-        """What runs a backward pass whose saved tensors lie in another order than they were traced in; else None."""
-        return channels_last_backward(self._module, arguments) if self._role == "backward" else None
-
     def _eager(self, kind: CallKind) -> Callable[..., Any]:
         """How PyTorch runs calls of this kind."""
-        layout = self._layouts.get(kind)
-        if layout is None:
-            return self._as_pytorch
-        return layout.as_given if kind in self._refused else layout
+        return self._layouts.plainly(kind) or self._as_pytorch
 
     @property
     def _phase(self) -> Phase:
@@ -430,6 +364,11 @@ class GraphCalls:
         with torch.no_grad():
             return self._graph(*arguments)
 
+    def _as_given(self, *arguments: Any) -> Any:
+        """Run the graph by PyTorch, a backward pass in the order in which it was traced."""
+        reordered = self._layouts.arriving(arguments)
+        return self._as_pytorch(*arguments) if reordered is None else reordered.as_given(*arguments)
+
     def _first_run(self, arguments: tuple[Any, ...]) -> Any:
         """Run the graph under AOTAutograd's own mode, which does not know all subclasses of tensors."""
         with nullcontext() if why_not_captured(_without_gradients(arguments)) is None else _disable_current_modes():
@@ -437,7 +376,7 @@ class GraphCalls:
 
     def _fallen_back(self, reason: str, arguments: tuple[Any, ...]) -> Any:
         self._warn(reason)
-        return self._as_pytorch(*arguments)
+        return self._as_given(*arguments)
 
     def _warn(self, reason: str) -> None:
         """Warn once of what runs as PyTorch does."""

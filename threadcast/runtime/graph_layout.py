@@ -154,9 +154,11 @@ def _as_traced(value: Any, strides: tuple[int, ...] | None) -> Any:
 
 
 def _with_strides(value: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """A tensor with these strides; where one is 0, as in expanded tensors, its numbers are the same along that one."""
     if value.stride() == strides:
         return value
-    return torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
+    once = value[tuple(slice(1) if stride == 0 else slice(None) for stride in strides)]
+    return torch.empty_strided(once.shape, strides, dtype=value.dtype).copy_(once).expand(value.shape)
 
 
 def _convolves_images(forward: GraphModule) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tests.runtime.compile_backend.running import run_until_settled, runners
 from tests.runtime.small_training import same_state
 from threadcast.runtime.compile_backend import _calls, compiled_graphs
-from threadcast.runtime.graph_layout import ChannelsLast
+from threadcast.runtime.graph_layout import ChannelsLast, _with_strides
 from threadcast.runtime.plans.variant import MemoryFormat
 
 pytestmark = [
@@ -330,3 +330,26 @@ def test_a_result_that_is_saved_is_one_tensor_with_what_is_saved() -> None:
         torch.testing.assert_close(*gradients)
         use(MemoryFormat.CHANNELS_LAST)
     assert in_channels_last() == {"forward"}, "all that is saved lies as given"
+
+
+def test_a_backward_pass_whose_graph_was_left_meanwhile_gives_gradients_that_lie_as_eagers() -> None:
+    model, eager = images_model(), images_model()
+    compiled = torch.compile(model, backend="threadcast")
+    for number in range(4):
+        loss(compiled, number).backward()
+        use(MemoryFormat.CHANNELS_LAST)
+    assert in_channels_last() == BOTH
+    for graph in compiled_graphs():
+        lost = loss(compiled, 9)
+        graph.leave("a test leaves it")
+        found = torch.autograd.grad(lost, list(model.parameters()))
+        wanted = torch.autograd.grad(loss(eager, 9), list(eager.parameters()))
+        for mine, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(mine, other, check_stride=True)
+
+
+def test_expanded_tensors_keep_their_strides() -> None:
+    once = torch.randn(2, 3, 1, 1)
+    found = _with_strides(once.expand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), (3, 1, 0, 0))
+    assert found.stride() == (3, 1, 0, 0)
+    assert torch.equal(found, once.expand(2, 3, 4, 5))
