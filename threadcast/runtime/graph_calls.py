@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
-import threading
 import time
 import warnings
 import weakref
@@ -395,11 +395,14 @@ class GraphCalls:
 
 
 def _close_soon(graph: weakref.ref[GraphCalls]) -> None:
-    """Free, in a thread of its own, the copies of a model's weights that a graph has made: the model was freed."""
+    """Free, in a thread of its own, the copies of a model's weights that a graph has made: the model was freed.
+
+    The garbage collector may call this where its thread holds the lock that `Thread.start` takes.
+    """
     found = graph()
     if found is not None and not sys.is_finalizing():
         with suppress(RuntimeError):  # no more threads are to be had: the process ends
-            threading.Thread(target=found.forget_weights, daemon=True).start()
+            _thread.start_new_thread(found.forget_weights, ())
 
 
 def _described(error: Exception) -> str:
