@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -142,6 +144,33 @@ def test_what_ends_in_time_is_not_disturbed_afterwards() -> None:
         except Problem as problem:
             assert problem.status == 503  # noqa: PT017
         sum(range(100))
+
+
+PROFILED = """
+import sys, time
+from threadcast.service.deadlines import Deadline, stopped_in_time
+from threadcast.service.problems import Problem
+
+for limit_s in [30, 30, *[0.001] * 200]:
+    try:
+        with stopped_in_time(Deadline(limit_s)):
+            end_s = time.perf_counter() + 0.0009
+            while time.perf_counter() < end_s:
+                pass
+    except Problem:
+        pass
+
+def called():
+    print("called")
+
+sys.setprofile(lambda *_: None)
+called()
+"""
+
+
+def test_a_process_can_be_profiled_afterwards() -> None:
+    ran = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.stderr) == ("called\n", "")
 
 
 @pytest.mark.parametrize("sent", ["", "x", "0", "-1", "nan"])
