@@ -256,10 +256,9 @@ class LearnedCurve(BatchModel):
         learned: MachineCurves, machine: Machine,
     ) -> CurveTable:  # fmt: skip
         logs, spread = self._forecast(self._op_features.translated(ops), known, learned, machine)
-        samples = np.array([min(len(measured_at), len(learned.low) - 1) for measured_at in known])
+        samples = [[min(len(measured_at), len(learned.low) - 1)] for measured_at in known] if any(known) else 0
         found = (
-            np.exp(logs), np.exp(logs - spread * learned.low[samples][:, None]),
-            np.exp(logs + spread * learned.high[samples][:, None]),
+            np.exp(logs), np.exp(logs - spread * learned.low[samples]), np.exp(logs + spread * learned.high[samples])
         )  # fmt: skip
         columns = learned.columns(cases)
         if -1 in columns:
@@ -275,8 +274,7 @@ class LearnedCurve(BatchModel):
         n_cases)."""
         base = self._base(ops, learned, machine)
         if not any(known):
-            forecast, _ = learned.conditioned(ops, base, (), *[np.empty((len(ops), 0))] * 3)
-            return self._corrected(forecast, learned), learned.deviations(forecast)
+            return learned.unsampled(ops, base)
         logs, spread = np.empty_like(base), np.empty_like(base)
         alike: dict[tuple[int, ...], tuple[list[int], list[float], list[float], list[float]]] = {}
         # Flat lists: with a small list for each of 10,000 ops the garbage collector would take long.
