@@ -32,6 +32,7 @@ from threadcast.models.machine_transfer import MachineTransfer
 from threadcast.models.machines_left_out import machines_left_out
 from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.op_features import OpFeatures
+from threadcast.models.op_process import TOGETHER
 from threadcast.models.parallel import in_chunks, one_blas_thread
 from threadcast.models.point_trees import Points, PointTrees, Shape
 from threadcast.models.prior import Prior
@@ -202,6 +203,10 @@ class LearnedCurve(BatchModel):
         found = copy(self)
         found._unknown = self._unknown.adapted([m for m in self._translated(measurements) if self.adapts_to(m.machine)])
         return found
+
+    def most_together(self, machine: Machine) -> int:
+        """`TOGETHER` on machines with a Gaussian of their own; a joint process learns from what it is asked."""
+        return TOGETHER if machine.fingerprint in self._machines else 1
 
     def distributions(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine
