@@ -96,6 +96,11 @@ class PerformanceModel(ABC):
         ]
         return CurveTable.of(curves, model=self.name)
 
+    def most_together(self, machine: Machine) -> int:
+        """Of so many ops without measurements at most, one call of `predict_many` forecasts each to the last bit as if
+        it were alone, in less time than calls for each would take."""
+        return 1
+
     def distributions(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine
     ) -> Iterable[tuple[Floats, Floats]]:

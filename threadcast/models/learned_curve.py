@@ -32,6 +32,7 @@ from threadcast.models.machine_transfer import MachineTransfer
 from threadcast.models.machines_left_out import machines_left_out
 from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.op_features import OpFeatures
+from threadcast.models.op_process import TOGETHER
 from threadcast.models.parallel import in_chunks, one_blas_thread
 from threadcast.models.point_trees import Points, PointTrees, Shape
 from threadcast.models.prior import Prior
@@ -203,6 +204,10 @@ class LearnedCurve(BatchModel):
         found._unknown = self._unknown.adapted([m for m in self._translated(measurements) if self.adapts_to(m.machine)])
         return found
 
+    def most_together(self, machine: Machine) -> int:
+        """`TOGETHER` on machines with a Gaussian of their own; a joint process learns from what it is asked."""
+        return TOGETHER if machine.fingerprint in self._machines else 1
+
     def distributions(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine
     ) -> Iterable[tuple[Floats, Floats]]:
@@ -256,10 +261,9 @@ class LearnedCurve(BatchModel):
         learned: MachineCurves, machine: Machine,
     ) -> CurveTable:  # fmt: skip
         logs, spread = self._forecast(self._op_features.translated(ops), known, learned, machine)
-        samples = np.array([min(len(measured_at), len(learned.low) - 1) for measured_at in known])
+        samples = [[min(len(measured_at), len(learned.low) - 1)] for measured_at in known] if any(known) else 0
         found = (
-            np.exp(logs), np.exp(logs - spread * learned.low[samples][:, None]),
-            np.exp(logs + spread * learned.high[samples][:, None]),
+            np.exp(logs), np.exp(logs - spread * learned.low[samples]), np.exp(logs + spread * learned.high[samples])
         )  # fmt: skip
         columns = learned.columns(cases)
         if -1 in columns:
@@ -275,8 +279,7 @@ class LearnedCurve(BatchModel):
         n_cases)."""
         base = self._base(ops, learned, machine)
         if not any(known):
-            forecast, _ = learned.conditioned(ops, base, (), *[np.empty((len(ops), 0))] * 3)
-            return self._corrected(forecast, learned), learned.deviations(forecast)
+            return learned.unsampled(ops, base)
         logs, spread = np.empty_like(base), np.empty_like(base)
         alike: dict[tuple[int, ...], tuple[list[int], list[float], list[float], list[float]]] = {}
         # Flat lists: with a small list for each of 10,000 ops the garbage collector would take long.

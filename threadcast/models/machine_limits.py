@@ -11,6 +11,7 @@ import numpy as np
 from threadcast.collector.calibration import Calibration
 from threadcast.core import Case, Machine, Op
 from threadcast.core.curve import Floats
+from threadcast.core.identity_cache import CachedByIdentity
 from threadcast.core.json_reading import member
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.nominal_roofline import nominal
@@ -89,8 +90,14 @@ class MachineLimits:
 
 def work_per_thread(ops: Sequence[Op], cases: Sequence[Case]) -> Floats:
     """(n_ops, n_cases) log of an op's work per thread."""
-    threads = np.array([case.threads for case in cases], dtype=np.float64)
-    found: Floats = np.log(work(ops))[:, None] - np.log(threads)[None, :]
+    found: Floats = np.log(work(ops))[:, None] - _log_threads(tuple(cases))
+    return found
+
+
+@CachedByIdentity
+def _log_threads(cases: tuple[Case, ...]) -> Floats:
+    """(n_cases,)"""
+    found: Floats = np.log(np.array([case.threads for case in cases], dtype=np.float64))
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.holding import what_holds
 from threadcast.models.base import Measurements, PerformanceModel
+from threadcast.prediction.gathering import Gathering
 from threadcast.prediction.held_curves import MOST_POINTS, HeldCurves
 
 
@@ -41,7 +42,8 @@ class LocalPredictor:
     measurements of other machines are ignored, and those that no longer hold (`core.holding`). `version` becomes
     `table.model`: the model's name in the registry ("name@version"; by default the model's own name). Curves are cached
     by op key, about `most_points` of them (ops times cases): beyond that, only those of the latest call stay; with 0,
-    none. Call `forget` when there are new measurements. Safe to use from threads. `curves` raises ModelError where the
+    none. With a `gathering`, which predictors share, the model is called for several threads at once. Call
+    `forget` when there are new measurements. Safe to use from threads. `curves` raises ModelError where the
     model cannot predict.
     """
 
@@ -53,11 +55,12 @@ class LocalPredictor:
         *,
         version: str = "",
         most_points: int = MOST_POINTS,
+        gathering: Gathering | None = None,
     ) -> None:
         self.machine = machine
         self._most_points = most_points
         self.version = version or model.name
-        self._model, self._observed = model, observed
+        self._model, self._observed, self._gathering = model, observed, gathering
         self._held = self._none = HeldCurves(CurveTable.empty(machine.cases()), {})
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
@@ -93,7 +96,11 @@ class LocalPredictor:
     def _predict(self, ops: Sequence[Op]) -> CurveTable:
         measured = self._measured([op.key for op in ops])
         observed = [measured.get(op.key, []) for op in ops]
-        table = self._model.predict_many(ops, observed, self.machine.cases(), machine=self.machine)
+        cases = self.machine.cases()
+        if self._gathering is None:
+            table = self._model.predict_many(ops, observed, cases, machine=self.machine)
+        else:
+            table = self._gathering.predict_many(self._model, ops, observed, cases, self.machine)
         return replace(table, model=self.version)
 
     def _measured(self, keys: Sequence[str]) -> Mapping[str, Sequence[Measurement]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from flask import Response, current_app
@@ -10,6 +10,7 @@ from flask import Response, current_app
 from threadcast.core import Machine
 from threadcast.core.errors import NotFound
 from threadcast.models.base import PerformanceModel
+from threadcast.prediction.gathering import Gathering
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.service.adapted_models import AdaptedModels
 from threadcast.service.curve_responses import CurveResponseCache
@@ -38,6 +39,7 @@ class Context:
     stored: StoredDocuments
     curve_responses: CurveResponseCache
     adapted: AdaptedModels
+    gathering: Gathering = field(default_factory=Gathering)
 
     def predictor(self, machine: Machine, model: str | None = None) -> LocalPredictor:
         """Return a predictor that uses the model and the stored measurements; NotFound when there is no such model."""
@@ -47,7 +49,8 @@ class Context:
     def predictor_with(self, loaded: PerformanceModel, machine: Machine, version: str) -> LocalPredictor:
         """Return a predictor with a loaded model and its version, as `models.get` returns them."""
         model = self.adapted.of(loaded, version, machine).model
-        return LocalPredictor(model, machine, self.stored, version=version, most_points=0)  # it lives for a request
+        # it lives for a request
+        return LocalPredictor(model, machine, self.stored, version=version, most_points=0, gathering=self.gathering)
 
     def predictor_asked_for(self, machine: Machine, model: str | None) -> LocalPredictor:
         """As `predictor`, but raise a Problem for an unknown model: 404 at /model, or 503 if it is the default."""

@@ -39,7 +39,7 @@ def predict(asked: PredictionRequest) -> Response:
     holds. Large tables are shorter and sooner written as an Arrow stream (docs/formats.md).
     """
     here = context()
-    deadline(here.settings.deadline_s)
+    until = deadline(here.settings.deadline_s)
     form = accepted_form()
     machine = read_machine(asked.machine, here.stored)
     ops = _ops(asked)
@@ -48,7 +48,7 @@ def predict(asked: PredictionRequest) -> Response:
     try:
         with timed("model"):
             predictor = here.predictor_asked_for(machine, asked.model)
-            table = curves_in_time(predictor, ops, cases, deadline(here.settings.deadline_s))
+            table = curves_in_time(predictor, ops, cases, until)
     except InvalidInput as error:
         raise FormatError(str(error), pointer="/cases") from error
     here.metrics.count_points(table.model, table.seconds.size)
