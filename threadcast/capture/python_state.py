@@ -17,6 +17,7 @@ from torch import nn
 from threadcast.capture.reachable import CONSTANTS, Reachable, contents_of, is_opaque, items_of
 
 _MISSING = object()
+_CONTENTS = "cell_contents"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,16 +80,15 @@ class PythonState:
         self.lists = [value for value in found.containers if isinstance(value, list)]
         self._lists = [list(value) for value in self.lists]
         self._others = [(value, copy.copy(value)) for value in found.containers if not isinstance(value, list)]
-        self._cells = [owner for owner, name in found.attributes if name == "cell_contents"]
-        self._contents = list(map(contents_of, self._cells))
         self._variables = [(variable, variable.get(_MISSING)) for variable in found.variables]
-        attributes = [(owner, name) for owner, name in found.attributes if name != "cell_contents"]
-        self._owners, self._names = [owner for owner, _ in attributes], [name for _, name in attributes]
-        self._values = [getattr(owner, name, _MISSING) for owner, name in attributes]
+        self.attributes = found.attributes
+        """Pairs of an owner and the name of an attribute that is not stored in a dictionary."""
+        self._values = [_value_of(owner, name) for owner, name in self.attributes]
 
     def changed(self) -> str | None:
         """A description of the first value that differs from the snapshot; None where all are the same."""
-        return self.changed_in(self.tables) or self.changed_lists() or self.changed_elsewhere()
+        attributes = self.changed_attributes(range(len(self.attributes)))
+        return self.changed_in(self.tables) or self.changed_lists() or attributes or self.changed_elsewhere()
 
     def changed_in(self, tables: Iterable[Table]) -> str | None:
         """As `changed`, for these tables only."""
@@ -98,14 +98,19 @@ class PythonState:
         """As `changed`, for lists only."""
         return None if all(map(_same_items, self.lists, self._lists)) else "a list"
 
-    def changed_elsewhere(self) -> str | None:
-        """As `changed`, only for values that are neither in a dictionary nor in a list."""
-        for i, cell in enumerate(self._cells):
-            if (now := contents_of(cell)) is not self._contents[i] and not same(now, self._contents[i]):
+    def changed_attributes(self, numbers: Iterable[int]) -> str | None:
+        """As `changed`, for the `attributes` with these numbers only."""
+        for i in numbers:
+            owner, name = self.attributes[i]
+            if (now := _value_of(owner, name)) is self._values[i] or same(now, self._values[i]):
+                continue
+            if name == _CONTENTS:
                 return "a variable of a closure"
-        for owner, name, value in zip(self._owners, self._names, self._values, strict=True):
-            if (now := getattr(owner, name, _MISSING)) is not value and not same(now, value):
-                return f"{name!r} of {getattr(owner, '__qualname__', type(owner).__name__)}"
+            return f"{name!r} of {getattr(owner, '__qualname__', type(owner).__name__)}"
+        return None
+
+    def changed_elsewhere(self) -> str | None:
+        """As `changed`, only for context variables, sets, arrays and their kind."""
         for variable, value in self._variables:
             if not same(variable.get(_MISSING), value):
                 return f"the context variable {variable.name}"
@@ -122,11 +127,8 @@ class PythonState:
             table.restore()
         for held, items in zip(self.lists, self._lists, strict=True):
             held[:] = items
-        for cell, contents in zip(self._cells, self._contents, strict=True):
-            if contents_of(cell) is not contents:
-                cell.cell_contents = contents
-        for owner, name, value in zip(self._owners, self._names, self._values, strict=True):
-            if getattr(owner, name, _MISSING) is not value:
+        for (owner, name), value in zip(self.attributes, self._values, strict=True):
+            if _value_of(owner, name) is not value:
                 delattr(owner, name) if value is _MISSING else setattr(owner, name, value)
         for variable, value in self._variables:
             if value is not _MISSING and variable.get(_MISSING) is not value:
@@ -138,6 +140,10 @@ class PythonState:
                 held.clear()
                 _filling(held)(before)
         return changed
+
+
+def _value_of(owner: Any, name: str) -> Any:
+    return contents_of(owner) if name == _CONTENTS else getattr(owner, name, _MISSING)
 
 
 def same(now: Any, before: Any) -> bool:

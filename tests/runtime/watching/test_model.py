@@ -224,10 +224,86 @@ def test_an_observation_of_what_was_not_touched_is_the_last_one() -> None:
 @needs_compiler
 def test_writes_are_counted() -> None:
     tensors = [torch.ones(2), torch.ones(3)]
-    unwritten = native_library().Unwritten(tensors)
+    unwritten = native_library().Unwritten(tensors, [[], []])
     assert unwritten.holds()
     tensors[1].add_(1)
     assert not unwritten.holds()
+
+
+@needs_compiler
+def test_other_bytes_of_a_sample_and_other_places_are_seen() -> None:
+    weight, other = torch.ones(2), torch.ones(3)
+    unwritten = native_library().Unwritten([weight, other], [[4], [0]])
+    weight.numpy()[0] = 2.0
+    assert unwritten.holds()
+    weight.numpy()[1] = 2.0
+    assert not unwritten.holds()
+    weight.numpy()[1] = 1.0
+    assert unwritten.holds()
+    other.data = torch.ones(3)
+    assert not unwritten.holds()
+
+
+class _WithSlot:
+    __slots__ = ("value",)
+
+
+def _cell(value: object) -> Any:
+    def read() -> object:
+        return value
+
+    assert read.__closure__ is not None
+    return read.__closure__[0]
+
+
+def _function(x: int = 1_000, *, y: int = 2_000) -> int:
+    return x + y
+
+
+@needs_compiler
+def test_attributes_that_refer_to_other_objects_are_seen() -> None:
+    slot, cell, layer = _WithSlot(), _cell(1_000), nn.Identity()
+    slot.value = 3
+    attributes: list[tuple[Any, str]] = [
+        (slot, "value"), (cell, "cell_contents"), (layer, "__class__"), (_function, "__code__"),
+        (_function, "__defaults__"), (_function, "__kwdefaults__"),
+    ]  # fmt: skip
+    others = {"value": 4, "cell_contents": 5, "__class__": nn.ReLU, "__code__": _cell.__code__}
+    for owner, name in attributes:
+        found = native_library().Unassigned(attributes)
+        assert found.rest == []
+        assert found.holds()
+        before = getattr(owner, name)
+        setattr(owner, name, others.get(name))
+        assert not found.holds(), name
+        setattr(owner, name, before)
+        assert found.holds()
+    del slot.value
+    assert not found.holds()
+
+
+@needs_compiler
+def test_a_slot_of_which_the_class_was_changed_is_looked_at_again() -> None:
+    class Slotted:
+        __slots__ = ("value",)
+
+    owner = Slotted()
+    owner.value = 3
+    found = native_library().Unassigned([(owner, "value")])
+    Slotted.value = property(lambda _: 4)  # type: ignore[assignment]
+    assert not found.holds()
+
+
+@needs_compiler
+def test_attributes_without_a_place_of_their_own_are_told() -> None:
+    class Computed:
+        __slots__ = ("value",)
+
+        def __getattribute__(self, name: str) -> object:
+            return object()
+
+    attributes = [(nn.Identity(), "training"), (Computed(), "value"), (3, "real"), (_WithSlot(), "missing")]
+    assert native_library().Unassigned(attributes).rest == [0, 1, 2, 3]
 
 
 @needs_compiler

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,9 +42,8 @@ class WeightVersions:
         self._strongly = [] if weakly else given
         self._weakly = [weakref.ref(tensor) for tensor in given] if weakly else []
         self._versions = [tensor._version for tensor in given]
-        library = None if weakly else loaded_library()
-        self._unwritten = None if library is None else library.Unwritten(given)
         self._find_samples()
+        self._quick = self._noted()
         self._values = [element.tobytes() for element in self._elements]
 
     @property
@@ -55,26 +55,35 @@ class WeightVersions:
 
     def unchanged(self) -> bool:
         """Return whether no write was found since this object was made."""
-        if self._unwritten is not None:
-            if not self._unwritten.holds():
-                return False
-        elif [tensor._version for tensor in self._tensors] != self._versions:
-            return False
+        if self._quick is not None and self._quick.holds():
+            return True
         if list(map(Tensor.data_ptr, self._tensors)) != self._places:  # perhaps only another memory format
             self._find_samples()
-        return list(map(np.ndarray.tobytes, self._elements)) == self._values
+        now = self._noted()  # first: what another thread writes meanwhile is then found
+        if [tensor._version for tensor in self._tensors] != self._versions:
+            return False
+        if list(map(np.ndarray.tobytes, self._elements)) != self._values:
+            return False
+        self._quick = now
+        return True
+
+    def _noted(self) -> Any:
+        """The present state for a quick look, None where the native library is not loaded."""
+        library = None if self._weakly else loaded_library()
+        return None if library is None else library.Unwritten(self._strongly, self._offsets)
 
     def _find_samples(self) -> None:
         self._places = list(map(Tensor.data_ptr, self._tensors))
-        self._elements = [element for tensor in self._tensors for element in self._samples(tensor)]
+        samples = [list(self._samples(tensor)) for tensor in self._tensors]
+        self._offsets = [[place for place, _ in found] for found in samples]
+        self._elements = [element for found in samples for _, element in found]
 
-    def _samples(self, tensor: Tensor) -> Iterator[np.ndarray[tuple[int], np.dtype[np.uint8]]]:
-        """Views of the bytes of `SAMPLES` elements, spread evenly over the tensor up to its last element."""
+    def _samples(self, tensor: Tensor) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.uint8]]]]:
+        """Of `SAMPLES` elements, spread evenly over the tensor up to its last one, the place in bytes and the bytes."""
         if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
             return
         for i in range(1, min(self.SAMPLES, tensor.numel()) + 1):
             index = np.unravel_index(tensor.numel() * i // min(self.SAMPLES, tensor.numel()) - 1, tensor.shape)
-            offset = tensor.storage_offset() + sum(
-                int(i) * step for i, step in zip(index, tensor.stride(), strict=True)
-            )
-            yield tensor.detach().as_strided((1,), (1,), offset).view(torch.uint8).numpy()
+            place = sum(int(i) * step for i, step in zip(index, tensor.stride(), strict=True))
+            element = tensor.detach().as_strided((1,), (1,), tensor.storage_offset() + place)
+            yield place * tensor.itemsize, element.view(torch.uint8).numpy()

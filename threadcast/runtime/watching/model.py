@@ -81,6 +81,7 @@ class Watch:
         self._kinds = list(map(type, self._modules))
         self.storages = frozenset(tensor.untyped_storage().data_ptr() for tensor in self._tensors)
         self._untouched: Any = None
+        self._kinds_assigned: Any = None
         self._groups_untouched: Any = None
         self._last: Observation | None = None
 
@@ -138,7 +139,8 @@ class Watch:
 
     def _same_kinds(self) -> bool:
         """Whether all modules are still of the classes that they had: assigning `__class__` touches no dictionary."""
-        return all(map(is_, map(type, self._modules), self._kinds))
+        quick = self._kinds_assigned
+        return (quick is not None and quick.holds()) or all(map(is_, map(type, self._modules), self._kinds))
 
     def _touches_of_groups(self) -> Any:
         library = loaded_library()
@@ -151,6 +153,8 @@ class Watch:
         if library is None or not library.tagged:
             return
         self._groups_untouched = self._touches_of_groups()
+        kinds = library.Unassigned([(module, "__class__") for module in self._modules])
+        self._kinds_assigned = None if kinds.rest else kinds
         tables = [
             *map(vars, self._modules),
             *self._tables,
@@ -167,7 +171,7 @@ class Watch:
         return (
             all(map(is_, found, self._values))
             and list(map(tuple, self._tables)) == self._keys
-            and self._same_kinds()
+            and all(map(is_, map(type, self._modules), self._kinds))
             and list(map(Tensor.data_ptr, self._tensors)) == self._places
             and [(tensor.shape, tensor.stride()) for tensor in self._tensors] == self._sides
         )

@@ -178,8 +178,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
            py::arg("tables"), py::arg("lists"), py::arg("tensors"))
       .def("holds", &Untouched::holds);
   module.def("accumulates_with_hooks", &accumulates_with_hooks, py::arg("tensor"));
+  py::class_<Unassigned>(module, "Unassigned", py::custom_type_setup(collect_cycles_of<Unassigned>))
+      .def(py::init<const std::vector<std::pair<py::object, std::string>>&>(), py::arg("attributes"))
+      .def_property_readonly("rest", &Unassigned::rest)
+      .def("holds", &Unassigned::holds);
   py::class_<Unwritten>(module, "Unwritten")
-      .def(py::init<std::vector<at::Tensor>>(), py::arg("tensors"))
+      .def(py::init<std::vector<at::Tensor>, const std::vector<std::vector<int64_t>>&>(), py::arg("tensors"),
+           py::arg("offsets"))
       .def("holds", &Unwritten::holds);
   py::class_<Program, std::shared_ptr<Program>>(module, "Program")
       .def(py::init(&make_program), py::kw_only(), py::arg("calls"), py::arg("values"), py::arg("successors"),

@@ -4,8 +4,13 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <structmember.h>
+
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
+
+namespace py = pybind11;
 
 namespace threadcast {
 namespace {
@@ -112,13 +117,97 @@ void Untouched::clear() {
   tables_.clear(), lists_.clear(), items_.clear(), tensors_.clear();
 }
 
-Unwritten::Unwritten(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
-  for (const at::Tensor& tensor : tensors_) versions_.push_back(version_of(tensor));
+Unassigned::Unassigned(const std::vector<std::pair<py::object, std::string>>& attributes) {
+  for (size_t i = 0; i < attributes.size(); ++i) {
+    const auto& [owner, name] = attributes[i];
+    PyObject* object = owner.ptr();
+    if (PyFunction_Check(object) && (name == "__code__" || name == "__defaults__" || name == "__kwdefaults__")) {
+      auto* function = reinterpret_cast<PyFunctionObject*>(object);
+      watch(owner, name == "__code__"       ? &function->func_code
+                   : name == "__defaults__" ? &function->func_defaults
+                                            : &function->func_kwdefaults);
+    } else if (PyCell_Check(object) && name == "cell_contents") {
+      watch(owner, &reinterpret_cast<PyCellObject*>(object)->ob_ref);
+    } else if (!watch_slot(owner, py::str(name))) {
+      rest_.push_back(i);
+    }
+  }
+}
+
+void Unassigned::watch(const py::object& owner, PyObject* const* at) {
+  places_.push_back({at, *at});
+  kept_.push_back(owner);
+  if (*at != nullptr) kept_.push_back(py::reinterpret_borrow<py::object>(*at));
+}
+
+bool Unassigned::watch_slot(const py::object& owner, const py::str& name) {
+  PyObject* object = owner.ptr();
+  PyTypeObject* type = Py_TYPE(object);
+  const auto of_object = [](const char* one) { return PyDict_GetItemString(PyBaseObject_Type.tp_dict, one); };
+  if (_PyType_Lookup(type, py::str("__getattribute__").ptr()) != of_object("__getattribute__")) return false;
+  PyObject* found = _PyType_Lookup(type, name.ptr());  // gives the class a version, too
+  if (found == nullptr) return false;
+  if (found == of_object("__class__")) {
+    watch(owner, reinterpret_cast<PyObject* const*>(&object->ob_type));
+    return true;
+  }
+  if (!Py_IS_TYPE(found, &PyMemberDescr_Type) || !PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG)) return false;
+  const auto* slot = reinterpret_cast<PyMemberDescrObject*>(found);
+  if (slot->d_member->type != T_OBJECT_EX || !PyType_IsSubtype(type, PyDescr_TYPE(slot))) return false;
+  watch(owner, reinterpret_cast<PyObject* const*>(&object->ob_type));
+  watch(owner, reinterpret_cast<PyObject* const*>(reinterpret_cast<char*>(object) + slot->d_member->offset));
+  const auto known = std::find_if(classes_.begin(), classes_.end(), [&](const Class& one) { return one.type == type; });
+  if (known == classes_.end()) classes_.push_back({type, type->tp_version_tag});
+  return true;
+}
+
+bool Unassigned::holds() const {
+  constexpr size_t kAhead = 16;
+  for (const Class& one : classes_)
+    if (one.type->tp_version_tag != one.version) return false;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (i + kAhead < places_.size()) __builtin_prefetch(places_[i + kAhead].at);
+    if (*places_[i].at != places_[i].before) return false;
+  }
+  return true;
+}
+
+int Unassigned::visit(visitproc visit, void* arg) const {
+  for (const auto& object : kept_) Py_VISIT(object.ptr());
+  return 0;
+}
+
+void Unassigned::clear() {
+  const auto kept = std::move(kept_);
+  kept_.clear(), places_.clear(), classes_.clear();
+}
+
+Unwritten::Unwritten(std::vector<at::Tensor> tensors, const std::vector<std::vector<int64_t>>& offsets)
+    : tensors_(std::move(tensors)) {
+  if (offsets.size() != tensors_.size()) throw std::invalid_argument("offsets for other tensors");
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const at::Tensor& tensor = tensors_[i];
+    versions_.push_back(version_of(tensor));
+    places_.push_back(offsets[i].empty() ? nullptr : tensor.const_data_ptr());
+    for (const int64_t offset : offsets[i]) {
+      Sample sample{static_cast<const std::byte*>(tensor.const_data_ptr()) + offset, {}, tensor.itemsize()};
+      if (sample.size > sample.before.size()) throw std::invalid_argument("an element of more than 16 bytes");
+      std::memcpy(sample.before.data(), sample.at, sample.size);
+      samples_.push_back(sample);
+    }
+  }
 }
 
 bool Unwritten::holds() const {
-  for (size_t i = 0; i < tensors_.size(); ++i)
+  for (size_t i = 0; i < tensors_.size(); ++i) {
     if (version_of(tensors_[i]) != versions_[i]) return false;
+    if (places_[i] != nullptr && tensors_[i].const_data_ptr() != places_[i]) return false;
+  }
+  constexpr size_t kAhead = 16;
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    if (i + kAhead < samples_.size()) __builtin_prefetch(samples_[i + kAhead].at);
+    if (std::memcmp(samples_[i].at, samples_[i].before.data(), samples_[i].size) != 0) return false;
+  }
   return true;
 }
 

@@ -3,7 +3,11 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace threadcast {
@@ -40,15 +44,54 @@ class Untouched {
   std::vector<Tensor> tensors_;
 };
 
-// Remembers the versions of tensors. `holds` is true until a write to one of them that torch counts.
+// Remembers what attributes of objects refer to: of functions, variables of closures, slots, and `__class__`. These lie
+// at places in memory of their own, not in dictionaries. `rest` are the numbers of the others, which it does not watch.
+class Unassigned {
+ public:
+  explicit Unassigned(const std::vector<std::pair<pybind11::object, std::string>>& attributes);
+
+  // False once an attribute refers to another object, equal or not, or a class that has such a slot was changed.
+  bool holds() const;
+  const std::vector<size_t>& rest() const { return rest_; }
+  int visit(visitproc visit, void* arg) const;
+  void clear();
+
+ private:
+  struct Place {
+    PyObject* const* at;
+    PyObject* before;
+  };
+  struct Class {
+    PyTypeObject* type;
+    unsigned int version;
+  };
+  void watch(const pybind11::object& owner, PyObject* const* at);
+  bool watch_slot(const pybind11::object& owner, const pybind11::str& name);
+
+  std::vector<Place> places_;
+  std::vector<Class> classes_;
+  std::vector<pybind11::object> kept_;  // so that no address is used twice
+  std::vector<size_t> rest_;
+};
+
+// Remembers the versions of tensors, and the bytes of some of their elements. `holds` is true until a write to one of
+// them that torch counts, another place in memory, or other bytes.
 class Unwritten {
  public:
-  explicit Unwritten(std::vector<at::Tensor> tensors);
+  // Of each tensor the offsets in bytes, from the start of its data, of the elements whose bytes are compared.
+  Unwritten(std::vector<at::Tensor> tensors, const std::vector<std::vector<int64_t>>& offsets);
   bool holds() const;
 
  private:
+  struct Sample {
+    const std::byte* at;
+    std::array<std::byte, 16> before;
+    size_t size;
+  };
   std::vector<at::Tensor> tensors_;
   std::vector<uint32_t> versions_;
+  std::vector<const void*> places_;
+  std::vector<Sample> samples_;
 };
 
 // Whether the node that adds gradients to the tensor's `.grad` has hooks, which Python does not show. Parameters of a
