@@ -82,5 +82,6 @@ def test_who_waits_too_long_computes_by_itself(model: Watched, monkeypatch: pyte
         first = threads.submit(gathering.predict_many, model, [OPS[40]], [[]], CASES, MACHINE)
         assert model.entered.wait(10)
         assert len(gathering.predict_many(model, [OPS[41]], [[]], CASES, MACHINE)) == 1
+        assert not gathering._waiting, "the model would be held for ever"
         model.go_on.set()
         first.result(10)

@@ -30,6 +30,8 @@ class _Asked:
     cases: Sequence[Case]
     machine: Machine
     table: CurveTable | None = None
+    left: bool = False
+    """Whether its thread waits no longer."""
 
     def goes_with(self, other: _Asked) -> bool:
         return self.model is other.model and self.machine is other.machine and self.cases is other.cases
@@ -54,7 +56,10 @@ class Gathering:
         own = _Asked(model, ops, cases, machine)
         self._waiting.append(own)
         if not self._lock.acquire(timeout=WAIT_S):
-            return _alone(own)  # whoever takes it from the queue computes it in vain
+            own.left = True
+            with suppress(ValueError):  # another thread computes it just now, in vain
+                self._waiting.remove(own)
+            return _alone(own)
         try:
             return own.table or self._computed(own, most)
         finally:
@@ -75,8 +80,11 @@ class Gathering:
         """`own` and what goes with it, at most so many ops, taken from the queue; the rest waits for its own turn."""
         together, count = [own], len(own.ops)
         for _ in range(len(self._waiting)):
-            asked = self._waiting.popleft()
-            if asked is own:
+            try:
+                asked = self._waiting.popleft()
+            except IndexError:  # its thread waits no longer and has taken it back
+                break
+            if asked is own or asked.left:
                 continue
             if asked.goes_with(own) and count + len(asked.ops) <= most:
                 together.append(asked)
