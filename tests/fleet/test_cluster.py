@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from distributed import Future
+from distributed import Client, Future
 
 from tests.postgres import fresh_database
 from tests.waiting import eventually
@@ -143,7 +144,7 @@ class Disturbed(FleetCampaign):
     """A campaign that is disturbed once, at the worst moment: a task has just ended, or parts have begun."""
 
     disturbance: Callable[[], object] | None = None
-    when: Literal["described", "measured", "begun"] = "begun"
+    when: Literal["described", "asked", "measured", "begun"] = "begun"
 
     def disturb(self, address: str, when: str) -> None:
         if self.disturbance is not None and when == self.when and "127.0.0.1" in address:
@@ -153,6 +154,11 @@ class Disturbed(FleetCampaign):
     def _take(self, address: str, future: Future) -> None:
         self.disturb(address, "described")
         super()._take(address, future)
+
+    def _begin(self) -> None:
+        for address in self._described:
+            self.disturb(address, "asked")
+        super()._begin()
 
     def _end(self) -> None:
         for address, running in self._measuring.items():
@@ -190,6 +196,33 @@ def test_a_worker_that_is_killed_before_its_result_is_fetched_ends_nothing(
     assert disturbed.disturbance is None
     assert (report.unfinished, [failed for failed in report.failed.values() if failed]) == ([], [])
     assert report.measured >= 3
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("when", ["before it is asked", "before its part"])
+def test_a_worker_that_does_other_work_is_not_waited_for(
+    cluster: Cluster, disturbed: Disturbed, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threadcast.fleet.cluster.ANSWER_S", 15.0)
+    for host in ("127.0.0.1", "127.0.0.2"):
+        cluster.worker(host)
+    with Client(cluster.address, set_as_default=False) as other:
+        other.wait_for_workers(2)
+        [victim] = [address for address in other.nthreads() if "127.0.0.1" in address]
+        work: list[Future] = []
+
+        def occupy() -> None:
+            work.append(other.submit(time.sleep, 300, workers=[victim]))
+            assert eventually(lambda: other.processing()[victim], within_s=20)
+
+        if when == "before it is asked":
+            occupy()
+        else:
+            disturbed.disturbance, disturbed.when = occupy, "asked"
+        report = disturbed.run()
+        assert report.machines[victim].left_out.endswith("its worker does other work")
+        assert (report.unfinished, [failed for failed in report.failed.values() if failed]) == ([], [])
+        assert report.measured >= 3
 
 
 @pytest.mark.timeout(120)

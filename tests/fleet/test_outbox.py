@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,20 @@ def test_in_the_background_all_is_sent_while_and_after_it_is_stored(store: Store
     assert identity(service.measured) == identity(list(MEASURED[:20]))
     assert background.problem is None
     assert not [thread for thread in threading.enumerate() if thread.name == "threadcast-outbox"]
+
+
+def test_ctrl_c_does_not_wait_for_a_service_that_does_not_answer(store: Store) -> None:
+    store.add(MEASURED[:3])
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        sender = outbox(store, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        background = SendingInBackground(sender, every_s=0.01, deadline_s=60)
+        with suppress(KeyboardInterrupt), background:
+            connection, _ = silent.accept()
+            raise KeyboardInterrupt
+        assert background._thread.is_alive()  # it was not waited for
+        connection.close()
+    background._thread.join(60)
+    assert background.outbox.unsent() == 3
 
 
 def test_an_outage_is_told_and_loses_nothing(store: Store, service: Service) -> None:

@@ -59,6 +59,15 @@ def test_a_part_over_which_machines_are_lost_again_and_again_is_given_up_and_oth
     assert parts.finished
 
 
+def test_machines_that_do_other_work_are_not_the_fault_of_a_part() -> None:
+    parts = Parts(RUNS, size=100)
+    for i in range(2 * ATTEMPTS):
+        parts.come(f"a{i}", "large")
+        assert len(parts.next()) == 1
+        parts.gone(f"a{i}", by_part=False)
+    assert (len(parts.waiting()), parts.given_up) == (1, [])
+
+
 def test_an_idle_machine_that_goes_takes_nothing_with_it() -> None:
     parts = Parts(RUNS)
     parts.come("a", "large")

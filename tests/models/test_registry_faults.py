@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shutil
 import signal
 import stat
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +20,7 @@ import pytest
 
 from tests.models.stored_kinds import stored
 from tests.waiting import eventually
-from threadcast.core.errors import InvalidInput, NotFound
+from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
 from threadcast.models import stored_files
 from threadcast.models.aliases import Aliases
 from threadcast.models.base import PerformanceModel
@@ -236,3 +238,37 @@ def test_no_alias_is_set_to_a_version_that_another_process_removes(
             assert process.exitcode == 0
         assert registry.load("champion").name == "hill_climb"
         assert (version in registry.versions()) == (registry.resolve("champion") == version)
+
+
+def test_a_process_that_keeps_the_lock_is_an_error_in_the_end(
+    registry: ModelRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.set_alias("champion", registry.save(HillClimb(), trained_on={}, metrics={}))
+    monkeypatch.setattr(stored_files, "LOCK_S", 0.1)
+    with stored_files.locked(registry.root / "needed.lock"), pytest.raises(ArtefactError, match="locked by another"):
+        registry.set_alias("other", "champion")
+    registry.set_alias("other", "champion")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
+def test_another_user_who_may_write_to_the_registry_can_lock_it() -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o777)
+        with stored_files.locked(folder / "needed.lock"):
+            pass
+
+        def lock() -> None:
+            os.setuid(65534)
+            with stored_files.locked(folder / "needed.lock"):
+                pass
+
+        assert os.waitstatus_to_exitcode(os.waitpid(child(lock), 0)[1]) == 0
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_an_alias_in_a_registry_that_is_not_there_makes_none(registry: ModelRegistry) -> None:
+    with pytest.raises(NotFound):
+        registry.set_alias("champion", "ols@1")
+    assert not registry.root.exists()

@@ -17,6 +17,7 @@ from flask.testing import FlaskClient
 from tests.service.service_data import CURVES, MACHINE, OPS, graph_document
 from tests.waiting import eventually
 from threadcast.models.roofline import Roofline
+from threadcast.scheduler.planner_process import PlannerProcess
 from threadcast.scheduler.policies.critical_path import CriticalPath
 from threadcast.service import planners
 from threadcast.service.app import Service, create_app
@@ -61,6 +62,33 @@ def test_a_planning_process_that_was_killed_is_replaced(client: FlaskClient) -> 
     for process in planning_processes():
         os.kill(process, 9)
     assert client.post("/v1/plans", json={**PLAN, "cores": 3}).status_code == 200
+
+
+def test_planning_processes_that_were_all_killed_while_idle_are_replaced(client: FlaskClient) -> None:
+    planners.close()
+    most = planners._planners
+    idle = [PlannerProcess() for _ in range(3)]
+    most._idle.extend(idle)
+    for planner in idle:
+        os.kill(planner.pid, 9)
+        assert eventually(lambda killed=planner: not killed.alive)
+    assert client.post("/v1/plans", json={**PLAN, "cores": 3}).status_code == 200
+    assert not any(is_there(planner.pid) for planner in idle)
+
+
+def test_a_plan_over_which_processes_are_killed_again_and_again_is_refused(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planners.close()
+
+    def killed(self: PlannerProcess, *args: object, **options: object) -> None:
+        os.kill(self.pid, 9)
+
+    monkeypatch.setattr(PlannerProcess, "ask", killed)
+    answer = client.post("/v1/plans", json={**PLAN, "cores": 3})
+    assert (answer.status_code, answer.content_type) == (503, "application/problem+json")
+    assert "ended with status -9" in answer.json["detail"]
+    assert planning_processes() == []
 
 
 def test_planning_processes_end_with_their_pool(client: FlaskClient) -> None:

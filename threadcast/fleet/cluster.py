@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import uuid4
 
 from distributed import Client, Future, LocalCluster, get_worker
@@ -20,7 +20,7 @@ from distributed import Client, Future, LocalCluster, get_worker
 import threadcast
 from threadcast.collector.proposers import Proposer
 from threadcast.core import Machine, Op
-from threadcast.core.errors import MeasurementError
+from threadcast.core.errors import BusyMachine, MeasurementError
 from threadcast.core.measurement_documents import measurement_of
 from threadcast.fleet.measuring import Description, Manner, describe, measure_part
 from threadcast.fleet.parts import Part, Parts
@@ -32,6 +32,9 @@ POLL_S = 0.2
 """Seconds between two looks at the cluster. A part takes some ten seconds."""
 
 CONNECT_S = 10.0
+
+ANSWER_S = 60.0
+"""A worker that has not said what it is, or has not begun its part, for so many seconds does other work."""
 
 GO_ON = "what was measured is stored, and the same command goes on from here"
 
@@ -84,7 +87,8 @@ class FleetCampaign:
     `ops` are the distinct ops and how often each runs. Machines of one kind (equal fingerprints) share the ops, those
     of different kinds measure all of them. A machine that is lost costs the measurement it was making; its part goes to
     another one of its kind. Machines may come while the campaign runs. `proposer` makes the model that decides what is
-    measured of a part's ops. Of workers that would measure on the same CPUs, one is used, unless `allow_shared`.
+    measured of a part's ops. Of workers that would measure on the same CPUs, one is used, unless `allow_shared`. One
+    that does other work for more than `ANSWER_S` seconds is not waited for.
 
     Only this process writes to the store; workers need no access to it.
     """
@@ -109,7 +113,7 @@ class FleetCampaign:
         self._on_progress, self._on_event, self._on_machine = on_progress, on_event, on_machine
         self._parts = Parts(ops)
         self._described: dict[str, Description] = {}
-        self._asked: dict[str, Future] = {}
+        self._asked: dict[str, _Asked] = {}
         self._measuring: dict[str, _Running] = {}
         self._runs: list[_Running] = []
         self._told: SimpleQueue[Mapping[str, Any]] = SimpleQueue()
@@ -144,7 +148,7 @@ class FleetCampaign:
 
     def _run(self) -> None:
         active_s = time.monotonic()
-        while not self._parts.finished or self._asked:
+        while not self._parts.finished or self._expects_answers():
             here = set(self._client.nthreads())
             self._lose({*self._described, *self._asked} - here)
             self._ask_who(here)
@@ -152,27 +156,29 @@ class FleetCampaign:
             self._store_told()
             self._end()
             self._show()
-            if self._parts.running or self._asked:
+            if self._parts.running or self._expects_answers():
                 active_s = time.monotonic()
             elif time.monotonic() - active_s > self._wait_s:
-                self._end_waiting()
-                return
+                break
             time.sleep(POLL_S)
-
-    def _end_waiting(self) -> None:
+        for address in self._asked:
+            self._leave_out(address, address, _does_other_work(address))
         if not self._parts.kinds:
             reasons = sorted({machine.left_out for machine in self.report.machines.values() if machine.left_out})
             raise MeasurementError(
                 f"no machine came within {self._wait_s:g} s that can measure" + "".join(f"; {why}" for why in reasons)
             )
 
+    def _expects_answers(self) -> bool:
+        return any(time.monotonic() - asked.at_s < ANSWER_S for asked in self._asked.values())
+
     def _ask_who(self, here: set[str]) -> None:
         """Ask machines that have come what they are, and take those that have answered."""
         for address in sorted(here - set(self._asked) - set(self._described) - set(self.report.machines)):
-            self._asked[address] = self._submit(address, describe, self._manner.cores)
-        for address, future in list(self._asked.items()):
-            if future.done():
-                self._take(address, future)
+            self._asked[address] = _Asked(self._submit(address, describe, self._manner.cores), time.monotonic())
+        for address, asked in list(self._asked.items()):
+            if asked.future.done():
+                self._take(address, asked.future)
 
     def _take(self, address: str, future: Future) -> None:
         try:
@@ -242,17 +248,21 @@ class FleetCampaign:
             elif running.future.status == "error":
                 del self._measuring[address]
                 error = running.future.exception()
-                self._refuse(address, running.part, f"{type(error).__name__}: {error}")
+                self._refuse(address, f"{type(error).__name__}: {error}", by_part=not isinstance(error, BusyMachine))
             elif running.future.status == "cancelled":  # by Dask, which has lost its connection for a while
                 raise CancelledError("it has forgotten what it was asked")
+            elif not running.begun and time.monotonic() - running.asked_s > ANSWER_S:
+                del self._measuring[address]
+                running.future.cancel(force=True)
+                self._refuse(address, _does_other_work(address), by_part=False)
 
-    def _refuse(self, address: str, part: Part, why: str) -> None:
+    def _refuse(self, address: str, why: str, *, by_part: bool) -> None:
         """A machine that raises where ops alone may fail, because it is busy for example, gets no more parts."""
-        self._parts.gone(address)
+        part = self._parts.gone(address, by_part=by_part)
         self._described.pop(address)
         self.report.machines[address].left_out = why
         self._on_event(f"{address} gets no more parts: {why}")
-        if part in self._parts.given_up:
+        if part is not None and part in self._parts.given_up:
             self._fail(part, why)
 
     def _fail(self, part: Part, why: str) -> None:
@@ -285,7 +295,8 @@ class FleetCampaign:
 
     def _cancel(self) -> None:
         """What still runs on a worker ends with its part, and is not stored."""
-        futures = [*self._asked.values(), *(running.future for running in self._measuring.values())]
+        futures = [asked.future for asked in self._asked.values()]
+        futures += [running.future for running in self._measuring.values()]
         if self._client.status == "running":
             with suppress(OSError, CancelledError):
                 self._client.cancel(futures, force=True)
@@ -294,6 +305,13 @@ class FleetCampaign:
     def _show(self) -> None:
         done, total = self._parts.count()
         self._on_progress(FleetProgress(done, total, self.report.measured, len(self._parts.running)))
+
+
+class _Asked(NamedTuple):
+    """A worker's answer to what it is, and when it was asked (`time.monotonic`)."""
+
+    future: Future
+    at_s: float
 
 
 @dataclass(slots=True)
@@ -310,13 +328,17 @@ class _Running:
     report: MachineReport
     new: list[Mapping[str, Any]] = field(default_factory=list)
     ended: Mapping[str, Any] | None = None
+    begun: bool = False
+    asked_s: float = field(default_factory=time.monotonic)
     _taken: set[int] = field(default_factory=set)
 
     def take(self, told: Mapping[str, Any]) -> None:
-        """Take a measurement of the part, by its number, or its end; one that was taken already is left."""
+        """Take that it has begun, a measurement of the part, by its number, or its end; one that was taken already is
+        left."""
+        self.begun = True
         if "ended" in told:
             self.ended = told["ended"]
-        elif told["number"] not in self._taken:
+        elif "number" in told and told["number"] not in self._taken:
             self._taken.add(told["number"])
             self.new.append(told["measurement"])
 
@@ -336,6 +358,7 @@ def measure_on_worker(
     def measured(number: int, document: Mapping[str, Any]) -> None:
         tell(number=number, measurement=document)
 
+    tell(begun=True)
     report = measure_part(part, known, changes, proposer, manner, measured)
     tell(ended={"reused": report.reused, "failed": dict(report.failed)})
 
@@ -353,6 +376,10 @@ def local_cluster(address: str | None) -> Iterator[str]:
         signal.signal(signal.SIGINT, before)
     with cluster:
         yield cluster.scheduler_address
+
+
+def _does_other_work(address: str) -> str:
+    return f"{address} has not answered for {ANSWER_S:g} s: its worker does other work"
 
 
 def _client(address: str) -> Client:

@@ -24,6 +24,9 @@ BATCH = 200
 BATCH_SAMPLES = 20_000
 """Most samples in one request, but for a measurement that has more: a tenth of what services take by default."""
 
+INTERRUPTED_S = 0.5
+"""Seconds that an interrupted command leaves to a request under way."""
+
 MOST_ANSWER_BYTES = 64 * 1024
 
 NOT_THEIRS = frozenset({400, 413, 422})
@@ -143,9 +146,11 @@ class SendingInBackground:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join()
-        if error is None or isinstance(error, Exception):  # Ctrl-C does not wait for the service
+        if error is None or isinstance(error, Exception):
+            self._thread.join()
             self._try()
+        else:  # Ctrl-C does not wait for the service: what is under way is sent again by the next outbox
+            self._thread.join(INTERRUPTED_S)
 
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):

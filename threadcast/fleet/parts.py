@@ -69,14 +69,17 @@ class Parts:
             )
             self._kinds[kind] = _Kind(deque(parts))
 
-    def gone(self, machine: str) -> Part | None:
-        """A machine is lost; returns the part that it had not ended, which waits again, if not given up."""
+    def gone(self, machine: str, *, by_part: bool = True) -> Part | None:
+        """A machine is lost; returns the part that it had not ended, which waits again, if not given up.
+
+        With `by_part` the part may be the reason, so it counts as a machine that was lost over the part.
+        """
         self._machines.pop(machine, None)
         part = self._running.pop(machine, None)
         if part is None:
             return None
         kind = self._kinds[part.kind]
-        kind.lost[part.number] = kind.lost.get(part.number, 0) + 1
+        kind.lost[part.number] = kind.lost.get(part.number, 0) + by_part
         if kind.lost[part.number] < ATTEMPTS:
             kind.waiting.append(part)  # last: if its ops end machines, all others are measured first
         else:

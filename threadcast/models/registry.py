@@ -244,6 +244,7 @@ class ModelRegistry:
         `by` says who moves it, for the history: "key NAME", "user NAME" or "retraining". NotFound where there is no
         such version, InvalidInput for an alias that is not a legal name.
         """
+        self.manifest(version)  # before the lock: where there is no version, there may be no registry
         with stored_files.locked(self.root / _LOCK):
             self._aliases.set(alias, self.manifest(version).version, by=by)
 

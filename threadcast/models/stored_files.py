@@ -18,6 +18,10 @@ ABANDONED_S = 24 * 3600
 """Age in seconds above which files that killed writers left behind are removed."""
 
 
+LOCK_S = 10.0
+"""Longest wait for a lock, in seconds. It is held for some milliseconds, unless its process is stopped."""
+
+
 @contextmanager
 def staged(root: Path) -> Iterator[Path]:
     """A new private directory on the file system of `root`, whose files can be renamed or linked to their final names;
@@ -34,15 +38,44 @@ def staged(root: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Within the block no other thread or process is in a block of the same file, which is made and stays; the end of a
-    process ends its block. Waits for others."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    """Within the block no other thread or process is in a block of the same file, which is made in a directory that is
+    there, and stays; the end of a process ends its block. Other users who may write there may use it, too.
+
+    ArtefactError where others keep it for `LOCK_S` seconds, or where the file cannot be made.
+    """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        descriptor = _opened(path)
+        try:
+            _lock(descriptor, path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    except OSError as error:
+        raise ArtefactError(f"{path} cannot be locked: {error.strerror}") from error
+    try:
         yield
     finally:
         os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, os.O_RDWR | flags, 0o644)  # NFS locks only files that are open for writing
+    except PermissionError:  # another user made it
+        return os.open(path, os.O_RDONLY | flags, 0o644)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    until_s = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                raise ArtefactError(f"{path} has been locked by another process for {LOCK_S:g} s; try again") from None
+            time.sleep(0.005)
 
 
 def _remove_abandoned(staging: Path) -> None:

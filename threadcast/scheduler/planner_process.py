@@ -93,6 +93,11 @@ class PlannerProcess:
         """The id of the process."""
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
     def ask(
         self, problem: Problem, *, policy: str = "auto", options: Mapping[str, Any] | None = None, limits: bool = False
     ) -> None:

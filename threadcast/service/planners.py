@@ -14,6 +14,7 @@ from threadcast.scheduler.planner_process import Made, PlannerEnded, PlannerProc
 from threadcast.scheduler.policies import Problem
 from threadcast.service.deadlines import Deadline, too_late
 from threadcast.service.planner_compilation import PlannerCompilation
+from threadcast.service.problems import Problem as Refused
 
 
 class Planners:
@@ -47,8 +48,10 @@ class Planners:
         try:
             try:
                 return self._made(problem, policy, options, until, most, limits)
-            except PlannerEnded:  # it may have ended while it was idle
+            except PlannerEnded:  # it may have ended just before it was asked
                 return self._made(problem, policy, options, until, most, limits)
+        except PlannerEnded as error:
+            raise Refused(503, f"{error}; it may have run out of memory, so a smaller graph may be planned") from error
         except InvalidInput as error:
             raise FormatError(str(error), pointer="/options" if options else "/policy") from error
 
@@ -80,9 +83,17 @@ class Planners:
         with self._changed:
             while not self._idle and len(self._busy) >= most:
                 self._changed.wait(until.remaining_s())
-            planner = self._idle.pop() if self._idle else PlannerProcess(stderr=None)
+            planner = self._idle_one() or PlannerProcess(stderr=None)
             self._busy.add(planner)
             return planner
+
+    def _idle_one(self) -> PlannerProcess | None:
+        while self._idle:
+            planner = self._idle.pop()
+            if planner.alive:
+                return planner
+            planner.close()
+        return None
 
     def _give_back(self, planner: PlannerProcess, *, usable: bool) -> None:
         if not usable:
