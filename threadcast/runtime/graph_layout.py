@@ -18,9 +18,10 @@ aten = torch.ops.aten
 _ORDERED = "threadcast_ordered_results"
 """Key in the metadata of graphs that may run in channels last: how many results need the strides as traced."""
 _CONVOLUTIONS = aten.convolution.default, aten.convolution_backward.default
-_RESHAPED = (
-    aten.permute.default, aten.reshape.default, aten.transpose.int, aten.unsqueeze.default, aten.view.default
-)  # fmt: skip
+_VIEWS = {
+    aten.expand.default, aten.permute.default, aten.reshape.default, aten.select.int, aten.slice.Tensor,
+    aten.squeeze.dim, aten.squeeze.dims, aten.transpose.int, aten.unsqueeze.default, aten.view.default,
+}  # fmt: skip
 _SAME_TENSOR = aten.detach.default, aten.alias.default
 _ANY_STRIDES = {
     aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d_backward.default, aten._log_softmax.default,
@@ -185,7 +186,7 @@ def _is_known(node: Node) -> bool:
         return _convolves_as_given(node)
     if torch.Tag.nondeterministic_seeded in target.tags:  # drawn in the order of numbers in memory
         return False
-    if target in _RESHAPED and _has_unclear_order(node.meta["val"]):
+    if target in _VIEWS and _has_unclear_order(node.meta["val"]):
         return False
     single = target.namespace == "aten" and torch.Tag.pointwise in target.tags and not target._schema.is_mutable
     return single or target in _ANY_STRIDES
@@ -194,7 +195,8 @@ def _is_known(node: Node) -> bool:
 def _has_unclear_order(value: Tensor) -> bool:
     """Whether images may get strides in dimensions of size 1 that batch norm's gradient and convolutions misread.
 
-    `images[:1]` in channels last is read rightly, but not `images[0].unsqueeze(0)`, whose first stride is smaller.
+    `images[:1]` in channels last is read rightly, but not `images[0].unsqueeze(0)`, whose first stride is smaller, and
+    not `images[:, :, ::2]` of images with one row.
     """
     return value.dim() > 3 and 1 in value.shape and any(size > 1 for size in value.shape[2:])
 
