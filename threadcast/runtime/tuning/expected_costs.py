@@ -6,7 +6,7 @@ import math
 
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.variant import Variant
-from threadcast.runtime.tuning.guard import PAIRS_AT_LEAST
+from threadcast.runtime.tuning.guard import ALONE, CONFIDENT_PAIRS, PAIRS_AT_LEAST
 from threadcast.runtime.tuning.plan_search import Look, PlanSearch
 from threadcast.runtime.tuning.warm_up import WarmUp
 
@@ -72,6 +72,11 @@ class ExpectedCosts:
         """Return the cost of comparing a contender whose step takes `planned_s` seconds (None: not known)."""
         step_s = best_s * (1 + UNKNOWN) if planned_s is None or math.isinf(planned_s) else planned_s
         return 2 * PAIRS_AT_LEAST * max(0.0, step_s - best_s)
+
+    def allows_confirming(self, step_s: float, other_s: float) -> bool:
+        """Return whether what takes `step_s` seconds may be compared, in rows of steps, with what takes `other_s`."""
+        row_s = max(ALONE.seconds, ALONE.steps * other_s) + max(ALONE.quiet_s, other_s) / 2  # each is two blocks long
+        return self._warm_up.allows(CONFIDENT_PAIRS * row_s * max(0.0, 1 - step_s / other_s))
 
     def search_s(self, search: PlanSearch, best_s: float) -> float:
         """Return the cost of the next look or trial."""

@@ -1,0 +1,39 @@
+"""Two contenders that are compared in the caller's steps: by turns, or in longer rows of steps where each is alone."""
+
+from __future__ import annotations
+
+from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId
+from threadcast.runtime.tuning.guard import ALONE, BY_TURNS, CLEAR, Guard, Verdict
+from threadcast.runtime.tuning.instructions import ContenderStep
+
+
+class Duel:
+    """Compares `challenger` with `best`. The new one of both must be faster beyond doubt to be kept: the challenger, or
+    `best` where the default challenges it once more.
+
+    `alone`: in rows of steps, each of which begins when the other has come to rest. `at_once` is the guard's.
+    """
+
+    def __init__(
+        self, best: ContenderId, challenger: ContenderId, *, alone: bool = False, at_once: bool = True
+    ) -> None:
+        self.challenger = challenger
+        self.base, self.new = (challenger, best) if challenger is DEFAULT else (best, challenger)
+        rows, clear = (ALONE, CLEAR) if alone else (BY_TURNS, None)
+        self._guard = Guard(at_once=at_once and not alone, rows=rows, clear=clear)
+
+    def next_runner(self) -> ContenderStep:
+        """Return what runs the next step."""
+        contender = self.base if self._guard.next_runner() == "default" else self.new
+        return ContenderStep(contender, rest=self._guard.needs_rest)
+
+    def observe(self, *, started_s: float, seconds: float) -> Verdict | None:
+        """Record the step that `next_runner` named; return the verdict on `new` against `base` once there is one."""
+        self._guard.observe(started_s=started_s, seconds=seconds)
+        return self._guard.verdict
+
+    @property
+    def new_s(self) -> float:
+        """Median seconds of a step by `new`, once there is a verdict."""
+        assert self._guard.planned_s is not None
+        return self._guard.planned_s
