@@ -134,7 +134,7 @@ class PlansWin(TuningMachine):
 
     def _observe_comparison(self, duel: Duel, started_s: float, seconds: float) -> Instructions:
         if duel.challenger.kind is Kind.PLAN:
-            self.best = duel.challenger
+            self._best.become(duel.challenger)
         return self._next_challenger()
 
 

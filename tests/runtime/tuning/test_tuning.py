@@ -158,6 +158,29 @@ def test_a_backend_is_left_when_it_no_longer_does_what_the_default_does(machine:
         assert tuned.report.runs == "plan"
 
 
+def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the_plan(
+    machine: Machine, tmp_path: Path
+) -> None:
+    clock = Clock()
+
+    def misleading(x: torch.Tensor) -> torch.Tensor:
+        comparing = tuned._states.state is State.COMPARING and not tuned._states._alone
+        clock.now_s += -clock.other_s / 2 if comparing else 3 * clock.default_s
+        return function(x)
+
+    with made(clock, machine, tmp_path, backend=Contender(backend("misleading"), misleading)) as tuned:
+        run_until(tuned, lambda: tuned.report.runs == "misleading")
+        assert tuned.learning
+        run_until(tuned, lambda: not tuned.learning)
+        assert (tuned.report.runs, tuned.fastest.name) == ("plan", "plan, as given")
+        assert tuned.report.verdicts["misleading"].kept == "default"
+        assert [one.name for one in tuned._contenders._contenders.values()] == ["default", "plan, as given"]
+        assert len(tuned._contenders.engines) == 1
+        run(tuned, 3 * DRIFT_STEPS)
+        assert tuned.report.runs == "plan"
+        assert list(tmp_path.glob("*.json")), "stored for the next process"
+
+
 def test_learning_goes_on_while_backends_are_searched_though_steps_have_become_slower(
     machine: Machine, tmp_path: Path
 ) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId
-from threadcast.runtime.tuning.guard import ALONE, BY_TURNS, CLEAR, Guard, Verdict
+from threadcast.runtime.tuning.guard import ALONE, CLEAR, Guard, Verdict
 from threadcast.runtime.tuning.instructions import ContenderStep
+
+ALONE_PAIRS = 9
+"""Most pairs of blocks in rows of steps alone, which take longer: of so many, one may disagree at either end."""
 
 
 class Duel:
@@ -19,8 +22,10 @@ class Duel:
     ) -> None:
         self.challenger = challenger
         self.base, self.new = (challenger, best) if challenger is DEFAULT else (best, challenger)
-        rows, clear = (ALONE, CLEAR) if alone else (BY_TURNS, None)
-        self._guard = Guard(at_once=at_once and not alone, rows=rows, clear=clear)
+        if alone:
+            self._guard = Guard(max_pairs=ALONE_PAIRS, at_once=False, rows=ALONE, clear=CLEAR)
+        else:
+            self._guard = Guard(at_once=at_once)
 
     def next_runner(self) -> ContenderStep:
         """Return what runs the next step."""

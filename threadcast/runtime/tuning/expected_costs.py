@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.variant import Variant
+from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.guard import ALONE, CONFIDENT_PAIRS, PAIRS_AT_LEAST
+from threadcast.runtime.tuning.instructions import Instruction
 from threadcast.runtime.tuning.plan_search import Look, PlanSearch
 from threadcast.runtime.tuning.warm_up import WarmUp
 
@@ -52,6 +55,24 @@ class ExpectedCosts:
         if cost_s := self.compiling_s(variant):
             self._compiled.add(variant)
             self._warm_up.charge(cost_s)
+
+    def instruction_s(
+        self, instruction: Instruction, best_s: float, plan_s: Callable[[Variant], float | None], *, compiled: bool
+    ) -> float:
+        """Return the cost of an instruction, and of what it begins.
+
+        `best_s` are seconds of a step by the best way known, `plan_s` by a variant's plan. `compiled`: whether what a
+        capture needs is compiled.
+        """
+        match instruction:
+            case do.Capture(variant):
+                return self.capture_s + (0.0 if compiled else self.compiling_s(variant))
+            case do.MakePlan():
+                return PLANNING_S
+            case do.Open(contender):
+                planned_s = None if contender.variant is None else plan_s(contender.variant)
+                return self.comparison_s(planned_s, best_s)
+        return 0.0
 
     def allows_search(self) -> bool:
         """Return whether a search for backends may begin beside the calls."""

@@ -9,23 +9,22 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from statistics import median
 
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
+from threadcast.runtime.tuning.best_so_far import BestSoFar
 from threadcast.runtime.tuning.confirmation import Confirmation
-from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, eager_in, plan_of
+from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_in, plan_of
 from threadcast.runtime.tuning.drift import Drift
 from threadcast.runtime.tuning.duel import Duel
-from threadcast.runtime.tuning.expected_costs import PLANNING_S, ExpectedCosts
+from threadcast.runtime.tuning.expected_costs import ExpectedCosts
 from threadcast.runtime.tuning.instructions import ContenderStep, Instruction, Instructions, Runner, SearchStep
 from threadcast.runtime.tuning.plan_search import Look, Meanwhile, PlanSearch
 from threadcast.runtime.tuning.states import Move, Moves, State
 from threadcast.runtime.tuning.variant_queue import VariantQueue
 from threadcast.runtime.tuning.warm_up import WarmUp
 
-_RECENT = 15
 FORECAST_S = 1.0
 """Seconds of looks above which operators are forecast from what is known of others first. A convention: forecasts take
 as long."""
@@ -51,8 +50,7 @@ class TuningMachine:
     ) -> None:  # fmt: skip
         self.moves = Moves(moved=moved)
         self.warm_up = WarmUp() if warm_up is None else warm_up
-        self.best: ContenderId = DEFAULT
-        """The fastest contender so far."""
+        self._best = BestSoFar()
         self.refused: dict[ContenderId, str] = {}
         """Contenders whose results differ from the default's, each with the difference in words."""
         self.steps: defaultdict[State, int] = defaultdict(int)
@@ -74,12 +72,8 @@ class TuningMachine:
         self._alone = False
         """Whether contenders are compared in rows of steps alone, because what was kept is doubted."""
         self._drift = Drift()
-        self._recent_s: deque[float] = deque(maxlen=_RECENT)
-        """Seconds of recent steps by the best contender, where that is not the default."""
         self._costs = ExpectedCosts(looks, self.warm_up)
         self._confirmation = Confirmation(self._costs)
-        self._before = DEFAULT
-        """The best contender before the best one won."""
         self._like: Variant | None = None
         """The variant of a plan of calls of other shapes, while that is compared and for as long as it runs."""
         self._stored: Variant | None = None
@@ -93,6 +87,11 @@ class TuningMachine:
     def state(self) -> State:
         """The current state: what steps are used for now."""
         return self.moves.state
+
+    @property
+    def best(self) -> ContenderId:
+        """The fastest contender so far."""
+        return self._best.id
 
     @property
     def challenger(self) -> ContenderId | None:
@@ -129,9 +128,7 @@ class TuningMachine:
     @property
     def best_s(self) -> float | None:
         """Seconds of a step by the best contender; None where it is not known."""
-        if self.best is DEFAULT:
-            return self.warm_up.eager_s
-        return median(self._recent_s) if self._recent_s else None
+        return self._best.step_s(self.warm_up.eager_s)
 
     def start(
         self, *, stored: Variant | None = None, step_s: float = 0.0, fuse: bool = True, like: Variant | None = None
@@ -163,7 +160,7 @@ class TuningMachine:
         if self.awaited is not None or not self.warm_up.ready:
             return False
         if self._pending is not None:
-            return not self.warm_up.allows(self._expected_s(self._pending, compiled=True))
+            return not self._allows(self._pending, compiled=True)
         return self._search is not None and self._holds_back(self._search)
 
     def _holds_back(self, search: PlanSearch) -> bool:
@@ -181,7 +178,7 @@ class TuningMachine:
             return ()
         if isinstance(pending, do.MakePlan) and not planner_free:
             return ()
-        if not self.warm_up.allows(self._expected_s(pending, compiled=compiled)):
+        if not self._allows(pending, compiled=compiled):
             return ()
         self._pending, self._planner_yields = None, False
         if isinstance(pending, do.Capture | do.Open):
@@ -325,7 +322,7 @@ class TuningMachine:
         if contender == self.challenger:
             return self._next_challenger()
         if self._search is not None or self.state is State.WAITING:
-            self._be_best(DEFAULT, None)
+            self._best.become(DEFAULT)
             return ()
         return self._compare_again(reason, map(plan_of, self.variants))
 
@@ -335,7 +332,7 @@ class TuningMachine:
             return ()
         self.moves.to(State.GIVEN_UP, reason)
         self._stop()
-        self._be_best(DEFAULT, None)
+        self._best.become(DEFAULT)
         return (do.GiveUp(reason),)
 
     def close(self) -> None:
@@ -356,13 +353,6 @@ class TuningMachine:
         if self._search is None or self.awaited is not None or self._pending is not None:
             raise self.moves.illegal(event)
         return self._search
-
-    def _be_best(self, contender: ContenderId, step_s: float | None) -> None:
-        if contender != self.best:
-            self._recent_s.clear()
-        self.best = contender
-        if step_s is not None:
-            self._recent_s.append(step_s)
 
     def _next_variant(self, reason: str) -> Instructions:
         """Wait until the next variant can be captured; settle where there is none."""
@@ -401,22 +391,16 @@ class TuningMachine:
             if runner.contender is DEFAULT:
                 self.warm_up.ran_eager(seconds)
             elif by_best:
-                self._recent_s.append(seconds)
+                self._best.ran(seconds)
         if isinstance(runner, SearchStep) and self._costs.unchecked:
             self._costs.unchecked = False
             self._costs.capture_s = max(self._costs.capture_s, call_s - seconds)
 
-    def _expected_s(self, instruction: Instruction, *, compiled: bool) -> float:
-        """Seconds that an instruction, and what it begins, are expected to cost the caller."""
-        match instruction:
-            case do.Capture(variant):
-                return self._costs.capture_s + (0.0 if compiled else self._costs.compiling_s(variant))
-            case do.MakePlan():
-                return PLANNING_S
-            case do.Open(contender):
-                planned_s = None if contender.variant is None else self._queue.seconds(contender.variant)
-                return self._costs.comparison_s(planned_s, self.best_s or 0.0)
-        return 0.0
+    def _allows(self, instruction: Instruction, *, compiled: bool) -> bool:
+        """Whether learning may take the time of an instruction, and of what it begins."""
+        return self.warm_up.allows(
+            self._costs.instruction_s(instruction, self.best_s or 0.0, self._queue.seconds, compiled=compiled)
+        )
 
     def _observe_search(self, seconds: float) -> Instructions:
         search = self._searching("a step of the search")
@@ -466,29 +450,20 @@ class TuningMachine:
             return ()
         if verdict.kept == "plan":
             self._confirmation.won(duel.new, duel.base, gain=verdict.gain, step_s=duel.new_s)
-            if duel.new != self.best:
-                self._before = self.best
-            self._be_best(duel.new, duel.new_s)
+            self._best.loses_to(duel.new, duel.new_s)
         elif self.best != duel.base:
             self._lose(duel.new)
         return do.Compared(duel.new, verdict), *self._next_challenger()
 
     def _lose(self, doubted: ContenderId) -> None:
         """Have the default run, which is not slower than what was kept, and the second best compared with it."""
-        second = self._second_best()
-        self._be_best(DEFAULT, None)
+        second = self._best.second(self.variants, self.refused)
+        self._best.become(DEFAULT)
         if self._like is not None and doubted == plan_of(self._like):
             self._queue.drop(self._like)
             self._like = None
         elif second is not DEFAULT:
             self._to_open = deque((second,))
-
-    def _second_best(self) -> ContenderId:
-        """Return the fastest contender after the best that can be opened again."""
-        plans = [one for one in map(plan_of, self.variants) if one != self.best]
-        if self._before.kind is Kind.EAGER or self._before in plans:
-            return DEFAULT if self._before in self.refused else self._before
-        return plans[0] if plans and self._before.kind is Kind.BACKEND else DEFAULT
 
     def _settle(self) -> Instructions:
         self.moves.to(State.SETTLED, f"{self.best} is the fastest")
@@ -502,9 +477,9 @@ class TuningMachine:
             self._variant, self._pending = variant, do.Capture(variant)
 
     def _run_alone(self, contender: ContenderId, *, expected_s: float | None) -> Instructions:
-        self._be_best(contender, expected_s)
+        self._best.become(contender, expected_s)
         self._drift = Drift(expected_s)
-        self._confirmation.settled(contender, self._second_best())
+        self._confirmation.settled(contender, self._best.second(self.variants, self.refused))
         return (do.Settle(contender),)
 
     def _observe_alone(self, seconds: float, *, all_cores: bool) -> Instructions:
@@ -571,7 +546,7 @@ class TuningMachine:
 
     def _compare_again(self, reason: str, contenders: Iterable[ContenderId]) -> Instructions:
         self._duel = self._pending = None
-        self._be_best(DEFAULT, None)
+        self._best.become(DEFAULT)
         return do.Unsettle(), *self._compare(reason, tuple(contenders))
 
     def _search_anew(self, reason: str) -> Instructions:
@@ -581,7 +556,7 @@ class TuningMachine:
         self._like = self._stored = None
         self._duel = self._pending = None
         self._to_open.clear()
-        self._be_best(DEFAULT, None)
+        self._best.become(DEFAULT)
         return do.Unsettle(forget=True), *self._next_variant(reason)
 
     def _refuse_variant(self, variant: Variant, difference: str) -> Instructions:
@@ -601,6 +576,6 @@ class TuningMachine:
         if contender == self.challenger:
             return refuse, *self._next_challenger()
         if self._search is not None or self.state is State.WAITING:
-            self._be_best(DEFAULT, None)
+            self._best.become(DEFAULT)
             return (refuse,)
         return refuse, *self._compare_again(difference, map(plan_of, self.variants))
