@@ -23,24 +23,24 @@ PLAN, BACKEND = plan_of(AS_GIVEN), backend("backend 0")
 
 
 class Misleading(World):
-    """Contenders take other times in comparisons by turns than in rows of steps alone, as where threads spin."""
+    """Contenders take other times in their first comparison than later."""
 
-    def __init__(self, *arguments: Any, by_turns: dict[ContenderId, float], **more: Any) -> None:
+    def __init__(self, *arguments: Any, at_first: dict[ContenderId, float], **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self.by_turns = by_turns
+        self.at_first = at_first
 
     def _seconds(self, contender: ContenderId) -> float:
-        disturbed = self.machine.state is State.COMPARING and not self.machine._alone
-        return (self.by_turns if disturbed else {}).get(contender, super()._seconds(contender))
+        first = self.machine.challenger == contender and not comparisons(self, contender)
+        return (self.at_first if first else {}).get(contender, super()._seconds(contender))
 
 
 def misled(
-    alone: dict[ContenderId, float], by_turns: dict[ContenderId, float], *, backends: int = 0,
+    alone: dict[ContenderId, float], at_first: dict[ContenderId, float], *, backends: int = 0,
     warm_up: WarmUp | None = None,
 ) -> Misleading:  # fmt: skip
     """A world that has settled for the first time on the last contender."""
     machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False, warm_up=warm_up)
-    world = Misleading(machine, alone, by_turns=by_turns, backends=backends)
+    world = Misleading(machine, alone, at_first=at_first, backends=backends)
     world.carry_out(machine.start())
     world.run_until(lambda: machine.state is State.SETTLED and not world.backends)
     return world
@@ -100,7 +100,7 @@ def test_the_second_best_follows_where_what_was_kept_is_slower_than_the_default(
 def test_what_is_slower_alone_than_the_second_best_was_gives_way_to_that() -> None:
     world = misled({PLAN: 0.005, DEFAULT: 0.01}, {})
     world.run(2 * ALONE_STEPS)
-    world.seconds[BACKEND], world.by_turns[BACKEND], world.backends = 0.006, 0.004, 1
+    world.seconds[BACKEND], world.at_first[BACKEND], world.backends = 0.006, 0.004, 1
     world.run_until(lambda: world.machine.best == BACKEND)
     world.ran.clear()
     world.run_until(lambda: world.machine.best == PLAN)
@@ -126,7 +126,7 @@ def test_drift_is_still_found_after_a_confirmation() -> None:
 
 def test_a_plan_of_other_shapes_that_was_kept_by_noise_makes_way_for_a_search() -> None:
     machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False)
-    world = Misleading(machine, {PLAN: 0.0125, DEFAULT: 0.01}, by_turns={PLAN: 0.008})
+    world = Misleading(machine, {PLAN: 0.0125, DEFAULT: 0.01}, at_first={PLAN: 0.008})
     world.carry_out(machine.start(like=AS_GIVEN))
     world.run_to(State.SETTLED)
     assert machine.best == PLAN

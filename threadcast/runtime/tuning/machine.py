@@ -309,7 +309,7 @@ class TuningMachine:
     def found_backend(self, contender: ContenderId) -> Instructions:
         """Report that a backend is ready to run, which is then compared with the best contender."""
         self.moves.expect("a backend", State.SETTLED)
-        self._duel = Duel(self.best, contender, at_once=False)  # it was near the fastest when it was built
+        self._duel = Duel(self.best, contender)
         return self._compare_further(f"{contender} is ready")
 
     def stale(self, contender: ContenderId) -> Instructions:
