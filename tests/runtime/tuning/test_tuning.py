@@ -62,7 +62,7 @@ class Found:
 
     def __init__(self, contender: Contender, looks: int = 1) -> None:
         self._left, self.over = [*[None] * looks, contender], False
-        self.waits = 0
+        self.waits, self.paused = 0, False
 
     def start(self) -> None:
         """Nothing to start."""
@@ -76,6 +76,10 @@ class Found:
     def wait(self, _: float) -> None:
         """Count how often it is waited for."""
         self.waits += 1
+
+    def pause(self, paused: bool) -> None:
+        """Note it."""
+        self.paused = paused
 
     def close(self) -> None:
         """No more."""
@@ -202,6 +206,20 @@ def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machin
         assert search.waits == 0
         tuned.wait(1.0)
         assert search.waits == 1
+
+
+def test_a_search_for_backends_rests_while_contenders_are_compared(machine: Machine, tmp_path: Path) -> None:
+    with made(Clock(), machine, tmp_path, backend=Contender(backend("slow"), function)) as tuned:
+        run_until(tuned, lambda: tuned._backends.works)
+        search = tuned._backends._search
+        assert isinstance(search, Found)
+        search._left += [None] * 400  # goes on after that
+        run_until(tuned, lambda: tuned._states.challenger is not None)
+        run(tuned, 1)
+        assert search.paused
+        run_until(tuned, lambda: tuned._states.state is State.SETTLED)
+        run(tuned, 1)
+        assert not search.paused
 
 
 class Summaries(StepFeedback):

@@ -242,6 +242,7 @@ class Tuning:
             self._carry_out(self._instructions)
             self._look()
             self._carry_out(self._due())
+            self._backends.pause(self._states.challenger is not None)
             runner = self._states.next_runner()
             if isinstance(runner, SearchStep):
                 self._makers[runner.variant].prepare(runner.step)
