@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.confirmation import ALONE_STEPS, BROKEN, MOST_COMPARISONS, Confirmation
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, backend, plan_of
 from threadcast.runtime.tuning.drift import DRIFT_LIMIT, DRIFT_STEPS
+from threadcast.runtime.tuning.duel import Duel
 from threadcast.runtime.tuning.expected_costs import ExpectedCosts
 from threadcast.runtime.tuning.guard import CLEAR
 from threadcast.runtime.tuning.instructions import Compared, Settle
@@ -163,6 +164,20 @@ def test_a_comparison_waits_until_learning_may_take_its_time_and_is_counted() ->
     stuck.machine.warm_up.charge(100.0)
     stuck.run(20 * ALONE_STEPS)
     assert (stuck.machine.state, stuck.machine.confirmed) == (State.SETTLED, True)
+
+
+@pytest.mark.parametrize(
+    ("best", "challenger", "alone"),
+    [(DEFAULT, PLAN, False), (PLAN, BACKEND, True), (BACKEND, PLAN, True), (BACKEND, DEFAULT, True)],
+)
+def test_backends_are_compared_in_rows_of_steps_alone(best: ContenderId, challenger: ContenderId, alone: bool) -> None:
+    duel, now_s, ran = Duel(best, challenger), 0.0, list[ContenderId]()
+    while (verdict := duel.observe(started_s=now_s, seconds=1e-3)) is None:
+        now_s += 1e-3
+        ran.append(duel.next_runner().contender)
+    assert (duel.base, verdict.kept) == (DEFAULT if DEFAULT in (best, challenger) else best, "default")
+    longest = max(len(list(steps)) for _, steps in groupby(ran))
+    assert (longest > 100) == alone
 
 
 def watched(*, promised_s: float, gain: float) -> Confirmation:
