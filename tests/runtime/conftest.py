@@ -25,7 +25,8 @@ from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.tuning import plan_maker, plan_search, tuning, warm_up
-from threadcast.runtime.tuning.contender_id import ContenderId, Kind
+from threadcast.runtime.tuning.contender_id import Kind
+from threadcast.runtime.tuning.duel import Duel
 from threadcast.runtime.tuning.instructions import Instructions
 from threadcast.runtime.tuning.machine import TuningMachine
 
@@ -131,9 +132,9 @@ def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 class PlansWin(TuningMachine):
     """Each comparison ends at its first step: with a plan where one is compared, else with what was best before."""
 
-    def _observe_comparison(self, challenger: ContenderId, started_s: float, seconds: float) -> Instructions:
-        if challenger.kind is Kind.PLAN:
-            self.best = challenger
+    def _observe_comparison(self, duel: Duel, started_s: float, seconds: float) -> Instructions:
+        if duel.challenger.kind is Kind.PLAN:
+            self._best.become(duel.challenger)
         return self._next_challenger()
 
 

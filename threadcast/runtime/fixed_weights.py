@@ -227,5 +227,8 @@ class _Backends:
     def wait(self, timeout_s: float) -> None:
         self._search.wait(timeout_s)
 
+    def pause(self, paused: bool) -> None:
+        self._search.pause(paused)
+
     def close(self) -> None:
         self._search.close()

@@ -108,6 +108,22 @@ def test_a_caller_that_waits_is_not_spared(module: Two) -> None:
     assert search.caller_s < 1.0, "only what the start took"
 
 
+def test_a_paused_search_goes_on_where_it_stopped(module: Two, folder: Path) -> None:
+    with closing(search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6)) as search:
+        search.pause(True)
+        search.start()
+        (worker,) = processes_in(folder)
+        while not search._heard:
+            search.wait(1.0)
+            search._listen()
+        search.pause(True)
+        end_s = time.monotonic() + 5.0
+        while Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] not in "TZ":
+            assert time.monotonic() < end_s
+        search.pause(False)
+        assert len(list(_polled(search, unlimited=True))) == 1
+
+
 def test_one_search_of_a_model_is_at_work_at_a_time(module: Two) -> None:
     slot, made = SearchSlot(), list[BackendSearch]()
 

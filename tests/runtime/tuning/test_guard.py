@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadcast.core.errors import InvalidInput
-from threadcast.runtime.tuning.guard import Guard, Verdict, judge
+from threadcast.runtime.tuning.guard import ALONE, Guard, Verdict, judge
 
 
 def test_a_faster_plan_is_kept_and_an_equal_one_is_not() -> None:
@@ -155,6 +155,21 @@ def test_a_disturbed_first_pair_ends_a_comparison_only_where_nothing_is_known_of
 
     assert disturbed().run_to_verdict().pairs == 1
     assert disturbed().run_to_verdict(at_once=False).kept == "plan"
+
+
+def test_what_is_clearly_faster_is_kept_after_three_pairs_and_no_sooner_than_all_agree() -> None:
+    assert World(lambda step: 1.2, lambda step: 1.0).run_to_verdict(clear=1.1).pairs == 3
+    assert World(lambda step: 1.05, lambda step: 1.0).run_to_verdict(clear=1.1).pairs == 6
+    verdict = World(lambda step: 0.9 if step < 4 else 1.2, lambda step: 1.0).run_to_verdict(clear=1.1)
+    assert verdict.pairs > 3
+
+
+def test_rows_of_steps_alone_outlast_threads_that_spin() -> None:
+    world = World(lambda step: 1e-3, lambda step: 1e-3)
+    world.run_to_verdict(rows=ALONE)
+    ran = [name for name in world.ran if name != "rest"]
+    runs = [len(list(steps)) for _, steps in itertools.groupby(ran)]
+    assert min(runs[:-1]) >= 1e3 * (ALONE.quiet_s + ALONE.seconds)
 
 
 def test_without_a_difference_the_default_is_kept_in_the_end() -> None:

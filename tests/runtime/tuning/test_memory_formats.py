@@ -19,7 +19,7 @@ from threadcast.core import Machine
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning import machine as states
+from threadcast.runtime.tuning import duel
 from threadcast.runtime.tuning.guard import Guard, Side, Verdict
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
@@ -55,10 +55,14 @@ class LatestWins(Guard):
     def next_runner(self) -> Side:
         return "plan"
 
+    @property
+    def planned_s(self) -> float:
+        return 1e-3
+
 
 @pytest.fixture(autouse=True)
 def latest_wins(planned_at_once: None, one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "Guard", LatestWins)
+    monkeypatch.setattr(duel, "Guard", LatestWins)
 
 
 def train(change: str) -> Report:

@@ -62,7 +62,7 @@ class Found:
 
     def __init__(self, contender: Contender, looks: int = 1) -> None:
         self._left, self.over = [*[None] * looks, contender], False
-        self.waits = 0
+        self.waits, self.paused = 0, False
 
     def start(self) -> None:
         """Nothing to start."""
@@ -76,6 +76,10 @@ class Found:
     def wait(self, _: float) -> None:
         """Count how often it is waited for."""
         self.waits += 1
+
+    def pause(self, paused: bool) -> None:
+        """Note it."""
+        self.paused = paused
 
     def close(self) -> None:
         """No more."""
@@ -158,6 +162,29 @@ def test_a_backend_is_left_when_it_no_longer_does_what_the_default_does(machine:
         assert tuned.report.runs == "plan"
 
 
+def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the_plan(
+    machine: Machine, tmp_path: Path
+) -> None:
+    clock = Clock()
+
+    def misleading(x: torch.Tensor) -> torch.Tensor:
+        first = tuned._states.state is State.COMPARING and "misleading" not in tuned.report.verdicts
+        clock.now_s += -clock.other_s / 2 if first else 3 * clock.default_s
+        return function(x)
+
+    with made(clock, machine, tmp_path, backend=Contender(backend("misleading"), misleading)) as tuned:
+        run_until(tuned, lambda: tuned.report.runs == "misleading")
+        assert tuned.learning
+        run_until(tuned, lambda: not tuned.learning)
+        assert (tuned.report.runs, tuned.fastest.name) == ("plan", "plan, as given")
+        assert tuned.report.verdicts["misleading"].kept == "default"
+        assert [one.name for one in tuned._contenders._contenders.values()] == ["default", "plan, as given"]
+        assert len(tuned._contenders.engines) == 1
+        run(tuned, 3 * DRIFT_STEPS)
+        assert tuned.report.runs == "plan"
+        assert list(tmp_path.glob("*.json")), "stored for the next process"
+
+
 def test_learning_goes_on_while_backends_are_searched_though_steps_have_become_slower(
     machine: Machine, tmp_path: Path
 ) -> None:
@@ -179,6 +206,20 @@ def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machin
         assert search.waits == 0
         tuned.wait(1.0)
         assert search.waits == 1
+
+
+def test_a_search_for_backends_rests_while_contenders_are_compared(machine: Machine, tmp_path: Path) -> None:
+    with made(Clock(), machine, tmp_path, backend=Contender(backend("slow"), function)) as tuned:
+        run_until(tuned, lambda: tuned._backends.works)
+        search = tuned._backends._search
+        assert isinstance(search, Found)
+        search._left += [None] * 400  # goes on after that
+        run_until(tuned, lambda: tuned._states.challenger is not None)
+        run(tuned, 1)
+        assert search.paused
+        run_until(tuned, lambda: tuned._states.state is State.SETTLED)
+        run(tuned, 1)
+        assert not search.paused
 
 
 class Summaries(StepFeedback):

@@ -91,7 +91,9 @@ class BackendSearch:
         self.left_out: dict[str, str] = {}
         """Backends and settings that are left out, and why."""
         self._turns_s = 0.0
-        self._over = self._all_built = False
+        self._over = self._all_built = self._paused = False
+        self._heard = False
+        """Whether the other process has told anything, so that it can be paused."""
         self._process: subprocess.Popen[bytes] | None = None
         self._messages: int | None = None
         self._unread = b""
@@ -153,6 +155,12 @@ class BackendSearch:
             answered = select.poll()
             answered.register(self._messages, select.POLLIN)  # type: ignore[arg-type]
             answered.poll(timeout_s * 1e3)
+
+    def pause(self, paused: bool) -> None:
+        """Stop the process that builds backends while `paused`, for `search_guard.MOST_PAUSE_S` at most."""
+        if self._process is not None and self._heard and paused != self._paused:
+            self._paused = paused
+            self._process.send_signal(search_guard.PAUSE if paused else search_guard.RESUME)
 
     def close(self) -> None:
         """End the search and its processes; contenders that it returned go on. Closing again does nothing."""
@@ -228,6 +236,7 @@ class BackendSearch:
             self._leave_out(what, self._not_written or "the process that built it ended early")
             self._finish()
             return
+        self._heard = True
         *lines, self._unread = (self._unread + found).split(b"\n")
         messages = [json.loads(line) for line in lines]
         for message in messages:

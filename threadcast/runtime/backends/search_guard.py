@@ -2,13 +2,15 @@
 
 Run as a script, `python -I search_guard.py PARENT NICE FILE COMMAND...`: it runs the command with the name of a new
 folder as its last argument, at the priority NICE, with the file descriptor FILE open. When the standard input is
-closed or the process PARENT ends, in whatever way, the command and what it started end, and the folder is deleted. It
-imports nothing but the standard library.
+closed or the process PARENT ends, in whatever way, the command and what it started end, and the folder is deleted. The
+signal `PAUSE` stops the command and what it started until `RESUME`, or for `MOST_PAUSE_S`. It imports nothing but the
+standard library.
 """
 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import select
 import shutil
@@ -22,6 +24,10 @@ from pathlib import Path
 
 PREFIX = "threadcast-backends-"
 """Beginning of the folders' names in the directory for temporary files."""
+PAUSE, RESUME = signal.SIGUSR1, signal.SIGUSR2
+MOST_PAUSE_S = 10.0
+"""Longest pause in seconds: a caller that has paused the command may make no further call. Comparisons of short calls
+take 2 s at most."""
 _LOOK_S = 0.5
 """Seconds between two looks at whether the caller lives. Its end closes the standard input at once, unless a process
 that it forked keeps that open."""
@@ -37,7 +43,18 @@ def main(parent: int, nice: int, file: int, command: list[str]) -> None:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     _lock(folder)
     environment = {**os.environ, "TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-    running = None
+    running: subprocess.Popen[bytes] | None = None
+    paused_s = math.inf
+
+    def pause(number: int, _: object) -> None:
+        nonlocal paused_s
+        paused_s = time.monotonic() if number == PAUSE else math.inf
+        if running is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGSTOP if number == PAUSE else signal.SIGCONT)
+
+    signal.signal(PAUSE, pause)
+    signal.signal(RESUME, pause)
     try:
         running = subprocess.Popen([*command, str(folder)], process_group=0, pass_fds=[file], env=environment)
         os.close(file)
@@ -46,6 +63,8 @@ def main(parent: int, nice: int, file: int, command: list[str]) -> None:
         closed.register(0, 0)  # reports that the other end was closed, and reads nothing
         while os.getppid() == parent and not closed.poll(_LOOK_S * 1e3):
             running.poll()
+            if time.monotonic() - paused_s > MOST_PAUSE_S:
+                pause(RESUME, None)
     finally:
         if running is not None:
             with suppress(ProcessLookupError):

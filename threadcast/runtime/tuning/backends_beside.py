@@ -66,6 +66,12 @@ class BackendsBeside:
         if self._search is not None:
             self._search.wait(timeout_s)
 
+    def pause(self, paused: bool) -> None:
+        """Let the search rest while `paused`: what contenders with threads of their own take would not be what they
+        take once it is over."""
+        if self._search is not None:
+            self._search.pause(paused)
+
     def leave_out(self, error: Exception) -> None:
         """End the search, or never begin it, because of this error."""
         _logger.warning("backends are left out: %s", error)

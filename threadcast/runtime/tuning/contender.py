@@ -70,6 +70,10 @@ class Backends(Protocol):
         """Return when `poll` has something to do, or after `timeout_s` seconds."""
         ...
 
+    def pause(self, paused: bool) -> None:
+        """Leave the cores to the caller while `paused`, so that it can time its steps."""
+        ...
+
     def close(self) -> None:
         """End the search; contenders that it returned go on."""
         ...

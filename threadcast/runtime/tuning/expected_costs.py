@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.variant import Variant
-from threadcast.runtime.tuning.guard import PAIRS_AT_LEAST
+from threadcast.runtime.tuning import instructions as do
+from threadcast.runtime.tuning.guard import ALONE, CONFIDENT_PAIRS, PAIRS_AT_LEAST
+from threadcast.runtime.tuning.instructions import Instruction
 from threadcast.runtime.tuning.plan_search import Look, PlanSearch
 from threadcast.runtime.tuning.warm_up import WarmUp
 
@@ -53,6 +56,24 @@ class ExpectedCosts:
             self._compiled.add(variant)
             self._warm_up.charge(cost_s)
 
+    def instruction_s(
+        self, instruction: Instruction, best_s: float, plan_s: Callable[[Variant], float | None], *, compiled: bool
+    ) -> float:
+        """Return the cost of an instruction, and of what it begins.
+
+        `best_s` are seconds of a step by the best way known, `plan_s` by a variant's plan. `compiled`: whether what a
+        capture needs is compiled.
+        """
+        match instruction:
+            case do.Capture(variant):
+                return self.capture_s + (0.0 if compiled else self.compiling_s(variant))
+            case do.MakePlan():
+                return PLANNING_S
+            case do.Open(contender):
+                planned_s = None if contender.variant is None else plan_s(contender.variant)
+                return self.comparison_s(planned_s, best_s)
+        return 0.0
+
     def allows_search(self) -> bool:
         """Return whether a search for backends may begin beside the calls."""
         return self._warm_up.allows(self._beside_s)
@@ -72,6 +93,11 @@ class ExpectedCosts:
         """Return the cost of comparing a contender whose step takes `planned_s` seconds (None: not known)."""
         step_s = best_s * (1 + UNKNOWN) if planned_s is None or math.isinf(planned_s) else planned_s
         return 2 * PAIRS_AT_LEAST * max(0.0, step_s - best_s)
+
+    def allows_confirming(self, step_s: float, other_s: float) -> bool:
+        """Return whether what takes `step_s` seconds may be compared, in rows of steps, with what takes `other_s`."""
+        row_s = max(ALONE.seconds, ALONE.steps * other_s) + max(ALONE.quiet_s, other_s) / 2  # each is two blocks long
+        return self._warm_up.allows(CONFIDENT_PAIRS * row_s * max(0.0, 1 - step_s / other_s))
 
     def search_s(self, search: PlanSearch, best_s: float) -> float:
         """Return the cost of the next look or trial."""

@@ -20,22 +20,42 @@ PAIRS_AT_LEAST = 3
 CONFIDENCE = 0.95
 """Confidence of the interval around the median ratio, from 6 pairs on. Fewer pairs cannot reach it; their interval is
 from the lowest to the highest ratio."""
-_CONFIDENT_PAIRS = 6
+CONFIDENT_PAIRS = 6
+"""Fewest pairs that end a comparison where one is faster, but not by far."""
 
 MAX_PAIRS = 15
 """Pairs of blocks after which a guard keeps the default because no difference has shown. Where ratios scatter by 3 %,
 15 pairs tell a ratio of 1.02 from 1. The guard judges after every pair from the sixth on, so it finds a difference
 where there is none more often than in 1 of 20 runs. Such a mistake costs little: the two are about equally fast."""
 
-BLOCK, BLOCK_S = 2, 0.005
-"""Fewest timed steps of a block, and fewest seconds that they take together."""
 HOPELESS = 0.8
 """Ratio of the default's time to the plan's under which all of the first `PAIRS_AT_LEAST` pairs end the comparison."""
 HOPELESS_AT_ONCE = 1 / 3
 """Ratio of the default's time to the plan's under which the first pair ends the comparison."""
-QUIET_S = 0.005
-"""Seconds after a change of the runner in which steps are not timed; at least one step is not. The first step starts
-thread teams anew and finds caches full of the other runner's data, and threads of the other may still spin."""
+CLEAR = 1.1
+"""Ratio of the default's time to the plan's above which the plan is clearly faster; two medians of the same way differ
+by 5 to 10 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How long each of two ways runs at a time, and how much of that is timed.
+
+    After a change of the runner steps are not timed for `quiet_s` seconds; at least one step is not. The first step
+    starts thread teams anew and finds caches full of the other runner's data, and threads of the other may still spin.
+    """
+
+    steps: int
+    """Fewest timed steps of a block."""
+    seconds: float
+    """Fewest seconds that these take together."""
+    quiet_s: float
+
+
+BY_TURNS = Rows(2, 0.005, 0.005)
+"""Costs the least: for ways that do not disturb each other for longer than that."""
+ALONE = Rows(3, 0.05, 0.06)
+"""For ways that do: ONNX Runtime's threads spun for 50 ms after a call (decision 52)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +113,19 @@ class Guard:
     "default" is the way to beat, "plan" the new one. Both do the whole step, so no step of the caller is wasted. The
     caller measures the times and reports each step to `observe`, except steps that raised: these do not count.
     `at_once`: the first pair alone may end the comparison, at `HOPELESS_AT_ONCE`. Pass False for a way that is known to
-    be about as fast: there such a pair shows only that something else used the cores.
+    be about as fast: there such a pair shows only that something else used the cores. With `clear` the plan is kept
+    once it is faster by more than this ratio in all of the first `PAIRS_AT_LEAST` pairs. `rows` is the length of turns.
     """
 
-    def __init__(self, *, max_pairs: int = MAX_PAIRS, at_once: bool = True) -> None:
+    def __init__(
+        self, *, max_pairs: int = MAX_PAIRS, at_once: bool = True, rows: Rows = BY_TURNS, clear: float | None = None
+    ) -> None:
         if max_pairs < PAIRS_AT_LEAST:
             raise InvalidInput(f"max_pairs={max_pairs} must be at least {PAIRS_AT_LEAST}")
         self.verdict: Verdict | None = None
         """The verdict, once it is clear which way is faster, or once `max_pairs` have shown no difference."""
-        self._max_pairs, self._at_once = max_pairs, at_once
+        self._max_pairs, self._at_once, self._rows = max_pairs, at_once, rows
+        self._clear = math.inf if clear is None else clear
         self._blocks: dict[Side, list[float]] = {"default": [], "plan": []}
         self._timed: list[float] = []
         self._last: Side | None = None
@@ -127,12 +151,12 @@ class Guard:
         runner = self.next_runner()
         if runner != self._last:
             self._last, self._changed_s = runner, started_s
-        elif self.verdict is None and started_s - self._changed_s >= QUIET_S:
+        elif self.verdict is None and started_s - self._changed_s >= self._rows.quiet_s:
             self._note(runner, seconds)
 
     def _note(self, runner: Side, seconds: float) -> None:
         self._timed.append(seconds)
-        if len(self._timed) < BLOCK or sum(self._timed) < BLOCK_S:
+        if len(self._timed) < self._rows.steps or sum(self._timed) < self._rows.seconds:
             return
         self._blocks[runner].append(median(self._timed))
         self._timed.clear()
@@ -145,9 +169,9 @@ class Guard:
         if len(default_s) < PAIRS_AT_LEAST:
             return
         verdict = judge(default_s, planned_s)
-        hopeless = verdict.high < HOPELESS
-        confident = verdict.pairs >= _CONFIDENT_PAIRS and verdict.shown
-        if hopeless or confident or verdict.pairs >= self._max_pairs:
+        at_once = verdict.high < HOPELESS or verdict.low > self._clear
+        confident = verdict.pairs >= CONFIDENT_PAIRS and verdict.shown
+        if at_once or confident or verdict.pairs >= self._max_pairs:
             self.verdict = verdict
 
     @property

@@ -68,7 +68,9 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """`contender` was compared with the best contender before it; `verdict` is the outcome. Release the slower one."""
+    """`contender` was compared with the best before it, or once more with the default; `verdict` is the outcome.
+
+    Release the slower one."""
 
     contender: ContenderId
     verdict: Verdict

@@ -9,22 +9,22 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from statistics import median
 
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
+from threadcast.runtime.tuning.best_so_far import BestSoFar
+from threadcast.runtime.tuning.confirmation import Confirmation
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_in, plan_of
 from threadcast.runtime.tuning.drift import Drift
-from threadcast.runtime.tuning.expected_costs import PLANNING_S, ExpectedCosts
-from threadcast.runtime.tuning.guard import Guard
+from threadcast.runtime.tuning.duel import Duel
+from threadcast.runtime.tuning.expected_costs import ExpectedCosts
 from threadcast.runtime.tuning.instructions import ContenderStep, Instruction, Instructions, Runner, SearchStep
 from threadcast.runtime.tuning.plan_search import Look, Meanwhile, PlanSearch
 from threadcast.runtime.tuning.states import Move, Moves, State
 from threadcast.runtime.tuning.variant_queue import VariantQueue
 from threadcast.runtime.tuning.warm_up import WarmUp
 
-_RECENT = 15
 FORECAST_S = 1.0
 """Seconds of looks above which operators are forecast from what is known of others first. A convention: forecasts take
 as long."""
@@ -50,10 +50,7 @@ class TuningMachine:
     ) -> None:  # fmt: skip
         self.moves = Moves(moved=moved)
         self.warm_up = WarmUp() if warm_up is None else warm_up
-        self.best: ContenderId = DEFAULT
-        """The fastest contender so far."""
-        self.challenger: ContenderId | None = None
-        """The contender that is being compared with the best; None while none is."""
+        self._best = BestSoFar()
         self.refused: dict[ContenderId, str] = {}
         """Contenders whose results differ from the default's, each with the difference in words."""
         self.steps: defaultdict[State, int] = defaultdict(int)
@@ -70,11 +67,13 @@ class TuningMachine:
         self._pending: Instruction | None = None
         """What comes next, as soon as learning may take the time."""
         self._to_open: deque[ContenderId] = deque()
-        self._guard = Guard()
+        self._duel: Duel | None = None
+        """The comparison of the best with another contender; None while there is none."""
+        self._alone = False
+        """Whether contenders are compared in rows of steps alone, because what was kept is doubted."""
         self._drift = Drift()
-        self._recent_s: deque[float] = deque(maxlen=_RECENT)
-        """Seconds of recent steps by the best contender, where that is not the default."""
         self._costs = ExpectedCosts(looks, self.warm_up)
+        self._confirmation = Confirmation(self._costs)
         self._like: Variant | None = None
         """The variant of a plan of calls of other shapes, while that is compared and for as long as it runs."""
         self._stored: Variant | None = None
@@ -88,6 +87,21 @@ class TuningMachine:
     def state(self) -> State:
         """The current state: what steps are used for now."""
         return self.moves.state
+
+    @property
+    def best(self) -> ContenderId:
+        """The fastest contender so far."""
+        return self._best.id
+
+    @property
+    def challenger(self) -> ContenderId | None:
+        """The contender that is being compared with the best; None while none is."""
+        return None if self._duel is None else self._duel.challenger
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether steps of what was kept have shown that it is as fast alone as it promised, or can show nothing."""
+        return self._confirmation.over
 
     @property
     def planning(self) -> bool:
@@ -114,9 +128,7 @@ class TuningMachine:
     @property
     def best_s(self) -> float | None:
         """Seconds of a step by the best contender; None where it is not known."""
-        if self.best is DEFAULT:
-            return self.warm_up.eager_s
-        return median(self._recent_s) if self._recent_s else None
+        return self._best.step_s(self.warm_up.eager_s)
 
     def start(
         self, *, stored: Variant | None = None, step_s: float = 0.0, fuse: bool = True, like: Variant | None = None
@@ -148,7 +160,7 @@ class TuningMachine:
         if self.awaited is not None or not self.warm_up.ready:
             return False
         if self._pending is not None:
-            return not self.warm_up.allows(self._expected_s(self._pending, compiled=True))
+            return not self._allows(self._pending, compiled=True)
         return self._search is not None and self._holds_back(self._search)
 
     def _holds_back(self, search: PlanSearch) -> bool:
@@ -166,7 +178,7 @@ class TuningMachine:
             return ()
         if isinstance(pending, do.MakePlan) and not planner_free:
             return ()
-        if not self.warm_up.allows(self._expected_s(pending, compiled=compiled)):
+        if not self._allows(pending, compiled=compiled):
             return ()
         self._pending, self._planner_yields = None, False
         if isinstance(pending, do.Capture | do.Open):
@@ -180,10 +192,7 @@ class TuningMachine:
         self.moves.expect("a step", *(state for state in State if state not in (State.STARTING, State.CLOSED)))
         if self._search is not None:
             return self._next_of_search(self._search)
-        if self.challenger is not None:
-            contender = self.best if self._guard.next_runner() == "default" else self.challenger
-            return ContenderStep(contender, rest=self._guard.needs_rest)
-        return ContenderStep(self.best)
+        return ContenderStep(self.best) if self._duel is None else self._duel.next_runner()
 
     def observe(
         self, seconds: float, *, started_s: float = 0.0, call_s: float | None = None, difference: str | None = None,
@@ -193,7 +202,7 @@ class TuningMachine:
 
         `call_s` are the seconds of the whole call, with all that was done before and after the step. `difference` tells
         in words how the step's results differ from the default's; None where they do not differ or were not checked.
-        Such a contender (the challenger, while two are compared) does not run again. During a search the whole variant
+        Such a contender (the new one, while two are compared) does not run again. During a search the whole variant
         is given up. Pass `all_cores=False` for a step that had fewer cores than its plan is for: it does not count as
         slower than before.
         """
@@ -206,11 +215,11 @@ class TuningMachine:
                 return self._refuse_variant(runner.variant, difference)
             return () if isinstance(runner.step, Meanwhile) else self._observe_search(seconds)
         if difference is not None:
-            return self._refuse(self.challenger or self.best, difference)
-        if self.challenger is not None:
-            return self._observe_comparison(self.challenger, started_s, seconds)
+            return self._refuse(self.best if self._duel is None else self._duel.new, difference)
+        if self._duel is not None:
+            return self._observe_comparison(self._duel, started_s, seconds)
         if self.state in (State.RESUMED, State.SETTLED):
-            return self._observe_alone(seconds, all_cores=all_cores)
+            return self._observe_alone(seconds, all_cores=all_cores) or self._confirm(seconds, all_cores=all_cores)
         return ()
 
     def captured(self) -> Instructions:
@@ -278,7 +287,7 @@ class TuningMachine:
     def opened(self, contender: ContenderId) -> Instructions:
         """Answer to `Open`: `contender` is ready to run."""
         self._answer("opened", do.Open)
-        self.challenger, self._guard = contender, Guard()
+        self._duel = Duel(self.best, contender, alone=self._alone)
         return ()
 
     def may_search_backends(self) -> bool:
@@ -300,10 +309,8 @@ class TuningMachine:
     def found_backend(self, contender: ContenderId) -> Instructions:
         """Report that a backend is ready to run, which is then compared with the best contender."""
         self.moves.expect("a backend", State.SETTLED)
-        self.moves.to(State.COMPARING, f"{contender} is ready")
-        self._pending = None
-        self.challenger, self._guard = contender, Guard(at_once=False)  # it was near the fastest when it was built
-        return (do.Unsettle(further=True),)
+        self._duel = Duel(self.best, contender)
+        return self._compare_further(f"{contender} is ready")
 
     def stale(self, contender: ContenderId) -> Instructions:
         """Report that `contender`, one of `contenders`, no longer has the default's results: the model was changed."""
@@ -315,7 +322,7 @@ class TuningMachine:
         if contender == self.challenger:
             return self._next_challenger()
         if self._search is not None or self.state is State.WAITING:
-            self._be_best(DEFAULT, None)
+            self._best.become(DEFAULT)
             return ()
         return self._compare_again(reason, map(plan_of, self.variants))
 
@@ -325,7 +332,7 @@ class TuningMachine:
             return ()
         self.moves.to(State.GIVEN_UP, reason)
         self._stop()
-        self._be_best(DEFAULT, None)
+        self._best.become(DEFAULT)
         return (do.GiveUp(reason),)
 
     def close(self) -> None:
@@ -335,7 +342,7 @@ class TuningMachine:
             self._stop()
 
     def _stop(self) -> None:
-        self._search = self.challenger = self.awaited = self._pending = None
+        self._search = self._duel = self.awaited = self._pending = None
 
     def _answer(self, event: str, instruction: type) -> None:
         if not isinstance(self.awaited, instruction):
@@ -347,16 +354,9 @@ class TuningMachine:
             raise self.moves.illegal(event)
         return self._search
 
-    def _be_best(self, contender: ContenderId, step_s: float | None) -> None:
-        if contender != self.best:
-            self._recent_s.clear()
-        self.best = contender
-        if step_s is not None:
-            self._recent_s.append(step_s)
-
     def _next_variant(self, reason: str) -> Instructions:
         """Wait until the next variant can be captured; settle where there is none."""
-        self._search = None
+        self._search, self._alone = None, False
         if self.state is not State.WAITING:
             self.moves.to(State.WAITING, reason)
         variant = None if self._like is not None else self._queue.next()
@@ -387,26 +387,20 @@ class TuningMachine:
         by_best = isinstance(runner, ContenderStep) and runner.contender == self.best
         best_s = seconds if by_best and not self.planning else self.best_s
         self.warm_up.ran(call_s, lost_s=0.0 if best_s is None else call_s - best_s)
-        if by_best and not self.planning:
-            if self.best is DEFAULT:
+        if isinstance(runner, ContenderStep) and not self.planning:
+            if runner.contender is DEFAULT:
                 self.warm_up.ran_eager(seconds)
-            else:
-                self._recent_s.append(seconds)
+            elif by_best:
+                self._best.ran(seconds)
         if isinstance(runner, SearchStep) and self._costs.unchecked:
             self._costs.unchecked = False
             self._costs.capture_s = max(self._costs.capture_s, call_s - seconds)
 
-    def _expected_s(self, instruction: Instruction, *, compiled: bool) -> float:
-        """Seconds that an instruction, and what it begins, are expected to cost the caller."""
-        match instruction:
-            case do.Capture(variant):
-                return self._costs.capture_s + (0.0 if compiled else self._costs.compiling_s(variant))
-            case do.MakePlan():
-                return PLANNING_S
-            case do.Open(contender):
-                planned_s = None if contender.variant is None else self._queue.seconds(contender.variant)
-                return self._costs.comparison_s(planned_s, self.best_s or 0.0)
-        return 0.0
+    def _allows(self, instruction: Instruction, *, compiled: bool) -> bool:
+        """Whether learning may take the time of an instruction, and of what it begins."""
+        return self.warm_up.allows(
+            self._costs.instruction_s(instruction, self.best_s or 0.0, self._queue.seconds, compiled=compiled)
+        )
 
     def _observe_search(self, seconds: float) -> Instructions:
         search = self._searching("a step of the search")
@@ -444,23 +438,34 @@ class TuningMachine:
         if self._like is not None and self.challenger == plan_of(self._like) != self.best:
             self._queue.drop(self._like)
             self._like = None
-        self.challenger = None
+        self._duel = None
         if not self._to_open:
             return self._next_variant("compared")
         self._pending = do.Open(self._to_open.popleft())
         return ()
 
-    def _observe_comparison(self, challenger: ContenderId, started_s: float, seconds: float) -> Instructions:
-        self._guard.observe(started_s=started_s, seconds=seconds)
-        verdict = self._guard.verdict
+    def _observe_comparison(self, duel: Duel, started_s: float, seconds: float) -> Instructions:
+        verdict = duel.observe(started_s=started_s, seconds=seconds)
         if verdict is None:
             return ()
         if verdict.kept == "plan":
-            self._be_best(challenger, self._guard.planned_s)
-        return do.Compared(challenger, verdict), *self._next_challenger()
+            self._confirmation.won(duel.new, duel.base, gain=verdict.gain, step_s=duel.new_s)
+            self._best.loses_to(duel.new, duel.new_s)
+        elif self.best != duel.base:
+            self._lose(duel.new)
+        return do.Compared(duel.new, verdict), *self._next_challenger()
+
+    def _lose(self, doubted: ContenderId) -> None:
+        """Have the default run, which is not slower than what was kept, and the second best compared with it."""
+        second = self._best.second(self.variants, self.refused)
+        self._best.become(DEFAULT)
+        if self._like is not None and doubted == plan_of(self._like):
+            self._queue.drop(self._like)
+            self._like = None
+        elif second is not DEFAULT:
+            self._to_open = deque((second,))
 
     def _settle(self) -> Instructions:
-        self.challenger = None
         self.moves.to(State.SETTLED, f"{self.best} is the fastest")
         self._offer_fused()
         return self._run_alone(self.best, expected_s=None)
@@ -472,8 +477,9 @@ class TuningMachine:
             self._variant, self._pending = variant, do.Capture(variant)
 
     def _run_alone(self, contender: ContenderId, *, expected_s: float | None) -> Instructions:
-        self._be_best(contender, expected_s)
+        self._best.become(contender, expected_s)
         self._drift = Drift(expected_s)
+        self._confirmation.settled(contender, self._best.second(self.variants, self.refused))
         return (do.Settle(contender),)
 
     def _observe_alone(self, seconds: float, *, all_cores: bool) -> Instructions:
@@ -484,7 +490,7 @@ class TuningMachine:
             variant = self.best.variant
             return () if variant is None else (do.Store(variant, pace.step_s),)
         if not pace.slower:
-            return self._confirm() if self.state is State.RESUMED else ()
+            return self._settle_on_stored() if self.state is State.RESUMED else ()
         reason = f"a step takes {pace.step_s:.3g} s, at first {pace.first_s:.3g} s"
         if self.state is State.RESUMED:
             return self._compare_stored(reason)
@@ -493,7 +499,28 @@ class TuningMachine:
         plans = map(plan_of, self.variants)
         return self._compare_again(reason, plans if self.best is DEFAULT else (self.best,))
 
-    def _confirm(self) -> Instructions:
+    def _confirm(self, seconds: float, *, all_cores: bool) -> Instructions:
+        """Compare what was kept once more where its steps alone do not confirm its comparison."""
+        if self.state is not State.SETTLED:
+            return ()
+        doubt = self._confirmation.observe(seconds, all_cores=all_cores, eager_s=self.warm_up.eager_s)
+        if doubt is None:
+            return ()
+        further = self._compare_further(doubt.reason)
+        self._alone = True
+        if doubt.other is DEFAULT:
+            self._duel = Duel(self.best, DEFAULT, alone=True)
+        else:
+            self._pending = do.Open(doubt.other)
+        return further
+
+    def _compare_further(self, reason: str) -> Instructions:
+        """Compare the best with one more contender."""
+        self.moves.to(State.COMPARING, reason)
+        self._pending = None
+        return (do.Unsettle(further=True),)
+
+    def _settle_on_stored(self) -> Instructions:
         """Settle on the stored plan, which is as fast as it was."""
         assert self.best.variant is not None
         self._queue.known(self.best.variant, self.best_s or 0.0, fuse=self._stored_fuse)
@@ -518,8 +545,8 @@ class TuningMachine:
         self._stored = None
 
     def _compare_again(self, reason: str, contenders: Iterable[ContenderId]) -> Instructions:
-        self.challenger = self._pending = None
-        self._be_best(DEFAULT, None)
+        self._duel = self._pending = None
+        self._best.become(DEFAULT)
         return do.Unsettle(), *self._compare(reason, tuple(contenders))
 
     def _search_anew(self, reason: str) -> Instructions:
@@ -527,9 +554,9 @@ class TuningMachine:
             if variant is not None:
                 self._queue.drop(variant)
         self._like = self._stored = None
-        self.challenger = self._pending = None
+        self._duel = self._pending = None
         self._to_open.clear()
-        self._be_best(DEFAULT, None)
+        self._best.become(DEFAULT)
         return do.Unsettle(forget=True), *self._next_variant(reason)
 
     def _refuse_variant(self, variant: Variant, difference: str) -> Instructions:
@@ -549,6 +576,6 @@ class TuningMachine:
         if contender == self.challenger:
             return refuse, *self._next_challenger()
         if self._search is not None or self.state is State.WAITING:
-            self._be_best(DEFAULT, None)
+            self._best.become(DEFAULT)
             return (refuse,)
         return refuse, *self._compare_again(difference, map(plan_of, self.variants))

@@ -28,7 +28,8 @@ class Report:
     """Whether point-wise operators are fused in the plan's graph."""
     plan: Plan | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    """For each contender's name, the verdict on it against the best before it. In order of comparison, plans first."""
+    """For each contender's name, the verdict on it against the best before it, or against the default where it was
+    compared once more. In order of the first comparison, plans first."""
     predicted_s: dict[str, float] = field(default_factory=dict)
     """For each variant that was tried (memory format, fused or not), the seconds of a step that its plan predicts."""
     warm_up: WarmUp = field(default_factory=WarmUp)

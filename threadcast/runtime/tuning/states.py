@@ -5,8 +5,9 @@
                                  └─<──────────<────────────<────────────<───────────┴──> SETTLED <──> COMPARING
 
 RESUMED also goes to SETTLED, once the stored plan has proved as fast as it was, or to COMPARING if it has not. SETTLED
-goes to PROBING for the variant with fused operators, and to WAITING where all is measured anew. From every state it can
-go to GIVEN_UP, where the default runs for good, and to CLOSED.
+goes to PROBING for the variant with fused operators, to COMPARING for a backend or where what was kept is doubted, and
+to WAITING where all is measured anew. From every state it can go to GIVEN_UP, where the default runs for good, and to
+CLOSED.
 """
 
 from __future__ import annotations

@@ -192,7 +192,9 @@ class Tuning:
         if state in (State.GIVEN_UP, State.CLOSED):
             return False
         searching = not self._backends.over or bool(self._instructions)
-        return searching or state is not State.SETTLED or self._states.pending_variant is not None
+        if searching or state is not State.SETTLED or self._states.pending_variant is not None:
+            return True
+        return not self._states.confirmed
 
     def wait(self, timeout_s: float) -> None:
         """Leave the cores to a search for backends until it has something to tell, or for `timeout_s` seconds.
@@ -240,6 +242,7 @@ class Tuning:
             self._carry_out(self._instructions)
             self._look()
             self._carry_out(self._due())
+            self._backends.pause(self._states.challenger is not None)
             runner = self._states.next_runner()
             if isinstance(runner, SearchStep):
                 self._makers[runner.variant].prepare(runner.step)

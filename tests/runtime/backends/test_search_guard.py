@@ -1,0 +1,88 @@
+"""A process that builds backends stops while its caller times steps, and never for good."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from threadcast.runtime.backends import search_guard
+from threadcast.runtime.backends.search_guard import PAUSE, RESUME
+
+WORK = "import os, time; print(os.getpid(), flush=True)\nwhile True: time.sleep(0.01)"
+"""Tells its process id, which the guard has not told."""
+
+
+@contextmanager
+def guarded(folder: Path, *, most_pause_s: float | None = None) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A guard that runs `WORK`, and the id of that process."""
+    script = search_guard.__file__
+    if most_pause_s is not None:
+        copy = folder / "guard.py"
+        text = Path(script).read_text()
+        copy.write_text(text.replace(f"MOST_PAUSE_S = {search_guard.MOST_PAUSE_S}", f"MOST_PAUSE_S = {most_pause_s}"))
+        script = str(copy)
+    file = os.open(os.devnull, os.O_RDONLY)
+    guard = subprocess.Popen(
+        [sys.executable, "-I", script, str(os.getpid()), "0", str(file), sys.executable, "-c", WORK],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file], env={**os.environ, "TMPDIR": str(folder)},
+    )  # fmt: skip
+    os.close(file)
+    assert guard.stdin is not None
+    assert guard.stdout is not None
+    try:
+        yield guard, int(guard.stdout.readline())
+    finally:
+        guard.stdin.close()
+        guard.stdout.close()
+        guard.wait(30)
+
+
+def until(wanted: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60
+    while not wanted():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def stopped(process: int) -> bool:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_paused_process_stops_until_it_is_resumed(tmp_path: Path) -> None:
+    with guarded(tmp_path) as (guard, process):
+        guard.send_signal(PAUSE)
+        until(lambda: stopped(process))
+        guard.send_signal(RESUME)
+        until(lambda: not stopped(process))
+
+
+def test_a_paused_process_ends_with_its_caller(tmp_path: Path) -> None:
+    with guarded(tmp_path) as (guard, process):
+        guard.send_signal(PAUSE)
+        until(lambda: stopped(process))
+    assert not Path(f"/proc/{process}").exists()
+    assert not list(tmp_path.glob(f"{search_guard.PREFIX}*"))
+
+
+def test_a_pause_that_nobody_ends_is_over_after_a_while(tmp_path: Path) -> None:
+    with guarded(tmp_path, most_pause_s=0.0) as (guard, process):
+        guard.send_signal(PAUSE)
+        until(lambda: stopped(process))
+        until(lambda: not stopped(process))
+
+
+@pytest.mark.parametrize("number", [PAUSE, RESUME])
+def test_signals_after_the_process_has_ended_do_nothing(tmp_path: Path, number: int) -> None:
+    with guarded(tmp_path) as (guard, process):
+        os.kill(process, 9)
+        time.sleep(2 * search_guard._LOOK_S)
+        guard.send_signal(number)
+        time.sleep(0.1)
+        assert guard.poll() is None

@@ -1,0 +1,43 @@
+"""Two contenders that are compared in the caller's steps: by turns, or in longer rows of steps where each is alone."""
+
+from __future__ import annotations
+
+from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind
+from threadcast.runtime.tuning.guard import ALONE, CLEAR, Guard, Verdict
+from threadcast.runtime.tuning.instructions import ContenderStep
+
+ALONE_PAIRS = 9
+"""Most pairs of blocks in rows of steps alone, which take longer: of so many, one may disagree at either end."""
+
+
+class Duel:
+    """Compares `challenger` with `best`. The new one of both must be faster beyond doubt to be kept: the challenger, or
+    `best` where the default challenges it once more.
+
+    `alone`: in rows of steps, each of which begins when the other has come to rest. So are backends, whose threads are
+    their own: by short turns OpenVINO took 8.5 ms for a step of Llama that took 5.5 ms alone (decision 59).
+    """
+
+    def __init__(self, best: ContenderId, challenger: ContenderId, *, alone: bool = False) -> None:
+        self.challenger = challenger
+        self.base, self.new = (challenger, best) if challenger is DEFAULT else (best, challenger)
+        if alone or Kind.BACKEND in (best.kind, challenger.kind):
+            self._guard = Guard(max_pairs=ALONE_PAIRS, at_once=False, rows=ALONE, clear=CLEAR)
+        else:
+            self._guard = Guard()
+
+    def next_runner(self) -> ContenderStep:
+        """Return what runs the next step."""
+        contender = self.base if self._guard.next_runner() == "default" else self.new
+        return ContenderStep(contender, rest=self._guard.needs_rest)
+
+    def observe(self, *, started_s: float, seconds: float) -> Verdict | None:
+        """Record the step that `next_runner` named; return the verdict on `new` against `base` once there is one."""
+        self._guard.observe(started_s=started_s, seconds=seconds)
+        return self._guard.verdict
+
+    @property
+    def new_s(self) -> float:
+        """Median seconds of a step by `new`, once there is a verdict."""
+        assert self._guard.planned_s is not None
+        return self._guard.planned_s
