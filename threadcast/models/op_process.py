@@ -236,7 +236,8 @@ def _kernel(one: Floats, other: Floats, precision: type[np.floating[Any]] = np.f
 
     apart: NDArray[Any] = cdist(one, other)
     np.negative(apart, out=apart)
-    return np.exp(apart, out=apart, dtype=precision, casting="same_kind")
+    np.exp(apart, out=apart, dtype=precision, casting="same_kind")
+    return apart
 
 
 def _tuned(described: Floats, alike: Floats, scores: Floats, random: np.random.Generator) -> Floats:

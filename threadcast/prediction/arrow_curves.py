@@ -48,9 +48,7 @@ def write_stream(table: CurveTable, *, machine: str, keys: Sequence[str]) -> byt
     schema = _schema(pa, cases).with_metadata({_METADATA: json.dumps(document).encode()})
     batch = pa.record_batch(columns, schema=schema)
     head = schema.serialize().size + _MARKS
-    size = head + pa.ipc.get_record_batch_size(batch)  # a buffer that grows would be copied
-    # Arrow's own pool gives such a buffer back to the system, which takes longer than filling it
-    buffer = pa.allocate_buffer(size, memory_pool=pa.system_memory_pool())
+    buffer = pa.allocate_buffer(head + pa.ipc.get_record_batch_size(batch))  # one that grows would be copied
     sink = pa.FixedSizeBufferWriter(buffer)
     with pa.ipc.new_stream(sink, schema) as stream:
         stream.write_batch(batch)
