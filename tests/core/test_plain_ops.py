@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadcast.core import Op
-from threadcast.core.plain_ops import plain_op
+from threadcast.core.plain_ops import MANY, plain_op, plain_ops
 
 MOST_WORK = 1e24
 SHAPES = st.lists(st.integers(0, 5_000), max_size=4)
@@ -71,3 +72,61 @@ def test_what_lacks_a_member_is_read_the_long_way(missing: str) -> None:
 @pytest.mark.parametrize("document", [None, [], "mm-1", 3])
 def test_what_is_no_object_is_read_the_long_way(document: Any) -> None:
     assert plain_op(document, most_work=MOST_WORK) is None
+
+
+def _document(kind: str, inputs: list[Any], outputs: list[Any] | None, flops: float, moved: float) -> dict[str, Any]:
+    given = {} if outputs is None else {"outputs": outputs}
+    return {"kind": kind, "inputs": inputs, **given, "flops": flops, "bytes": moved}
+
+
+PLAIN_KINDS = st.sampled_from(["mm", "aten.addmm", "my-op 2"])
+DOCUMENTS = st.builds(_document, PLAIN_KINDS, TENSORS, st.none() | TENSORS, WORK, WORK)
+
+
+@given(st.lists(DOCUMENTS, min_size=MANY, max_size=MANY + 8))
+def test_many_plain_ops_are_those_that_are_read_one_by_one(documents: list[dict[str, Any]]) -> None:
+    found = plain_ops(documents, most_work=MOST_WORK)
+    assert found is not None
+    for op, document in zip(found, documents, strict=True):
+        expected = Op.from_json(document)
+        assert (op.key, op.to_json()) == (expected.key, expected.to_json())
+        assert (op.inputs, op.outputs) == (expected.inputs, expected.outputs)
+        assert (type(op.flops), type(op.bytes_moved)) == (float, float)
+
+
+def test_a_text_in_bytes_will_do_for_the_keys() -> None:
+    documents = [_document("mm", [[[side, 3]], [[3]]], None, 1, 2) for side in range(MANY)]
+    found = plain_ops(
+        documents, most_work=MOST_WORK, compact=lambda value: json.dumps(value, separators=(",", ":")).encode()
+    )
+    assert found == [Op.from_json(document) for document in documents]
+
+
+@given(kind=KINDS, inputs=TENSORS, outputs=st.none() | TENSORS, flops=WORK, moved=WORK)
+def test_many_are_read_together_where_each_could_be_by_itself(
+    kind: str, inputs: list[Any], outputs: list[Any] | None, flops: float, moved: float
+) -> None:
+    document = _document(kind, inputs, outputs, flops, moved)
+    together = plain_ops([PLAIN] * MANY + [document], most_work=MOST_WORK)
+    assert (together is None) == (plain_op(document, most_work=MOST_WORK) is None)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kind": ""}, {"kind": 1}, {"kind": []}, {"kind": 'a"b'}, {"kind": "a\n"}, {"kind": "a" * 201}, {"flops": -1},
+        {"flops": True}, {"flops": None}, {"flops": float("nan")}, {"flops": 1e25}, {"flops": 10**400}, {"bytes": "1"},
+        {"attributes": {}}, {"id": "a"}, {"inputs": None}, {"inputs": {}}, {"inputs": [[2, 3]]}, {"inputs": [[]]},
+        {"inputs": [[[2, 3], "float16"]]}, {"inputs": [[[True]]]}, {"inputs": [[[2.0]]]}, {"inputs": [[[-1]]]},
+        {"inputs": [[[2**63]]]}, {"inputs": [[[0, 2**63]]]}, {"inputs": [[[2**40, 2**40]]]}, {"inputs": [[[1] * 65]]},
+        {"inputs": [[[[1]]]]}, {"inputs": ()}, {"inputs": [[(2, 3)]]}, {"outputs": [3]}, {"outputs": None},
+    ],
+)  # fmt: skip
+def test_one_of_another_form_has_all_read_the_long_way(changed: dict[str, Any]) -> None:
+    assert plain_ops([PLAIN] * MANY, most_work=MOST_WORK) is not None
+    assert plain_ops([*[PLAIN] * MANY, {**PLAIN, **changed}], most_work=MOST_WORK) is None
+
+
+@pytest.mark.parametrize("documents", [None, "mm", [PLAIN] * (MANY - 1), [*[PLAIN] * MANY, "mm-1"], [{}] * MANY])
+def test_few_ops_and_what_are_none_are_read_the_long_way(documents: Any) -> None:
+    assert plain_ops(documents, most_work=MOST_WORK) is None

@@ -64,8 +64,8 @@ class OpProcess:
     """Attributes of ops that are inputs too (`static_features.describe`)."""
     _known: dict[str, _Kind] = field(init=False)
     _last: list[tuple[Sequence[Op], Floats]] = field(init=False, default_factory=list)
-    """The ops that were described last, and their description: those that are forecast are compared with known ones,
-    too."""
+    """The ops of the last two calls that described any, and their descriptions: those that are forecast, in chunks
+    (`parallel.CHUNK`), are compared with known ones, too."""
 
     def __post_init__(self) -> None:
         rows = {kind: [i for i, own in enumerate(self.kinds) if own == kind] for kind in set(self.kinds)}
@@ -118,11 +118,13 @@ class OpProcess:
         return found
 
     def _described(self, ops: Sequence[Op]) -> Floats:
-        for last, found in self._last:
-            if len(last) == len(ops) and all(map(operator.is_, last, ops)):
-                return found
+        last = self._last[-2:]
+        for some in (last[-1:], last):
+            described = [op for own, _ in some for op in own]
+            if some and len(described) == len(ops) and all(map(operator.is_, described, ops)):
+                return some[0][1] if len(some) == 1 else np.concatenate([found for _, found in some])
         found = describe(ops, self.names)
-        self._last[:] = [(tuple(ops), found)]
+        self._last[:] = [*last[-1:], (tuple(ops), found)]
         return found
 
     def novelty_left_out(self) -> Floats:
@@ -164,7 +166,7 @@ class _Kind:
     def scores(self, asked: Floats) -> Floats:
         """(n_asked, n_components) forecasts for ops with these descriptions."""
         found = [
-            _kernel(asked / lengths, scaled, np.float32).astype(np.float64) @ self.weights[:, group]
+            _kernel(asked / lengths, scaled, np.float32) @ self.weights[:, group]
             for lengths, scaled, group in zip(self.lengths, self._scaled, groups(self.weights.shape[1]), strict=True)
         ]
         return np.concatenate(found, axis=1) if found else np.empty((len(asked), 0))
@@ -232,9 +234,10 @@ def _kernel(one: Floats, other: Floats, precision: type[np.floating[Any]] = np.f
     """The kernel, (n_one, n_other); in single precision its exponentials take a sixth of the time."""
     from scipy.spatial.distance import cdist
 
-    apart = cdist(one, other).astype(precision, copy=False)
-    found: NDArray[Any] = np.exp(np.negative(apart, out=apart), out=apart)
-    return found
+    apart: NDArray[Any] = cdist(one, other)
+    np.negative(apart, out=apart)
+    np.exp(apart, out=apart, dtype=precision, casting="same_kind")
+    return apart
 
 
 def _tuned(described: Floats, alike: Floats, scores: Floats, random: np.random.Generator) -> Floats:

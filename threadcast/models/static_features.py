@@ -32,13 +32,18 @@ BYTES_WEIGHT = 8.0
 UNKNOWN = -10.0
 """The value of a feature that is not known of an op or a machine; below all known values."""
 
+FEW = 16
+"""Ops up to which `_matrix` for each takes less time than arrays of them all."""
+
 _SIDES = 4
 """Number of sides of a tensor that are features, from the last; the others are features in the element count only."""
 
 
 def work(ops: Sequence[Op]) -> Floats:
     """(n_ops,) the work of each op, roughly proportional to its time on one thread."""
-    return np.array([max(op.flops, 1.0) + BYTES_WEIGHT * max(op.bytes_moved, 1.0) for op in ops])
+    flops, moved = (np.array(part) for part in ([op.flops for op in ops], [op.bytes_moved for op in ops]))
+    found: Floats = np.maximum(flops, 1.0) + BYTES_WEIGHT * np.maximum(moved, 1.0)
+    return found
 
 
 def describe(ops: Sequence[Op], names: Sequence[str] = ()) -> Floats:
@@ -47,7 +52,9 @@ def describe(ops: Sequence[Op], names: Sequence[str] = ()) -> Floats:
     The first four are logarithms: the two sides of the matrix that threads divide, the flops for each of its elements,
     and the bytes of all tensors. The others are the attributes `names` of ops without tensors (`OpFeatures.names`).
     """
-    found = np.array([(*_matrix(op), op.flops, op.bytes_moved) for op in ops], dtype=np.float64).reshape(-1, 4)
+    found = np.empty((len(ops), 4))
+    found[:, :2] = _matrices(ops)
+    found[:, 2], found[:, 3] = [op.flops for op in ops], [op.bytes_moved for op in ops]
     found[:, 2:] = np.maximum(found[:, 2:], 1.0)
     found[:, 2] /= found[:, 0] * found[:, 1]
     own: Floats = np.log(found)
@@ -156,6 +163,7 @@ def _sides(shape: Sequence[int]) -> tuple[float, ...]:
 
 
 _SCALAR = TensorSpec(())
+_SCALARS = (_SCALAR,)
 
 
 def _matrix(op: Op) -> tuple[int, int]:
@@ -169,6 +177,16 @@ def _matrix(op: Op) -> tuple[int, int]:
             return 1, 1
     columns = spec.shape[-1] or 1
     return math.prod(spec.shape) // columns or 1, columns
+
+
+def _matrices(ops: Sequence[Op]) -> Floats:
+    """(n_ops, 2) what `_matrix` says of each op."""
+    shapes = [(op.outputs or op.inputs or _SCALARS)[0].shape for op in ops]
+    if len(ops) > FEW and set(map(len, shapes)) == {2}:
+        found: Floats = np.maximum(np.array(shapes, dtype=np.float64), 1.0)
+        found[:, 0][np.array([shape[1] for shape in shapes]) == 0] = 1.0
+        return found
+    return np.array([_matrix(op) for op in ops], dtype=np.float64).reshape(-1, 2)
 
 
 _GRID = 10

@@ -35,6 +35,11 @@ def different_ops(ops: Sequence[Op]) -> dict[str, Op]:
     return found
 
 
+def all_differ(ops: Sequence[Op]) -> bool:
+    """Whether each op is given once."""
+    return len({op.key for op in ops}) == len(ops)
+
+
 class LocalPredictor:
     """Predicts curves with a model in this process, from the measurements of each op.
 
@@ -86,16 +91,18 @@ class LocalPredictor:
         self._held = self._none
 
     def _uncached(self, ops: Sequence[Op]) -> CurveTable:
+        if all_differ(ops):
+            return self._predict(ops)
         different = different_ops(ops)
         table = self._predict(list(different.values()))
-        if len(different) == len(ops):
-            return table
         rows = {key: row for row, key in enumerate(different)}
         return table.take([rows[op.key] for op in ops])
 
     def _predict(self, ops: Sequence[Op]) -> CurveTable:
         measured = self._measured([op.key for op in ops])
-        observed = [measured.get(op.key, []) for op in ops]
+        observed: list[Sequence[Measurement]] = [()] * len(ops)
+        if measured:
+            observed = [measured.get(op.key, ()) for op in ops]
         cases = self.machine.cases()
         if self._gathering is None:
             table = self._model.predict_many(ops, observed, cases, machine=self.machine)

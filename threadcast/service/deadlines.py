@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from flask import g, request
 
 from threadcast.core import Case, CurveTable, Op
-from threadcast.prediction.predictor import Predictor, different_ops
+from threadcast.prediction.predictor import Predictor, all_differ, different_ops
 from threadcast.service.problems import Problem
 
 HEADER = "X-Deadline-S"
@@ -79,13 +79,13 @@ def curves_in_time(
     if len(ops) <= OPS_AT_ONCE:
         until.remaining_s()
         return predictor.curves(ops, cases=cases)
-    different = different_ops(ops)
-    wanted, parts = list(different.values()), []
+    different = None if all_differ(ops) else different_ops(ops)
+    wanted, parts = ops if different is None else list(different.values()), []
     for start in range(0, len(wanted), OPS_AT_ONCE):
         until.remaining_s()
         parts.append(predictor.curves(wanted[start : start + OPS_AT_ONCE], cases=cases))
     table = CurveTable.concat(parts)
-    if len(wanted) == len(ops):
+    if different is None:
         return table
     rows = {key: row for row, key in enumerate(different)}
     return table.take([rows[op.key] for op in ops])

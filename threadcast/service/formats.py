@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NotRequired
 
+import orjson
 from pydantic import (
     AfterValidator,
     ConfigDict,
@@ -28,7 +29,7 @@ from typing_extensions import TypeAliasType, TypedDict
 from threadcast.core import Affinity, Source
 from threadcast.core.graph import MAX_OPS
 from threadcast.core.machine import MAX_CORES
-from threadcast.core.plain_ops import plain_op
+from threadcast.core.plain_ops import plain_op, plain_ops
 from threadcast.core.tensor import DTYPE_BYTES, MAX_ELEMENTS
 from threadcast.models.measured import LONGEST_S, MOST_WORK, SHORTEST_S
 
@@ -283,6 +284,14 @@ OpOrKey = Annotated[
     Annotated[Op, Tag(DOCUMENT)] | Annotated[Key, Tag(TEXT)], Discriminator(_text_or_document),
     WrapValidator(_plain_or_checked),
 ]  # fmt: skip
+
+
+def _plain_or_checked_ops(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Many ops of the plainest form are read together; where one is of another, each is read by itself."""
+    return plain_ops(value, most_work=MOST_WORK, compact=orjson.dumps) or check(value)
+
+
+Ops = Annotated[list[OpOrKey], Field(min_length=1), WrapValidator(_plain_or_checked_ops)]
 MachineOrFingerprint = Annotated[
     Annotated[Machine, Tag(DOCUMENT)] | Annotated[Key, Tag(TEXT)], Discriminator(_text_or_document)
 ]

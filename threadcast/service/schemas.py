@@ -17,12 +17,11 @@ from threadcast.service.formats import (
     MachineOrFingerprint,
     Measurement,
     MeasurementRow,
-    OpOrKey,
+    Ops,
     Plan,
     Threads,
 )
 
-Ops = Annotated[list[OpOrKey], Field(min_length=1)]
 Name = Annotated[str, Strict(), Field(min_length=1, max_length=200)]
 Options = Annotated[dict[str, Any], Field(max_length=50)]
 

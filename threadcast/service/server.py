@@ -52,7 +52,7 @@ worker that hangs must not keep its share of the requests for much longer."""
 RESTART_S = 1.0
 """Seconds between two attempts to start a worker in place of one that has ended."""
 
-COLLECT_AFTER = 50_000
+COLLECT_AFTER = 200_000
 """Objects created between two runs of Python's cycle collector. With its default of 700 the collector searches a
 request of 10,000 ops, which has no cycles, hundreds of times: 0.4 s of its 1.4 s."""
 

@@ -75,6 +75,7 @@ def call(app: WSGIApplication, environ: dict[str, Any]) -> Answer:
     finally:
         if hasattr(answer, "close"):
             answer.close()
+        environ["wsgi.input"].close()  # an error and its traceback can hold the request until they are collected
     status, headers = started
     code, _, reason = status.partition(" ")
     return Answer(int(code), reason, headers, parts[0] if len(parts) == 1 else b"".join(parts))
