@@ -56,13 +56,14 @@ class Process:
         }  # fmt: skip
         context = multiprocessing.get_context("forkserver")
         os.environ["PYTHONWARNINGS"] = "ignore::UserWarning:multiprocessing.resource_tracker"  # its children are killed
-        os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # where the process that is forked finds `judge_process`
+        own = Path(__file__).parent  # with `judge_process`; below the threadcast that is judged, whatever is installed
+        os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (own, own.parent)))
         context.set_forkserver_preload(["judge_process"])
         self._limit_s = limit_s
-        self._connection, own = context.Pipe()
-        self._process = context.Process(target=serve, args=(own, fresh, judge, name, mode, who))
+        self._connection, others = context.Pipe()
+        self._process = context.Process(target=serve, args=(others, fresh, judge, name, mode, who))
         self._process.start()
-        own.close()
+        others.close()
         try:
             self._read(limit_s)
         except WayFailed:
