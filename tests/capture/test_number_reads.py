@@ -64,6 +64,14 @@ def test_numbers_are_the_same_only_bit_by_bit(read: Callable[[Tensor], Any], sam
             captured.run(torch.ones(2), torch.tensor(float(other)))
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.float32, torch.bool])
+def test_another_number_in_an_argument_of_one_number_is_refused(dtype: torch.dtype) -> None:
+    captured = capture_forward(lambda x, n: x * n.item(), torch.ones(2), torch.ones((), dtype=dtype))
+    assert captured.run(torch.ones(2), torch.ones((), dtype=dtype)).tolist() == [1.0, 1.0]
+    with pytest.raises(CaptureError, match="other numbers"):
+        captured.run(torch.ones(2), torch.zeros((), dtype=dtype))
+
+
 def test_settings_in_a_small_argument_are_built_in() -> None:
     captured = capture_forward(
         lambda x, strides: torch.full_like(x, strides[1]), torch.ones(2), torch.tensor([8.0, 16.0])

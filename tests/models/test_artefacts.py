@@ -122,9 +122,10 @@ def test_every_type_on_the_list_is_one_that_a_model_needs():
     """Nothing is trusted without need: the list is what the fifteen regressors hold, and no more.
 
     Networks that scikit-learn itself has trained, as in stored models of earlier versions, also hold their optimizer.
+    The rank of a linear regression is a numpy.int64 with SciPy 1.18, with Python 3.12 on, else a plain number.
     """
     held = "sklearn.neural_network._stochastic_optimizers"
-    needed = {"ObjectNode": {f"{held}.AdamOptimizer", f"{held}.SGDOptimizer"}}
+    needed = {"ObjectNode": {f"{held}.AdamOptimizer", f"{held}.SGDOptimizer"}, "NdArrayNode": {"numpy.int64"}}
     measurements = measure_all(make_ops(8), machine=Machine.uniform("two", 2))
     for name in REGRESSORS:
         for file, data in PerCase(name, samples=1).fit(measurements).to_files().items():

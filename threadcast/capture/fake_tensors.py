@@ -147,7 +147,8 @@ class FakeTensors:
 
     def _fake(self, tensor: Tensor) -> Tensor:
         """A new fake tensor, also where the same tensor or its memory has been faked before."""
-        fake: Tensor = self.mode.from_tensor(tensor, static_shapes=True)
+        fake = self.mode.from_tensor(tensor, static_shapes=True)
+        fake.item_memo = None  # PyTorch 2.15 gives it the tensor's number, which another call need not have
         if id(fake) not in self._refs:
             return fake
         with self.mode:

@@ -33,7 +33,7 @@ TRUSTED_TYPES: Mapping[str, frozenset[str]] = {
     "TupleNode": frozenset({"builtins.tuple"}),
     "JsonNode": frozenset({"builtins.str"}),
     "TypeNode": frozenset({"builtins.str"}),
-    "NdArrayNode": frozenset({"numpy.ndarray", "numpy.float64"}),
+    "NdArrayNode": frozenset({"numpy.ndarray", "numpy.float64", "numpy.int64"}),
     "DTypeNode": frozenset({"numpy.dtype"}),
     "RandomStateNode": frozenset({"numpy.random.mtrand.RandomState"}),
     "ObjectNode": frozenset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -11,13 +12,17 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from tests.runtime.compiler import needs_compiler
+from tests.runtime.compiler import HAS_COMPILER, needs_compiler
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.watching import model as model_watch
 from threadcast.runtime.watching import python_values
 from threadcast.runtime.watching.model import Watch
 
 Optimizer = torch.optim.Optimizer
+
+needs_quick_look = pytest.mark.skipif(
+    not HAS_COMPILER or sys.version_info >= (3, 13), reason="needs a C++ compiler, and dictionaries that count changes"
+)
 
 
 class Model(nn.Module):
@@ -200,7 +205,7 @@ def test_a_hook_in_a_table_that_was_exchanged_is_seen(watched: tuple[Model, Opti
     assert found.observe().hooked is not None
 
 
-@needs_compiler
+@needs_quick_look
 def test_tensors_that_were_swapped_are_seen_or_at_least_not_read_after_they_have_gone() -> None:
     model = Model()
     untouched = native_library().Untouched([], [], [model.layer.weight])
@@ -213,10 +218,8 @@ def test_tensors_that_were_swapped_are_seen_or_at_least_not_read_after_they_have
         assert not untouched.holds()
 
 
-@needs_compiler
+@needs_quick_look
 def test_an_observation_of_what_was_not_touched_is_the_last_one() -> None:
-    if not native_library().tagged:
-        pytest.skip("this Python has no quick look")
     found = Watch(Model())
     assert found.observe() is found.observe()
 
@@ -260,7 +263,7 @@ def _function(x: int = 1_000, *, y: int = 2_000) -> int:
     return x + y
 
 
-@needs_compiler
+@needs_quick_look
 def test_attributes_that_refer_to_other_objects_are_seen() -> None:
     slot, cell, layer = _WithSlot(), _cell(1_000), nn.Identity()
     slot.value = 3
@@ -282,7 +285,7 @@ def test_attributes_that_refer_to_other_objects_are_seen() -> None:
     assert not found.holds()
 
 
-@needs_compiler
+@needs_quick_look
 def test_a_slot_of_which_the_class_was_changed_is_looked_at_again() -> None:
     class Slotted:
         __slots__ = ("value",)
@@ -306,10 +309,8 @@ def test_attributes_without_a_place_of_their_own_are_told() -> None:
     assert native_library().Unassigned(attributes).rest == [0, 1, 2, 3]
 
 
-@needs_compiler
+@needs_quick_look
 def test_only_dictionaries_lists_and_tensors_are_watched() -> None:
-    if not native_library().tagged:
-        pytest.skip("this Python has no quick look")
     wrong: tuple[list[Any], list[Any], list[Any]]
     for wrong in (([3], [], []), ([], [()], []), ([], [], [3])):
         with pytest.raises(ValueError, match="not a"):

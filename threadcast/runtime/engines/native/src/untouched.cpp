@@ -143,7 +143,8 @@ void Unassigned::watch(const py::object& owner, PyObject* const* at) {
 bool Unassigned::watch_slot(const py::object& owner, const py::str& name) {
   PyObject* object = owner.ptr();
   PyTypeObject* type = Py_TYPE(object);
-  const auto of_object = [](const char* one) { return PyDict_GetItemString(PyBaseObject_Type.tp_dict, one); };
+  // Not in `PyBaseObject_Type.tp_dict`, which is null since Python 3.12.
+  const auto of_object = [](const char* one) { return _PyType_Lookup(&PyBaseObject_Type, py::str(one).ptr()); };
   if (_PyType_Lookup(type, py::str("__getattribute__").ptr()) != of_object("__getattribute__")) return false;
   PyObject* found = _PyType_Lookup(type, name.ptr());  // gives the class a version, too
   if (found == nullptr) return false;
