@@ -15,6 +15,7 @@ from torch.nn.functional import mse_loss
 
 import threadcast
 from threadcast.runtime import compile_backend, parts
+from threadcast.runtime.calls_left_alone import CALLS
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.parts import Parts
 from threadcast.runtime.tuning.contender_id import ContenderId, Kind
@@ -30,6 +31,14 @@ class PartsWin(Guard):
     def __init__(self) -> None:
         super().__init__()
         self.verdict = Verdict("plan", 2.0, 1.5, 2.5, 6)
+
+
+class DefaultWins(Guard):
+    """Ends a comparison before it begins: PyTorch's default is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.verdict = Verdict("default", 0.5, 0.4, 0.6, 6)
 
 
 @pytest.fixture
@@ -163,3 +172,60 @@ def test_calls_too_short_to_gain_are_left_alone() -> None:
         assert [short(number) for number in range(5)] == list(range(5))
     assert not short.learning
     assert "too short to gain" in short.report("it branches").reason
+
+
+class GraphConvolution(nn.Module):
+    """A layer of a graph convolutional network (Kipf and Welling 2017); its edges are found in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+        source, target = torch.nonzero(adjacency, as_tuple=True)
+        weight = adjacency.sum(1)[target].rsqrt()
+        messages = torch.relu(self.linear(x))[source] * weight.unsqueeze(1)
+        result: Tensor = torch.zeros_like(x).scatter_add_(0, target.unsqueeze(1).expand(-1, 4), messages)
+        return result
+
+
+def graph(nodes: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    adjacency = torch.eye(nodes) + (torch.rand(nodes, nodes, generator=generator) > 0.5)
+    return torch.randn(nodes, 4, generator=generator), (adjacency > 0).float()
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+def test_hooks_and_modules_that_come_later_are_seen_by_parts() -> None:
+    model = GraphConvolution().eval()
+    with closing(threadcast.optimize(model)) as call, torch.no_grad():
+        for seed in range(60):
+            torch.testing.assert_close(call(*graph(6, seed)), model(*graph(6, seed)))
+        assert call.reports[0].runs == "parts"
+        model.linear = nn.Linear(4, 4)
+        torch.testing.assert_close(call(*graph(6)), model(*graph(6)))
+        found: list[Any] = []
+        handle = model.linear.register_forward_hook(lambda module, inputs, output: found.append(1) or output * 3)
+        torch.testing.assert_close(call(*graph(6)), model(*graph(6)))
+        assert len(found) == 2
+        handle.remove()
+        torch.testing.assert_close(call(*graph(9)), model(*graph(9)))
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+def test_calls_by_default_are_left_alone_once_nothing_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "Guard", DefaultWins)
+    monkeypatch.setattr(parts, "LOOKING_SHARE", 0.0)
+    model = GraphConvolution().eval()
+    with closing(threadcast.optimize(model)) as call, torch.no_grad():
+        for _ in range(40):
+            call(*graph(6))
+        looks: list[int] = []
+        observe = call._optimized._watch.observe
+        monkeypatch.setattr(call._optimized._watch, "observe", lambda: looks.append(1) or observe())
+        for seed in range(10 * (CALLS + 1)):
+            torch.testing.assert_close(call(*graph(6, seed)), model(*graph(6, seed)))
+        assert len(looks) == 10
+        model.linear = nn.Linear(4, 4)
+        for _ in range(CALLS + 1):
+            torch.testing.assert_close(call(*graph(6)), model(*graph(6)))

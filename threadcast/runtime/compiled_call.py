@@ -76,11 +76,14 @@ class CompiledCall:
         self._awaited: deque[_Sample] = deque()
         self._runs: Callable[..., Any] | None = None
         """What runs all further calls; None until that is known."""
+        self.calls = 0
+        """Calls so far, those in which it was being found out what runs them."""
 
     def __call__(self, *arguments: Any) -> Any:
         if self._runs is not None:
             return self._runs(*arguments)
         with self._lock:
+            self.calls += 1
             side = self._next_side(arguments)
             tried = side == "plan" or (side is None and self._next_is_tried())
             self._unseen -= tried or self._ordered is False

@@ -20,6 +20,7 @@ from threadcast.runtime.shared_learning import allowance
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind
 from threadcast.runtime.tuning.guard import Guard
 from threadcast.runtime.tuning.report import Report
+from threadcast.runtime.tuning.tuning import LOOKING_SHARE
 from threadcast.runtime.tuning.warm_up import Allowance
 
 EAGER_CALLS = 3
@@ -30,7 +31,17 @@ STEADY = 3
 """Calls in a row without a new part after which it is taken that all have been found."""
 
 PATIENCE = 300
-"""Calls without a new part after which parts that are still learning are taken not to be called any more."""
+"""Calls without a new part after which parts that are still learning are not waited for any longer."""
+IDLE = 10
+"""Calls after which a part that was in none of them is taken not to be called any more, as a part for sizes of the
+first call that later calls do not have."""
+
+DYNAMO: dict[str, Any] = {
+    "suppress_errors": True,
+    "allow_unspec_int_on_nn_module": True,
+    "skip_nnmodule_hook_guards": False,
+}
+"""Settings of `torch._dynamo.config` for calls in parts."""
 
 Backend = Callable[..., Any]
 Divide = Callable[[Backend], Callable[..., Any]]
@@ -56,6 +67,10 @@ class Parts:
         self._compiled: list[Any] = []
         """What the backend has returned for each graph that Dynamo found."""
         self._steady = 0
+        self._counts: dict[CompiledCall, int] = {}
+        """How often each part had been called when that was looked at last."""
+        self._idle: set[CompiledCall] = set()
+        """The parts that were not called between the last two looks."""
         self._guard: Guard | None = None
         self._left: str | None = None
         """Why calls are left to PyTorch; None where they are not."""
@@ -64,17 +79,16 @@ class Parts:
         if self._left is not None or not self._may_begin():
             return self._timed(self._eager, arguments)[0]
         if self._call is None:
-            self._call = self._divide(self._backend)
+            self._call = self._divided()
         if self._guard is not None:
             return self._compared(self._guard, self._call, arguments)
         known = len(self._compiled)
-        with _as_python_where_compiling_fails():
-            result, seconds = self._timed(self._call, arguments)
-        self._spent.lost_s += max(0.0, seconds - median(self._eager_s[1:]))
+        result, seconds = self._timed(self._call, arguments)
+        self._spent.lost_s += max(0.0, seconds - self._eager_median_s)
         self._steady = self._steady + 1 if len(self._compiled) == known else 0
         if self._steady >= STEADY and not self._compiled:
             self._leave("torch.compile finds no graph in it")
-        elif self._steady >= (PATIENCE if any(part.measuring for part in self._graphs()) else STEADY):
+        elif self._steady >= (PATIENCE if self._waits() else STEADY):
             self._guard = Guard()
         return result
 
@@ -87,6 +101,15 @@ class Parts:
     def learning(self) -> bool:
         """Whether it is still being found out what runs the calls fastest."""
         return self._left is None and (self._guard is None or self._guard.verdict is None)
+
+    def leaves_alone(self, looking_s: float) -> bool:
+        """Return whether the next calls need not be looked at, because PyTorch's default runs them in any case.
+
+        Nothing else will be tried, and a look, which takes `looking_s` seconds, makes calls slower by more than
+        `LOOKING_SHARE`.
+        """
+        lost = self._guard is not None and self._guard.verdict is not None and self._guard.verdict.kept == "default"
+        return (self._left is not None or lost) and looking_s > LOOKING_SHARE * self._eager_median_s
 
     @contextmanager
     def hurry(self) -> Iterator[None]:
@@ -112,6 +135,8 @@ class Parts:
     def close(self) -> None:
         """End the threads that run the parts; later calls learn anew."""
         self._end_threads()
+        self._counts.clear()
+        self._idle.clear()
         self._call, self._guard, self._steady = None, None, 0
         self._compiled.clear()
 
@@ -121,7 +146,7 @@ class Parts:
             return self._guard is not None or self._spent.allows(0.0)
         if len(self._eager_s) < EAGER_CALLS:
             return False
-        eager_s = median(self._eager_s[1:])
+        eager_s = self._eager_median_s
         if eager_s < self._least_s:
             self._leave(f"a call takes {eager_s * 1e6:.0f} us, too short to gain (engine.least_step_us)")
             return False
@@ -147,6 +172,18 @@ class Parts:
                 self._end_threads()
         return result
 
+    @property
+    def _eager_median_s(self) -> float:
+        return median(self._eager_s[1:] or [0.0])
+
+    def _waits(self) -> bool:
+        """Whether parts that calls still have are learning; asked once after each call."""
+        if self._steady % IDLE == 0:
+            counts = {part: part.calls for part in self._graphs()}
+            self._idle = {part for part, calls in counts.items() if self._counts.get(part) == calls}
+            self._counts = counts
+        return any(part.measuring and part not in self._idle for part in self._graphs())
+
     def _leave(self, reason: str) -> None:
         self._left = reason
         self.close()
@@ -160,6 +197,19 @@ class Parts:
             for graph in part.parts:
                 graph.close()
 
+    def _divided(self) -> Callable[..., Any]:
+        """The call by parts. What Dynamo cannot compile runs as Python does; a counter in a module needs no new graph.
+
+        Dynamo looks for hooks that were registered later, which it does not by default (20 us a call).
+        """
+        call = self._divide(self._backend)
+
+        def run(*arguments: Any) -> Any:
+            with torch._dynamo.config.patch(**DYNAMO):
+                return call(*arguments)
+
+        return run
+
     def _backend(self, graph: Any, example_inputs: Any) -> Callable[..., Any]:
         """Run a graph that Dynamo found by plans, and remember it."""
         from threadcast.runtime.compile_backend import backend  # imports Dynamo
@@ -168,10 +218,3 @@ class Parts:
             found = backend(graph, example_inputs, options={"cores": self._cores, "tuning_share": self._share})
         self._compiled.append(found)
         return found
-
-
-@contextmanager
-def _as_python_where_compiling_fails() -> Iterator[None]:
-    """Within the context, what Dynamo cannot compile runs as Python does; a counter in a module needs no new graph."""
-    with torch._dynamo.config.patch(suppress_errors=True, allow_unspec_int_on_nn_module=True):
-        yield
