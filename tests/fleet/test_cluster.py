@@ -225,6 +225,30 @@ def test_a_worker_that_does_other_work_is_not_waited_for(
         assert report.measured >= 3
 
 
+@pytest.mark.timeout(240)
+def test_a_worker_that_did_other_work_for_a_while_goes_on(
+    cluster: Cluster, disturbed: Disturbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threadcast.fleet.cluster.ANSWER_S", 15.0)
+    cluster.worker("127.0.0.1")
+    with Client(cluster.address, set_as_default=False) as other:
+        other.wait_for_workers(1)
+        [victim] = other.nthreads()
+        work: list[Future] = []
+
+        def occupy() -> None:
+            work.append(other.submit(time.sleep, 25, workers=[victim]))
+            assert eventually(lambda: other.processing()[victim], within_s=20)
+
+        disturbed.disturbance, disturbed.when = occupy, "asked"
+        events: list[str] = []
+        disturbed._on_event = events.append
+        report = disturbed.run()
+        assert any("other work" in event for event in events)
+        assert (report.unfinished, report.machines[victim].left_out) == ([], "")
+        assert report.measured >= 3
+
+
 @pytest.mark.timeout(120)
 def test_a_connection_that_breaks_is_an_error(cluster: Cluster, disturbed: Disturbed) -> None:
     cluster.worker("127.0.0.1")

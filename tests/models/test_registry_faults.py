@@ -254,7 +254,7 @@ def test_a_process_that_keeps_the_lock_is_an_error_in_the_end(
 def test_another_user_who_may_write_to_the_registry_can_lock_it() -> None:
     folder = Path(tempfile.mkdtemp())
     try:
-        folder.chmod(0o777)
+        folder.chmod(0o1777)  # where the kernel refuses O_CREAT of other users' files
         with stored_files.locked(folder / "needed.lock"):
             pass
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import socket
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import eventually
+from threadcast.service.http_exchange import Exchange
 from threadcast.service.http_server import BODIES_IN_MEMORY, CONNECTIONS, Bounds, HttpServer
 from threadcast.service.logs import GONE, Access
 
@@ -274,6 +276,19 @@ def test_a_request_that_takes_too_long_or_waits_too_long_for_a_thread_is_told_so
             assert why in content
         served.held.set()
         assert eventually(lambda: ask(served, GET)[0] == 200, LONG_S)
+
+
+def test_an_answer_is_let_go_without_the_cycle_collector(served: Served) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            with served.connect() as connection:
+                connection.sendall(with_length(b"hello"))
+                assert answer(connection) == (200, b"hello")
+        assert eventually(lambda: sum(type(one) is Exchange and one._ended for one in gc.get_objects()) <= 1)
+    finally:
+        gc.enable()
 
 
 def test_a_client_that_has_gone_takes_no_thread() -> None:

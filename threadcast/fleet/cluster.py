@@ -88,7 +88,7 @@ class FleetCampaign:
     of different kinds measure all of them. A machine that is lost costs the measurement it was making; its part goes to
     another one of its kind. Machines may come while the campaign runs. `proposer` makes the model that decides what is
     measured of a part's ops. Of workers that would measure on the same CPUs, one is used, unless `allow_shared`. One
-    that does other work for more than `ANSWER_S` seconds is not waited for.
+    that does other work for more than `ANSWER_S` seconds is not waited for, and taken again once it answers.
 
     Only this process writes to the store; workers need no access to it.
     """
@@ -175,10 +175,13 @@ class FleetCampaign:
     def _ask_who(self, here: set[str]) -> None:
         """Ask machines that have come what they are, and take those that have answered."""
         for address in sorted(here - set(self._asked) - set(self._described) - set(self.report.machines)):
-            self._asked[address] = _Asked(self._submit(address, describe, self._manner.cores), time.monotonic())
+            self._ask(address)
         for address, asked in list(self._asked.items()):
             if asked.future.done():
                 self._take(address, asked.future)
+
+    def _ask(self, address: str) -> None:
+        self._asked[address] = _Asked(self._submit(address, describe, self._manner.cores), time.monotonic())
 
     def _take(self, address: str, future: Future) -> None:
         try:
@@ -199,13 +202,14 @@ class FleetCampaign:
             self._leave_out(address, found.host, f"{address} has the same CPUs as {twin}, which measures there")
             return
         self._described[address] = found
-        self.report.machines[address] = MachineReport(found.host, found.machine.fingerprint)
+        report = self.report.machines.setdefault(address, MachineReport(found.host, found.machine.fingerprint))
+        report.left_out = ""
         self._parts.come(address, found.machine.fingerprint)
         self._on_machine(found.machine)
         self._on_event(f"{found.host} ({address}) measures as {found.machine.fingerprint}")
 
     def _leave_out(self, address: str, host: str, why: str) -> None:
-        self.report.machines[address] = MachineReport(host, left_out=why)
+        self.report.machines.setdefault(address, MachineReport(host)).left_out = why
         self._on_event(f"left out: {why}")
 
     def _lose(self, gone: set[str]) -> None:
@@ -255,6 +259,7 @@ class FleetCampaign:
                 del self._measuring[address]
                 running.future.cancel(force=True)
                 self._refuse(address, _does_other_work(address), by_part=False)
+                self._ask(address)  # it gets parts again once it answers
 
     def _refuse(self, address: str, why: str, *, by_part: bool) -> None:
         """A machine that raises where ops alone may fail, because it is busy for example, gets no more parts."""

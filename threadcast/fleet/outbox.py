@@ -134,7 +134,7 @@ class SendingInBackground:
     ) -> None:  # fmt: skip
         self._on_problem = on_problem
         self.outbox, self._every_s, self._deadline_s = outbox, every_s, deadline_s
-        self._stop = threading.Event()
+        self._stop, self._interrupted = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="threadcast-outbox", daemon=True)
         self.problem: Exception | None = None
 
@@ -150,6 +150,7 @@ class SendingInBackground:
             self._thread.join()
             self._try()
         else:  # Ctrl-C does not wait for the service: what is under way is sent again by the next outbox
+            self._interrupted = True
             self._thread.join(INTERRUPTED_S)
 
     def _run(self) -> None:
@@ -161,7 +162,7 @@ class SendingInBackground:
             self.outbox.send(deadline_s=self._deadline_s)
         except Exception as error:  # noqa: BLE001 - of the store or the service; measuring goes on, and the caller is told
             first, self.problem = self.problem is None, error
-            if first:
+            if first and not self._interrupted:
                 self._on_problem(error)
         else:
             self.problem = None

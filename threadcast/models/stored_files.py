@@ -59,11 +59,11 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _opened(path: Path) -> int:
-    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        return os.open(path, os.O_RDWR | flags, 0o644)  # NFS locks only files that are open for writing
+        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)  # NFS locks only files that are open for writing
     except PermissionError:  # another user made it
-        return os.open(path, os.O_RDONLY | flags, 0o644)
+        return os.open(path, os.O_RDONLY | flags)
 
 
 def _lock(descriptor: int, path: Path) -> None:

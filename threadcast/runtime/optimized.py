@@ -462,7 +462,7 @@ class Optimized:
         """Run a call in eager PyTorch, or in parts where it can be divided."""
         self._warn(fallback.reason)
         if self._parts is not None and fallback.divisible:
-            if fallback in self._table and self._parts.leaves_alone(self._looking_s):
+            if self._parts.leaves_alone(self._looking_s) and not self._table.tunings and fallback in self._table:
                 self._left_alone.after_fastest(arguments)
             return self._parts(*arguments)
         return self._as_given(*arguments)

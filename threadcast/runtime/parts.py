@@ -180,7 +180,7 @@ class Parts:
         """Whether parts that calls still have are learning; asked once after each call."""
         if self._steady % IDLE == 0:
             counts = {part: part.calls for part in self._graphs()}
-            self._idle = {part for part, calls in counts.items() if self._counts.get(part) == calls}
+            self._idle = {part for part, calls in counts.items() if self._steady and self._counts.get(part) == calls}
             self._counts = counts
         return any(part.measuring and part not in self._idle for part in self._graphs())
 
@@ -203,10 +203,14 @@ class Parts:
         Dynamo looks for hooks that were registered later, which it does not by default (20 us a call).
         """
         call = self._divide(self._backend)
+        change = torch._dynamo.config._make_closure_patcher(**DYNAMO)  # `patch` leaves a context variable in each call
 
         def run(*arguments: Any) -> Any:
-            with torch._dynamo.config.patch(**DYNAMO):
+            revert = change()
+            try:
                 return call(*arguments)
+            finally:
+                revert()
 
         return run
 

@@ -33,7 +33,7 @@ PROBLEMS = {
     422: "A member is missing, unknown, of a wrong type, or does not go with the others.",
     429: "Too many requests, at once or over time.",
     500: "A fault of the service.",
-    503: "The store or the models cannot be read or written, or the time was up.",
+    503: "The store or the models cannot be read or written, the time was up, or planning took too much memory.",
 }
 """Every status of a problem, with the reason."""
 

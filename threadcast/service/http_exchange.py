@@ -147,6 +147,7 @@ class Exchange(HTTPMessageDelegate):
             self._ended = True
             if self._computing is not None and not self._answered:
                 self._note(GONE, 0)
+            self._computing = None  # it holds the answer, and by its callback this exchange
             self._server.end(self)
 
     def close(self) -> None:

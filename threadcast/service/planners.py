@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,8 @@ from threadcast.scheduler.policies import Problem
 from threadcast.service.deadlines import Deadline, too_late
 from threadcast.service.planner_compilation import PlannerCompilation
 from threadcast.service.problems import Problem as Refused
+
+_log = logging.getLogger(__name__)
 
 
 class Planners:
@@ -51,6 +54,7 @@ class Planners:
             except PlannerEnded:  # it may have ended just before it was asked
                 return self._made(problem, policy, options, until, most, limits)
         except PlannerEnded as error:
+            _log.error("%s, twice for one plan", error)
             raise Refused(503, f"{error}; it may have run out of memory, so a smaller graph may be planned") from error
         except InvalidInput as error:
             raise FormatError(str(error), pointer="/options" if options else "/policy") from error

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from threadcast.core import Measurement
-from threadcast.core.errors import ThreadcastError
+from threadcast.core.errors import ArtefactError, ThreadcastError
 from threadcast.core.holding import all_that_holds
 from threadcast.core.settings_table import STEPS
 from threadcast.models.drift import Place, drifts, ratios_by_place
@@ -31,6 +31,9 @@ MIN_RATIOS = 20
 
 KEPT_NEW = 40
 """Newest measurements of each kind on each machine that drift is computed from."""
+
+ALIAS_ATTEMPTS = 6
+"""How often an alias is to be set while another process keeps the registry's lock, 10 s each time."""
 
 OPS_AT_ONCE = 200
 """Ops whose measurements of all times are in memory at once; of each op only what holds is kept."""
@@ -130,7 +133,14 @@ class Retrainer:
         if self.registry.resolve(self.alias) != version or not self.holds():
             _log.info("%s was moved meanwhile, or another service retrains it; it stays without %s", self.alias, better)
             return None
-        self.registry.set_alias(self.alias, better, by="retraining")
+        for attempt in range(ALIAS_ATTEMPTS):
+            try:
+                self.registry.set_alias(self.alias, better, by="retraining")
+                break
+            except ArtefactError:  # another process keeps the registry's lock
+                if attempt + 1 == ALIAS_ATTEMPTS or not self.holds():
+                    raise
+                self.progress()
         _log.info("%s is %s, in place of %s", self.alias, better, version)
         return better
 

@@ -37,7 +37,8 @@ def guarded(folder: Path, *, most_pause_s: float | None = None) -> Iterator[tupl
     assert guard.stdin is not None
     assert guard.stdout is not None
     try:
-        yield guard, int(guard.stdout.readline())
+        [of_work] = {guard.stdout.readline(), guard.stdout.readline()} - {b"{}\n"}
+        yield guard, int(of_work)
     finally:
         guard.stdin.close()
         guard.stdout.close()

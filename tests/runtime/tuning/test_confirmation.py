@@ -215,3 +215,10 @@ def test_what_was_found_while_the_machine_was_busy_is_compared_again() -> None:
     world = misled({PLAN: 0.03, DEFAULT: 0.05}, {})
     world.seconds = {PLAN: 0.0125, DEFAULT: 0.01}
     world.run_until(lambda: world.machine.best == DEFAULT, limit=200)
+
+
+def test_what_beat_a_stored_plan_is_not_doubted_for_its_gain() -> None:
+    confirmation = Confirmation(ExpectedCosts(LOOKS, WarmUp()))
+    confirmation.won(BACKEND, PLAN, gain=1.15, step_s=0.0045)  # the plan was stored: its gain is not known
+    confirmation.settled(BACKEND, PLAN)
+    assert all(confirmation.observe(0.0045, all_cores=True, eager_s=0.0104) is None for _ in range(40))

@@ -114,7 +114,8 @@ class BackendSearch:
     @property
     def working(self) -> bool:
         """Whether the process that builds backends is still at work. What it has to tell is taken note of."""
-        self._listen()
+        if not self._paused:
+            self._listen()
         return not (self._over or self._all_built)
 
     def start(self) -> None:
@@ -142,6 +143,7 @@ class BackendSearch:
         `unlimited`: the caller waits for the search, which may take any time then.
         """
         self._unlimited = unlimited
+        self.pause(False)
         if not self._built:
             self._listen()
         if self._built and not self._over:
@@ -151,6 +153,7 @@ class BackendSearch:
 
     def wait(self, timeout_s: float) -> None:
         """Return when `poll` has something to do, or after `timeout_s` seconds. For callers that have no other work."""
+        self.pause(False)
         if not self._over and not self._built:
             answered = select.poll()
             answered.register(self._messages, select.POLLIN)  # type: ignore[arg-type]

@@ -49,7 +49,7 @@ def main(parent: int, nice: int, file: int, command: list[str]) -> None:
     def pause(number: int, _: object) -> None:
         nonlocal paused_s
         paused_s = time.monotonic() if number == PAUSE else math.inf
-        if running is not None:
+        if running is not None and running.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGSTOP if number == PAUSE else signal.SIGCONT)
 
@@ -58,6 +58,7 @@ def main(parent: int, nice: int, file: int, command: list[str]) -> None:
     try:
         running = subprocess.Popen([*command, str(folder)], process_group=0, pass_fds=[file], env=environment)
         os.close(file)
+        os.write(1, b"{}\n")  # from now on it can be paused
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the caller sees the end of the command's output
         closed = select.poll()
         closed.register(0, 0)  # reports that the other end was closed, and reads nothing

@@ -56,7 +56,9 @@ class Confirmation:
     def won(self, contender: ContenderId, over: ContenderId, *, gain: float, step_s: float) -> None:
         """Record that `contender` won a comparison, by `gain`; its steps took `step_s` seconds."""
         self._promised_s[contender] = step_s
-        self._gains[contender] = gain * self._gains.get(over, 1.0)
+        self._gains.pop(contender, None)
+        if over in self._gains:  # of a stored plan no gain is known
+            self._gains[contender] = gain * self._gains[over]
 
     def settled(self, kept: ContenderId, before: ContenderId) -> None:
         """Begin to watch `kept`, which was found to be faster than `before` and other contenders."""

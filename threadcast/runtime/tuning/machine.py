@@ -453,6 +453,7 @@ class TuningMachine:
             self._best.loses_to(duel.new, duel.new_s)
         elif self.best != duel.base:
             self._lose(duel.new)
+            return do.Unsettle(), do.Compared(duel.new, verdict), *self._next_challenger()
         return do.Compared(duel.new, verdict), *self._next_challenger()
 
     def _lose(self, doubted: ContenderId) -> None:

@@ -51,11 +51,14 @@ def promote() -> Response:
         raise Problem(422, "choose a version, name@number")
     try:
         shelf.get(version)
+    except ArtefactError as error:
+        raise Problem(422, f"{version[:80]} is damaged or holds what must not be loaded") from error
+    except NotFound as error:
+        raise Problem(404, f"{version[:80]} is not registered") from error
+    try:
         shelf.registry.set_alias(alias, version, by=mover())
     except NotFound as error:
         raise Problem(404, f"{version[:80]} is not registered") from error
-    except ArtefactError as error:
-        raise Problem(422, f"{version[:80]} is damaged or holds what must not be loaded") from error
     except InvalidInput as error:
         raise Problem(422, str(error)) from error
     return redirect(url_for("dashboard.models", said="promoted", alias=alias), 303)
