@@ -376,7 +376,8 @@ def local_cluster(address: str | None) -> Iterator[str]:
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker ends with the cluster, not before it
     try:
-        cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None)
+        # A heartbeat that the end of the cluster cuts off would be logged with a traceback.
+        cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL)
     finally:
         signal.signal(signal.SIGINT, before)
     with cluster:
