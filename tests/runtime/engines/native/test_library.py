@@ -99,11 +99,15 @@ def test_a_compiler_that_hangs_is_ended_with_all_that_it_started(
 ) -> None:
     started = tmp_path / "started"
     monkeypatch.setenv("CXX", str(compiler(tmp_path / "cxx", f"echo $$ >> {started}; exec sleep 600")))
-    monkeypatch.setenv("THREADCAST_ENGINE_COMPILE_TIMEOUT_S", "8")  # torch's build tools take seconds to begin
-    with pytest.raises(ExecutionError, match="not made within"):
-        native_library()
-    assert left(cache) == []
-    for process in map(int, started.read_text().split()):
+    for limit_s in (8, 24, 72):  # torch's build tools take seconds to begin, and longer on a busy machine
+        monkeypatch.setenv("THREADCAST_ENGINE_COMPILE_TIMEOUT_S", str(limit_s))
+        with pytest.raises(ExecutionError, match=f"not made within {limit_s} s"):
+            native_library()
+        assert left(cache) == []
+        if processes := processes_in(started):
+            break
+    assert processes
+    for process in processes:
         assert ended(process)
 
 
@@ -114,10 +118,10 @@ def test_a_process_killed_while_it_compiles_leaves_no_compiler_and_the_next_one_
     compiling = {"CXX": str(compiler(tmp_path / "cxx", f"echo $$ >> {started}; exec sleep 600"))}
     code = "from threadcast.runtime.engines.native.library import native_library; native_library()"
     with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **compiling}) as process:
-        assert eventually(lambda: process.poll() is not None or (started.exists() and started.read_text()))
+        assert eventually(lambda: process.poll() is not None or processes_in(started), 200.0)  # it imports torch twice
         assert process.poll() is None
         process.kill()
-    for left_over in map(int, started.read_text().split()):
+    for left_over in processes_in(started):
         assert ended(left_over)
     assert list(cache.glob("*/build-*"))
     monkeypatch.setenv("CXX", str(compiler(tmp_path / "cxx", "exit 1")))
@@ -127,30 +131,39 @@ def test_a_process_killed_while_it_compiles_leaves_no_compiler_and_the_next_one_
 
 
 def test_compilers_end_in_time_where_the_caller_ignores_signals(tmp_path: Path) -> None:
+    started = tmp_path / "started"
     code = f"""
-import signal, subprocess, time
+import os, signal
 from pathlib import Path
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.engines.native.library import make_file
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-started_s = time.monotonic()
-try:
-    make_file(["sh", "-c", "echo $$ > {tmp_path}/started; exec sleep 600"], Path("{tmp_path}/none"), "this")
-except ExecutionError as error:
-    print(error, time.monotonic() - started_s < 20)
+for limit_s in (1, 4, 16, 64):  # until it is long enough for the command to begin
+    os.environ["THREADCAST_ENGINE_COMPILE_TIMEOUT_S"] = str(limit_s)
+    try:
+        make_file(["sh", "-c", "echo $$ > {started}; exec sleep 600"], Path("{tmp_path}/none"), "this")
+    except ExecutionError as error:
+        print(str(error).replace(f" {{limit_s}} s", " the limit"))
+    if Path("{started}").exists() and Path("{started}").read_text():
+        break
+os.environ["THREADCAST_ENGINE_COMPILE_TIMEOUT_S"] = "120"
 try:
     make_file(["{tmp_path}/missing"], Path("{tmp_path}/none"), "that")
 except ExecutionError as error:
     print(str(error).splitlines())
 """
-    settings = {**os.environ, "THREADCAST_ENGINE_COMPILE_TIMEOUT_S": "1"}
-    said = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, timeout=60)
-    assert said.stdout.splitlines() == [
-        "this: not made within 1 s; raise engine.compile_timeout_s True",
-        f"['that cannot be made:', '{tmp_path}/missing: No such file or directory']",
-    ], said.stderr
-    assert ended(int((tmp_path / "started").read_text()))
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=270)
+    assert said.returncode == 0, said.stderr
+    *timed_out, missing = said.stdout.splitlines()
+    assert set(timed_out) == {"this: not made within the limit; raise engine.compile_timeout_s"}
+    assert missing == f"['that cannot be made:', '{tmp_path}/missing: No such file or directory']"
+    (process,) = processes_in(started)
+    assert ended(process)
+
+
+def processes_in(started: Path) -> list[int]:
+    return [int(process) for process in started.read_text().split()] if started.exists() else []
 
 
 def ended(process: int) -> bool:
