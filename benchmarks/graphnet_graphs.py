@@ -86,6 +86,11 @@ def size_bytes(folder: Path) -> int:
     return sum(4 * int(np.prod(ast.literal_eval(shape))) for shape in shapes)
 
 
+def on_cpu(source: str) -> str:
+    """The program of a graph with the CPU in place of a GPU: not of its number, with which `torch.compile` raises."""
+    return _CUDA.sub('device(type="cpu")', source)
+
+
 def load_graph(folder: Path, name: str) -> Judged:
     """Build an unpacked graph with its tensors by GraphNet's own code; the same in every process."""
     sys.path.insert(0, str(folder))
@@ -97,9 +102,9 @@ def load_graph(folder: Path, name: str) -> Judged:
     for described in utils.convert_meta_classes_to_tensors(str(path / "weight_meta.py")):
         described["info"]["device"] = "cpu"
         tensors[described["name"]] = utils.replay_tensor(described)
-    source = utils.modify_code_by_device((path / "model.py").read_text(), "cpu")
+    source = utils.modify_code_by_device(on_cpu((path / "model.py").read_text()), "cpu")
     module = sys.modules["graphnet_model"] = type(sys)("graphnet_model")
-    exec(compile(_CUDA.sub('device(type="cpu")', source), str(path / "model.py"), "exec"), module.__dict__)
+    exec(compile(source, str(path / "model.py"), "exec"), module.__dict__)
     graph = module.GraphModule()
     held = {key: tensor for key, tensor in tensors.items() if "_parameters_" in key or "_buffers_" in key}
     given = [key for key in tensors if key not in held]

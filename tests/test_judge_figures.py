@@ -70,6 +70,14 @@ def test_graphs_are_held_out_if_any_spelling_of_their_path_is_odd() -> None:
     assert not may_be_used("samples/library/model_0")
 
 
+def test_graphs_run_on_the_cpu_without_the_number_of_a_gpu() -> None:
+    from graphnet_graphs import on_cpu
+
+    source = 'torch.arange(4, device=device(type="cuda", index=0)) + x.to(device(type="cpu"))'
+    assert on_cpu(source) == 'torch.arange(4, device=device(type="cpu")) + x.to(device(type="cpu"))'
+    assert on_cpu("device(type='cuda')") == 'device(type="cpu")'
+
+
 def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> None:
     from judge_measure import FAST
     from judge_page import page

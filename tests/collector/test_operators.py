@@ -64,6 +64,33 @@ def test_indices_lie_in_range_and_vary() -> None:
     assert len(index.unique()) > 10
 
 
+def test_masks_select_as_many_elements_as_in_the_graph() -> None:
+    def selecting(x: torch.Tensor, edges: torch.Tensor) -> list[torch.Tensor]:
+        mask, row = edges[0] != edges[1], torch.tensor([1])
+        placed = torch.zeros(5, 5)
+        placed[mask] = x[mask]
+        placed[:, mask] += x[:, mask]
+        placed[None, edges[:, :4].repeat(3, 2)[:5, :5] > 1] = 2.0
+        return [
+            placed,
+            torch.nonzero(edges[0] - edges[1]),
+            torch.masked_select(x, mask),
+            x[mask, row],
+            x[None, edges[:, :4].repeat(3, 2)[:5, :5] > 1],
+            x.view(5, 1, 5)[mask, :, row],
+        ]
+
+    captured = capture_forward(selecting, torch.ones(5, 5), torch.tensor([[0, 1, 2, 3, 0], [0, 2, 3, 0, 1]]))
+    kinds = set()
+    for op in captured.graph.ops:
+        prepared = prepare(op)
+        with below_autograd():
+            result = prepared.target(*prepared.args, **prepared.kwargs)
+        assert shapes(result) == [spec.shape for spec in op.outputs]
+        kinds.add(op.kind)
+    assert {"index", "index_put_", "nonzero", "masked_select"} <= kinds
+
+
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [

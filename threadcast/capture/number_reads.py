@@ -1,4 +1,5 @@
-"""Numbers that a callable reads out of tensors (`momentum.item()`, `if mask.all()`), which a graph of it has built in.
+"""Numbers that a callable reads out of tensors (`momentum.item()`, `if mask.all()`, the size of `x[mask]`), which a
+graph of it has built in.
 
 The graph is right for calls that read the same numbers. They are found out before a call: the few operators between the
 inputs and each number are recorded, too, and run again on the call's own tensors.
@@ -7,7 +8,7 @@ inputs and each number are recorded, too, and run again on the call's own tensor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from threadcast.capture.dependencies import is_random, returned, writes
 from threadcast.capture.program import Node, below_autograd
 from threadcast.capture.recording import Recorded, Recording
 from threadcast.capture.sizes import Size
-from threadcast.capture.values import AsNumber, Ref
+from threadcast.capture.values import AsNumber, Ref, map_refs
 
 aten = torch.ops.aten
 
@@ -30,8 +31,11 @@ READS = {aten._local_scalar_dense.default, aten.equal.default}
 MOST_CALLS = 24
 """Most operators between the inputs and a number. With more of them, finding the numbers out takes too long."""
 MOST_ELEMENTS = 16_384
-"""Most numbers in each tensor of these operators. PyTorch divides smaller ones among no threads, so that equal tensors
-give equal numbers each time."""
+"""Most floating-point numbers in each tensor of these operators. PyTorch divides smaller ones among no threads, so that
+equal tensors give equal numbers each time."""
+MOST_INTEGERS = 1 << 17
+"""Most numbers in each tensor of integers or conditions: their results are equal however they are divided. A comparison
+and a count of as many take some 50 us, which calls on masks of that size last many times."""
 MOST_SETTINGS = 8
 """Most floating-point numbers in an argument that is taken for settings, as are strides and rates; more are data, which
 differ from call to call."""
@@ -79,10 +83,11 @@ class _Step:
 
     def holds(self, slots: dict[int, Any]) -> bool:
         """Make the call; return whether its number is the graph's."""
-        found = self._call(slots)  # type: ignore[arg-type]
+        found: Any = self._call(slots)  # type: ignore[arg-type]
         if self._slot is not None:
             slots[self._slot] = found
             return True
+        found = _number(found)
         if self._special:
             return repr(found) == repr(self._number)
         return type(found) is self._kind and found == self._number
@@ -113,7 +118,7 @@ class ReadRecorder:
             self._add_input(slot, value)
 
     def number(self, target: OpOverload, args: tuple[Any, ...]) -> Any:
-        """Return the number that the operator `target` reads out of the example's tensors; None where that is unknown.
+        """Return the number that `target` returns, plain or in a tensor, for the example; None where that is unknown.
 
         It is unknown where too much is computed before it, where that writes to inputs or draws random numbers, and
         where it depends on arguments with many floating-point numbers, which are others in each call.
@@ -128,7 +133,7 @@ class ReadRecorder:
         with _disable_current_modes(), torch.autocast("cpu", enabled=False), torch.no_grad(), below_autograd():
             for slot, node, _ in map(self._nodes.__getitem__, needed):
                 slots[slot] = compiled(node.target, node.args, node.kwargs)(slots)  # type: ignore[arg-type]
-            number = compiled(target, args, {})(slots)  # type: ignore[arg-type]
+            number = _number(compiled(target, args, {})(slots))  # type: ignore[arg-type]
         if inputs:  # the others are the same in each call
             self._needed.update(needed)
             self._reads.append((len(self._nodes), read, number))
@@ -138,22 +143,28 @@ class ReadRecorder:
         """Return the numbers that depend on inputs; None where there are none."""
         if not self._reads:
             return None
-        steps: list[_Step] = []
-        reads = iter([*self._reads, (len(self._nodes) + 1, None, None)])
-        before, read, number = next(reads)
-        for i in range(len(self._nodes) + 1):
-            while before == i and read is not None:
-                steps.append(_Step(read, None, number))
-                before, read, number = next(reads)
-            if i in self._needed:
-                slot, node, _ = self._nodes[i]
-                steps.append(_Step(node, slot, None))
-        nodes = [*(self._nodes[i][1] for i in self._needed), *(read for _, read, _ in self._reads)]
+        steps = self._steps()
+        if not any(written for i in self._needed for written in self._nodes[i][2]):
+            steps = _without_repeats(steps)
+        nodes = [node for node, _, _ in steps]
         inputs = self._inputs(nodes) or {}
         leaves = [slot for slot in range(self._first, len(self._given)) if isinstance(self._given[slot], Tensor)]
         positions = {slot: i for i, slot in enumerate(leaves)}
         sources = tuple((slot, positions.get(slot, tensor)) for slot, tensor in inputs.items())
-        return NumberReads(sources, tuple(steps))
+        return NumberReads(sources, tuple(_Step(*step) for step in steps))
+
+    def _steps(self) -> list[tuple[Node, int | None, Any]]:
+        """All calls that reads need and all reads, in their order; each with its slot or its number."""
+        steps: list[tuple[Node, int | None, Any]] = []
+        reads = [*self._reads]
+        for i in range(len(self._nodes) + 1):
+            while reads and reads[0][0] == i:
+                _, read, number = reads.pop(0)
+                steps.append((read, None, number))
+            if i in self._needed:
+                slot, node, _ = self._nodes[i]
+                steps.append((node, slot, None))
+        return steps
 
     def _add_input(self, slot: int, value: Any) -> None:
         if isinstance(value, Tensor) and not isinstance(value, FakeTensor):
@@ -222,12 +233,37 @@ class ReadRecorder:
         return found
 
 
+def _without_repeats(steps: Sequence[tuple[Node, int | None, Any]]) -> list[tuple[Node, int | None, Any]]:
+    """The steps, which write nothing, without those that were made before: each layer of a model may find one mask."""
+    same: dict[int, int] = {}
+    first: dict[tuple[Any, str], int | None] = {}
+    found = []
+
+    def kept(ref: Ref) -> Ref:
+        return ref._replace(slot=same.get(ref.slot, ref.slot))
+
+    for node, slot, number in steps:
+        args, kwargs = (map_refs(kept, part) for part in (node.args, node.kwargs))
+        key = node.target, repr((args, kwargs))
+        if key not in first:
+            first[key] = slot
+            found.append((replace(node, args=args, kwargs=kwargs), slot, number))
+        elif slot is not None and (other := first[key]) is not None:
+            same[slot] = other
+    return found
+
+
+def _number(found: Any) -> Any:
+    return found.item() if isinstance(found, Tensor) else found
+
+
 def _is_small(shape: Sequence[int], dtype: str) -> bool:
     """Whether a tensor has few numbers, in an order that no memory format of a model changes."""
     size = 1
     for side in shape:
         size *= side
-    return size <= MOST_ELEMENTS and (len(shape) < 4 or "float" not in dtype)
+    rounds = "float" in dtype or "complex" in dtype
+    return size <= MOST_ELEMENTS and len(shape) < 4 if rounds else size <= MOST_INTEGERS
 
 
 def _varies(argument: Any) -> bool:

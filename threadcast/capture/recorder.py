@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 from threadcast.capture.fake_tensors import FakeTensors
+from threadcast.capture.mask_sizes import counted_result
 from threadcast.capture.number_reads import READS, NumberReads, ReadRecorder
 from threadcast.capture.numbers import Number, Numbers
 from threadcast.capture.program import Phase
@@ -179,7 +180,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in READS:
             return self._read(func, args)
         base = func._schema.name.split("::")[-1]
-        result = None if base.startswith("_fused_") and not func._schema.returns else func(*args, **kwargs)
+        result = None if base.startswith("_fused_") and not func._schema.returns else self._result(func, args, kwargs)
         for tensor in _written(func, args, kwargs):
             tensor.constant = None  # its value is not known from here on, which FakeTensorMode misses in lists
         if func in TRANSPARENT:
@@ -202,6 +203,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         phase = "forward" if self.phase == "backward" and _in_a_users_backward() else self.phase
         self.recording.calls.append(Recorded(slot, self._name(base), func, in_order, by_name, phase, specs))
         return result
+
+    def _result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What `func` returns for fake tensors; PyTorch's exception where its size may be another in the next call."""
+        try:
+            return func(*args, **kwargs)
+        except DynamicOutputShapeException:
+            found = counted_result(func, args, kwargs, self._count) if self._fakes.symbols is None else None
+            if found is None:
+                raise
+            return found
+
+    def _count(self, tensor: Tensor) -> int | None:
+        """The number of elements that are not 0, which becomes one of `reads`; None where it may be another."""
+        if self._reads is None:
+            return None
+        number: int | None = self._reads.number(aten.count_nonzero.default, (self._fakes.ref(tensor),))
+        return number
 
     def _read(self, func: OpOverload, args: tuple[Any, ...]) -> Any:
         """The number that `func` reads; PyTorch's exception where it may be another in the next call."""

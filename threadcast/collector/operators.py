@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from threadcast.capture.argument_json import decode
 from threadcast.capture.dependencies import writes
 from threadcast.capture.program import Node
 from threadcast.capture.values import AsNumber, Ref, find_refs
+from threadcast.collector.mask_values import fill_masks
 from threadcast.core.errors import CaptureError, FormatError
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec
@@ -60,7 +61,7 @@ def prepare(op: Op, *, seed: int = 0) -> PreparedOp:
         kwargs = {name: decode(value, tensors) for name, value in op.attributes["kwargs"].items()}
     except (KeyError, FormatError) as error:
         raise CaptureError(f"op {op.key} does not say how to call {target}: {error}") from error
-    _make_valid(target, call, tensors, generator)
+    _make_valid(target, call, tensors, op.outputs, generator)
     changed = sorted({ref.slot for ref in writes(call)})
     return PreparedOp(op, target, args, kwargs, tuple((tensors[i], tensors[i].clone()) for i in changed))
 
@@ -99,8 +100,10 @@ def _fill(tensor: Tensor, generator: torch.Generator) -> Tensor:
     return tensor.zero_()
 
 
-def _make_valid(target: OpOverload, call: Node, tensors: list[Tensor], generator: torch.Generator) -> None:
-    """Set valid values where an operator cannot run on any value: indices, variances, divisors."""
+def _make_valid(
+    target: OpOverload, call: Node, tensors: list[Tensor], outputs: Sequence[TensorSpec], generator: torch.Generator
+) -> None:
+    """Set valid values where an operator cannot run on any value: indices, masks, variances, divisors."""
     name = target._schema.name.removeprefix("aten::")
     arguments = {argument.name: value for argument, value in zip(target._schema.arguments, call.args)} | call.kwargs
 
@@ -115,6 +118,7 @@ def _make_valid(target: OpOverload, call: Node, tensors: list[Tensor], generator
         index, bounded = tensor(index_name), tensor(bound_name)
         if index is not None and bounded is not None and index.dim():
             index.random_(0, max(bounded.shape[int(axis or 0)], 1), generator=generator)
+    fill_masks(name, arguments, tensors, outputs, generator)
     if name == "nll_loss_backward" and (weight := tensor("total_weight")) is not None:
         weight.fill_(1.0)
     if name == "embedding_dense_backward" and (index := tensor("indices")) is not None:

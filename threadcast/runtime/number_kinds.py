@@ -12,7 +12,9 @@ from threadcast.runtime.call_kinds import CallKind
 
 MOST = 3
 """Most graphs for calls that differ only in such numbers. Calls with other numbers are then left to PyTorch."""
-OTHER_NUMBERS = "it reads numbers out of tensors (.item(), if tensor) that change from call to call"
+OTHER_NUMBERS = (
+    "numbers that it reads out of tensors (.item(), if tensor, the size of x[mask]) change from call to call"
+)
 
 
 class NumberKinds:

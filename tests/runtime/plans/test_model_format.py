@@ -59,11 +59,28 @@ def test_parameters_that_were_replaced_are_as_given_after_a_reset(model: nn.Sequ
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
+class OwnConvolution(nn.Module):
+    """Convolves without a layer that does, as traced models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 3, 3, 3))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return nn.functional.conv2d(images, self.weight)
+
+
 @pytest.mark.parametrize(
-    ("convolves", "example", "formats"),
-    [(True, IMAGES, 2), (True, IMAGES[0], 1), (False, IMAGES, 1)],
+    ("model", "example", "formats"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 4, 3)), IMAGES, 2),
+        (OwnConvolution(), IMAGES, 2),
+        (nn.Sequential(nn.Conv2d(3, 4, 3)), IMAGES[0], 1),
+        (nn.Linear(5, 1), IMAGES, 1),
+        (None, IMAGES, 1),
+    ],
 )
 def test_channels_last_is_tried_where_images_meet_convolutions(
-    convolves: bool, example: torch.Tensor, formats: int, model: nn.Sequential
+    model: nn.Module | None, example: torch.Tensor, formats: int
 ) -> None:
-    assert len(formats_of(model if convolves else nn.Linear(5, 1), [example])) == formats
+    assert len(formats_of(model, [example])) == formats

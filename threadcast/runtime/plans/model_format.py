@@ -17,11 +17,11 @@ from threadcast.runtime.plans.variant import MemoryFormat
 
 
 def formats_of(model: nn.Module | None, example: Any) -> tuple[MemoryFormat, ...]:
-    """Return the memory formats worth trying: both for two-dimensional convolutions of images, else the given one.
+    """Return the memory formats worth trying: both for images and weights of four dimensions, else the given one.
 
-    The likeliest comes first.
+    The likeliest comes first. Layers are not asked for: models that were traced call `conv2d` themselves.
     """
-    convolves = model is not None and any(isinstance(part, nn.Conv2d | nn.ConvTranspose2d) for part in model.modules())
+    convolves = model is not None and any(parameter.dim() == 4 for parameter in model.parameters())
     images = any(isinstance(leaf, Tensor) and leaf.dim() == 4 for leaf in pytree.tree_leaves(example))
     return (MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN) if convolves and images else (MemoryFormat.AS_GIVEN,)
 

@@ -1,0 +1,49 @@
+"""What operators return whose results' sizes depend on values (`x[mask]`, `nonzero`), once the values are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+
+def counted_result(
+    func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], count: Callable[[Tensor], int | None]
+) -> Tensor | None:
+    """Return what `func` returns, for fake tensors in an active mode; None for other operators and unknown counts.
+
+    `count` returns the number of elements of a tensor that are not 0.
+    """
+    if kwargs:
+        return None
+    if func is aten.nonzero.default:
+        return _positions(args[0], count)
+    if func is aten.masked_select.default:
+        values, mask = torch.broadcast_tensors(args[0], args[1])
+        found = count(args[1])
+        return None if found is None else values.new_empty(found * (mask.numel() // max(args[1].numel(), 1)))
+    if func is not aten.index.Tensor:
+        return None
+    indices: list[Tensor | None] = []
+    for index in args[1]:
+        if index is None or index.dtype is not torch.bool:
+            indices.append(index)
+            continue
+        positions = _positions(index, count)
+        if positions is None:
+            return None
+        indices.extend(positions.unbind(1))
+    return func(args[0], indices)  # type: ignore[no-any-return]
+
+
+def _positions(mask: Tensor, count: Callable[[Tensor], int | None]) -> Tensor | None:
+    """What `nonzero` returns: (elements that are not 0, dimensions), int64, one column after the other in memory."""
+    found = count(mask)
+    if found is None:
+        return None
+    return torch.empty_strided((found, mask.dim()), (1, found), dtype=torch.int64, device=mask.device)

@@ -1,0 +1,60 @@
+"""Gives an op that runs alone masks that select as many elements as its shapes say (`x[mask]`, `nonzero`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from threadcast.capture.values import Ref
+from threadcast.core.tensor import TensorSpec
+
+INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
+"""Operators that take indices, of which masks may be some."""
+
+
+def fill_masks(
+    name: str,
+    arguments: Mapping[str, Any],
+    tensors: Sequence[Tensor],
+    outputs: Sequence[TensorSpec],
+    generator: torch.Generator,
+) -> None:
+    """Fill the masks among `tensors`, to which the arguments refer by `Ref`, for the operator `name` of ATen."""
+    if name == "nonzero":
+        _fill(tensors[arguments["self"].slot], outputs[0].shape[0], generator)
+    elif name == "masked_select":
+        mask = tensors[arguments["mask"].slot]
+        whole = torch.broadcast_shapes(mask.shape, tensors[arguments["self"].slot].shape)
+        times = max(torch.Size(whole).numel() // max(mask.numel(), 1), 1)
+        _fill(mask, outputs[0].shape[0] // times, generator)
+    elif name in INDEXING:
+        indices = [tensors[index.slot] if isinstance(index, Ref) else None for index in arguments["indices"]]
+        values = outputs[0].shape if name == "index" else tensors[arguments["values"].slot].shape
+        selected = _selected(indices, tensors[arguments["self"].slot].dim(), values)
+        for mask in indices:
+            if mask is not None and mask.dtype is torch.bool and selected is not None:
+                _fill(mask, selected, generator)
+
+
+def _selected(indices: Sequence[Tensor | None], dims: int, values: Sequence[int]) -> int | None:
+    """How many elements each mask selects, if `values` is the shape of what is selected; None where any number will do.
+
+    They are one axis of it: the last that the indices make. These come in the place of the first index if all are side
+    by side, else in front.
+    """
+    given = [(i, index) for i, index in enumerate(indices) if index is not None]
+    if not any(index.dtype is torch.bool for _, index in given):
+        return None
+    numbers = [i for i, _ in given]
+    before = numbers[0] if numbers == list(range(numbers[0], numbers[-1] + 1)) else 0
+    indexed = sum(index.dim() if index.dtype is torch.bool else 1 for _, index in given)
+    axis = len(values) - 1 - (dims - indexed - before)
+    return values[axis] if axis >= 0 else None
+
+
+def _fill(mask: Tensor, selected: int, generator: torch.Generator) -> None:
+    places = torch.randperm(mask.numel(), generator=generator).view(mask.shape)
+    mask.copy_(places < selected)
