@@ -50,6 +50,8 @@ class PlainResults:
         outputs = metadata.output_info
         if any(not issubclass(one.raw_type, Tensor) or one.dynamic_dims for one in outputs):
             return None
+        if any(one.output_type.name not in ("non_alias", "unsafe_view_alias") for one in outputs):
+            return None
         if any(one.requires_grad != getattr(one, "requires_grad_for_backward", one.requires_grad) for one in outputs):
             return None
         if metadata.grad_enabled_mutation is not None:

@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from threadcast.capture.capture import CapturedGraph
 from threadcast.capture.dependencies import is_random
+from threadcast.core.errors import EngineClosed
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.graph_calls import GraphCalls
@@ -32,6 +34,11 @@ calls between two that try to learn the short way. A convention."""
 _logger = logging.getLogger("threadcast")
 
 _TWICE = b"torch.compile with aot_autograd does not currently support double backward"
+_TRANSFORMED = (
+    "It looks like you're trying to call a compiled backward function within vmap/grad/vjp, which isn't supported. Try "
+    "wrapping vmap inside torch.compile, or skip compiling the backward function."
+)
+"""AOTAutograd's own words."""
 
 
 class ShortWay:
@@ -59,9 +66,11 @@ class ShortWay:
         self.calls += 1
         try:
             return _apply(passes, *arguments)
+        except EngineClosed:  # before anything has run
+            self._passes = None
         except Exception:
             self._passes = None
-            if passes.random:  # numbers have been drawn that cannot be put back
+            if passes.forward.random:  # numbers have been drawn that cannot be put back
                 raise
         return self._graphs(*arguments)
 
@@ -72,7 +81,7 @@ class ShortWay:
             self._left = CALLS
             return self._graphs(*arguments)
         self._left -= 1
-        if self._left > 0 or not _all_plain(arguments):
+        if self._left > 0 or not torch.is_grad_enabled() or not _all_plain(arguments):
             return self._graphs(*arguments)
         self._left, self._wait = self._wait, min(2 * self._wait, CALLS)
         parts = {part.role: part for part in self._parts}
@@ -113,6 +122,11 @@ class _Way:
     layout: MemoryFormat
 
     @property
+    def random(self) -> bool:
+        """Whether the graph draws random numbers."""
+        return any(map(is_random, self.runner.captured.program.nodes))
+
+    @property
     def engine(self) -> NativeEngine | None:
         """The engine, if it is one that takes and returns values without Python."""
         return self.kept.engine if isinstance(self.kept.engine, NativeEngine) else None
@@ -137,8 +151,6 @@ class Passes:
     """The native `Forward`."""
     second: Any
     """The native `Backward`."""
-    random: bool
-    """Whether a pass draws random numbers."""
 
     def hold(self) -> bool:
         """Whether the graphs are still run as they were."""
@@ -164,8 +176,10 @@ class Passes:
         if engine is not None and serves:
             try:
                 found = engine.lend(lambda relay: relay.backward(second, saved, gradients, last))
+            except EngineClosed:  # before anything has run
+                pass
             except Exception:
-                if self.random or saved.dropped:  # in its midst
+                if self.backward.random or saved.dropped:  # in its midst
                     raise
         if found is not None:
             return found
@@ -191,6 +205,8 @@ class _ShortPass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise RuntimeError(_TRANSFORMED)
         _ = ctx.saved_tensors  # there are none; after a pass that has freed the graph this raises PyTorch's own error
         last = not torch._C._autograd._get_current_graph_task_keep_graph()
         with torch.no_grad():
@@ -235,6 +251,8 @@ class _Seen:
         self._thread = threading.get_ident()
         self._looks = native.Looks(arguments)
         self._given = list(map(_place, arguments))
+        self._inner = [one.requires_grad and not isinstance(one, Parameter) for one in arguments]
+        """Which arguments may have a history."""
         self._places: list[_Place] = []
         """Of the forward graph's results."""
         self._forward: tuple[_Way, Any] | None = None
@@ -276,6 +294,8 @@ class _Seen:
         rightly = len(arguments) == len(saved) + len(gradients) and len(found) == len(self._given)
         if not rightly or list(map(_place, arguments[: len(saved)])) != saved:
             return
+        if any(one is None and inner for one, inner in zip(found, self._inner, strict=True)):
+            return  # AOTAutograd keeps autograd from walking through such an argument's history
         kept, wanted, others = numbers
         captured = None if kept.engine is None else kept.engine.captured
         apart = captured.apart if isinstance(captured, CapturedGraph) else ()
@@ -283,8 +303,7 @@ class _Seen:
             looks=self._native.Looks(arguments), gradients=gradients, wanted=wanted, others=others, apart=apart
         )
         backward = _Way(self._parts[1], runner, kept, self._parts[1].layout)
-        nodes = [*forward.runner.captured.program.nodes, *runner.captured.program.nodes]
-        self._done(Passes(results, forward, backward, first, second, any(map(is_random, nodes))))
+        self._done(Passes(results, forward, backward, first, second))
 
 
 def _numbers_of(runner: Tuning, arguments: int) -> tuple[Kept, Sequence[int | None], list[Any]] | None:

@@ -6,6 +6,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <functional>
 
 namespace threadcast {
 namespace {
@@ -20,6 +21,20 @@ Values values_of(Tensors tensors, const Values& others) {
 
 const void* memory_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+// Between which places of their memory two tensors lie, in bytes.
+std::pair<int64_t, int64_t> span_of(const at::Tensor& tensor) {
+  int64_t last = tensor.numel() == 0 ? -1 : 0;
+  for (int64_t dim = 0; last >= 0 && dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  const int64_t bytes = static_cast<int64_t>(tensor.element_size()), first = tensor.storage_offset();
+  return {first * bytes, (first + last + 1) * bytes};
+}
+
+bool overlap(const at::Tensor& one, const at::Tensor& other) {
+  const auto [from, to] = span_of(one);
+  const auto [begin, end] = span_of(other);
+  return from < end && begin < to;
 }
 
 }  // namespace
@@ -46,30 +61,38 @@ bool Looks::fit(const Tensors& tensors) const {
 
 at::Tensor Looks::arranged(const at::Tensor& gradient, size_t position) const {
   const Look& look = looks_[position];
-  if (!gradient.defined() || gradient.key_set() != look.keys || gradient.sizes() != look.sizes ||
-      gradient.strides() == look.strides)
+  if (!gradient.defined() || gradient.key_set().has(c10::DispatchKey::Python) || gradient.is_nested() ||
+      gradient.layout() != at::kStrided || gradient.sizes() != look.sizes || gradient.strides() == look.strides)
     return gradient;
   return at::empty_strided(look.sizes, look.strides, gradient.options()).copy_(gradient);
 }
 
 Saved::Saved(Tensors saved, const Tensors& inputs, const Tensors& results, const std::vector<size_t>& written)
     : values_(std::move(saved)) {
-  std::vector<const void*> kept;
-  for (const at::Tensor& value : values_) kept.push_back(memory_of(value));
-  std::sort(kept.begin(), kept.end());
-  const auto shares = [&](const at::Tensor& tensor) {
-    const void* memory = memory_of(tensor);
-    return memory != nullptr && std::binary_search(kept.begin(), kept.end(), memory);
+  using Kept = std::pair<const void*, const at::Tensor*>;
+  const auto before = [](const Kept& one, const Kept& other) { return std::less<>()(one.first, other.first); };
+  std::vector<Kept> kept;
+  for (const at::Tensor& value : values_) kept.emplace_back(memory_of(value), &value);
+  std::sort(kept.begin(), kept.end(), before);
+  const auto of_memory = [&](const at::Tensor& tensor) {
+    return std::equal_range(kept.begin(), kept.end(), Kept{memory_of(tensor), nullptr}, before);
   };
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (std::find(written.begin(), written.end(), i) == written.end() && shares(inputs[i]))
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (memory_of(inputs[i]) == nullptr || std::find(written.begin(), written.end(), i) != written.end()) continue;
+    const auto [first, end] = of_memory(inputs[i]);
+    // Others may be in the same memory, each with a version of its own, as parameters that lie one after the other.
+    if (std::any_of(first, end, [&](const Kept& one) { return overlap(*one.second, inputs[i]); }))
       watched_.emplace_back(inputs[i], false);
+  }
   for (const at::Tensor& result : results) {
-    if (!shares(result)) continue;
+    const auto [first, end] = of_memory(result);
+    if (memory_of(result) == nullptr || first == end) continue;
     watched_.emplace_back(result.detach(), false);  // has its version, but not its history, which leads back to here
     for (at::Tensor& value : values_)
       if (value.is_same(result)) value = result.detach();
   }
+  for (at::Tensor& value : values_)
+    if (value.is_view()) value = value.detach();  // of a result, it would keep that, whose history leads back to here
 }
 
 Tensors Saved::unpack() const {
@@ -92,6 +115,8 @@ std::pair<Tensors, std::shared_ptr<Saved>> Forward::divided(Tensors results, con
     if (std::any_of(arguments.begin(), arguments.end(), same) ||
         std::any_of(returned.begin(), returned.begin() + static_cast<long>(i), same))
       returned[i] = returned[i].detach();
+    // A view out of a function of autograd may not be written to.
+    if (returned[i].is_view()) returned[i] = at::_unsafe_view(returned[i], returned[i].sizes());
   }
   auto saved = std::make_shared<Saved>(std::move(kept), arguments, returned, written);
   for (size_t i = 0; i < written.size(); ++i) arguments[written[i]].copy_(results[i]);
