@@ -204,11 +204,10 @@ def test_a_model_with_random_numbers_goes_on_once_its_engines_are_closed(between
 def test_parameters_in_one_memory_have_versions_of_their_own() -> None:
     pair = Pair(perceptron)
     for model in (pair.mine, pair.eager):
-        flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-        for parameter, part in zip(
-            model.parameters(), flat.split([one.numel() for one in model.parameters()]), strict=True
-        ):
-            parameter.data = part.view(parameter.shape)
+        flat, end = torch.cat([parameter.detach().flatten() for parameter in model.parameters()]), 0
+        for parameter in model.parameters():
+            begin, end = end, end + parameter.numel()
+            parameter.data = flat[begin:end].view(parameter.shape)
     pair.settle()
 
     def run(model: Any, step: int) -> None:
