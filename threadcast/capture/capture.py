@@ -215,6 +215,13 @@ class CapturedGraph(Captured):
         ]
         return [*[self.held[slot] for slot in slots[: self.weights]], *arguments, *others]
 
+    def constants(self, arguments: int) -> list[Any] | None:
+        """What a run takes after so many arguments; None where it takes weights before them, or sizes."""
+        slots = range(arguments, len(self.program.inputs))
+        if self.weights or any(self.program.inputs[slot].role == "size" for slot in slots):
+            return None
+        return [self.held[slot] for slot in slots]
+
     def finish(self, result: Any) -> Any:
         """Return the results as a list, each that is a tensor of its own in the graph as one: autograd marks them."""
         found = list(result)

@@ -28,7 +28,9 @@ from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.graph_calls import GraphCalls, Role
 from threadcast.runtime.graph_layout import channels_last_forward, partitioned
 from threadcast.runtime.graph_parts import PartsInTurn, parts_of, returns_integers
+from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.saved_inputs import computes_again, copy_written_inputs
+from threadcast.runtime.short_way import ShortWay
 from threadcast.threads.memory import keep_freed_memory
 
 _graphs: WeakSet[GraphCalls] = WeakSet()
@@ -41,6 +43,11 @@ _WEIGHT = "threadcast_weight"
 def compiled_graphs() -> list[GraphCalls]:
     """Return the graphs that `torch.compile` has given to this backend and still holds, in the order of compilation."""
     return sorted(_graphs, key=lambda graph: graph.number)
+
+
+def compiled_calls() -> list[CompiledCall]:
+    """Return the programs that `torch.compile` has given to this backend and still holds."""
+    return list(_calls)
 
 
 def compiled_calls_learn() -> bool:
@@ -87,7 +94,7 @@ def backend(
             stacklevel=2,
         )
         return found
-    call = CompiledCall(graph.forward, found, parts, unlimited=chosen.tuning_share >= 1)
+    call = CompiledCall(graph.forward, ShortWay(found, parts), parts, unlimited=chosen.tuning_share >= 1)
     _calls.add(call)
     return call
 
@@ -127,8 +134,9 @@ def _graph_calls(
     weights = _weights_of(graph) if role == "inference" else ()
     channels_last = channels_last_forward(graph) if whole and role == "forward" else None
     calls = GraphCalls(
-        graph, machine, options, number=number, title=title, role=role, weights=weights, channels_last=channels_last
-    )
+        graph, machine, options, number=number, title=title, role=role, weights=weights, channels_last=channels_last,
+        returns=_plain_results() if whole and role == "forward" else None,
+    )  # fmt: skip
     _graphs.add(calls)
     parts.append(calls)
     return calls
@@ -166,6 +174,12 @@ def _written() -> Sequence[int]:
         return ()
     found: Sequence[int] = context.fw_metadata.mutated_inp_runtime_indices
     return found
+
+
+def _plain_results() -> PlainResults | None:
+    """What AOTAutograd does with the results of the forward graph that is being compiled; None where it does more."""
+    context = TracingContext.try_get()
+    return None if context is None or context.fw_metadata is None else PlainResults.of(context.fw_metadata)
 
 
 def _weights_of(graph: GraphModule) -> list[int]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.short_way import ShortWay
 from threadcast.runtime.tuning.guard import Guard, Side, Verdict
 
 _ELSEWHERE = 10
@@ -122,6 +123,11 @@ class CompiledCall:
     def parts(self) -> Sequence[GraphCalls]:
         """The graphs that AOTAutograd has made so far."""
         return self._parts
+
+    @property
+    def short_calls(self) -> int:
+        """How many calls so far went the short way to the graphs."""
+        return self._graphs.calls if isinstance(self._graphs, ShortWay) else 0
 
     @property
     def verdicts(self) -> Mapping[MemoryFormat, Verdict]:

@@ -36,6 +36,7 @@ from threadcast.runtime.fixed_weights import FixedWeights
 from threadcast.runtime.graph_layout import ChannelsLast
 from threadcast.runtime.kinds_in_channels_last import KindsInChannelsLast
 from threadcast.runtime.model_cores import ModelCores
+from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
 from threadcast.runtime.plans.step_forecasts import store_of
@@ -54,6 +55,9 @@ Role = Literal["inference", "forward", "backward"]
 
 _CHANNELS_LAST = MemoryFormat.CHANNELS_LAST
 
+Watcher = Callable[[Tuning, tuple[Any, ...], Any], None]
+"""Is told of a call: what decided what runs it, its inputs and its results."""
+
 
 class GraphCalls:
     """A callable that takes the inputs of `graph` and returns its outputs, which are new tensors.
@@ -68,9 +72,12 @@ class GraphCalls:
     def __init__(
         self, graph: GraphModule, machine: Machine, options: CompileOptions, *, number: int, title: str,
         role: Role = "inference", weights: Sequence[int] = (), channels_last: ChannelsLast | None = None,
+        returns: PlainResults | None = None,
     ) -> None:  # fmt: skip
-        self.number, self.title = number, f"{title}, {role}"
-        self._graph, self._role, self._options = graph.forward, role, options
+        self.number, self.title, self.role = number, f"{title}, {role}", role
+        self.returns = returns
+        """What the results are, of a forward graph from which AOTAutograd hands them on as they are; else None."""
+        self._graph, self._options = graph.forward, options
         self._module, self._weights = graph, tuple(weights) if options.freeze else ()
         self._fixed: FixedWeights | None = None
         self._layout = MemoryFormat.AS_GIVEN
@@ -87,6 +94,7 @@ class GraphCalls:
         self._calls = 0
         self._lock = RLock()
         self._warned: set[str] = set()
+        self._watcher: Watcher | None = None
         self._left: str | None = None
         """Why PyTorch runs all calls; None where it does not."""
         self._process = os.getpid()
@@ -99,7 +107,7 @@ class GraphCalls:
         if self._left is not None or os.getpid() != self._process:  # a fork has none of the threads
             return self._as_given(*arguments)
         with self._lock:
-            if self._role != "inference" or self._steps.is_counting:  # an optimizer's step is what counts
+            if self.role != "inference" or self._steps.is_counting:  # an optimizer's step is what counts
                 return self._run(arguments)
             with self._steps.step():
                 return self._run(arguments)
@@ -110,6 +118,27 @@ class GraphCalls:
         if self._left is not None:
             return [Report.as_default(self._left)]
         return [Report.as_default(t.reason) if isinstance(t, Fallback) else t.report for t in self._in_use()]
+
+    @property
+    def layout(self) -> MemoryFormat:
+        """The layout in which a forward pass runs."""
+        return self._layout
+
+    @property
+    def may_be_passed_by(self) -> bool:
+        """Whether the next call may go to what runs it at once: nothing but the kind of its inputs decides."""
+        free = self._left is None and not self._plainly and not self._options.verify_every
+        return free and self.cores.whole and os.getpid() == self._process
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether it is known what runs all calls in the layout in use, and nothing is being learned."""
+        found = self._in_use()
+        return bool(found) and all(isinstance(one, Fallback) or one.kept is not None for one in found)
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """Have `watcher` told of each of the next calls that something other than PyTorch may run."""
+        self._watcher = watcher
 
     @property
     def has_channels_last(self) -> bool:
@@ -205,11 +234,15 @@ class GraphCalls:
             shadowed = shadowed if ordered is None else FunctionalShadow(ordered.as_given)
             return shadow_step(shadowed, runner, given, runner.captured, lambda: runner.ran)
         try:
-            return runner(*given)
+            result = runner(*given)
         except Exception as error:
             if any(map(is_random, runner.captured.program.nodes)):  # numbers have been drawn that cannot be put back
                 raise
             failure = error
+        else:
+            if self._watcher is not None:
+                self._watcher(runner, arguments, result)
+            return result
         return self._after_failure(kind, runner, failure, arguments)
 
     def _after_failure(self, kind: CallKind, runner: Tuning, failure: Exception, arguments: tuple[Any, ...]) -> Any:
@@ -280,7 +313,7 @@ class GraphCalls:
             return Fallback(strange)
         among = f"graph, fused: {self._options.fuse}"
         options: dict[str, Any] = {
-            "call": (self._role, kind.arguments),
+            "call": (self.role, kind.arguments),
             "plans": NoPlanStore(self.machine) if family else self._plans(among),
             "fuse": self._options.fuse and family is None,
             "store": self._feedback if family is None else None,
@@ -342,7 +375,7 @@ class GraphCalls:
 
     @property
     def _phase(self) -> Phase:
-        return "backward" if self._role == "backward" else "forward"
+        return "backward" if self.role == "backward" else "forward"
 
     def _captured(self, arguments: tuple[Any, ...], fixed: FixedWeights | None, family: SizeFamily | None) -> Captured:
         """The graph for these arguments, or for all sizes of `family`."""

@@ -55,7 +55,7 @@ def test_values_live_exactly_until_their_last_use(
     made, touches, kept = numbered(CAPTURED.program)
     lives = lifetimes(touches, kept, replay)
     users = dict(lives.users)
-    full: set[int] = set()
+    full = set().union(*touches).difference(*made)  # inputs
     for what, op in run_somehow(replay, random.Random(seed)):
         assert touches[op] - made[op] <= full, "a value was let go before its last use"
         if what == "finish":

@@ -11,12 +11,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from threadcast.capture.capture import Captured
 from threadcast.core import Core, Machine, OpGraph, Plan
 from threadcast.core.errors import ThreadcastError
+from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
@@ -54,6 +56,15 @@ LOOKING_SHARE = 0.01
 """Share of a call that a look at its arguments may take: less is lost in the noise of calls."""
 
 _logger = logging.getLogger("threadcast")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was found to run a kind of call fastest."""
+
+    run: Run
+    engine: Engine | None
+    """The engine that `run` uses; None where it uses none."""
 
 
 class Tuning:
@@ -218,6 +229,16 @@ class Tuning:
         if engine is None:
             return None
         return Ran(engine.captured, partial(open_engine, plan=engine.plan, machine=self._machine))
+
+    @property
+    def kept(self) -> Kept | None:
+        """What runs all calls until something changes; None while anything is being learned."""
+        if self.learning or not self.settled:
+            return None
+        best = self._states.best
+        variant_plan = self._plan_of(best)
+        engine = None if variant_plan is None else self._contenders.engines.get(variant_plan)
+        return Kept(self._contenders[best].run, engine)
 
     @property
     def follows(self) -> bool:

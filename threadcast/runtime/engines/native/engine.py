@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import count
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from threadcast.capture.capture import Captured
-from threadcast.capture.values import find_refs
+from threadcast.capture.values import Ref, find_refs
 from threadcast.core import Core, Machine, Placement, Plan, Trace
 from threadcast.core.errors import EngineClosed, ExecutionError
 from threadcast.runtime.engines.engine import Engine
@@ -23,6 +23,8 @@ from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.engines.native.lowering import Values, native_program, script_of
 from threadcast.runtime.engines.replay import Seat, Team, arrange
 from threadcast.threads.openmp import end_idle_workers
+
+T = TypeVar("T")
 
 Ran = tuple[float, float, int, int]
 """Start and finish of an op in seconds of the steady clock, the number of the lane that led it, and its engine's."""
@@ -81,6 +83,21 @@ class NativeEngine(Engine):
             times = start - begin_s, finish - begin_s
             ops.append(Placement(op_id, team.cores, team.threads, *times, team.hardware_thread))
         return outputs, Trace(len(self._machine), self._policy, tuple(ops)), begin_s
+
+    @property
+    def results(self) -> list[int | None] | None:
+        """The numbers of the values that are the program's flat results; None for those that are None.
+
+        None where a result is a constant that is no None.
+        """
+        outputs = self._program.outputs
+        if any(one is not None and not isinstance(one, Ref) for one in outputs):
+            return None
+        return [None if one is None else self._values.of_ref(one) for one in outputs]
+
+    def lend(self, use: Callable[[Any], T]) -> T:
+        """Return `use(relay)`: the native object runs a step, which `run` does with a list of inputs."""
+        return self._steps.lend(use)
 
     def rest(self) -> None:
         """Do nothing: this engine's threads sleep between steps, and it has no OpenMP workers."""
@@ -176,6 +193,11 @@ class _NativeSteps:
         self._relay = native.Relay(make(self._lanes))
 
     def run(self, inputs: Sequence[Any], wanted: list[int], ops: int, ran: list[Ran] | None) -> list[Any]:
+        timed, noted = (None, []) if ran is None else (ops, ran)
+        found: list[Any] = self.lend(lambda relay: relay.run(list(inputs), wanted, timed, noted))
+        return found
+
+    def lend(self, use: Callable[[Any], T]) -> T:
         if os.getpid() != self._process:
             raise ExecutionError(
                 f"the engine's threads stayed in process {self._process}, of which this one is a fork; "
@@ -187,10 +209,7 @@ class _NativeSteps:
             end_idle_workers()  # the caller's own: they would spin on the engine's cores
             # In inference mode the calling thread's results would be of a kind that other threads must not write to.
             with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
-                found: list[Any] = self._relay.run(
-                    list(inputs), wanted, None if ran is None else ops, [] if ran is None else ran
-                )
-            return found
+                return use(self._relay)
 
     def change(self, make: Callable[[Any], Any]) -> None:
         """Continue with the native engine that `make(lanes)` returns; does not wait for a current run to end."""

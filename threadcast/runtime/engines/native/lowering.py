@@ -49,11 +49,10 @@ class Values:
         return range(self.first[slot], self.first[slot + 1])
 
     def touches(self, program: Program) -> list[list[int]]:
-        """Return for each node the values that it reads, writes or returns, each once, without the program's inputs."""
-        computed = self.first[len(program.inputs)]
+        """Return for each node the values that it reads, writes or returns, each once."""
         return [
-            [value for value in {*map(self.of_ref, n.refs()), *self.of_slot(program.slot_of(i))} if value >= computed]
-            for i, n in enumerate(program.nodes)
+            list({*map(self.of_ref, node.refs()), *self.of_slot(program.slot_of(i))})
+            for i, node in enumerate(program.nodes)
         ]
 
     def returned(self, program: Program) -> set[int]:

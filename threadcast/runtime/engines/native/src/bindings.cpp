@@ -10,6 +10,7 @@
 #include "fused.h"
 #include "openmp.h"
 #include "relay.h"
+#include "short_way.h"
 #include "untouched.h"
 
 namespace py = pybind11;
@@ -140,6 +141,44 @@ std::vector<py::object> run(Relay& relay, const py::list& inputs, const std::vec
   return objects;
 }
 
+// The tensors of a tuple or list; undefined ones for all other objects.
+Tensors tensors_of(const py::sequence& objects) {
+  Tensors tensors;
+  tensors.reserve(objects.size());
+  for (const auto& one : objects)
+    tensors.push_back(THPVariable_Check(one.ptr()) ? THPVariable_Unpack(one.ptr()) : at::Tensor());
+  return tensors;
+}
+
+// None for those that are undefined.
+py::list objects_of(const Tensors& tensors) {
+  py::list objects(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i)
+    objects[i] = tensors[i].defined() ? py::reinterpret_steal<py::object>(THPVariable_Wrap(tensors[i])) : py::none();
+  return objects;
+}
+
+py::tuple forward_pass(Relay& relay, const Forward& forward, const py::sequence& arguments) {
+  const Tensors given = tensors_of(arguments);
+  std::pair<Tensors, std::shared_ptr<Saved>> found;
+  {
+    Unlocked unlocked;
+    found = run_forward(relay, forward, given);
+  }
+  return py::make_tuple(objects_of(found.first), std::move(found.second));
+}
+
+py::object backward_pass(Relay& relay, const Backward& backward, const std::shared_ptr<Saved>& saved,
+                         const py::sequence& gradients, bool last) {
+  const Tensors given = tensors_of(gradients);
+  std::optional<Tensors> found;
+  {
+    Unlocked unlocked;
+    found = run_backward(relay, backward, *saved, given, last);
+  }
+  return found ? py::object(objects_of(*found)) : py::none();
+}
+
 // Lets Python's garbage collector see, and cut, what objects of this class hold.
 template <class Holder>
 void collect_cycles_of(PyHeapTypeObject* type) {
@@ -216,7 +255,40 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<Relay>(module, "Relay")
       .def(py::init<std::shared_ptr<Stepper>>())
       .def("change", &Relay::change, py::call_guard<Unlocked>())
-      .def("run", torch::wrap_pybind_function(run));
+      .def("run", torch::wrap_pybind_function(run))
+      .def("forward", torch::wrap_pybind_function(forward_pass))
+      .def("backward", torch::wrap_pybind_function(backward_pass));
+  py::class_<Looks>(module, "Looks")
+      .def(py::init([](const py::sequence& examples) { return Looks(tensors_of(examples)); }))
+      .def("fit", [](const Looks& looks, const py::sequence& tensors) { return looks.fit(tensors_of(tensors)); });
+  py::class_<Saved, std::shared_ptr<Saved>>(module, "Saved").def_property_readonly("dropped", &Saved::dropped);
+  py::class_<Forward>(module, "Forward")
+      .def(py::init([](const Looks& looks, std::vector<size_t> written, size_t outputs, std::vector<size_t> wanted,
+                       const py::list& others) {
+        return Forward{looks, std::move(written), outputs, std::move(wanted), values_of(others)};
+      }), py::kw_only(), py::arg("looks"), py::arg("written"), py::arg("outputs"), py::arg("wanted"),
+          py::arg("others"))
+      .def("fits", [](const Forward& forward, const py::sequence& arguments) {
+        return forward.looks.fit(tensors_of(arguments));
+      })
+      .def("divided", torch::wrap_pybind_function([](const Forward& forward, const py::sequence& results,
+                                                     const py::sequence& arguments) {
+        auto [outputs, saved] = forward.divided(tensors_of(results), tensors_of(arguments));
+        return py::make_tuple(objects_of(outputs), std::move(saved));
+      }));
+  py::class_<Backward>(module, "Backward")
+      .def(py::init([](const Looks& looks, std::vector<size_t> gradients, std::vector<std::optional<size_t>> wanted,
+                       const py::list& others, std::vector<size_t> apart) {
+        return Backward{looks, std::move(gradients), std::move(wanted), values_of(others), std::move(apart)};
+      }), py::kw_only(), py::arg("looks"), py::arg("gradients"), py::arg("wanted"), py::arg("others"),
+          py::arg("apart"))
+      .def("inputs", torch::wrap_pybind_function([](const Backward& backward, const std::shared_ptr<Saved>& saved,
+                                                    const py::sequence& gradients) {
+        return objects_of(backward.inputs(*saved, tensors_of(gradients)));
+      }))
+      .def("fits", [](const Backward& backward, const py::sequence& inputs) {
+        return backward.looks.fit(tensors_of(inputs));
+      });
 }
 
 }  // namespace threadcast

@@ -81,7 +81,8 @@ void Lane::work() {
   omp_thread().ours = true;
   at::AutoDispatchBelowAutograd below_autograd;
   for (;;) {
-    parker_.park([this] { return job_.load() != nullptr || ended_.load(); }, spin_);
+    // Between two steps the caller's own operators may run: their threads must not wait for this one to stop spinning.
+    parker_.park([this] { return job_.load() != nullptr || ended_.load(); }, spin_, true);
     const std::function<void()>* job = job_.exchange(nullptr);
     if (job == nullptr) return;
     try_to_pin(cpu_);  // whoever took its cpu away put it elsewhere; who gives it jobs has the cpu back

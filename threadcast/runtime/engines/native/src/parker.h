@@ -1,6 +1,8 @@
 // How a thread waits: it spins for a bounded time, then sleeps until another thread wakes it.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -20,9 +22,9 @@ inline void relax() {
 // pattern), so no wake-up is lost.
 class alignas(64) Parker {
  public:
-  // Returns once `done()` is true.
+  // Returns once `done()` is true. With `yields` other threads that want the core have it meanwhile.
   template <typename Done>
-  void park(Done&& done, std::chrono::nanoseconds spin) {
+  void park(Done&& done, std::chrono::nanoseconds spin, bool yields = false) {
     constexpr int kRoundsBetweenLooksAtTheClock = 64;
     if (done()) return;
     const auto start = std::chrono::steady_clock::now();
@@ -31,6 +33,7 @@ class alignas(64) Parker {
         if (done()) return;
         relax();
       }
+      if (yields) sched_yield();
     } while (std::chrono::steady_clock::now() - start < spin);
     for (;;) {
       const uint32_t token = tokens_.load();

@@ -1,0 +1,260 @@
+"""Settled training calls go the short way around AOTAutograd's wrappers, and do what eager PyTorch does."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.runtime.compile_backend.running import perceptron, rows, runners
+from tests.runtime.conftest import PlansWin
+from tests.runtime.small_training import same_state
+from threadcast.core.errors import ExecutionError
+from threadcast.runtime.compile_backend import compiled_calls
+from threadcast.runtime.engines.native.engine import NativeEngine
+from threadcast.runtime.short_way import CALLS
+from threadcast.runtime.tuning import tuning
+from threadcast.runtime.tuning.duel import Duel
+from threadcast.runtime.tuning.instructions import Instructions
+from threadcast.runtime.tuning.machine import TuningMachine
+
+MOST_CALLS = 2_000
+
+
+pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
+
+
+class DefaultWins(TuningMachine):
+    """Each comparison ends at its first step, with what was best before."""
+
+    def _observe_comparison(self, duel: Duel, started_s: float, seconds: float) -> Instructions:
+        return self._next_challenger()
+
+
+@pytest.fixture(autouse=True, params=["plan", "default"])
+def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What runs both graphs once they have settled; no call is verified, which none by the short way can be."""
+    monkeypatch.setattr(tuning, "TuningMachine", PlansWin if request.param == "plan" else DefaultWins)
+    monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "0")
+    return str(request.param)
+
+
+class Pair:
+    """A compiled model and an eager copy, trained with the same steps; `call` and `train` compare both."""
+
+    def __init__(self, make: Callable[[], nn.Module], inputs: Callable[[int], Tensor] = rows) -> None:
+        self.mine, self.eager, self.inputs = make(), make(), inputs
+        self.compiled: Any = torch.compile(self.mine, backend="threadcast")
+        self.optimizers = [
+            torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9) for model in (self.mine, self.eager)
+        ]
+        self.step = 0
+
+    def train(self, loss: Callable[[Any, Tensor], Tensor | None] = lambda model, x: model(x).square().mean()) -> None:
+        for model, optimizer in zip((self.compiled, self.eager), self.optimizers, strict=True):
+            torch.manual_seed(self.step)
+            optimizer.zero_grad()
+            value = loss(model, self.inputs(self.step))
+            if value is not None:
+                value.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        same_state(self.mine, self.eager)
+        self.step += 1
+
+    def settle(self) -> Pair:
+        """Train until calls go the short way."""
+        for _ in range(MOST_CALLS):
+            if short_calls() > 3:
+                return self
+            self.train()
+        raise AssertionError("no call went the short way")
+
+
+def short_calls() -> int:
+    """How many calls went the short way so far."""
+    return sum(call.short_calls for call in compiled_calls())
+
+
+class Normalised(nn.Module):
+    """Convolution and batch norm: buffers are written in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layers(x)
+        return found
+
+
+def normalised() -> nn.Module:
+    torch.manual_seed(0)
+    return Normalised().double()
+
+
+def images(seed: int) -> Tensor:
+    return torch.randn(5, 2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("make", "inputs"), [(perceptron, rows), (normalised, images)])
+def test_training_is_eagers(make: Callable[[], nn.Module], inputs: Callable[[int], Tensor], kept: str) -> None:
+    pair, before = Pair(make, inputs).settle(), short_calls()
+    for _ in range(2 * CALLS):
+        pair.train()
+    assert short_calls() - before >= CALLS
+    assert runners() == {"forward": [kept], "backward": [kept]}
+
+
+def test_every_so_often_a_call_goes_the_long_way() -> None:
+    pair, before = Pair(perceptron).settle(), short_calls()
+    for _ in range(4 * (CALLS + 1)):
+        pair.train()
+    assert short_calls() - before == 4 * CALLS
+
+
+def test_random_numbers_are_eagers() -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4)).double()
+
+    pair = Pair(make).settle()
+    for _ in range(CALLS):
+        pair.train()
+
+
+def test_gradients_are_added_to_those_that_are_there() -> None:
+    pair = Pair(perceptron).settle()
+
+    def twice(model: Any, x: Tensor) -> None:
+        for part in (x, 2 * x):
+            model(part).sum().backward()
+
+    for _ in range(5):
+        pair.train(twice)
+
+
+def test_two_forward_passes_come_before_their_backward_passes() -> None:
+    pair = Pair(perceptron).settle()
+    for _ in range(5):
+        pair.train(lambda model, x: model(x).square().sum() + model(x + 1).sum())
+
+
+def test_an_input_that_requires_a_gradient_gets_it() -> None:
+    pair = Pair(perceptron).settle()
+    for _ in range(8):
+        found = []
+        for model in (pair.compiled, pair.eager):
+            x = rows(1).requires_grad_()
+            model(x).square().sum().backward()
+            found.append(x.grad)
+        torch.testing.assert_close(*found)
+
+
+def test_a_second_backward_pass_needs_the_graph_retained() -> None:
+    pair = Pair(perceptron).settle()
+    before = short_calls()
+    for model in (pair.compiled, pair.eager):
+        value = model(rows(0)).sum()
+        value.backward(retain_graph=True)
+        value.backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            value.backward()
+    for mine, eager in zip(pair.mine.parameters(), pair.eager.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, eager.grad)
+    assert short_calls() == before + 1
+
+
+def test_a_weight_that_was_written_before_the_backward_pass_raises() -> None:
+    pair, before = Pair(perceptron).settle(), short_calls()
+    for model in (pair.compiled, pair.eager):
+        value = model(rows(0)).sum()
+        with torch.no_grad():
+            next(reversed(list(model.parameters())[:-1])).mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            value.backward()
+    assert short_calls() == before + 1
+
+
+def test_a_result_that_is_saved_and_was_written_raises() -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(8, 4), nn.Tanh()).double()
+
+    pair, before = Pair(make).settle(), short_calls()
+    for model in (pair.compiled, pair.eager):
+        result = model(rows(0))
+        result.detach().zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.sum().backward()
+    assert short_calls() == before + 1
+
+
+def test_second_derivatives_raise_as_by_the_long_way() -> None:
+    pair = Pair(perceptron).settle()
+    parameters = list(pair.mine.parameters())
+    gradients = torch.autograd.grad(pair.compiled(rows(0)).square().sum(), parameters, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        gradients[0].sum().backward()
+
+
+def test_hooks_of_saved_tensors_are_called() -> None:
+    pair, before = Pair(perceptron).settle(), short_calls()
+    seen: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        seen.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        pair.train()
+    assert seen
+    assert short_calls() == before
+
+
+def test_gradients_that_lie_otherwise_are_taken() -> None:
+    pair = Pair(perceptron).settle()
+    for _ in range(5):
+        pair.train(lambda model, x: (model(x).t() * torch.arange(4.0).double()[:, None]).sum())
+        pair.train(lambda model, x: model(x).sum())
+
+
+def test_nothing_is_kept_of_a_call_after_its_backward_pass() -> None:
+    pair, before = Pair(perceptron).settle(), short_calls()
+    result = pair.compiled(rows(0))
+    assert short_calls() == before + 1
+    kept = weakref.ref(result.grad_fn)
+    result.sum().backward()
+    del result
+    gc.collect()
+    assert kept() is None
+
+
+def test_a_result_without_its_backward_pass_frees_what_was_kept() -> None:
+    pair = Pair(perceptron).settle()
+    x = rows(0)
+    kept = weakref.ref(x)
+    pair.compiled(x)
+    del x
+    assert kept() is None
+
+
+def test_autocast_and_other_default_types_go_the_long_way() -> None:
+    pair, before = Pair(perceptron).settle(), short_calls()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        pair.compiled(rows(0))
+    assert short_calls() == before
+
+
+def test_a_model_whose_plan_raises_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lend(*_: Any) -> None:
+        raise ExecutionError("broken")
+
+    pair = Pair(perceptron).settle()
+    monkeypatch.setattr(NativeEngine, "lend", lend)
+    for _ in range(3):
+        pair.train()
