@@ -199,7 +199,7 @@ def test_second_derivatives_raise_as_by_the_long_way() -> None:
     parameters = list(pair.mine.parameters())
     gradients = torch.autograd.grad(pair.compiled(rows(0)).square().sum(), parameters, create_graph=True)
     with pytest.raises(RuntimeError, match="double backward"):
-        gradients[0].sum().backward()
+        gradients[0].sum().backward()  # type: ignore[no-untyped-call]
 
 
 def test_hooks_of_saved_tensors_are_called() -> None:
