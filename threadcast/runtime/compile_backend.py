@@ -94,7 +94,8 @@ def backend(
             stacklevel=2,
         )
         return found
-    call = CompiledCall(graph.forward, ShortWay(found, parts), parts, unlimited=chosen.tuning_share >= 1)
+    passes = ShortWay(found, parts) if chosen.short_way else found
+    call = CompiledCall(graph.forward, passes, parts, unlimited=chosen.tuning_share >= 1)
     _calls.add(call)
     return call
 

@@ -28,6 +28,8 @@ class CompileOptions:
     """Share of the time since a graph's first call that learning may lose; 1: any."""
     verify_every: int
     """Calls of a graph from one that is also run by PyTorch; 0: none."""
+    short_way: bool = False
+    """Whether settled training calls go around AOTAutograd's wrappers (`ShortWay`)."""
 
     @classmethod
     def of(cls, mode: str | None, options: Mapping[str, Any] | None) -> Self:
@@ -42,6 +44,7 @@ class CompileOptions:
             given.pop("freeze", False),
             given.pop("tuning_share", share),
             given.pop("verify_every", settings["engine.verify_every"]),
+            given.pop("short_way", False),
         )
         if given:
             name = next(iter(given))
@@ -53,7 +56,7 @@ class CompileOptions:
     def __post_init__(self) -> None:
         if self.cores is not None and (isinstance(self.cores, bool) or not isinstance(self.cores, int)):
             raise InvalidInput(f"cores={self.cores!r} must be a number of cores")
-        for name, value in (("fuse", self.fuse), ("freeze", self.freeze)):
+        for name, value in (("fuse", self.fuse), ("freeze", self.freeze), ("short_way", self.short_way)):
             if not isinstance(value, bool):
                 raise InvalidInput(f"{name}={value!r} must be True or False")
         if isinstance(self.tuning_share, bool) or not isinstance(self.tuning_share, int | float):

@@ -25,7 +25,8 @@ from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.tuning import Kept, Tuning
+from threadcast.runtime.tuning.contender import Kept
+from threadcast.runtime.tuning.tuning import Tuning
 
 CALLS = 20
 """Calls by the short way, after which one goes the long way: there drift, feedback and cores are looked at. Also most

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from threadcast.capture.capture import Captured
 from threadcast.core import OpGraph, Plan
+from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.plans.variant import Variant
 from threadcast.runtime.tuning.contender_id import ContenderId
 from threadcast.scheduler.policies import Problem
@@ -45,6 +46,15 @@ class Contender:
     def name(self) -> str:
         """The contender's name in reports."""
         return str(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was found to run a kind of call fastest."""
+
+    run: Run
+    engine: Engine | None
+    """The engine that `run` uses; None where it uses none."""
 
 
 class Backends(Protocol):

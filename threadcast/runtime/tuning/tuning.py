@@ -11,14 +11,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from threadcast.capture.capture import Captured
 from threadcast.core import Core, Machine, OpGraph, Plan
 from threadcast.core.errors import ThreadcastError
-from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
@@ -32,7 +30,7 @@ from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.backends_beside import BackendsBeside
 from threadcast.runtime.tuning.call_plans import CallPlans
-from threadcast.runtime.tuning.contender import MakeBackends, Run, VariantPlan
+from threadcast.runtime.tuning.contender import Kept, MakeBackends, Run, VariantPlan
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.runtime.tuning.expected_costs import BESIDE_S
@@ -56,15 +54,6 @@ LOOKING_SHARE = 0.01
 """Share of a call that a look at its arguments may take: less is lost in the noise of calls."""
 
 _logger = logging.getLogger("threadcast")
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What was found to run a kind of call fastest."""
-
-    run: Run
-    engine: Engine | None
-    """The engine that `run` uses; None where it uses none."""
 
 
 class Tuning:
