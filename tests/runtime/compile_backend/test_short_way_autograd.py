@@ -70,6 +70,7 @@ def both(model: Any, x: Tensor) -> Tensor:
     return loss
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_an_input_that_the_gradient_does_not_reach_keeps_its_history() -> None:
     torch.manual_seed(0)
     before, head = nn.Linear(8, 3).double(), nn.Linear(8, 4).double()
