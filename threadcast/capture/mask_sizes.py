@@ -24,7 +24,7 @@ def counted_result(
     if func is aten.nonzero.default:
         return _positions(args[0], count)
     if func is aten.masked_select.default:
-        values, mask = torch.broadcast_tensors(args[0], args[1])
+        values, mask = torch.broadcast_tensors(args[0], args[1])  # type: ignore[no-untyped-call]
         found = count(args[1])
         return None if found is None else values.new_empty(found * (mask.numel() // max(args[1].numel(), 1)))
     if func is not aten.index.Tensor:

@@ -27,7 +27,7 @@ def fill_masks(
         _fill(tensors[arguments["self"].slot], outputs[0].shape[0], generator)
     elif name == "masked_select":
         mask = tensors[arguments["mask"].slot]
-        whole = torch.broadcast_shapes(mask.shape, tensors[arguments["self"].slot].shape)
+        whole = torch.broadcast_shapes(mask.shape, tensors[arguments["self"].slot].shape)  # type: ignore[no-untyped-call]
         times = max(torch.Size(whole).numel() // max(mask.numel(), 1), 1)
         _fill(mask, outputs[0].shape[0] // times, generator)
     elif name in INDEXING:
