@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.utils.checkpoint import checkpoint
 
 from tests.runtime.random_plans import make_random_plan
@@ -19,6 +20,8 @@ from threadcast.capture.capture import capture_forward, capture_training
 from threadcast.capture.module_values import ModuleChanged
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.engines.replay import arrange
+
+aten = torch.ops.aten
 
 
 class Pair(NamedTuple):
@@ -69,6 +72,11 @@ def written_through_a_view(x: Tensor) -> Tensor:
     return same + y
 
 
+def gradient_of_rearranged(backward: OpOverload, *settings: Any) -> Callable[[Tensor], Tensor]:
+    """Takes the gradient of a loss of numbers that lie in another order, in the order that the operator gives it."""
+    return lambda x: backward(x.sum(), x.t(), x.t() * 2, *settings).view(16) + 1
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -88,6 +96,11 @@ def written_through_a_view(x: Tensor) -> Tensor:
         written_through_a_view,
         lambda x: nn.functional.adaptive_avg_pool2d(x.reshape(1, 4, 2, 2).to(memory_format=torch.channels_last), 1),
         lambda x: nn.functional.layer_norm(x.detach().clone(), (4,)).sort()[0],
+        gradient_of_rearranged(aten.mse_loss_backward.default, 1),
+        gradient_of_rearranged(aten.smooth_l1_loss_backward.default, 1, 1.0),
+        gradient_of_rearranged(aten.huber_loss_backward.default, 1, 1.0),
+        lambda x: aten._log_softmax_backward_data(x.t(), x.t(), 1, torch.float32).view(16) + 1,
+        lambda x: aten.log_sigmoid_forward(x.t())[0].view(16) + 1,
     ],
 )  # fmt: skip
 def test_results_are_those_of_eager_in_every_order_that_edges_allow(function: Callable[..., Any]) -> None:

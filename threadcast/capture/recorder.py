@@ -64,6 +64,12 @@ _VIEWS = {
 }  # fmt: skip
 """Operators that turn a tensor into a view of itself, each with the operator that returns this view."""
 
+_CONTIGUOUS = {
+    aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default, aten.huber_loss_backward.default,
+    aten.log_sigmoid_forward.default, aten._log_softmax_backward_data.default,
+}  # fmt: skip
+"""Operators whose results are contiguous; with fake tensors some have the strides of an argument."""
+
 _AT_OFFSET = {aten.as_strided.default, aten.as_strided_.default, aten.as_strided_copy.default}
 """Operators that take an offset from the start of a tensor's memory, not of the tensor."""
 
@@ -207,7 +213,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What `func` returns for fake tensors; PyTorch's exception where its size may be another in the next call."""
         try:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            return pytree.tree_map_only(Tensor, _contiguous, result) if func in _CONTIGUOUS else result
         except DynamicOutputShapeException:
             found = counted_result(func, args, kwargs, self._count) if self._fakes.symbols is None else None
             if found is None:
@@ -289,3 +296,7 @@ def _written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
     return [leaf for leaf in pytree.tree_leaves(written) if isinstance(leaf, FakeTensor)]
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    return tensor if tensor.is_contiguous() else tensor.new_empty(tensor.shape)
