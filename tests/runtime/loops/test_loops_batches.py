@@ -257,7 +257,7 @@ def test_a_number_that_each_batch_has_another_of_is_refused_aloud() -> None:
         step = make(model, loss, torch.optim.SGD(model.parameters(), lr=1e-3))
         return [step(*batch(seed)) for seed in range(2 * STEPS)], model
 
-    trains_as_eager(loop, refused="it reads numbers out of tensors")
+    trains_as_eager(loop, refused="numbers that it reads out of tensors")
 
 
 def test_several_epochs_with_validation_and_the_best_weights() -> None:
