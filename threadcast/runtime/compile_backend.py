@@ -136,7 +136,7 @@ def _graph_calls(
     channels_last = channels_last_forward(graph) if whole and role == "forward" else None
     calls = GraphCalls(
         graph, machine, options, number=number, title=title, role=role, weights=weights, channels_last=channels_last,
-        returns=_plain_results() if whole and role == "forward" else None,
+        returns=_plain_results() if options.short_way and whole and role == "forward" else None,
     )  # fmt: skip
     _graphs.add(calls)
     parts.append(calls)
