@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import Any, Literal
 
@@ -234,6 +234,8 @@ def _optimizers(samples: int) -> Iterator[Case]:
 def _optimizer(
     kind: type[Optimizer], settings: dict[str, Any], dtype: torch.dtype, network: type[nn.Module]
 ) -> Training:
+    if kind is SGD and settings.get("fused") and dtype.itemsize == 2 and not _fused_sgd_moves(dtype):
+        raise RuntimeError("PyTorch's fused SGD reads beyond its momentum in half precision (pytorch issue 191763)")
     torch.manual_seed(0)
     model = network().to(dtype)
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
@@ -243,3 +245,12 @@ def _optimizer(
         return kind(parameters, **{name: v.clone() if isinstance(v, Tensor) else v for name, v in given.items()})
 
     return Training(model, make, [x])
+
+
+@cache
+def _fused_sgd_moves(dtype: torch.dtype) -> bool:
+    """Whether this PyTorch's fused SGD moves parameters that fill its vectors."""
+    parameter = nn.Parameter(torch.zeros(256, dtype=dtype))
+    parameter.grad = torch.ones_like(parameter)
+    SGD([parameter], lr=1.0, fused=True).step()
+    return bool((parameter == -1).all())
