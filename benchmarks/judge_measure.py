@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -16,7 +15,8 @@ from typing import Any
 from judge_cases import BUILD
 from judge_process import serve
 from run_facts import RunFacts
-from warmup_others import OtherWork, processes_of
+from sessions import Session
+from warmup_others import OtherWork
 
 INDUCTOR_CACHE = BUILD / "judge" / "inductor"
 """One for all models: compiling PyTorch's headers anew for each would take 10 s."""
@@ -64,6 +64,8 @@ class Process:
         self._process = context.Process(target=serve, args=(others, fresh, judge, name, mode, who))
         self._process.start()
         others.close()
+        assert self._process.pid is not None
+        self._session = Session(self._process.pid)
         try:
             self._read(limit_s)
         except WayFailed:
@@ -73,12 +75,11 @@ class Process:
     @property
     def session(self) -> int:
         """The session of the process and all that it starts."""
-        assert self._process.pid is not None
-        return self._process.pid
+        return self._session.leader
 
     def ask(self, what: str, value: Any, *, seconds: float = 0.0) -> Any:
         """The answer to one request; WayFailed where there is none."""
-        self._signal(signal.SIGCONT)
+        self._session.go_on()
         try:
             self._connection.send((what, value))
         except OSError as error:
@@ -87,7 +88,7 @@ class Process:
 
     def close(self) -> None:
         """End the process and all that it started."""
-        self._signal(signal.SIGKILL)
+        self._session.kill()
         self._process.join()
 
     def _read(self, seconds: float) -> dict[str, Any]:
@@ -99,15 +100,10 @@ class Process:
         except (EOFError, OSError):
             self._process.join(1)
             answer = {"error": f"the process ended with {self._process.exitcode}"}
-        self._signal(signal.SIGSTOP)
+        self._session.stop()
         if "error" in answer:
             raise WayFailed(answer["error"])
         return answer
-
-    def _signal(self, number: int) -> None:
-        for process in processes_of(self.session):  # what searches for backends is in process groups of its own
-            with suppress(ProcessLookupError):
-                os.kill(process, number)
 
 
 def measured(judge: str, name: str, mode: str, *, setting: Setting, run: RunFacts) -> dict[str, Any]:

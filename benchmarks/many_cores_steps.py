@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 from many_cores_cases import CASES, MODES, StepCase
 from many_cores_correctness import has_compiler
 from many_cores_results import Results, Turns
-from warmup_others import processes_of
+from sessions import Session
 
 PART = "steps"
 TURN_S, MOST_STEPS = 0.1, 20
@@ -59,6 +58,7 @@ class Contender:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self._errors = b""
+        self._session = Session(self._running.pid)
 
     @property
     def name(self) -> str:
@@ -68,28 +68,23 @@ class Contender:
     def wait_ready(self, most_s: float) -> None:
         """Wait until the first steps are made."""
         self.info = self._answer(most_s)
-        self._signal(signal.SIGSTOP)
+        self._session.stop()
 
     def turn(self, threads: int, steps: int, most_s: float) -> float:
         """Time so many steps at a thread count; returns the seconds of one."""
         assert self._running.stdin is not None
-        self._signal(signal.SIGCONT)
+        self._session.go_on()
         self._running.stdin.write(json.dumps({"threads": threads, "steps": steps}).encode() + b"\n")
         answer = self._answer(most_s)
-        self._signal(signal.SIGSTOP)
+        self._session.stop()
         self.seconds.setdefault(threads, []).extend(answer["seconds"])
         self.peak_bytes = answer["peak_bytes"]
         return float(answer["seconds"][-1])
 
     def end(self) -> None:
         """End the process and all that it has started."""
-        self._signal(signal.SIGKILL)
+        self._session.kill()
         self._running.communicate()
-
-    def _signal(self, number: signal.Signals) -> None:
-        for process in processes_of(self._running.pid):
-            with suppress(ProcessLookupError):
-                os.kill(process, number)
 
     def _answer(self, most_s: float) -> dict[str, Any]:
         """One line of the process; its errors are read meanwhile, so that it never waits for them to be read."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from run_facts import RunFacts
-from warmup_others import OtherWork, processes_of
+from sessions import Session
+from warmup_others import OtherWork
 
 TURN_S, EAGER_S = 2.0, 0.4
 """Seconds of a turn of threadcast, and of eager PyTorch before and after it."""
@@ -77,39 +76,35 @@ class Side:
             command, env=dict(environment), text=True, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
+        self._session = Session(self._running.pid)
         self._answer()
-        self._signal(signal.SIGSTOP)
+        self._session.stop()
 
     @property
     def session(self) -> int:
         """The session of all its processes, whatever groups they are in."""
-        return self._running.pid
+        return self._session.leader
 
     def turn(self, seconds: float, *, calls: int | None = None, untimed: int = 0) -> dict[str, Any]:
         """Run calls for so long, or so many of them, after some that are not timed; return what the process answers."""
-        self._signal(signal.SIGCONT)
+        self._session.go_on()
         assert self._running.stdin is not None
         self._running.stdin.write(json.dumps([seconds, calls, untimed]) + "\n")
         self._running.stdin.flush()
         answer = self._answer()
-        self._signal(signal.SIGSTOP)
+        self._session.stop()
         return answer
 
     def close(self) -> None:
-        self._signal(signal.SIGCONT)
+        self._session.go_on()
         assert self._running.stdin is not None
         self._running.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self._running.wait(20)
-        self._signal(signal.SIGKILL)  # what it has started and left behind
+        self._session.kill()  # what it has started and left behind
         self._running.wait()
         assert self._running.stdout is not None
         self._running.stdout.close()
-
-    def _signal(self, number: signal.Signals) -> None:
-        for process in processes_of(self.session):
-            with suppress(ProcessLookupError):
-                os.kill(process, number)
 
     def _answer(self) -> dict[str, Any]:
         assert self._running.stdout is not None

@@ -27,7 +27,7 @@ from threadcast.capture.sizes import Dynamic
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
-from threadcast.runtime.backends.ways import LEAST_SHARE, installed
+from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.call_kinds import CallKind
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.compile_options import CompileOptions
@@ -45,6 +45,7 @@ from threadcast.runtime.shared_learning import allowance, planner_for, search_sl
 from threadcast.runtime.short_calls import ShortCalls
 from threadcast.runtime.size_families import SizeFamilies, SizeFamily
 from threadcast.runtime.tuning.report import Report
+from threadcast.runtime.tuning.search_pace import LEAST_SHARE
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import WarmUp
 from threadcast.runtime.verification.functional import FunctionalShadow

@@ -18,13 +18,14 @@ from threadcast.core.errors import InvalidInput
 from threadcast.core.settings import Settings
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_slot import SearchSlot
-from threadcast.runtime.backends.ways import LEAST_SHARE, installed
+from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
 from threadcast.runtime.parts import Backend
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.short_calls import TIMED
 from threadcast.runtime.tuning.contender import MakeBackends
+from threadcast.runtime.tuning.search_pace import LEAST_SHARE
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.threads.this_process import this_process
 

@@ -222,6 +222,36 @@ def test_a_search_for_backends_rests_while_contenders_are_compared(machine: Mach
         assert not search.paused
 
 
+def test_a_search_works_in_a_part_of_the_time_beside_a_backend_that_it_has_found(
+    machine: Machine, tmp_path: Path
+) -> None:
+    clock = Clock()
+    clock.default_s, clock.other_s = 0.1, 0.01
+
+    def fast(x: torch.Tensor) -> torch.Tensor:
+        clock.now_s -= 0.9 * clock.other_s
+        return function(x)
+
+    with made(clock, machine, tmp_path, backend=Contender(backend("fast"), fast)) as tuned:
+        run_until(tuned, lambda: tuned._backends.works)
+        search = tuned._backends._search
+        assert isinstance(search, Found)
+        search._left += [None] * 20_000  # goes on after that
+        run_until(tuned, lambda: tuned.report.runs == "fast" and tuned._states.confirmed)
+
+        def resting(share: float) -> float:
+            tuned._warm_up._allowance.share = share
+            rested = []
+            for _ in range(1_000):
+                run(tuned, 1)
+                rested.append(search.paused)
+            return sum(rested) / len(rested)
+
+        assert resting(1.0) == 0.0
+        assert resting(0.05) == pytest.approx(0.9, abs=0.05)
+        assert resting(0.0) > 0.9
+
+
 class Summaries(StepFeedback):
     """Wants one step."""
 

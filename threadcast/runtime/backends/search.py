@@ -91,7 +91,9 @@ class BackendSearch:
         self.left_out: dict[str, str] = {}
         """Backends and settings that are left out, and why."""
         self._turns_s = 0.0
-        self._over = self._all_built = self._paused = False
+        self._over = self._all_built = False
+        self._paused_s: float | None = None
+        """When the process that builds backends was paused, by `time.monotonic`; None where it works."""
         self._heard = False
         """Whether the other process has told anything, so that it can be paused."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -114,7 +116,7 @@ class BackendSearch:
     @property
     def working(self) -> bool:
         """Whether the process that builds backends is still at work. What it has to tell is taken note of."""
-        if not self._paused:
+        if not self._is_paused:
             self._listen()
         return not (self._over or self._all_built)
 
@@ -143,7 +145,6 @@ class BackendSearch:
         `unlimited`: the caller waits for the search, which may take any time then.
         """
         self._unlimited = unlimited
-        self.pause(False)
         if not self._built:
             self._listen()
         if self._built and not self._over:
@@ -160,10 +161,18 @@ class BackendSearch:
             answered.poll(timeout_s * 1e3)
 
     def pause(self, paused: bool) -> None:
-        """Stop the process that builds backends while `paused`, for `search_guard.MOST_PAUSE_S` at most."""
-        if self._process is not None and self._heard and paused != self._paused:
-            self._paused = paused
+        """Stop the process that builds backends while `paused`, for `search_guard.MOST_PAUSE_S` at most.
+
+        It goes on in a turn that it asked for before.
+        """
+        if self._process is not None and self._heard and paused != self._is_paused:
+            self._paused_s = time.monotonic() if paused else None
             self._process.send_signal(search_guard.PAUSE if paused else search_guard.RESUME)
+
+    @property
+    def _is_paused(self) -> bool:
+        """Whether the process that builds backends rests: after `search_guard.MOST_PAUSE_S` it goes on by itself."""
+        return self._paused_s is not None and time.monotonic() - self._paused_s <= search_guard.MOST_PAUSE_S
 
     def close(self) -> None:
         """End the search and its processes; contenders that it returned go on. Closing again does nothing."""
@@ -269,6 +278,7 @@ class BackendSearch:
         with suppress(OSError):
             os.write(self._process.stdin.fileno(), bytes([GRANTED if given else REFUSED]))
         if given:
+            self.pause(False)
             answered = select.poll()
             answered.register(self._process.stdout, select.POLLIN)  # type: ignore[arg-type]
             answered.poll(_OVERDUE * turn_s * 1e3)

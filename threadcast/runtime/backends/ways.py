@@ -9,9 +9,6 @@ from typing import NamedTuple
 NEEDED = {"onnxruntime": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino")}
 """Libraries that each backend needs. The package's extra `backends` installs all of them."""
 
-LEAST_SHARE = 0.01
-"""Least share of a core that a search for backends gets, also where learning may take less."""
-
 
 class Way(NamedTuple):
     """A backend and the name of its setting, "" where it has only one."""

@@ -40,6 +40,7 @@ from threadcast.runtime.tuning.machine import TuningMachine
 from threadcast.runtime.tuning.open_contenders import OpenContenders
 from threadcast.runtime.tuning.plan_maker import PlanMaker, Planner
 from threadcast.runtime.tuning.report import Report
+from threadcast.runtime.tuning.search_pace import SearchPace
 from threadcast.runtime.tuning.states import Move, State
 from threadcast.runtime.tuning.timed_run import TimedRun
 from threadcast.runtime.tuning.variant_graphs import VariantGraphs
@@ -116,6 +117,7 @@ class Tuning:
         """What looks have shown of graphs, to be given back once no step is measured and learning may take the time."""
         self._contenders = OpenContenders(default, model_format, machine, feedback)
         self._backends = BackendsBeside(backends)
+        self._pace = SearchPace()
         self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
         self._planner = planner or Planner(machine)
@@ -143,7 +145,9 @@ class Tuning:
         result, difference = self._first_steps.run(runner, timed, arguments, self.captured)
         if self._backends.waits and difference is None and self._states.may_search_backends():
             self._search_backends(arguments, result)
-        self._observe(timed, self._clock() - began_s, difference)
+        ended_s = self._clock()
+        self._pace.ran(started_s=began_s, ended_s=ended_s, share=self._warm_up.share)
+        self._observe(timed, ended_s - began_s, difference)
         return result
 
     @property
@@ -252,7 +256,7 @@ class Tuning:
             self._carry_out(self._instructions)
             self._look()
             self._carry_out(self._due())
-            self._backends.pause(self._states.challenger is not None)
+            self._backends.pause(self._states.challenger is not None or self._search_rests)
             runner = self._states.next_runner()
             if isinstance(runner, SearchStep):
                 self._makers[runner.variant].prepare(runner.step)
@@ -260,6 +264,11 @@ class Tuning:
             self._carry_out(self._states.give_up(str(error) or "measuring was broken off"))
             runner = self._states.next_runner()
         return runner
+
+    @property
+    def _search_rests(self) -> bool:
+        """Whether the search for backends has to rest beside the steps of one that it has found."""
+        return self._states.best.kind is Kind.BACKEND and self._pace.rests
 
     def _due(self) -> Instructions:
         """The instructions whose turn has come."""

@@ -108,6 +108,11 @@ class WarmUp:
         return None if self._last_behind >= self.calls else self._last_behind + 1
 
     @property
+    def share(self) -> float:
+        """The share of the time that learning may lose now."""
+        return self._allowance.share
+
+    @property
     def unlimited(self) -> bool:
         """Whether learning may lose any time now."""
         return self._allowance.share >= 1
