@@ -98,11 +98,15 @@ class SequentialPlanner:
 
     def __init__(self, *, cpus: Collection[int], compiles: bool) -> None:
         """Nothing to start."""
-        self.compiles = compiles
+        self.compiles, self.waits = compiles, 0
 
     def lower_priority(self) -> bool:
         """As that of a process, whose priority can be lowered."""
         return True
+
+    def wait(self, timeout_s: float) -> None:
+        """Count how often it is waited for."""
+        self.waits += 1
 
     def ask_forecast(self, question: Question) -> None:
         """Begin with another problem."""

@@ -52,6 +52,14 @@ def test_its_plan_is_the_planners(process: PlannerProcess, problem: Problem) -> 
     check_schedule(problem.graph, plan, machine=problem.machine)
 
 
+def test_an_answer_can_be_waited_for(process: PlannerProcess, problem: Problem) -> None:
+    process.ask(problem)
+    process.wait(LONG_S)
+    assert process.result() is not None
+    process.wait(0.01)
+    assert process.result() is None
+
+
 def test_without_compiling_a_plan_is_the_same_and_comes_at_once(problem: Problem) -> None:
     found = []
     for compiles in (True, False):

@@ -297,7 +297,7 @@ class Optimized:
         return isinstance(self._last, Tuning) and self._last.learning
 
     def wait(self, timeout_s: float) -> None:
-        """Leave the cores to the search for backends for the kind of the last call; see `Tuning.wait`."""
+        """Leave the cores to what learns beside the calls of the kind of the last call; see `Tuning.wait`."""
         if isinstance(self._last, Tuning):
             self._last.wait(timeout_s)
 

@@ -125,6 +125,15 @@ class PlannerProcess:
         limits = answer.get("limits")
         return Made(Plan.from_json(answer["plan"]), None if limits is None else Ceiling.from_json(limits))
 
+    def wait(self, timeout_s: float) -> None:
+        """Return when there is an answer to the last question, or after `timeout_s` seconds."""
+        self._is_answered(timeout_s)
+
+    def _is_answered(self, timeout_s: float) -> bool:
+        answered = select.poll()
+        answered.register(self._answers, select.POLLIN)
+        return bool(answered.poll(timeout_s * 1e3))
+
     def _send(self, question: bytes) -> None:
         _write(self._message, question)
         with suppress(BrokenPipeError):  # the process has ended, as `result` says
@@ -132,9 +141,7 @@ class PlannerProcess:
 
     def _received(self, timeout_s: float) -> dict[str, Any] | None:
         """The answer to the last question; None where there is none within `timeout_s`. Errors as those of `result`."""
-        answered = select.poll()
-        answered.register(self._answers, select.POLLIN)
-        if not answered.poll(timeout_s * 1e3):
+        if not self._is_answered(timeout_s):
             return None
         if not os.read(self._answers.fileno(), 1):
             raise PlannerEnded(f"planning failed: its process ended with status {self._process.wait()}")

@@ -63,6 +63,19 @@ def test_a_plan_that_takes_long_leaves_all_cores_to_steps(
         planner.close()
 
 
+def test_a_plan_keeps_its_core_where_learning_may_lose_any_time(
+    planned_at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine.uniform("four", 4)
+    captured = capture_forward(lambda x: x * 2, torch.ones(3))
+    table = curves_in_step(captured.graph, {Case(1): [_trace(captured, machine)]})
+    with closing(plan_maker.Planner(machine)) as planner:
+        planner.ask(Question(captured.graph, machine, NATIVE_ENGINE, {}, curves=table))
+        monkeypatch.setattr(plan_maker.time, "monotonic", lambda now=plan_maker.time.monotonic: now() + 5.0)
+        planner.unlimited = True
+        assert (planner.free, planner.yields) == (False, False)
+
+
 @pytest.mark.parametrize(
     ("known", "small", "most", "compiles"),
     [(True, 0, 0, True), (True, 1_000, 1_000, False), (False, 0, 10_000, False), (False, 0, 0, True)],

@@ -197,6 +197,20 @@ def test_learning_goes_on_while_backends_are_searched_though_steps_have_become_s
         assert "slow" in tuned.report.verdicts
 
 
+def test_a_plan_is_waited_for_while_it_is_made(machine: Machine, tmp_path: Path) -> None:
+    with made(Clock(), machine, tmp_path) as tuned:
+        tuned.wait(1.0)
+        run_until(tuned, lambda: tuned._states.awaits_plan)
+        process = tuned._planner._process
+        assert isinstance(process, SequentialPlanner)
+        assert process.waits == 0
+        tuned.wait(1.0)
+        assert process.waits == 1
+        run_until(tuned, lambda: not tuned.report.measuring)
+        tuned.wait(1.0)
+        assert process.waits == 1
+
+
 def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machine: Machine, tmp_path: Path) -> None:
     with made(Clock(), machine, tmp_path, backend=Contender(backend("slow"), function), looks=5) as tuned:
         tuned.wait(1.0)

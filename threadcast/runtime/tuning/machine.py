@@ -104,9 +104,14 @@ class TuningMachine:
         return self._confirmation.over
 
     @property
+    def awaits_plan(self) -> bool:
+        """Whether a plan is being made now, in a process of its own."""
+        return self.state is State.PLANNING and self._pending is None
+
+    @property
     def planning(self) -> bool:
         """Whether a plan is being made now, in a process that uses a core."""
-        return self.state is State.PLANNING and self._pending is None and not self._planner_yields
+        return self.awaits_plan and not self._planner_yields
 
     @property
     def variants(self) -> tuple[Variant, ...]:

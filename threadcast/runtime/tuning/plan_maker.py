@@ -49,7 +49,8 @@ ANSWER_S = 60.0
 """Longest time in seconds that a plan may take, with reading a store and loading libraries."""
 PATIENCE_S = 1.0
 """Seconds of all cores' time that one core is left to the planning process for a plan: 2 s of two cores, a minute of
-64. Then the process gets only CPU time that no step wants, and steps use all cores again."""
+64. Then the process gets only CPU time that no step wants, and steps use all cores again, unless learning may lose any
+time."""
 IDLE_ANSWER_S = 900.0
 """Longest time in seconds that a plan may take once that is so."""
 
@@ -89,6 +90,8 @@ class Planner:
         self._patience_s = PATIENCE_S * len(machine)
         self.yields = False
         """Whether the process has the lowest priority, as the last plan takes long: steps need not leave it a core."""
+        self.unlimited = False
+        """Whether a plan may take a core from the steps for as long as it takes."""
         self._process: ForecastingPlanner | None = None
         self._users: WeakSet[object] = WeakSet()
         self._asked, self._asked_s = Asked(error=ExecutionError("nothing was asked")), 0.0
@@ -125,6 +128,11 @@ class Planner:
         if asked.error is not None:
             raise asked.error
         return asked.answer
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when the last question has its answer, or after `timeout_s` seconds."""
+        if self._asked.waits and self._process is not None:
+            self._process.wait(timeout_s)
 
     def give_up(self, asked: Asked) -> None:
         """Wait for this answer no longer."""
@@ -173,7 +181,7 @@ class Planner:
         waited_s, most_s = time.monotonic() - self._asked_s, IDLE_ANSWER_S if self.yields else ANSWER_S
         if waited_s > most_s:
             self._end(f"planning took longer than {most_s:g} s")
-        elif waited_s > self._patience_s and not self.yields:
+        elif waited_s > self._patience_s and not (self.yields or self.unlimited):
             self.yields = self._process.lower_priority()
 
     def _end(self, reason: str) -> None:

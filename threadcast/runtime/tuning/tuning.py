@@ -201,11 +201,14 @@ class Tuning:
         return not self._states.confirmed
 
     def wait(self, timeout_s: float) -> None:
-        """Leave the cores to a search for backends until it has something to tell, or for `timeout_s` seconds.
+        """Leave the cores to what makes a plan or searches for backends until it has something to tell, or for
+        `timeout_s` seconds.
 
         Returns at once where nothing but calls can tell what runs fastest.
         """
-        if self._backends.works and self._states.state is State.SETTLED:
+        if self._states.awaits_plan:
+            self._planner.wait(timeout_s)
+        elif self._backends.works and self._states.state is State.SETTLED:
             self._backends.wait(timeout_s)
         elif self._backends.waits and self._states.may_search_backends():  # another search is at work
             time.sleep(min(timeout_s, _PAUSE_S))
@@ -298,6 +301,7 @@ class Tuning:
 
     def _look(self) -> None:
         """Report to the state machine what has happened since the last step: plans, backends, stale contenders."""
+        self._planner.unlimited = self._warm_up.unlimited
         if self._states.state is State.PLANNING:
             for maker in self._makers.values():
                 if (answer := maker.poll()) is not None:
