@@ -197,7 +197,7 @@ bench-many-cores:
 	$(if $(WHEELS),$(MANY_PYTHON) -m pip install --quiet --disable-pip-version-check --no-index --no-deps --upgrade --target $(MANY_SITE) $(wildcard $(WHEELS)/*.whl))
 	COMMIT=$(COMMIT) PYTHONPATH=$(CURDIR):$(CURDIR)/$(MANY_SITE):$(PYTHONPATH) $(MANY_PYTHON) benchmarks/many_cores.py $(if $(BUDGET_S),--budget-s $(BUDGET_S)) $(if $(PARTS),--parts $(PARTS)) $(if $(THREADS),--threads $(THREADS)) $(if $(OUT),--out $(OUT))
 
-# Inference in float32 and in bfloat16 by choice, of five networks: docs/types-tables.md. About 4 minutes.
+# Inference in float32 and in bfloat16 by choice, of five networks: docs/types-tables.md. About 13 minutes.
 bench-types: $(READY)
 	$(BIN)/python benchmarks/number_types.py --write
 

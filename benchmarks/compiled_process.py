@@ -1,6 +1,6 @@
-"""One process of `benchmarks/compiled.py`: it runs calls of a case in one of four ways, when told to.
+"""One process of `benchmarks/compiled.py`: it runs calls of a case in one of five ways, when told to.
 
-    python benchmarks/compiled_process.py "U-Net, training" eager|inductor|backend|optimize
+    python benchmarks/compiled_process.py "U-Net, training" eager|inductor|backend|short|optimize
 
 It reads and writes lines as `warmup_process.py` does.
 """
@@ -35,11 +35,11 @@ def way(case: Case, who: str) -> tuple[Callable[[], object], Callable[[], list[A
     if who == "eager":
         return eager(work, case.inference), list, lambda: False
     compiled: Any = torch.compile(work.model, backend="inductor")
-    if who == "backend":
-        options = {"freeze": True} if case.inference else None
+    if who != "inductor":
+        options = {"freeze": True} if case.inference else {"short_way": who == "short"}
         compiled = torch.compile(work.model, backend="threadcast", options=options)
     call = eager(replace(work, model=compiled), case.inference)
-    return (call, _reports, compiled_calls_learn) if who == "backend" else (call, list, lambda: False)
+    return (call, list, lambda: False) if who == "inductor" else (call, _reports, compiled_calls_learn)
 
 
 def _reports() -> list[Any]:

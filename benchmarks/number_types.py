@@ -1,6 +1,6 @@
 """Inference in bfloat16 by choice, beside float32; `make bench-types`.
 
-    python benchmarks/number_types.py [--networks "encoder;MLP"] [--rounds 9] [--seconds 15] [--json] [--write]
+    python benchmarks/number_types.py [--networks "encoder;MLP"] [--rounds 9] [--seconds 45] [--json] [--write]
 
 Every network is learned for some seconds in both ways, and then all ways take turns.
 """
@@ -28,11 +28,13 @@ _HEAD = """# Inference in bfloat16
 
 `make bench-types`, {run}.
 
-Milliseconds of a call, medians of {rounds} turns of {turn:g} s; the ways take turns. No backends are tried.
+Milliseconds of a call, medians of {rounds} turns of {turn:g} s; the ways take turns, after at most {learn:g} s of
+learning in float32 and {both:g} s in both types. Backends are tried in both, ONNX Runtime in float32 only.
 
 - *eager*, *eager, autocast*: PyTorch in float32, and with `torch.autocast("cpu", torch.bfloat16)` around the call.
 - *float32*: `optimize(model)`.
-- *both types*: `optimize(model, dtypes=("float32", "bfloat16"))`, which keeps the type that *runs*.
+- *both types*: `optimize(model, dtypes=("float32", "bfloat16"))`, which keeps the type that *runs*. In brackets: what
+  runs calls in that type. "+" stands where learning, which goes on beside the turns, was not at its end.
 - *gain*: float32's time over that of both types, median and quartiles of the turns. *difference*: the largest one
   between results in both types, as a share of the largest number of the result; 0.05 is allowed.
 
@@ -93,8 +95,8 @@ def measured(name: str, rounds: int, learn_s: float) -> dict[str, Any]:
             found: Tensor = model(x)
         return found
 
-    single = threadcast.optimize(model, backends=False).learn(x, at_most_s=learn_s)
-    both = threadcast.optimize(model, backends=False, dtypes=("float32", "bfloat16")).learn(x, at_most_s=2 * learn_s)
+    single = threadcast.optimize(model).learn(x, at_most_s=learn_s)
+    both = threadcast.optimize(model, dtypes=("float32", "bfloat16")).learn(x, at_most_s=2 * learn_s)
     ways: dict[str, Callable[[Tensor], object]] = {
         "eager": model,
         "autocast": autocast,
@@ -110,11 +112,13 @@ def measured(name: str, rounds: int, learn_s: float) -> dict[str, Any]:
     gains = [one / other for one, other in zip(turns["float32"], turns["both"], strict=True)]
     low, gain, high = statistics.quantiles(gains, n=4)
     (report,) = both.types
+    by = both.by_type[report.runs or "float32"]
+    learning = [name for name, call in (("float32", single), ("both", both)) if call._is_learning]
     single.close()
     both.close()
     return {
         "network": name, **{way: 1e3 * statistics.median(values) for way, values in turns.items()},
-        "runs": report.runs or "learning", "gain": gain, "low": low, "high": high,
+        "runs": report.runs or "learning", "by": by, "learning": learning, "gain": gain, "low": low, "high": high,
         "difference": report.largest_difference,
     }  # fmt: skip
 
@@ -123,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", default=";".join(NETWORKS), help="beginnings of names, with ; between")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of learning (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=45.0, help="of learning (%(default)s)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write the page")
     chosen = parser.parse_args()
@@ -131,14 +135,17 @@ def main() -> None:
     names = [name for name in NETWORKS if name.startswith(tuple(chosen.networks.split(";")))]
     rows = [measured(name, chosen.rounds, chosen.seconds) for name in names]
     lines = [
-        f"| {row['network']} | {row['eager']:.3g} | {row['autocast']:.3g} | {row['float32']:.3g} | {row['both']:.3g} | "
-        f"{row['runs']} | {row['gain']:.2f} | {row['low']:.2f} to {row['high']:.2f} | {row['difference'] or 0.0:.3f} |"
+        f"| {row['network']} | {row['eager']:.3g} | {row['autocast']:.3g} | "
+        f"{' | '.join(f'{row[way]:.3g}' + ' +' * (way in row['learning']) for way in ('float32', 'both'))} | "
+        f"{row['runs']} ({row['by']}) | {row['gain']:.2f} | {row['low']:.2f} to {row['high']:.2f} | "
+        f"{row['difference'] or 0.0:.3f} |"
         for row in rows
     ]
     speed = bfloat16_speed()
     head = _HEAD.format(
-        run=run, rounds=chosen.rounds, turn=TURN_S, product=speed.matrix_product, convolution=speed.convolution
-    )
+        run=run, rounds=chosen.rounds, turn=TURN_S, product=speed.matrix_product, convolution=speed.convolution,
+        learn=chosen.seconds, both=2 * chosen.seconds,
+    )  # fmt: skip
     page = head + "\n".join(lines) + "\n"
     if chosen.write:
         PAGE.write_text(page, encoding="utf-8")

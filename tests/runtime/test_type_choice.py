@@ -70,6 +70,39 @@ def test_what_is_far_slower_in_bfloat16_is_left_after_the_checks() -> None:
     assert choice.report.reason == "far slower in bfloat16"
 
 
+def test_what_is_far_slower_than_a_backend_in_float32_is_tried_where_eager_pytorch_is_not_far_faster() -> None:
+    choice = TypeChoice()
+    choice.ran_float32(started_s=0.0, seconds=0.01, settled=True)
+    for _ in range(CHECKS):
+        choice.compared(0.01, eager_s=0.05, eager_float32_s=0.04)
+    assert choice.next(1.0) is Way.BFLOAT16
+
+
+def test_a_backend_is_compared_once_and_again_after_writes() -> None:
+    choice, way = TypeChoice(), Clock(TypeChoice())
+    ran(choice, float32_s=0.02, bfloat16_s=0.01)
+    assert not choice.compared_way(way, 0.06)
+    assert not choice.compared_ways
+    assert choice.compared_way(way, 0.04)
+    assert way in choice.compared_ways
+    assert choice.report.runs == "bfloat16"
+    assert choice.report.largest_difference == 0.04
+    choice.written()
+    assert not choice.compared_ways
+
+
+def test_calls_in_bfloat16_are_compared_from_time_to_time_while_they_learn() -> None:
+    choice, ways = TypeChoice(), []
+    ran(choice, 1 + CHECKS, float32_s=0.02, bfloat16_s=0.01)
+    for _ in range(RECHECK + 1):
+        ways.append(choice.next(1.0))
+        if ways[-1] is Way.BOTH:
+            choice.compared(0.01)
+        else:
+            choice.ran_bfloat16(started_s=0.0, seconds=0.01, settled=False)
+    assert ways.count(Way.BOTH) == 1
+
+
 @pytest.mark.parametrize("difference", [0.06, math.inf, math.nan])
 def test_no_result_is_returned_in_bfloat16_where_one_differs_too_much(difference: float) -> None:
     choice = TypeChoice()

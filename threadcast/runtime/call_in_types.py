@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -21,9 +22,14 @@ from threadcast.runtime.call_kinds import CallKind, flattened, kind_of
 from threadcast.runtime.fallback import Fallback, FirstCall
 from threadcast.runtime.in_bfloat16 import InBfloat16
 from threadcast.runtime.optimized_call import OptimizedCall
+from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuning.contender_id import Kind
+from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
-from threadcast.runtime.type_choice import TypeChoice, TypeReport, Way, largest_difference
+from threadcast.runtime.type_choice import Type, TypeChoice, TypeReport, Way, largest_difference
 from threadcast.runtime.watching.held_state import Change, HeldState
+
+_logger = logging.getLogger("threadcast")
 
 MOST_KINDS = 1_000
 """Most kinds of calls that are remembered; of more, those that came first are forgotten."""
@@ -39,7 +45,8 @@ class CallInTypes(OptimizedCall):
     numbers are tried, of modules in eval mode. Results in bfloat16 are compared with float32's at first, in the call
     after each change of anything that the function reads, and once in `type_choice.RECHECK` calls. Where one differs by
     more than the tolerance, and where something changes too often, float32 runs from then on, with a warning where
-    bfloat16 ran before.
+    bfloat16 ran before. With `backends` OpenVINO and `torch.compile` are tried in both types; a backend's first result
+    in bfloat16 is compared before one is returned, and without backends it is tried again where one differs too much.
     """
 
     def __init__(
@@ -48,6 +55,10 @@ class CallInTypes(OptimizedCall):
     ) -> None:  # fmt: skip
         super().__init__(function, machine, backends=backends, most=most)
         self._function, self._machine, self._most, self._tolerance = function, machine, most, tolerance
+        self._rough_backends = backends and not Settings.read()["engine.verify_every"]
+        """Whether backends may be tried in bfloat16: what verifies calls allows less than they differ by."""
+        self._backends_left = False
+        """Whether one of them was too far from float32."""
         self._module: InBfloat16 | None = None
         self._half: OptimizedCall | None = None
         self._state: HeldState | None = None
@@ -73,9 +84,12 @@ class CallInTypes(OptimizedCall):
             if self._state is not None and self._follow(self._state, counts=choice.report.runs != "float32"):
                 choice = self._choice_of(args, kwargs)
             self._choice = choice
+            before = choice.report.runs
             try:
                 return self._run(choice, args, kwargs)
             finally:
+                if before != choice.report.runs == "float32":
+                    self._end_search()
                 if self._state is not None:
                     self._state.follow_moves()
 
@@ -83,6 +97,14 @@ class CallInTypes(OptimizedCall):
     def types(self) -> list[TypeReport]:
         """One report for each kind of arguments: which type runs, and the largest difference seen."""
         return [choice.report for choice in self._choices.values()]
+
+    @property
+    def by_type(self) -> dict[Type, str]:
+        """What runs the calls of each type, of several kinds of calls those that came first; "" where there is none."""
+        calls: dict[Type, list[Report]] = {
+            "float32": self.reports, "bfloat16": [] if self._half is None else self._half.reports,
+        }  # fmt: skip
+        return {name: reports[0].runs if reports else "" for name, reports in calls.items()}
 
     def __repr__(self) -> str:
         types = "; ".join(str(report) for report in self.types)
@@ -102,6 +124,13 @@ class CallInTypes(OptimizedCall):
     @property
     def _is_learning(self) -> bool:
         return super()._is_learning or (self._choice is not None and self._choice.report.runs is None)
+
+    def _wait(self, timeout_s: float) -> None:
+        half = self._half
+        if half is None or self._optimized.learning:
+            super()._wait(timeout_s)
+        else:
+            half._wait(timeout_s)
 
     @contextmanager
     def _hurry(self) -> Iterator[None]:
@@ -183,8 +212,14 @@ class CallInTypes(OptimizedCall):
         except Exception as error:  # noqa: BLE001 - float32 has given its result; only bfloat16 cannot run the call
             choice.keep_float32(f"{type(error).__name__} in bfloat16: {error}")
             return result
+        difference, why = largest_difference(result, rough)
+        backend = _backend_of(half)
+        if backend is not None and not choice.compared_way(backend, difference, why):
+            self._leave_backends(backend)
+            return result
         casting_s = 0.0 if self._module is None else self._module.cast_s
-        choice.compared(*largest_difference(result, rough), eager_s=seconds - casting_s)
+        eager_s = last.report.warm_up.eager_s if isinstance(last, Tuning) else None
+        choice.compared(difference, why, eager_s=seconds - casting_s, eager_float32_s=eager_s or 0.0)
         if before == "bfloat16" and choice.report.runs == "float32":
             warnings.warn(f"threadcast leaves bfloat16: {choice.report.reason}", stacklevel=3)
         return result
@@ -198,10 +233,36 @@ class CallInTypes(OptimizedCall):
             choice.keep_float32(f"{type(error).__name__} in bfloat16: {error}")
             return super().__call__(*args, **kwargs)
         seconds = time.perf_counter() - began_s
+        backend = _backend_of(half)
+        if backend is not None and backend not in choice.compared_ways:
+            precise = super().__call__(*args, **kwargs)
+            if not choice.compared_way(backend, *largest_difference(precise, result)):
+                self._leave_backends(backend)
+                return precise
+            result = precise
         last = half._optimized._last
         settled = isinstance(last, Fallback) or (isinstance(last, Tuning) and not half._optimized.learning)
-        choice.ran_bfloat16(started_s=began_s, seconds=seconds, settled=settled)
+        alone = any(one.id.kind is Kind.BACKEND for one in (*self.fastest, *half.fastest))
+        choice.ran_bfloat16(started_s=began_s, seconds=seconds, settled=settled, alone=alone)
         return result
+
+    def _end_search(self) -> None:
+        """End the search for backends in bfloat16 for the kind of the last call, which runs in float32 from here on."""
+        last = None if self._half is None else self._half._optimized._last
+        if isinstance(last, Tuning):
+            last.end_search()
+
+    def _leave_backends(self, backend: Contender) -> None:
+        """Learn bfloat16 once more without backends, of which this one's results differ too much."""
+        reason = f"{backend.name}: its results differ from float32's by more than the tolerance"
+        if any(choice.report.runs == "bfloat16" for choice in self._choices.values()):
+            warnings.warn(f"threadcast leaves backends in bfloat16: {reason}", stacklevel=4)
+        _logger.info("backends in bfloat16 are left out: %s", reason)
+        self._drop_half()
+        self._backends_left = True
+        for choice in self._choices.values():
+            if choice.report.runs != "float32":
+                choice.begin_anew()
 
     def _cast_back(self, result: Any) -> Any:
         """Autocast's results in the type of float32's."""
@@ -212,7 +273,8 @@ class CallInTypes(OptimizedCall):
             function: Callable[..., Any] = _under_autocast(self._function)
             if isinstance(self._function, nn.Module):
                 function = self._module = InBfloat16(self._function)
-            self._half = OptimizedCall(function, self._machine, backends=False, most=self._most)
+            backends = self._rough_backends and not self._backends_left
+            self._half = OptimizedCall(function, self._machine, backends=backends, most=self._most, rough=True)
             if self._hurries is not None:
                 self._hurries.enter_context(self._half._hurry())
         return self._half
@@ -267,8 +329,15 @@ class CallInTypes(OptimizedCall):
 
     def _drop_half(self) -> None:
         half, self._half, self._module, self._state = self._half, None, None, None
+        self._backends_left = False
         if half is not None:
             half.close()
+
+
+def _backend_of(half: OptimizedCall) -> Contender | None:
+    """The backend that ran the last call; None where something else did."""
+    last = half._optimized._last
+    return last.ran_by_backend if isinstance(last, Tuning) else None
 
 
 def _trains(module: nn.Module) -> bool:

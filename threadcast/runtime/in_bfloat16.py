@@ -19,7 +19,7 @@ class InBfloat16(nn.Module):
     """Calls `module` under autocast to bfloat16.
 
     While a call is captured, linear and convolutional layers have weights that are in bfloat16 already, so that a graph
-    does not cast them in each run. `renew` brings these up to date.
+    does not cast them in each run. `cast_again` brings these up to date.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -38,7 +38,7 @@ class InBfloat16(nn.Module):
             casts = [nn.Parameter(weight.bfloat16(), requires_grad=False) for _, _, weight in self._places]
         self.cast_s = time.perf_counter() - began_s
         """Seconds of casting the weights, which each eager call does."""
-        self.casts = nn.ParameterList(casts)
+        self.casts = nn.ParameterList(casts).eval()
 
     def cast_again(self) -> None:
         """Cast all weights again, as they are now."""

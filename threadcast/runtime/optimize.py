@@ -48,8 +48,8 @@ def optimize(
 
     `dtypes=("float32", "bfloat16")` allows results of lower precision: autocast to bfloat16 is tried too, and runs the
     calls of a module in eval mode where it is faster and no result differs from float32's by more than `tolerance`, a
-    share of the largest number of a tensor. `types` of what is returned says which type runs, and the largest
-    difference seen. InvalidInput for other types, and for a tolerance that is not above 0.
+    share of the largest number of a tensor. Backends are tried in both types. `types` of what is returned says which
+    type runs, and the largest difference seen. InvalidInput for other types, and for a tolerance that is not above 0.
     """
     if not _are_types(dtypes):
         raise InvalidInput(f'dtypes={dtypes!r} must be ("float32",) or ("float32", "bfloat16")')

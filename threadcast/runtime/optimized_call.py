@@ -37,12 +37,13 @@ class OptimizedCall(OptimizedModel):
     """A callable with the signature and the results of `function`, without gradients.
 
     The calls measure and plan as they go, and lose no more time by it than the setting `engine.tuning_share` allows.
-    `reports` say what runs the calls.
+    `reports` say what runs the calls. `rough`: the function computes in bfloat16, and so may backends.
     """
 
     def __init__(
-        self, function: Callable[..., Any], machine: Machine, *, backends: bool, most: int | None = None
-    ) -> None:
+        self, function: Callable[..., Any], machine: Machine, *, backends: bool, most: int | None = None,
+        rough: bool = False,
+    ) -> None:  # fmt: skip
         model = function if isinstance(function, nn.Module) else None
 
         def default(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -63,7 +64,9 @@ class OptimizedCall(OptimizedModel):
             if not backends or model is None:
                 return None
             return lambda captured, arguments, result: slot.fill(
-                lambda: BackendSearch(model, arguments, captured, cores, result=result, share=share, history=history)
+                lambda: BackendSearch(
+                    model, arguments, captured, cores, result=result, share=share, history=history, rough=rough
+                )
             )
 
         def trace(model_format: ModelFormat, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -114,13 +117,17 @@ class OptimizedCall(OptimizedModel):
         with self._hurry():
             while self._is_learning and time.monotonic() < end_s:
                 self(*args, **kwargs)
-                self._optimized.wait(max(0.0, min(_WAIT_S, end_s - time.monotonic())))
+                self._wait(max(0.0, min(_WAIT_S, end_s - time.monotonic())))
         return self
 
     @property
     def _is_learning(self) -> bool:
         """Whether anything is left to learn about calls such as the last one."""
         return self._optimized.learning
+
+    def _wait(self, timeout_s: float) -> None:
+        """Leave the cores to the search for backends for the kind of the last call; see `Tuning.wait`."""
+        self._optimized.wait(timeout_s)
 
     @contextmanager
     def _hurry(self) -> Iterator[None]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
 from typing import Any, Literal
+from weakref import WeakSet
 
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from threadcast.runtime.tuning.duel import compared_alone
 from threadcast.runtime.tuning.guard import Guard, Verdict
 
 TOLERANCE = 0.05
@@ -21,8 +23,8 @@ CHECKS = 3
 RECHECK = 1_000
 """Calls in bfloat16 after which one runs in both types again. A convention."""
 HOPELESS = 3.0
-"""Ratio of the time of an eager call in bfloat16 to that of a settled one in float32 from which on bfloat16 is left.
-A convention: eager calls also cast all weights, and plans seldom gain as much."""
+"""Ratio of the time of an eager call in bfloat16 to that of one in float32 from which on bfloat16 is left. A
+convention: plans and backends seldom gain as much more in bfloat16."""
 
 LOSE_S = 1.0
 """Seconds that learning in bfloat16 may lose in any case, against calls in float32. A convention."""
@@ -70,6 +72,8 @@ class TypeChoice:
     report: TypeReport = field(default_factory=TypeReport)
     checks: int = CHECKS
     """Calls that have to run in both types before the next one in bfloat16."""
+    compared_ways: WeakSet[object] = field(default_factory=WeakSet)
+    """Backends whose results in bfloat16 have been compared with float32's since anything changed."""
     _float32_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
     _float32_settled: bool = False
     _guard: Guard | None = None
@@ -98,36 +102,57 @@ class TypeChoice:
         if self._guard is not None and self.report.runs is None:
             self._observe(self._guard, started_s, seconds)
 
-    def compared(self, difference: float, why: str = "", *, eager_s: float = float("inf")) -> None:
+    def compared(
+        self, difference: float, why: str = "", *, eager_s: float = float("inf"), eager_float32_s: float = 0.0
+    ) -> None:
         """Report how far both results of a call were apart; `why` names anything else that differed.
 
-        `eager_s` are the seconds of the call in bfloat16 without casts of weights.
+        `eager_s` are the seconds of the call in bfloat16 without casts of weights, `eager_float32_s` those of eager
+        PyTorch in float32, where they are known.
         """
-        self.checks -= 1
+        self.checks = max(0, self.checks - 1)
         self._since_check = 0
         self.report.largest_difference = max(difference, self.report.largest_difference or 0.0)
         if why or not difference <= self.report.tolerance:
             self.keep_float32(why or f"results differ by {difference:.2g} of the largest number")
             return
         self._eager_s = min(self._eager_s, eager_s)
-        if self.report.runs is None and not self.checks and self._eager_s > HOPELESS * median(self._float32_s):
+        most_s = HOPELESS * max(eager_float32_s, median(self._float32_s))
+        if self.report.runs is None and not self.checks and self._eager_s > most_s:
             self.keep_float32("far slower in bfloat16")
 
-    def ran_bfloat16(self, *, started_s: float, seconds: float, settled: bool) -> None:
-        """Report a call in bfloat16."""
+    def ran_bfloat16(self, *, started_s: float, seconds: float, settled: bool, alone: bool = False) -> None:
+        """Report a call in bfloat16. `alone`: a backend runs calls in one of the types (`guard.ALONE`)."""
+        self._since_check += 1
+        if self._since_check >= RECHECK:
+            self.checks = max(self.checks, 1)
         if self.report.runs == "bfloat16":
-            self._since_check += 1
-            self.checks = int(self._since_check >= RECHECK)
-        elif self._guard is not None:
+            return
+        if self._guard is not None:
             self._observe(self._guard, started_s, seconds)
         else:
             self._spent_s += seconds
             self._lost_s += max(0.0, seconds - median(self._float32_s))
             if settled:
-                self._guard = Guard()
+                self._guard = compared_alone() if alone else Guard()
+
+    def compared_way(self, way: object, difference: float, why: str = "") -> bool:
+        """Report how far a backend's first result in bfloat16 was from float32's; return whether it is near enough."""
+        if why or not difference <= self.report.tolerance:
+            return False
+        self.report.largest_difference = max(difference, self.report.largest_difference or 0.0)
+        self.compared_ways.add(way)
+        return True
+
+    def begin_anew(self) -> None:
+        """Check and learn bfloat16 once more, as at first."""
+        self.report.runs, self.report.verdict, self.checks, self._guard = None, None, CHECKS, None
+        self._lost_s = self._spent_s = 0.0
+        self.compared_ways.clear()
 
     def written(self) -> None:
         """Report that weights were written to: the next call in bfloat16 is compared."""
+        self.compared_ways.clear()
         if self.report.runs != "float32":
             self.checks = max(self.checks, 1)
 

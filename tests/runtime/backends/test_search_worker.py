@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from threadcast.runtime.backends import search_worker
-from threadcast.runtime.backends.frozen import TensorCall
+from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.likeliest import BackendHistory, NetworkKind
 from threadcast.runtime.backends.program_file import ReadProgram
 from threadcast.runtime.backends.search_worker import Caller, Options, Search
@@ -45,7 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Messag
         yield Way(backend, "1 thread"), tmp_path / "wrong"
         yield Way(backend, "odd"), tmp_path / "right"
 
-    def opened(way: Way, file: Path, cores: int) -> TensorCall:
+    def opened(way: Way, file: Path, cores: int, flat: FlatModule) -> TensorCall:
         return lambda tensors: [tensors[0] * (2 if file.name == "right" else 3)]
 
     def searched(*, close: float, waiting_s: float = 0.0, history: BackendHistory | None = None) -> Messages:

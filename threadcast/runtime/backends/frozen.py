@@ -14,6 +14,9 @@ from threadcast.core.errors import CaptureError
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
 """Tolerances of a backend's results: `RELATIVE` to each number, `ABSOLUTE` times the largest number of its tensor.
 Kernels in single precision that sum in another order differ by 1e-6 to 1e-4 after a hundred layers."""
+ROUGH = 0.02
+"""The same for a module that computes in bfloat16, as a share of the largest number of a tensor: libraries round in
+other places than PyTorch does. As for plans in bfloat16 (`verification.differences`)."""
 
 TensorCall = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """Takes the tensors among a call's arguments, and returns the tensors of its result, both in flat order."""
@@ -24,14 +27,17 @@ class FlatModule(nn.Module):
 
     `arguments` are the example: positional arguments and keywords. CaptureError where the module returns anything but
     tensors, writes to its buffers or arguments, or draws random numbers. `result` is the module's for the example, for
-    a module of which this is known not to be so; without it the module is called once.
+    a module of which this is known not to be so; without it the module is called once. `rough`: it computes in
+    bfloat16.
     """
 
     def __init__(
-        self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], *, result: Any = None
-    ) -> None:
+        self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], *, result: Any = None,
+        rough: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.module = module
+        self._rough = rough
         self.example = arguments
         self._leaves, self._structure = pytree.tree_flatten(arguments)
         result = _tried(module, arguments) if result is None else result
@@ -60,9 +66,18 @@ class FlatModule(nn.Module):
                 raise CaptureError(
                     f"an answer is {got.dtype} {list(got.shape)}, not {wanted.dtype} {list(wanted.shape)}"
                 )
-            scale = float(wanted.abs().max()) if wanted.numel() else 0.0
-            if not torch.allclose(got, wanted, rtol=RELATIVE, atol=ABSOLUTE * scale, equal_nan=True):
+            if not _alike(got, wanted, rough=self._rough):
                 raise CaptureError("the answers differ from the module's")
+
+    def in_types(self, run: TensorCall) -> TensorCall:
+        """Return `run`, which takes and returns float32 in place of bfloat16, as a call in the module's own types."""
+        types = [wanted.dtype for wanted in self.expected]
+
+        def typed(tensors: Sequence[Tensor]) -> list[Tensor]:
+            given = [one.float() if one.dtype is torch.bfloat16 else one for one in tensors]
+            return [one.to(dtype) for one, dtype in zip(run(given), types, strict=True)]
+
+        return typed
 
     def call(self, run: TensorCall) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
         """Return `run` as a callable of `(args, kwargs)` that returns results nested as the module's."""
@@ -74,6 +89,16 @@ class FlatModule(nn.Module):
             return run(self.tensors((args, kwargs)))[0]
 
         return called_for_one if self.result_structure.is_leaf() else called
+
+
+def _alike(found: Tensor, wanted: Tensor, *, rough: bool) -> bool:
+    if not wanted.is_floating_point() and not wanted.is_complex():
+        return found.equal(wanted)
+    size = wanted.abs()
+    size = size[size.isfinite()]  # an infinite number says nothing of how near the others have to be
+    share, relative = (ROUGH, 0.0) if rough else (ABSOLUTE, RELATIVE)
+    scale = float(size.max()) if size.numel() else 0.0
+    return torch.allclose(found, wanted, rtol=relative, atol=share * scale, equal_nan=True)
 
 
 def _tried(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:

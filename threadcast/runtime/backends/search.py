@@ -71,19 +71,23 @@ class BackendSearch:
     earlier searches found is in the file `history`, one for each kind of machine; None: nothing is stored. All calls of
     `start` and `poll` together take up to `limit_s` seconds; those of unlimited polls do not count.
 
+    With `rough` the module computes in bfloat16, and so do backends, whose results may be `frozen.ROUGH` apart; ONNX
+    Runtime, which has few operators for it, is not among them.
+
     A module in training mode has no backends, nor has one that `program_file` refuses.
     """
 
     def __init__(
         self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], captured: Captured, cores: int, *,
         result: Any, among: Sequence[str] = BACKENDS, share: float = 0.05, close: float = CLOSE,
-        limit_s: float = CALLER_S, history: Path | None = None,
+        limit_s: float = CALLER_S, history: Path | None = None, rough: bool = False,
     ) -> None:  # fmt: skip
         self._module, self._arguments, self._captured = module, arguments, captured
         self._result, self._nice = result, _nice(share)
         among = [name for name in among if name not in NEEDED or has(name)]
+        among = [name for name in among if not rough or name != "onnxruntime"]
         history_path = None if history is None else str(history)
-        self._options = Options(among, cores, network_kind(captured.graph), close, history_path)
+        self._options = Options(among, cores, network_kind(captured.graph), close, history_path, rough)
         self._limit_s = limit_s
         self.caller_s = 0.0
         """Seconds that the search has taken so far from a caller that did not wait for it."""
@@ -322,9 +326,9 @@ class BackendSearch:
     def _opened(self, built: Built) -> Generator[float, None, Contender]:
         """Open a way and check its result; yield the seconds that each piece of this should take, before it."""
         yield built.open_s
-        call = opened(built.way, Path(built.file), self._options.cores)
+        flat = FlatModule(self._module, self._arguments, result=self._result, rough=self._options.rough)
+        call = opened(built.way, Path(built.file), self._options.cores, flat)
         yield built.call_s
-        flat = FlatModule(self._module, self._arguments, result=self._result)
         flat.check(call)
         return Contender(backend(str(built.way)), flat.call(call), self._versions.unchanged)
 

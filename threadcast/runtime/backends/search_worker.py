@@ -30,11 +30,13 @@ from threadcast.runtime.backends.compiled import package_call, write_package
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.fast_paths import written_out
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
+from threadcast.runtime.backends.in_float32 import in_float32
 from threadcast.runtime.backends.likeliest import BackendHistory, NetworkKind
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
 from threadcast.runtime.backends.ways import Way
+from threadcast.threads.memory import free_bytes
 
 BEGIN, GRANTED, REFUSED = b"bgr"
 """Bytes on the standard input: the program is written; a turn is given; it is not."""
@@ -46,12 +48,16 @@ WAITING = 0.2
 """Seconds for which threads were ready and got no core, over the seconds of a comparison, from which on other work has
 disturbed it: then the setting with most threads is reported, whatever its time."""
 
+COPIES = 4
+"""Copies of a widened program's weights at a time: its own, the exporter's, the file's in memory and OpenVINO's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What is searched: backends among `among`, for `cores` cores and a network of this kind. `history` is a path.
 
     A way is reported if its call takes up to `close` times the seconds of the fastest that is known, or of PyTorch's.
+    `rough`: the program computes in bfloat16, and so may they, within `frozen.ROUGH` of its results.
     """
 
     among: list[str]
@@ -59,6 +65,7 @@ class Options:
     kind: NetworkKind
     close: float
     history: str | None
+    rough: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +86,14 @@ class _Times:
     calm: bool
 
 
-def opened(way: Way, file: Path, cores: int) -> TensorCall:
-    """Return the call of a way that this module has built into `file`."""
+def opened(way: Way, file: Path, cores: int, flat: FlatModule) -> TensorCall:
+    """Return the call of a way that this module has built into `file` for the program of `flat`."""
     if way.backend == "onnxruntime":
         return sessions(file, cores)[way.setting]()
-    return requests(file, cores)[way.setting]() if way.backend == "openvino" else package_call(file)
+    if way.backend != "openvino":
+        return package_call(file)
+    call = requests(file, cores)[way.setting]()
+    return flat.in_types(call) if way.widened else call
 
 
 class Caller:
@@ -122,11 +132,18 @@ class Search:
 
     def __init__(self, program: ReadProgram, options: Options, folder: Path, caller: Caller) -> None:
         self._options, self._folder, self._caller = options, folder, caller
-        self._module, self._example = program.module, program.example
-        self._flat = FlatModule(program.module, (program.example, {}))
-        self._exported: ExportedProgram | None = None
+        self._read = program
+        self._rough = options.rough
+        self._flat = FlatModule(program.module, (program.example, {}), rough=self._rough)
+        self._program_exported: ExportedProgram | None = None
         self._best_s = float("inf")
         self._shares: dict[str, float] = {}
+
+    @property
+    def history(self) -> Path | None:
+        """The file of what earlier searches for programs in this type found; None: nothing is stored."""
+        path = self._options.history
+        return None if path is None else Path(path + ("-bfloat16" if self._rough else ""))
 
     def run(self, history: BackendHistory) -> None:
         """Report the fastest way of each backend as soon as it is known."""
@@ -147,7 +164,7 @@ class Search:
         for way, file in self._files(backend):
             began_s = time.process_time()
             try:
-                call = opened(way, file, self._options.cores)
+                call = opened(way, file, self._options.cores, self._flat)
                 open_s = time.process_time() - began_s
                 self._flat.check(call)
             except Exception as error:  # noqa: BLE001 - likewise
@@ -178,22 +195,31 @@ class Search:
             return
         file = self._folder / "model.onnx"
         if not file.exists():
-            write_onnx(self._program(), file)
+            write_onnx(self._widened() if self._rough else self._program(), file)
         if backend == "onnxruntime":
             file = write_optimised(file)
         settings = sessions(file, cores) if backend == "onnxruntime" else requests(file, cores)
-        yield from ((Way(backend, setting), file) for setting in settings)
+        ways = (Way(backend, setting) for setting in settings)
+        yield from ((way, file) for way in ways if way.widened is self._rough)
 
     def _program(self) -> ExportedProgram:
-        if self._exported is None:
-            self._exported = torch.export.export(written_out(self._module), self._example)
-        return self._exported
+        if self._program_exported is None:
+            self._program_exported = _exported(self._read)
+        return self._program_exported
+
+    def _widened(self) -> ExportedProgram:
+        """The program in float32; CaptureError where there is too little memory for its weights and their copies."""
+        held_bytes = sum(buffer.numel() * 4 for buffer in self._read.module.buffers())
+        free = free_bytes()
+        if free is not None and COPIES * held_bytes > free:
+            raise CaptureError(f"in float32 its weights take {held_bytes >> 20:,} MiB, of {free >> 20:,} that are free")
+        return _exported(in_float32(self._read))
 
     def _times(self, calls: Mapping[Way, TensorCall]) -> _Times:
         """Time a call of each way, and of the program in PyTorch (None). They run by turns."""
-        runs: dict[Way | None, Callable[[], object]] = {None: lambda: self._module(*self._example)}
+        runs: dict[Way | None, Callable[[], object]] = {None: lambda: self._read.module(*self._read.example)}
         for way, call in calls.items():
-            runs[way] = partial(call, self._example)
+            runs[way] = partial(call, self._read.example)
         for run in (*runs.values(), *runs.values()):
             run()  # finds its threads asleep and its caches cold
 
@@ -218,6 +244,10 @@ class Search:
         self._caller.send(left_out=str(what), reason=lines[0])
 
 
+def _exported(program: ReadProgram) -> ExportedProgram:
+    return torch.export.export(written_out(program.module), program.example)
+
+
 def _waited_s() -> float:
     """Seconds for which this process's threads were ready and got no core, all together; 0 where Linux does not say."""
     waited_ns = 0
@@ -232,14 +262,13 @@ def main(file: int, options: Options, folder: Path) -> None:
     caller = Caller()
     torch.set_num_threads(options.cores)
     caller.wait_for_program()
-    history = BackendHistory(None if options.history is None else Path(options.history))
     with torch.no_grad():
         try:
             search = Search(read_program(file), options, folder, caller)
         except CaptureError as error:
             caller.send(left_out="every backend", reason=str(error))
         else:
-            search.run(history)
+            search.run(BackendHistory(search.history))
     caller.send(over=True)
 
 

@@ -33,7 +33,7 @@ class VariantPlan:
     """Known plans for fewer cores, by number of cores."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Contender:
     """One of the ways to run a call that are compared by time. `holds()` returns whether its results are still valid:
     False once something that it took for constant has changed."""

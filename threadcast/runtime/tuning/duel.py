@@ -22,7 +22,7 @@ class Duel:
         self.challenger = challenger
         self.base, self.new = (challenger, best) if challenger is DEFAULT else (best, challenger)
         if alone or Kind.BACKEND in (best.kind, challenger.kind):
-            self._guard = Guard(max_pairs=ALONE_PAIRS, at_once=False, rows=ALONE, clear=CLEAR)
+            self._guard = compared_alone()
         else:
             self._guard = Guard()
 
@@ -41,3 +41,8 @@ class Duel:
         """Median seconds of a step by `new`, once there is a verdict."""
         assert self._guard.planned_s is not None
         return self._guard.planned_s
+
+
+def compared_alone() -> Guard:
+    """Return a guard that compares two ways in rows of steps, each of which begins when the other has come to rest."""
+    return Guard(max_pairs=ALONE_PAIRS, at_once=False, rows=ALONE, clear=CLEAR)

@@ -30,7 +30,7 @@ from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.backends_beside import BackendsBeside
 from threadcast.runtime.tuning.call_plans import CallPlans
-from threadcast.runtime.tuning.contender import Kept, MakeBackends, Run, VariantPlan
+from threadcast.runtime.tuning.contender import Contender, Kept, MakeBackends, Run, VariantPlan
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, plan_of
 from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.runtime.tuning.expected_costs import BESIDE_S
@@ -225,6 +225,18 @@ class Tuning:
         if engine is None:
             return None
         return Ran(engine.captured, partial(open_engine, plan=engine.plan, machine=self._machine))
+
+    @property
+    def ran_by_backend(self) -> Contender | None:
+        """The backend that ran the last call; None where something else did."""
+        if isinstance(self._last, ContenderStep) and self._last.contender.kind is Kind.BACKEND:
+            return self._contenders[self._last.contender]
+        return None
+
+    def end_search(self) -> None:
+        """End the search for backends; what it has found goes on."""
+        self._backends.close()
+        self._backends.never()
 
     @property
     def kept(self) -> Kept | None:
