@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -12,6 +13,7 @@ from threadcast.runtime.verification.differences import (
     Sensitivity,
     first_beyond_rounding,
     first_difference,
+    largest_of_groups,
     nudged,
     other_threads,
     sensitivities,
@@ -223,3 +225,60 @@ def test_a_bias_whose_gradient_is_rounding_alone_does_not_refuse_a_plan() -> Non
 
     shadowed = Shadowed(step, lambda *_: None, model, optimizer, lambda loss: {"loss": loss})
     assert [checked_step(shadowed, plan, (x, y), None)[1] for _ in range(4)] == [None] * 4
+
+
+def _masked(dtype: torch.dtype, mask: float) -> tuple[Shadowed, Tensor]:
+    """Scores of 64 words, of which a quarter is masked."""
+    torch.manual_seed(1)
+    model, pad = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1)).to(dtype), torch.arange(64) % 4 == 3
+
+    def scores(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            found: Tensor = model(x).squeeze(-1).masked_fill(pad, mask)
+        return found
+
+    return Shadowed(scores, scores, model, None, lambda found: {"scores": found}), torch.randn(8, 64, 16).to(dtype)
+
+
+MASKS = [(torch.float32, -1e30), (torch.float32, -1e9), (torch.float16, -65504.0), (torch.bfloat16, -1e4)]
+
+
+@pytest.mark.parametrize(("dtype", "mask"), MASKS)
+def test_beside_a_mask_of_a_large_number_the_others_are_compared_as_without_it(dtype: torch.dtype, mask: float) -> None:
+    shadowed, x = _masked(dtype, mask)
+
+    def none(x: Tensor) -> Tensor:
+        found: Tensor = shadowed.eager(x)
+        return found.where(found == mask, 0.0)
+
+    def right(x: Tensor) -> Tensor:
+        found: Tensor = shadowed.eager(nudged(x))
+        return found
+
+    assert checked_step(shadowed, none, (x,), None)[1] is not None
+    assert checked_step(shadowed, right, (x,), None)[1] is None
+
+
+def test_a_movement_beside_one_that_is_far_larger_is_compared_too() -> None:
+    before, movement = torch.zeros(48), torch.randn(48, generator=torch.Generator().manual_seed(0))
+    movement[0] = -1e30
+    assert value_difference("cache", movement, movement.where(movement == -1e30, 0.0), before=before) is not None
+    assert value_difference("cache", movement, movement * (1 + 1e-5), before=before) is None
+
+
+def test_groups_of_numbers_are_as_a_slow_search_for_gaps_finds_them() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for share in (2e-4, 0.02, 1e-9):
+        gap = math.ceil(-math.log2(share))
+        for _ in range(200):
+            count = int(torch.randint(1, 9, (), generator=generator))
+            powers = torch.randint(-60, 60, (count,), generator=generator)
+            sizes = torch.rand(count, generator=generator, dtype=torch.float64).add(1).mul(2.0**powers)
+            sizes[torch.rand(count, generator=generator) < 0.2] = 0.0
+            present = sorted({math.frexp(size)[1] for size in sizes.tolist() if size})
+            ends = [one for one, more in zip(present, [*present[1:], math.inf], strict=False) if more - one - 1 >= gap]
+            wanted = []
+            for size in sizes.tolist():
+                end = next((end for end in ends if not size or math.frexp(size)[1] <= end), 0)
+                wanted.append(max((x for x in sizes.tolist() if x and math.frexp(x)[1] <= end), default=0.0))
+            assert largest_of_groups(sizes, share).expand(count).tolist() == wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,10 +12,10 @@ import torch
 from torch import Tensor
 
 RELATIVE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 0.02, torch.bfloat16: 0.02}
-"""By data type, how much a number may differ, as a share of the largest number of its tensor. For values that the step
-changes, as a share of the largest change. This and the next four constants were chosen by right and wrong plans of the
-built-in networks (decision 25): right ones differ by a fifth of what is allowed or less in float32, and by a twelfth in
-bfloat16."""
+"""By data type, how much a number may differ, as a share of the largest number of its tensor, or of its group there
+(`largest_of_groups`). For values that the step changes, as a share of the largest change. This and the next four
+constants were chosen by right and wrong plans of the built-in networks (decision 25): right ones differ by a fifth of
+what is allowed or less in float32, and by a twelfth in bfloat16."""
 ROUNDINGS = 4
 """Roundings (machine epsilons times the number itself) by which each number may differ in addition."""
 SENSITIVITY = 20
@@ -247,12 +248,8 @@ def _rounded_difference(
     if not bool(error.isfinite().all()):
         return Difference(name, f"numbers that are not finite differ ({_short(eager)})")
     reference = wanted if before is None else wanted - _precise(before)
-    finite = reference.abs()[reference.isfinite()]
-    largest = float(finite.max()) if finite.numel() else 0.0
-    eps = torch.finfo(eager.dtype).eps
-    size = wanted.abs().nan_to_num(nan=0.0, posinf=0.0)
-    roundings = ROUNDINGS if before is None or eps < _HALF_PRECISION else MOVED_ROUNDINGS
-    allowed = RELATIVE[_real(eager.dtype)] * largest + roundings * eps * size + sensitivity.allowed
+    largest, eps, size = float(_sizes(reference).max()), torch.finfo(eager.dtype).eps, _sizes(wanted)
+    allowed = _plain_limits(eager, wanted, reference, moves=before is not None) + sensitivity.allowed
     worst = float(error.max())
     if before is not None and sensitivity.steady and torch.equal(plan, before.to(plan.dtype)):
         moved = int((eager != before).sum())
@@ -269,6 +266,39 @@ def _rounded_difference(
         reason = f"moved otherwise than eager's, which moved by up to {largest:.3g} ({_short(eager)})"
         return Difference(name, reason, worst)
     return None
+
+
+def _plain_limits(value: Tensor, wanted: Tensor, reference: Tensor, *, moves: bool) -> Tensor:
+    """By how much each number of `value` may differ where nothing is known of its sensitivity.
+
+    `wanted` are the numbers in double precision, `reference` the same or, with `moves`, how far each has moved.
+    """
+    share, eps = RELATIVE[_real(value.dtype)], torch.finfo(value.dtype).eps
+    roundings = ROUNDINGS if not moves or eps < _HALF_PRECISION else MOVED_ROUNDINGS
+    return share * largest_of_groups(_sizes(reference), share) + roundings * eps * _sizes(wanted)
+
+
+def largest_of_groups(sizes: Tensor, share: float) -> Tensor:
+    """Return for each size (float64, finite) the largest size of its group, or one number where there is one group.
+
+    Wide gaps separate groups: so many powers of two in a row without a size that what is below is less than `share` of
+    what is above. Beside a mask of -1e30 other numbers are a group of their own. Zeros belong to the lowest group.
+    """
+    smallest = float(sizes.where(sizes > 0, math.inf).min())
+    if smallest >= share * float(sizes.max()):
+        return sizes.max()
+    powers = torch.frexp(sizes.clamp(min=smallest)).exponent.long()
+    powers -= powers.min()
+    largest = sizes.new_zeros(int(powers.max()) + 1).scatter_reduce_(0, powers.flatten(), sizes.flatten(), "amax")
+    present = largest.nonzero().flatten()
+    last = torch.cat([present.diff() - 1 > -math.log2(share), torch.ones(1, dtype=torch.bool)])
+    ends = present[last]
+    return largest[ends[torch.searchsorted(ends, torch.arange(len(largest)))]][powers]
+
+
+def _sizes(numbers: Tensor) -> Tensor:
+    """Absolute values; 0 for numbers that are not finite."""
+    return numbers.abs().nan_to_num(nan=0.0, posinf=0.0)
 
 
 def _errors(wanted: Tensor, found: Tensor) -> Tensor:
