@@ -25,6 +25,8 @@ ROUNDING = 1e-7
 """Relative difference of two float32 numbers beside each other."""
 ROUNDED = 3
 """Trainings from weights that differ by `ROUNDING`: whether the sign of a number near 0 changes is by chance."""
+_STEADY = 0.5 / SENSITIVITY
+"""How far a steady value of eager's is from itself at most: what was never updated, which is off by 1, stays wrong."""
 _ROUNDINGS = 2
 """Roundings of a number that do not count as movement: each of a few updates is rounded, in both trainings."""
 
@@ -148,10 +150,14 @@ def _state(model: nn.Module) -> list[tuple[str, Tensor]]:
 def is_right(found: Sequence[Value], wanted: Sequence[Value], again: Sequence[Sequence[Value]]) -> bool | None:
     """Whether each value is as near to eager PyTorch's, `wanted`, as `TOLERANCE` or eager's own runs `again` say.
 
+    A value may differ by `SENSITIVITY` times what eager's own differs by, or what eager's steady values do: the sign of
+    a number near 0 changes here or there by chance. Values that only rounding moves are not steady.
     None where that is not known: there is nothing to compare, or eager is infinitely far from itself.
     """
     own = [max(each) for each in zip(*(differences(one, wanted) for one in again), strict=True)] or [0.0] * len(wanted)
-    far = [(off, near) for off, near in zip(differences(found, wanted), own, strict=False) if off > TOLERANCE]
+    steady = max((near for near in own if near <= _STEADY), default=0.0)
+    pairs = zip(differences(found, wanted), own, strict=False)
+    far = [(off, max(near, steady)) for off, near in pairs if off > TOLERANCE]
     if any(off > SENSITIVITY * near for off, near in far if math.isfinite(near)):
         return False
     return True if wanted and all(math.isfinite(near) for _, near in far) else None

@@ -100,6 +100,16 @@ def test_what_was_never_updated_is_wrong_and_what_only_rounding_moves_is_not() -
     assert is_right([(before, before), mine], [wanted[0], bias], [[wanted[0], other]]) is False
 
 
+def test_a_value_may_differ_as_much_as_steady_values_of_eager_do() -> None:
+    from judged import is_right
+
+    zeros, moved = torch.zeros(8), torch.arange(1.0, 9.0)
+    wanted = [(moved, zeros), (moved, zeros), (moved, zeros)]
+    again = [[(moved * 1.02, zeros), (moved, zeros), (-moved, zeros)]]
+    for factor, right in ((1.1, True), (1.5, False), (0.0, False)):
+        assert is_right([wanted[0], (moved * factor, zeros), wanted[2]], wanted, again) is right
+
+
 def test_what_cannot_be_said_is_neither_right_nor_wrong() -> None:
     from judged import is_right
 
