@@ -27,6 +27,7 @@ from judge_measure import FAST, Setting, measured
 from judge_page import page
 from run_facts import ROOT, RunFacts
 
+_VERDICTS = {True: "right", False: "WRONG", None: "unknown"}
 LIMIT_S = 240.0
 """Longest time of one model in the quick check."""
 MOST_BYTES = 2 << 30
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             record = quick(chosen.judge, name, mode)
             path.write_text(json.dumps(record))
             said = record.get("error") or (
-                f"{'right' if record['right'] else 'WRONG'} {record['difference']:.1e}, "
+                f"{_VERDICTS[record['right']]} {record['difference']:.1e}, "
                 f"({record['sensitivity']:.1e}), eager {record['eager_s'] * 1e3:.1f} ms, "
                 f"{record['operators'] or record['reason']}"
             )

@@ -10,6 +10,7 @@ from typing import Any
 
 from judge_measure import FAST, SLOW_S, Setting
 from judge_scores import TOLERANCES, scores
+from judged import SENSITIVITY, TOLERANCE
 from run_facts import RunFacts, Runs
 
 _TITLES = {"zoo": "Models of five libraries", "graphnet": "Graphs of GraphNet"}
@@ -24,7 +25,10 @@ Inductor had compiled for at most {limit_s:.0f} s. A model took {median_s:.0f} s
 all together. *learned* is how long threadcast learned; "+" where it was not at its end, so that faster plans or
 backends may not have been tried. Milliseconds are medians; *speed-up* is the median ratio to eager of turns side by
 side. *correct from* is GraphNet's lowest tolerance level t at which all results agree with eager's (at -5 float32
-numbers agree to 1.3e-6, relatively); in training these are three losses and all parameters after three steps.
+numbers agree to 1.3e-6, relatively); in training these are three losses, and all parameters and buffers after three
+steps. Models are *right* where results, and in training movements of parameters and buffers, differ from eager's by
+{tolerance:g} of the largest number at most, or by {sensitivity} times what eager's own differ by with another number of
+threads or, in training, from weights that differ by a rounding.
 *others*: the part of all cores' time that other processes used meanwhile.
 
 {summary}
@@ -49,6 +53,7 @@ def page(judge: str, records: Sequence[dict[str, Any]]) -> str:
     parts = [
         _TEXT.format(
             title=_TITLES[judge], judge=judge, runs=runs, what=_WHAT[judge], **setting,
+            tolerance=TOLERANCE, sensitivity=SENSITIVITY,
             fast=_fast(setting) + _only_mode(judge, records),
             median_s=median(seconds), total_min=sum(seconds) / 60,
             summary="\n".join(_summary(records, mode) for mode in ("inference", "training"))
@@ -114,7 +119,7 @@ def _summary(records: Sequence[dict[str, Any]], mode: str) -> str:
     failed = [record["name"] for record in of_mode if "speedup" not in record["ways"]["eager"]]
     left_out = f" Left out, as eager PyTorch failed: {', '.join(failed)}." if failed else ""
     own = [found["threadcast"] for found in ways]
-    right = sum(way.get("correct_from") is not None for way in own)
+    right = sum(way.get("right") is True for way in own)
     planned = sum(any(run not in ("default", "measuring") for run, _ in _runs(way)) for way in own)
     learning = sum(way.get("settled", {}).get("learning", False) for way in own)
     both = [(found["threadcast"], found["inductor"]) for found in ways if "speedup" in found["inductor"]]

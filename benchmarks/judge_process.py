@@ -19,9 +19,24 @@ from typing import Any
 import torch
 from judge_cases import load
 from judge_scores import correct_from
-from judged import Judged, Named, difference, eager_training, loss, tensors_of
+from judged import (
+    ROUNDED,
+    Judged,
+    Named,
+    Value,
+    begin_again,
+    differences,
+    eager_training,
+    is_right,
+    loss,
+    moved_from,
+    results_of,
+    rounded,
+    state_of,
+)
 
 import threadcast
+from threadcast.runtime.verification.differences import other_threads
 
 SEED = 5
 STEPS = 3
@@ -42,7 +57,7 @@ class Way:
         if self._training:
             target = case.target()
             self._model = case.model.train()
-            self._first = {name: value.clone() for name, value in case.model.state_dict().items()}
+            self._first = state_of(case.model)
             self._optimizer = case.optimizer()
             if who == "threadcast":
                 named = Named(case.model, case.named) if case.named else case.model
@@ -106,27 +121,35 @@ class Way:
             taken.append(time.perf_counter() - before_s)
         return median(taken)
 
-    def result(self) -> list[torch.Tensor]:
-        """What a call gives, or the losses and parameters of steps from the first state on."""
+    def result(self, *, nudged: bool = False) -> list[Value]:
+        """What a call gives, or the losses of steps from the first state on, and how they move the model.
+
+        With `nudged` the first state is changed by one rounding.
+        """
         if not self._training:
             torch.manual_seed(SEED)
-            return [tensor.clone() for tensor in tensors_of(self.step())]
-        with torch.no_grad():
-            for name, value in self._case.model.state_dict().items():
-                value.copy_(self._first[name])
-            for state in self._optimizer.state.values():
-                for value in filter(torch.is_tensor, state.values()):
-                    value.zero_()
+            return results_of(self.step())
+        begin_again(self._case.model, self._optimizer, self._first)
+        if nudged:
+            rounded(self._case.model)
+        before = state_of(self._case.model)
         torch.manual_seed(SEED)
-        values = [self.step().clone() for _ in range(STEPS)]
-        return [*values, *(parameter.detach().clone() for parameter in self._case.model.parameters())]
+        values = results_of([self.step() for _ in range(STEPS)])
+        return [*values, *moved_from(before, self._case.model)]
+
+    def results(self) -> list[list[Value]]:
+        """`result`, then the same with another number of threads, and in training from changed first states."""
+        wanted = self.result()
+        with other_threads():
+            again = [self.result()]
+        return [wanted, *again, *(self.result(nudged=True) for _ in range(ROUNDED if self._training else 0))]
 
 
 def serve(connection: Connection, environment: Mapping[str, str], judge: str, name: str, mode: str, who: str) -> None:
     """Run the model `name` in the way `who`; send {"ready": True} and one answer to each request, or {"error": text}.
 
     Requests are pairs: ("settle", seconds) runs steps until nothing is learned any more, ("turn", seconds) gives the
-    median seconds of a step, ("result", path) writes what three steps from the first state give, and
+    median seconds of a step, ("result", path) writes what three steps from the first state give, several times, and
     ("compare", path) compares the same with what is there.
     """
     os.setsid()  # all that it starts can then be stopped together
@@ -153,6 +176,10 @@ def _answer(way: Way, what: str, value: Any) -> Any:
     if what == "turn":
         return way.turn(value)
     if what == "result":
-        return torch.save(way.result(), value)
-    wanted, found = torch.load(value), way.result()
-    return {"correct_from": correct_from(found, wanted), "difference": difference(found, wanted)}
+        return torch.save(way.results(), value)
+    (wanted, *again), found = torch.load(value), way.result()
+    return {
+        "correct_from": correct_from(*([one for one, _ in values] for values in (found, wanted))),
+        "right": is_right(found, wanted, again),
+        "difference": max(differences(found, wanted), default=0.0),
+    }

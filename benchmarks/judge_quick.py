@@ -17,47 +17,54 @@ from typing import Any
 
 import torch
 from judge_cases import load
-from judged import TOLERANCE, Judged, Named, difference, eager_training, loss, tensors_of
+from judged import (
+    ROUNDED,
+    Judged,
+    Named,
+    Value,
+    begin_again,
+    differences,
+    eager_training,
+    is_right,
+    loss,
+    moved_from,
+    results_of,
+    rounded,
+    state_of,
+)
 
 import threadcast
 from threadcast.runtime.fallback import FirstCall
 from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.verification.differences import other_threads
 
 SEED = 5
 
 STEPS = 3
 """Training steps that are compared with eager's from the same start."""
-SENSITIVITY = 20
-"""How many times as far from eager a right result may be as eager is from itself with one thread, or in training from
-weights that differ by `ROUNDING`."""
-ROUNDING = 1e-7
-"""Relative difference of two float32 numbers beside each other."""
-ROUNDED = 3
-"""Trainings from weights that differ by `ROUNDING`: whether the sign of a number near 0 changes is by chance."""
 
 
 def inference(case: Judged) -> dict[str, Any]:
     """Run the graph of a model in eval mode, and the model in eager PyTorch."""
     model = case.model.eval()
 
-    def eager() -> list[torch.Tensor]:
+    def eager() -> list[Value]:
         torch.manual_seed(SEED)
         with torch.no_grad():
-            return [tensor.clone() for tensor in tensors_of(model(*case.inputs, **case.named))]
+            return results_of(model(*case.inputs, **case.named))
 
-    before, other = eager(), _with_one_thread(eager)
+    wanted = eager()
+    with other_threads():
+        again = [eager()]
     began_s = time.perf_counter()
     eager()
     eager_s = time.perf_counter() - began_s
     fast = threadcast.optimize(model, backends=False)
     ran = _prepared(fast, case.inputs, case.named)
-    found = before
-    if isinstance(ran, Tuning):
-        torch.manual_seed(SEED)
-        found = tensors_of(ran.captured.run(case.inputs, case.named))
-    else:
-        fast(*case.inputs, **case.named)
-    return _said(ran, difference(found, before), difference(other, before), eager_s)
+    torch.manual_seed(SEED)
+    with torch.no_grad():
+        run = ran.captured.run(case.inputs, case.named) if isinstance(ran, Tuning) else fast(*case.inputs, **case.named)
+    return _said(ran, results_of(run), wanted, again, eager_s)
 
 
 def training(case: Judged) -> dict[str, Any]:
@@ -65,36 +72,38 @@ def training(case: Judged) -> dict[str, Any]:
     target = case.target()
     case.model.train()
     others = [Judged(case.name, copy.deepcopy(case.model), case.inputs, case.named) for _ in range(2 + ROUNDED)]
-    with torch.no_grad():
-        for parameter in (parameter for other in others[2:] for parameter in other.model.parameters()):
-            parameter.mul_(1 + ROUNDING * torch.randn_like(parameter))
+    for other in others[2:]:
+        rounded(other.model)
     model = Named(case.model, case.named) if case.named else case.model
-    fast = threadcast.optimize_training(model, loss, case.optimizer())
+    optimizer, first = case.optimizer(), state_of(case.model)
+    fast = threadcast.optimize_training(model, loss, optimizer)
     ran = _prepared(fast, (*case.inputs, target), {})
 
-    def run(one: Judged, step: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
+    def run(one: Judged, step: Callable[[], torch.Tensor]) -> list[Value]:
+        before = state_of(one.model)
         torch.manual_seed(SEED)
-        values = [step() for _ in range(STEPS)]
-        return [*values, *(p.detach() for p in one.model.parameters())]
+        values = results_of([step() for _ in range(STEPS)])
+        return [*values, *moved_from(before, one.model)]
 
-    def eager(one: Judged) -> list[torch.Tensor]:
+    def eager(one: Judged) -> list[Value]:
         return run(one, eager_training(one, one.model, target, one.optimizer()))
 
     began_s = time.perf_counter()
     wanted = eager(others[0])
     eager_s = (time.perf_counter() - began_s) / STEPS
-    again = [_with_one_thread(lambda: eager(others[1])), *map(eager, others[2:])]
-    sensitivity = max(difference(one, wanted) for one in again)
+    with other_threads():
+        again = [eager(others[1])]
+    again += map(eager, others[2:])
     if isinstance(ran, FirstCall):  # the first step makes the optimizer's state
         fast(*case.inputs, target)
         ran = _prepared(fast, (*case.inputs, target), {})
-        found, wanted = wanted, wanted
+    begin_again(case.model, optimizer, first)
     if isinstance(ran, Tuning):
         captured = ran.captured
         found = run(case, lambda: captured.run((*case.inputs, target), {})["loss"])
     else:
-        found = wanted
-    return _said(ran, difference(found, wanted), sensitivity, eager_s)
+        found = run(case, lambda: fast(*case.inputs, target))
+    return _said(ran, found, wanted, again, eager_s)
 
 
 def _prepared(fast: Any, *arguments: Any) -> Any:
@@ -106,19 +115,13 @@ def _prepared(fast: Any, *arguments: Any) -> Any:
     return ran
 
 
-def _with_one_thread(call: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return call()
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _said(ran: Any, off: float, sensitivity: float, eager_s: float) -> dict[str, Any]:
+def _said(
+    ran: Any, found: list[Value], wanted: list[Value], again: list[list[Value]], eager_s: float
+) -> dict[str, Any]:  # fmt: skip
     captured = isinstance(ran, Tuning)
     return {
-        "right": off <= max(TOLERANCE, SENSITIVITY * sensitivity), "difference": off, "sensitivity": sensitivity,
+        "right": is_right(found, wanted, again), "difference": max(differences(found, wanted), default=0.0),
+        "sensitivity": max((max(differences(one, wanted), default=0.0) for one in again), default=0.0),
         "eager_s": eager_s, "captured": captured, "operators": len(ran.captured.graph.ops) if captured else None,
         "reason": getattr(ran, "reason", "" if captured else "every call sets something"),
     }  # fmt: skip

@@ -23,8 +23,8 @@ _TOLERATED_FROM = {"wrong": 1, "failed": 3}
 
 
 def correct_from(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> int | None:
-    """The lowest level up to 1 at which all results are correct; None where they are at none."""
-    if [(one.shape, one.dtype) for one in found] != [(one.shape, one.dtype) for one in wanted]:
+    """The lowest level up to 1 at which all results are correct; None where they are at none, or there are none."""
+    if not wanted or [(one.shape, one.dtype) for one in found] != [(one.shape, one.dtype) for one in wanted]:
         return None
     return next((t for t in TOLERANCES if t <= 1 and all(map(_close, found, wanted, [t] * len(found)))), None)
 

@@ -12,10 +12,26 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from threadcast.runtime.verification.differences import largest_of_groups
+
 LEARNING_RATE = 1e-3
 TOLERANCE = 1e-3
-"""Largest difference from eager PyTorch, as a share of a result's largest number, that does not count as wrong in the
-quick check. Random weights have no sharper scale; the long run has GraphNet's tolerances."""
+"""Largest difference from eager PyTorch, as a share of a result's largest number, that never counts as wrong. Random
+weights have no sharper scale. The long run has GraphNet's tolerances besides."""
+SENSITIVITY = 20
+"""How many times as far from eager a right result may be as eager is from itself with another number of threads, or in
+training from weights that differ by `ROUNDING`."""
+ROUNDING = 1e-7
+"""Relative difference of two float32 numbers beside each other."""
+ROUNDED = 3
+"""Trainings from weights that differ by `ROUNDING`: whether the sign of a number near 0 changes is by chance."""
+_STEADY = 0.5 / SENSITIVITY
+"""How far a steady value of eager's is from itself at most: what was never updated, which is off by 1, stays wrong."""
+_ROUNDINGS = 2
+"""Roundings of a number that do not count as movement: each of a few updates is rounded, in both trainings."""
+
+Value = tuple[Tensor, Tensor | None]
+"""A value, and for one that training moves what it was before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,26 +98,99 @@ def eager_training(
 
 
 def tensors_of(result: Any) -> list[Tensor]:
-    """The tensors of a result, flat."""
-    return [leaf.detach() for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    """The tensors and numbers of a result, flat. TypeError for leaves of which it is not known how they compare."""
+    found = []
+    for leaf in pytree.tree_leaves(result):
+        if isinstance(leaf, Tensor):
+            found.append(leaf.detach())
+        elif isinstance(leaf, bool | int | float | complex):
+            found.append(torch.tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None))
+        elif leaf is not None and not isinstance(leaf, str):
+            raise TypeError(f"a result has a {type(leaf).__name__}, which cannot be compared")
+    return found
 
 
-def difference(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """Largest difference of any pair, as a share of the wanted tensor's largest number; inf where they do not fit."""
-    if [(one.shape, one.dtype) for one in found] != [(one.shape, one.dtype) for one in wanted]:
-        return math.inf
-    return max((_difference(one, other) for one, other in zip(found, wanted, strict=True)), default=0.0)
+def results_of(result: Any) -> list[Value]:
+    """Copies of the tensors of a result, which nothing was there before."""
+    return [(tensor.clone(), None) for tensor in tensors_of(result)]
 
 
-def _difference(one: Tensor, other: Tensor) -> float:
-    if one.numel() == 0 or one.equal(other):
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of a model's parameters and buffers, by name."""
+    return {name: value.detach().clone() for name, value in _state(model)}
+
+
+def moved_from(first: dict[str, Tensor], model: nn.Module) -> list[Value]:
+    """Copies of a model's parameters and buffers, each with what it was at `first`."""
+    return [(value.detach().clone(), first[name]) for name, value in _state(model)]
+
+
+def begin_again(model: nn.Module, optimizer: torch.optim.Optimizer, first: dict[str, Tensor]) -> None:
+    """Set a model back to what it was at `first`, and its optimizer's state to zeros."""
+    with torch.no_grad():
+        for name, value in _state(model):
+            value.copy_(first[name])
+        for state in optimizer.state.values():
+            for value in filter(torch.is_tensor, state.values()):
+                value.zero_()
+
+
+def rounded(model: nn.Module) -> None:
+    """Change all parameters by about one rounding, at random."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.mul_(1 + ROUNDING * torch.randn_like(parameter))
+
+
+def _state(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def is_right(found: Sequence[Value], wanted: Sequence[Value], again: Sequence[Sequence[Value]]) -> bool | None:
+    """Whether each value is as near to eager PyTorch's, `wanted`, as `TOLERANCE` or eager's own runs `again` say.
+
+    A value may differ by `SENSITIVITY` times what eager's own differs by, or what eager's steady values do: the sign of
+    a number near 0 changes here or there by chance. Values that only rounding moves are not steady.
+    None where that is not known: there is nothing to compare, or eager is infinitely far from itself.
+    """
+    own = [max(each) for each in zip(*(differences(one, wanted) for one in again), strict=True)] or [0.0] * len(wanted)
+    steady = max((near for near in own if near <= _STEADY), default=0.0)
+    pairs = zip(differences(found, wanted), own, strict=False)
+    far = [(off, max(near, steady)) for off, near in pairs if off > TOLERANCE]
+    if any(off > SENSITIVITY * near for off, near in far if math.isfinite(near)):
+        return False
+    return True if wanted and all(math.isfinite(near) for _, near in far) else None
+
+
+def differences(found: Sequence[Value], wanted: Sequence[Value]) -> list[float]:
+    """For each value its largest difference from the wanted one, or of how far both moved from what was before.
+
+    As a share of the largest number of its group (`largest_of_groups`); inf where values do not fit.
+    """
+    if [(one.shape, one.dtype) for one, _ in found] != [(one.shape, one.dtype) for one, _ in wanted]:
+        return [math.inf] * max(1, len(wanted))
+    return [_difference(*one, *other) for one, other in zip(found, wanted, strict=True)]
+
+
+def _difference(one: Tensor, one_before: Tensor | None, other: Tensor, other_before: Tensor | None) -> float:
+    if not (other.is_floating_point() or other.is_complex()):
+        return 0.0 if one.equal(other) else math.inf
+    if other.numel() == 0:
         return 0.0
-    wide = torch.complex128 if one.is_complex() else torch.float64
-    one, other = one.to(wide), other.to(wide)
-    finite = other.isfinite()
-    if not torch.equal(finite, one.isfinite()) or not torch.equal(one.isnan(), other.isnan()):
+    one, other, slack = _wide(one), _wide(other), torch.zeros(())
+    if one_before is not None and other_before is not None:
+        slack = _ROUNDINGS * torch.finfo(other_before.dtype).eps * torch.maximum(one.abs(), other.abs())
+        one, other = one - _wide(one_before), other - _wide(other_before)
+    finite = other.isfinite() & one.isfinite()
+    if not bool((finite | (one == other) | (one.isnan() & other.isnan())).all()):
         return math.inf
-    if not finite.any():
-        return 0.0
-    one, other = one[finite], other[finite]
-    return float((one - other).abs().max() / other.abs().max().clamp(min=1e-30))
+    error = ((one - other).abs() - slack).clamp(min=0.0).where(finite, 0.0)
+    largest = largest_of_groups(other.abs().where(finite, 0.0), TOLERANCE).clamp(min=1e-30)
+    return float((error / largest).max())
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """The numbers in double precision; of complex ones both parts."""
+    tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).double()

@@ -27,6 +27,7 @@ def benchmarks_importable(monkeypatch: pytest.MonkeyPatch) -> None:
         "judge_page",
         "judge_measure",
         "judge_process",
+        "judge_quick",
         "judge_cases",
     ):
         sys.modules.pop(name, None)
@@ -50,16 +51,138 @@ def test_results_are_correct_from_the_level_of_their_difference() -> None:
     assert correct_from([one + 5e-4], [one]) == -3
     assert correct_from([one.double()], [one]) is None
     assert correct_from([torch.tensor([1])], [torch.tensor([2])]) is None
+    assert correct_from([], []) is None, "there is nothing to be right"
+
+
+def _far(one: torch.Tensor, other: torch.Tensor) -> float:
+    from judged import differences
+
+    (found,) = differences([(one, None)], [(other, None)])
+    return float(found)
 
 
 def test_differences_are_shares_of_the_largest_number() -> None:
-    from judged import difference
+    from judged import differences
 
     wanted = torch.tensor([1.0, -4.0, float("inf")])
-    assert difference([wanted], [wanted.clone()]) == 0.0
-    assert difference([wanted + torch.tensor([1.0, 0.0, 0.0])], [wanted]) == 0.25
-    assert difference([torch.tensor([1.0, -4.0, float("nan")])], [wanted]) == float("inf")
-    assert difference([wanted, wanted], [wanted]) == float("inf")
+    assert _far(wanted, wanted.clone()) == 0.0
+    assert _far(wanted + torch.tensor([1.0, 0.0, 0.0]), wanted) == 0.25
+    assert _far(torch.tensor([1.0, -4.0, float("nan")]), wanted) == float("inf")
+    assert _far(torch.tensor([1.0, -4.0, -float("inf")]), wanted) == float("inf")
+    assert _far(torch.tensor([1.0, -4.0, 5.0]), wanted) == float("inf")
+    assert differences([(wanted, None)] * 2, [(wanted, None)]) == [float("inf")]
+    complex_ones = torch.tensor([1 + 1j, 2.0])
+    assert _far(complex_ones + 0.5j, complex_ones) == 0.25
+
+
+def test_beside_a_large_number_the_others_are_compared_by_their_own_size() -> None:
+    wanted = torch.tensor([1.0, 2.0, -1e30])
+    assert _far(torch.tensor([0.0, 0.0, -1e30]), wanted) == 1.0
+
+
+def test_whole_numbers_must_be_the_same() -> None:
+    assert _far(torch.tensor([1, 1000]), torch.tensor([1, 1001])) == float("inf")
+    assert _far(torch.tensor([True]), torch.tensor([True])) == 0.0
+
+
+def test_what_was_never_updated_is_wrong_and_what_only_rounding_moves_is_not() -> None:
+    from judged import is_right
+
+    torch.manual_seed(0)
+    before = torch.randn(100)
+    wanted = [(before + 1e-5 * torch.randn(100), before)]
+    again = [[(wanted[0][0] * (1 + 1e-7), before)]]
+    assert is_right(wanted, wanted, again)
+    assert is_right([(wanted[0][0] * (1 + 1e-7), before)], wanted, again)
+    assert is_right([(before, before)], wanted, again) is False
+    bias, other, mine = ((1e-9 * torch.randn(8), torch.zeros(8)) for _ in range(3))
+    assert is_right([wanted[0], mine], [wanted[0], bias], [[wanted[0], other]])
+    assert is_right([(before, before), mine], [wanted[0], bias], [[wanted[0], other]]) is False
+
+
+def test_a_value_may_differ_as_much_as_steady_values_of_eager_do() -> None:
+    from judged import is_right
+
+    zeros, moved = torch.zeros(8), torch.arange(1.0, 9.0)
+    wanted = [(moved, zeros), (moved, zeros), (moved, zeros)]
+    again = [[(moved * 1.02, zeros), (moved, zeros), (-moved, zeros)]]
+    for factor, right in ((1.1, True), (1.5, False), (0.0, False)):
+        assert is_right([wanted[0], (moved * factor, zeros), wanted[2]], wanted, again) is right
+
+
+def test_what_cannot_be_said_is_neither_right_nor_wrong() -> None:
+    from judged import is_right
+
+    one, infinite = [(torch.ones(3), None)], [(torch.tensor([1.0, 1.0, float("inf")]), None)]
+    assert is_right(infinite, one, [infinite]) is None
+    assert is_right([(torch.zeros(3), None)], one, [one]) is False
+    assert is_right([], [], []) is None
+
+
+def test_results_with_leaves_that_nobody_compares_are_refused() -> None:
+    from judged import tensors_of
+
+    assert [one.tolist() for one in tensors_of({"a": torch.ones(1), "b": (2, None, 0.5, "text")})] == [[1.0], 2, 0.5]
+    with pytest.raises(TypeError, match="object"):
+        tensors_of([torch.ones(1), object()])
+
+
+class _Net(torch.nn.Module):
+    """A network with running statistics; one that cannot be captured where it is not `plain`."""
+
+    def __init__(self, *, plain: bool) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)
+        self.plain = plain
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if self.plain else x + torch.from_numpy(x.detach().numpy() * 0)
+        found: torch.Tensor = self.last(torch.tanh(self.norm(self.first(x))))
+        return found
+
+
+def _quick(mode: str, *, plain: bool) -> dict[str, Any]:
+    import judge_quick
+    from judged import Judged
+
+    torch.manual_seed(0)
+    case = Judged("net", _Net(plain=plain).double(), (torch.randn(16, 6).double(),), {})
+    found: dict[str, Any] = getattr(judge_quick, mode)(case)
+    assert found["captured"] == plain, found["reason"]
+    return found
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+def test_the_quick_judge_finds_right_calls_right(mode: str, plain: bool) -> None:
+    found = _quick(mode, plain=plain)
+    assert found["right"] is True, found
+
+
+class _Wrong:
+    """An optimised call of which each result is `change`d, and that updates nothing."""
+
+    def __init__(self, call: Any, change: Any) -> None:
+        self._optimized, self._change = call._optimized, change
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self._change(*inputs)
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+def test_the_quick_judge_compares_what_a_call_that_is_not_captured_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    import threadcast
+
+    optimize, train = threadcast.optimize, threadcast.optimize_training
+    monkeypatch.setattr(threadcast, "optimize", lambda m, **k: _Wrong(optimize(m, **k), lambda x: m(x) * 1.1))
+    assert _quick("inference", plain=False)["right"] is False
+
+    def never(model: torch.nn.Module, loss: Any, optimizer: Any) -> Any:
+        return _Wrong(train(model, loss, optimizer), lambda x, y: loss(model(x), y).detach())
+
+    monkeypatch.setattr(threadcast, "optimize_training", never)
+    assert _quick("training", plain=False)["right"] is False
 
 
 def test_graphs_are_held_out_if_any_spelling_of_their_path_is_odd() -> None:
@@ -90,7 +213,8 @@ def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> Non
         ways: dict[str, Any] = {
             who: {"step_s": 0.01, "speedup": 1.0, "correct_from": -10} for who in ("eager", "inductor")
         }
-        ways["threadcast"] = {"step_s": 0.005, "speedup": 2.0, "correct_from": -5, "settled": settled}
+        right = {"right": name != "b", "correct_from": 1 if name == "b" else -5}
+        ways["threadcast"] = {"step_s": 0.005, "speedup": 2.0, **right, "settled": settled}
         setting = asdict(FAST) | {"settle_s": settle_s}
         return {"name": name, "mode": "inference", "run": run, "setting": setting, "ways": ways}
 
@@ -98,6 +222,7 @@ def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> Non
     assert "| 15 s + |" in text
     assert "| 15 s |" in text
     assert "0 slower than 0.97 of the faster of both; 1 were still learning." in text
+    assert "2 models, 1 right," in text
     assert "`make bench-zoo FAST=1 MODES=inference`" in text
     assert "measured later" not in text
     assert "`make bench-zoo FAST=1 SECONDS=40 MODES=inference`" in page("zoo", [record("a", 40.0, learning=True)])

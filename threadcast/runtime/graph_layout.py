@@ -12,6 +12,7 @@ from torch._functorch.partitioners import default_partition
 from torch.fx import GraphModule, Node
 
 from threadcast.capture.unsafe_kernels import overruns_in_channels_last
+from threadcast.runtime.verification.telling import tells
 
 aten = torch.ops.aten
 
@@ -128,10 +129,15 @@ class ChannelsLast:
         )
 
     def tells(self, found: Sequence[Any]) -> bool:
-        """Whether results of `as_given` would show a wrong number: they are finite, and none is zero throughout."""
+        """Whether results of `as_given` would show wrong numbers: they are finite, and none is zero throughout.
+
+        Those of two and more dimensions are not constant either; the gradient of a bias is, where results are summed.
+        """
         values = [value for value, number in zip(found, self._inputs, strict=True) if number is None]
         floats = [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
-        return all(bool(value.isfinite().all()) and bool(value.any()) for value in floats)
+        return all(
+            bool(value.isfinite().all()) and bool(value.any()) and (value.dim() < 2 or tells(value)) for value in floats
+        )
 
     def arranged_as(self, example: Sequence[Any]) -> Callable[..., list[Any]]:
         """Return `as_given` with results in the strides that those of `example` have."""

@@ -65,7 +65,7 @@ class KindsInChannelsLast:
     def knows(self, kind: CallKind, layout: ChannelsLast | None, arguments: tuple[Any, ...]) -> bool:
         """Note what runs a kind of calls in channels last: `layout`, or in a backward pass what its inputs ask for.
 
-        Returns False where this call is to run in the order as given: its results are zero or not finite, so that they
+        Returns False where this call is to run in the order as given: its results are constant or not finite, and
         show nothing, or `layout` is given up, because its results are not those of the order as given.
         """
         if kind in self._runs:
@@ -81,7 +81,7 @@ class KindsInChannelsLast:
             self._untold[kind] += 1
             if self._untold[kind] < _UNTOLD:
                 return False
-            reason: str | None = f"results of {_UNTOLD} calls were zero or not finite, and showed nothing"
+            reason: str | None = f"results of {_UNTOLD} calls were constant or not finite, and showed nothing"
         else:
             reason = _why_not(wanted, arguments)
         if reason is None or layout is None:
@@ -114,5 +114,5 @@ def _why_not(layout: ChannelsLast, arguments: tuple[Any, ...]) -> str | None:
     reason = shadow.too_large(arguments, None)
     if reason is not None:
         return reason
-    _, difference = checked_step(shadow, layout, arguments, None)
+    difference = checked_step(shadow, layout, arguments, None).difference
     return None if difference is None else str(difference)

@@ -327,6 +327,17 @@ def test_gradients_that_are_zero_at_first_do_not_show_that_channels_last_is_righ
         assert ("backward" in in_channels_last()) == (number >= 5)
 
 
+def test_results_that_are_constant_at_first_do_not_show_that_channels_last_is_right() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.Tanh()).double()
+    nn.init.constant_(model[0].weight, 0.01)
+    compiled = torch.compile(copy.deepcopy(model), backend="threadcast")
+    for number in range(8):
+        x = torch.ones(4, 3, 8, 8).double() if number < 5 else images(number)
+        torch.testing.assert_close(compiled(x), model(x))
+        use(MemoryFormat.CHANNELS_LAST)
+        assert ("forward" in in_channels_last()) == (number >= 5)
+
+
 def test_a_result_that_is_saved_is_one_tensor_with_what_is_saved() -> None:
     model = Kept(lambda _, x, y: y.tanh()).double()
     compiled, eager = torch.compile(copy.deepcopy(model), backend="threadcast"), model

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from tests.runtime.compiler import needs_compiler
 from threadcast.capture.capture import capture_forward
-from threadcast.runtime.fusion import fuse, pointwise
+from threadcast.capture.values import Ref
+from threadcast.core.errors import ExecutionError
+from threadcast.runtime.fusion import fuse, loop_check, pointwise
 from threadcast.runtime.fusion.clusters import Clusters
 from threadcast.runtime.fusion.fuse import KIND, fused
 from threadcast.runtime.fusion.kernels import Kernel, Stored, kernel_of
@@ -78,6 +80,24 @@ def test_results_in_another_place_are_refused(monkeypatch: pytest.MonkeyPatch) -
     assert fused(captured) is None
 
 
+def test_one_wrong_element_is_enough() -> None:
+    x, y = torch.ones(40, 50), torch.ones(40, 50)
+    for chain, found in ((lambda x, y: (x * y).exp(), True), (lambda x, y: (x * y).remainder(y), False)):
+        clusters = Clusters(capture_forward(chain, x, y))
+        kernel = kernel_of(clusters, clusters.groups[0])
+        (operator,) = fuse._operators.of([kernel])
+
+        def nearly(*inputs: Tensor, operator: Callable[..., Tensor] = operator) -> Tensor:
+            result = operator(*inputs).clone()
+            result.view(-1)[-1] += 0.5
+            return result
+
+        wanted = [Ref(clusters.program.slot_of(i)) for i in kernel.nodes]
+        inputs = [torch.rand(40, 50) + 1 for _ in kernel.inputs]
+        assert loop_check._compare(clusters, kernel, wanted, operator, inputs) is None
+        assert (loop_check._compare(clusters, kernel, wanted, nearly, inputs) is not None) == found
+
+
 def _moved(stored: Stored, offset: int) -> Stored:
     return replace(stored, offset=offset)
 
@@ -127,3 +147,16 @@ def test_quotients_that_overflow_are_rounded_down_as_eager_does() -> None:
     found = fused(capture_forward(floor, x, y))
     assert found is not None
     assert torch.equal(found.run(x, y), floor(x, y))
+
+
+def test_a_fused_operator_that_would_write_to_an_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class InPlace(FusedOperators):
+        def of(self, kernels: Any) -> list[Any]:
+            return [aten.mul_.Tensor for _ in kernels]
+
+    x, y = torch.randn(9, 9), torch.randn(9, 9)
+    captured = capture_forward(lambda x, y: (x * y).relu() @ y, x, y)
+    assert fused(captured) is not None
+    monkeypatch.setattr(fuse, "_operators", InPlace())
+    with pytest.raises(ExecutionError, match="write to an input"):
+        fused(captured)

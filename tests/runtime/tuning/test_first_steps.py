@@ -1,6 +1,8 @@
-"""The first step by each plan is compared with eager PyTorch, once and for certain."""
+"""The first step by each plan that can show something is compared with eager PyTorch."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,10 +10,12 @@ from torch import Tensor
 
 from threadcast.capture.capture import capture_forward
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuning import first_steps
 from threadcast.runtime.tuning.contender_id import DEFAULT, backend, eager_in, plan_of
 from threadcast.runtime.tuning.first_steps import FirstSteps
 from threadcast.runtime.tuning.instructions import ContenderStep, Runner, SearchStep
 from threadcast.runtime.tuning.plan_search import Look, Meanwhile
+from threadcast.runtime.verification import shadow
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 
 VARIANT = Variant(MemoryFormat.AS_GIVEN)
@@ -70,3 +74,54 @@ def test_what_is_opened_or_searched_anew_is_compared_again() -> None:
     assert [steps.differs(PLAN), steps.differs(search)] == [True, False]
     steps.steps.forget(VARIANT, search=True)
     assert [steps.differs(PLAN), steps.differs(search)] == [False, True]
+
+
+def _cumulated(x: Tensor) -> Tensor:
+    return x.cumsum(0)
+
+
+HIDDEN: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
+    "a factor, by zeros": (lambda x: x.cumsum(0) * 3, torch.zeros(4)),
+    "an order, by equal numbers": (lambda x: x.cumsum(0).flip(0), torch.tensor([1.0, 0.0, 0.0, 0.0])),
+    "anything, by nan": (lambda x: x * 0 + x.sum(), torch.full((4,), float("nan"))),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_plan_whose_first_step_shows_nothing_is_compared_until_one_does(name: str) -> None:
+    plan, x = HIDDEN[name]
+    steps = FirstSteps(Shadowed(_cumulated, _cumulated, None, None, leaves))
+    telling = torch.arange(4.0)
+    assert [steps.run(PLAN, plan, (x,), CAPTURED)[1] for _ in range(2)] == [None, None]
+    result, difference = steps.run(PLAN, plan, (telling,), CAPTURED)
+    assert difference is not None
+    assert torch.equal(result, telling.cumsum(0))
+
+
+def test_steps_that_never_show_anything_are_compared_some_times() -> None:
+    steps, ran = FirstSteps(Shadowed(_cumulated, _cumulated, None, None, leaves)), []
+
+    def plan(x: Tensor) -> Tensor:
+        ran.append(x)
+        return x.cumsum(0) - 0.0
+
+    results = [steps.run(PLAN, plan, (torch.zeros(4),), CAPTURED) for _ in range(first_steps._MOST + 3)]
+    assert [difference for _, difference in results] == [None] * len(ran)
+    right = FirstSteps(Shadowed(_cumulated, _cumulated, None, None, leaves))
+    assert right.run(PLAN, plan, (torch.arange(4.0),), CAPTURED)[1] is None
+    assert not right._is_first(PLAN)
+    assert not steps._is_first(PLAN)
+
+
+def test_a_plan_that_memory_is_too_small_to_compare_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shadow, "free_bytes", lambda: 10)
+    steps = FirstSteps(Shadowed(_cumulated, _cumulated, None, None, leaves))
+
+    def plan(x: Tensor) -> Tensor:
+        raise AssertionError("it ran")
+
+    result, difference = steps.run(PLAN, plan, (torch.arange(4.0),), CAPTURED)
+    assert result.tolist() == [0.0, 1.0, 3.0, 6.0]
+    assert difference is not None
+    assert "cannot be compared" in difference
+    assert "are free" in difference

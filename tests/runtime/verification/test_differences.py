@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -12,6 +13,7 @@ from threadcast.runtime.verification.differences import (
     Sensitivity,
     first_beyond_rounding,
     first_difference,
+    largest_of_groups,
     nudged,
     other_threads,
     sensitivities,
@@ -155,10 +157,11 @@ def test_a_changed_start_is_not_sensitivity_of_what_moves(movement: float) -> No
 def test_a_movement_in_another_direction_or_by_less_than_half_is_found_however_sensitive(share: float) -> None:
     before, after = _bf16_weight(0.1)
     plan = (before.double() + share * (after.double() - before.double())).bfloat16()
-    found = value_difference("weight", after, plan, before=before, sensitivity=Sensitivity(allowed=1.0))
+    wide = Sensitivity(allowed=1.0, numbers=256)
+    found = value_difference("weight", after, plan, before=before, sensitivity=wide)
     assert found is not None
     assert "moved otherwise" in found.reason
-    unsteady = Sensitivity(allowed=1.0, steady=False)
+    unsteady = Sensitivity(allowed=1.0, numbers=256, steady=False)
     assert value_difference("weight", after, plan, before=before, sensitivity=unsteady) is None
 
 
@@ -166,7 +169,7 @@ def test_a_movement_the_opposite_way_is_found_in_single_precision_too() -> None:
     before, movement = torch.zeros(48), torch.ones(48)
     for sign, found in ((1.0, False), (0.3, False), (-1.0, True)):
         plan = before + sign * movement
-        wide = Sensitivity(allowed=40.0)
+        wide = Sensitivity(allowed=40.0, numbers=48)
         assert (value_difference("bias", movement, plan, before=before, sensitivity=wide) is not None) == found
 
 
@@ -223,3 +226,114 @@ def test_a_bias_whose_gradient_is_rounding_alone_does_not_refuse_a_plan() -> Non
 
     shadowed = Shadowed(step, lambda *_: None, model, optimizer, lambda loss: {"loss": loss})
     assert [checked_step(shadowed, plan, (x, y), None)[1] for _ in range(4)] == [None] * 4
+
+
+def _masked(dtype: torch.dtype, mask: float) -> tuple[Shadowed, Tensor]:
+    """Scores of 64 words, of which a quarter is masked."""
+    torch.manual_seed(1)
+    model, pad = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1)).to(dtype), torch.arange(64) % 4 == 3
+
+    def scores(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            found: Tensor = model(x).squeeze(-1).masked_fill(pad, mask)
+        return found
+
+    return Shadowed(scores, scores, model, None, lambda found: {"scores": found}), torch.randn(8, 64, 16).to(dtype)
+
+
+MASKS = [(torch.float32, -1e30), (torch.float32, -1e9), (torch.float16, -65504.0), (torch.bfloat16, -1e4)]
+
+
+@pytest.mark.parametrize(("dtype", "mask"), MASKS)
+def test_beside_a_mask_of_a_large_number_the_others_are_compared_as_without_it(dtype: torch.dtype, mask: float) -> None:
+    shadowed, x = _masked(dtype, mask)
+
+    def none(x: Tensor) -> Tensor:
+        found: Tensor = shadowed.eager(x)
+        return found.where(found == mask, 0.0)
+
+    def right(x: Tensor) -> Tensor:
+        found: Tensor = shadowed.eager(nudged(x))
+        return found
+
+    assert checked_step(shadowed, none, (x,), None)[1] is not None
+    assert checked_step(shadowed, right, (x,), None)[1] is None
+
+
+def test_a_movement_beside_one_that_is_far_larger_is_compared_too() -> None:
+    before, movement = torch.zeros(48), torch.randn(48, generator=torch.Generator().manual_seed(0))
+    movement[0] = -1e30
+    assert value_difference("cache", movement, movement.where(movement == -1e30, 0.0), before=before) is not None
+    assert value_difference("cache", movement, movement * (1 + 1e-5), before=before) is None
+
+
+def test_groups_of_numbers_are_as_a_slow_search_for_gaps_finds_them() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for share in (2e-4, 0.02, 1e-9):
+        gap = math.ceil(-math.log2(share))
+        for _ in range(200):
+            count = int(torch.randint(1, 9, (), generator=generator))
+            powers = torch.randint(-60, 60, (count,), generator=generator)
+            sizes = torch.rand(count, generator=generator, dtype=torch.float64).add(1).mul(2.0**powers)
+            sizes[torch.rand(count, generator=generator) < 0.2] = 0.0
+            present = sorted({math.frexp(size)[1] for size in sizes.tolist() if size})
+            ends = [one for one, more in zip(present, [*present[1:], math.inf], strict=False) if more - one - 1 >= gap]
+            wanted = []
+            for size in sizes.tolist():
+                end = next((end for end in ends if not size or math.frexp(size)[1] <= end), 0)
+                wanted.append(max((x for x in sizes.tolist() if x and math.frexp(x)[1] <= end), default=0.0))
+            assert largest_of_groups(sizes, share).expand(count).tolist() == wanted
+
+
+def _ranked() -> tuple[Tensor, Shadowed]:
+    """Numbers beside their ranks, of which some may change by one rounding."""
+    x = torch.randn(10_000, generator=torch.Generator().manual_seed(3))
+    x[20:40] = x[:20] * (1 + 2e-7)
+
+    def ranked(x: Tensor) -> Tensor:
+        h = x * 1.5
+        return torch.stack([h, h.argsort(-1).argsort(-1).float()])
+
+    return x, Shadowed(ranked, ranked, None, None, lambda found: {"both": found})
+
+
+def test_one_rank_that_may_change_does_not_allow_other_numbers_to_be_wrong() -> None:
+    x, shadowed = _ranked()
+
+    def none(x: Tensor) -> Tensor:
+        found: Tensor = shadowed.eager(x)
+        return torch.stack([torch.zeros_like(found[0]), found[1]])
+
+    def right(x: Tensor) -> Tensor:
+        found: Tensor = shadowed.eager(nudged(x, seed=9))
+        return found
+
+    found = checked_step(shadowed, none, (x,), None)[1]
+    assert found is not None
+    assert "numbers, of which" in found.reason
+    assert checked_step(shadowed, right, (x,), None)[1] is None
+
+
+def test_as_many_numbers_may_differ_beyond_rounding_as_eagers_own_often_do() -> None:
+    eager = torch.linspace(1.0, 2.0, 100)
+    for differing, found in ((1, False), (16, False), (17, True)):
+        plan = eager + (torch.arange(100) < differing) * 0.5
+        wide = Sensitivity(allowed=1.0, numbers=2)
+        assert (value_difference("x", eager, plan, sensitivity=wide) is not None) == found
+    assert value_difference("x", eager, eager + 0.5, sensitivity=Sensitivity(allowed=1.0, numbers=13)) is None
+
+
+def test_one_infinity_that_may_change_does_not_allow_others_to_be_wrong() -> None:
+    eager = {"x": torch.arange(100.0).where(torch.arange(100) >= 30, float("-inf"))}
+    other = {"x": eager["x"].clone().index_fill_(0, torch.tensor([3]), -20.0)}
+    allowed = sensitivities(eager, other)
+    for differing, found in ((8, False), (9, True)):
+        plan = {"x": eager["x"].where(torch.arange(100) >= differing, -20.0)}
+        assert (first_difference(eager, plan, sensitivity=allowed) is not None) == found
+
+
+def test_sparse_values_have_a_sensitivity() -> None:
+    value = torch.eye(3)
+    allowed = sensitivities({"x": value.to_sparse()}, {"x": (value * 1.001).to_sparse()})["x"]
+    assert allowed.allowed == pytest.approx(20 * 1e-3, rel=1e-3)
+    assert allowed.numbers == 3

@@ -20,6 +20,7 @@ from threadcast.core.errors import WrongResult
 from threadcast.runtime import optimized, optimized_step
 from threadcast.runtime.engines import open_engine as engines
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.verification import shadow
 
 
 @pytest.fixture(params=["python", "native"])
@@ -69,6 +70,25 @@ def test_a_plan_with_a_wrong_kernel_is_never_kept(
         assert "results are not PyTorch's" in step.reports[0].reason
     same_state(mine, eager)
     assert "results are not PyTorch's" in caplog.text
+
+
+def test_a_plan_that_cannot_be_compared_is_left_to_pytorch_and_says_why(
+    engine: str, miscompiled: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    miscompiled("relu")
+    monkeypatch.setattr(shadow, "free_bytes", lambda: 1000)
+    mine, eager = net(), net()
+    my_optimizer, eager_optimizer = sgd(mine), sgd(eager)
+    with closing(threadcast.optimize_training(mine, cross_entropy, my_optimizer)) as step:
+        for seed in range(6):
+            with caplog.at_level(logging.WARNING, "threadcast"):
+                found = step(*batch(seed))
+            torch.testing.assert_close(found, train_eagerly(eager, eager_optimizer, *batch(seed)))
+        assert [report.runs for report in step.reports] == ["default"]
+        assert "cannot be compared" in step.reports[0].reason
+        assert "are free" in step.reports[0].reason
+    same_state(mine, eager)
+    assert "cannot be compared" in caplog.text
 
 
 def test_a_kernel_that_goes_wrong_later_is_found_by_a_shadow_step(

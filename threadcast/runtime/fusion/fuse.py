@@ -12,6 +12,7 @@ from threadcast.capture.capture import Captured
 from threadcast.capture.dependencies import edges
 from threadcast.capture.program import Node, Program
 from threadcast.capture.values import Ref, map_refs
+from threadcast.core.errors import ExecutionError
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
 from threadcast.runtime.fusion.clusters import Clusters, Group
@@ -50,7 +51,10 @@ def fused(captured: Captured) -> Captured | None:
         operators = _operators.of(kernels)
         wrong = frozenset(i for group in _differing(clusters, kernels) for i in group.nodes)
         if not wrong:
-            return _Rewriting(captured, clusters, kernels, operators).captured()
+            found = _Rewriting(captured, clusters, kernels, operators).captured()
+            if set(found.written) - set(captured.written):  # nobody would copy them before steps are compared
+                raise ExecutionError("a fused operator would write to an input")
+            return found
         refused |= wrong
     return None
 

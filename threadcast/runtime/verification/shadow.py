@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
@@ -26,6 +27,7 @@ from threadcast.runtime.verification.differences import (
 )
 from threadcast.runtime.verification.first_operator import EagerValues, first_wrong_call, first_wrong_run
 from threadcast.runtime.verification.step_state import StepState, needed_bytes, too_large
+from threadcast.runtime.verification.telling import tells
 from threadcast.threads.memory import free_bytes
 
 _logger = logging.getLogger("threadcast")
@@ -130,13 +132,20 @@ def shadow_step(
     return result
 
 
-def checked_step(
-    step: Shadowed, run: Run, arguments: Sequence[Any], captured: Captured | None
-) -> tuple[Any, Difference | None]:
-    """Run a step by eager PyTorch and by `run`, both from the same state; return eager's result and a difference.
+class Checked(NamedTuple):
+    """Eager's result of a step, and how far another run's results differ from it."""
 
-    The difference is the first value of `run` that differs from eager's beyond rounding, None where all agree. An
-    exception of `run` counts as a difference. Model, optimizer and random state are left as eager leaves them. Takes
+    result: Any
+    difference: Difference | None
+    """The first value that differs beyond rounding; None where all agree."""
+    tells: bool
+    """Whether what eager's step gave would show wrong numbers, as zeros would not."""
+
+
+def checked_step(step: Shadowed, run: Run, arguments: Sequence[Any], captured: Captured | None) -> Checked:
+    """Run a step by eager PyTorch and by `run`, both from the same state, and compare the results.
+
+    An exception of `run` counts as a difference. Model, optimizer and random state are left as eager leaves them. Takes
     `COPIES` times the memory of a `StepState`.
     """
     start = step.state(arguments, captured)
@@ -145,16 +154,16 @@ def checked_step(
     end = step.state(arguments, captured)
     wanted.update(end.values)
     if (name := start.written_besides()) is not None:
-        return result, Difference(name, "eager writes to it, the plan does not")
+        return Checked(result, Difference(name, "eager writes to it, the plan does not"), True)
     try:
         start.restore()
         try:
             found = {**step.copied(run(*arguments)), **start.now()}
         except Exception as error:  # noqa: BLE001 - eager has run, so whatever this raises is the plan's own
-            return result, Difference("the step", f"{type(error).__name__}: {error}")
+            return Checked(result, Difference("the step", f"{type(error).__name__}: {error}"), True)
         sensitivity = partial(step.sensitivity, start, arguments, wanted)
         difference = first_beyond_rounding(wanted, found, sensitivity, before=start.values)
-        return result, difference
+        return Checked(result, difference, _tells(step.values(result), wanted, start, arguments))
     finally:
         end.restore()
 
@@ -185,6 +194,29 @@ def _report(
     except (ThreadcastError, RuntimeError) as error:
         return f"{said}; which operator differs could not be found: {error}"
     return f"{said}; {found or 'each operator by itself gives what it should: values are mixed up in memory'}"
+
+
+def _tells(results: Mapping[str, Any], wanted: Mapping[str, Any], start: StepState, arguments: Sequence[Any]) -> bool:
+    """Whether all results of eager's step, and the movements of what it learned, would show wrong numbers.
+
+    Results in the memory of an argument are not asked, and of what it learned no vectors: the bias before a batch norm
+    hardly ever moves.
+    """
+    given = {_memory(leaf) for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)}
+    for name, value in wanted.items():
+        if not isinstance(value, Tensor):
+            continue
+        if name in results:
+            asked = _memory(results[name]) not in given
+        else:
+            asked = value.dim() > 1 and name not in start.may_stay
+        if asked and not tells(value, start.values.get(name)):
+            return False
+    return True
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
 
 
 def _written(captured: Captured | None) -> list[Tensor]:

@@ -38,6 +38,9 @@ class StepState:
         self._tensors = dict(_named(model, optimizer, arguments, written))
         self.values: dict[str, Any] = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
         """The copies by name; `now` uses the same names."""
+        learned = _learned(model, optimizer)
+        self.may_stay = frozenset(name for name, tensor in self._tensors.items() if id(tensor) not in learned)
+        """Names of values that many steps leave as they are: arguments and buffers, but nothing that is learned."""
         copied = {id(tensor) for tensor in self._tensors.values()}
         parameters = [] if model is None else [(n, p) for n, p in model.named_parameters() if id(p) not in copied]
         self._versions = [(name, one, one._version) for name, one in parameters if not one.is_inference()]
@@ -191,6 +194,15 @@ def _gradients(model: nn.Module | None, optimizer: Optimizer) -> Iterator[tuple[
     for name, parameter in () if model is None else model.named_parameters():
         if parameter not in own and parameter.grad is not None:
             yield f"gradient of {name}", parameter.grad
+
+
+def _learned(model: nn.Module | None, optimizer: Optimizer | None) -> set[int]:
+    """The ids of all tensors that a training step is to change: parameters, gradients and the optimizer's state."""
+    if optimizer is None:
+        return set()
+    parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+    others = [value for _, value in (*_optimizer_state(optimizer), *_gradients(model, optimizer))]
+    return {id(one) for one in (*parameters, *others)}
 
 
 def _optimizer_state(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
