@@ -144,6 +144,7 @@ def test_learning_in_bfloat16_loses_little() -> None:
         (torch.zeros(2), torch.ones(2), math.inf, ""),
         (torch.tensor([math.inf, 1.0]), torch.tensor([math.inf, 1.0]), 0.0, ""),
         (torch.tensor([math.nan, 1.0]), torch.tensor([2.0, 1.0]), math.inf, ""),
+        (torch.tensor([-1e30, 2.0]), torch.tensor([-1e30, 1.0]), 0.5, ""),
         (torch.tensor([1, 2]), torch.tensor([1, 3]), 0.0, "1 of 2"),
         (torch.ones(2), torch.ones(3), 0.0, "shape"),
         ([torch.ones(1)], (torch.ones(1),), 0.0, "nested"),

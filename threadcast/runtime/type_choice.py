@@ -14,10 +14,13 @@ from torch.utils import _pytree as pytree
 
 from threadcast.runtime.tuning.duel import compared_alone
 from threadcast.runtime.tuning.guard import Guard, Verdict
+from threadcast.runtime.verification.differences import shares
 
 TOLERANCE = 0.05
 """Largest difference between results in bfloat16 and float32, as a share of the largest number of the tensor. A number
 in bfloat16 is rounded by 0.004 of itself. A convention."""
+GAP = 1e-4
+"""Numbers that are smaller than this share of all others are compared by themselves, as those beside a mask of -1e9."""
 CHECKS = 3
 """Calls that run in both types before any result in bfloat16 is returned. A convention."""
 RECHECK = 1_000
@@ -168,8 +171,8 @@ class TypeChoice:
 
 
 def largest_difference(precise: Any, rough: Any) -> tuple[float, str]:
-    """Return the largest difference between two nested results, as a share of the largest number of its tensor, and a
-    text that names anything else that differs, such as integers."""
+    """Return the largest difference between two nested results, as a share of the largest number of its tensor, or of
+    its group there (`largest_of_groups`), and a text that names anything else that differs, such as integers."""
     wanted, structure = pytree.tree_flatten(precise)
     found, other = pytree.tree_flatten(rough)
     if structure != other:
@@ -187,9 +190,5 @@ def largest_difference(precise: Any, rough: Any) -> tuple[float, str]:
                 return largest, f"{int((one != two).sum())} of {one.numel()} {one.dtype} results differ"
             continue
         if one.numel():
-            same = (one == two) | (one.isnan() & two.isnan())
-            error = float(((one - two).abs().masked_fill(same, 0.0)).max())
-            size = float(one.abs().masked_fill(~one.isfinite(), 0.0).max())
-            share = error / size if size else (0.0 if error == 0.0 else float("inf"))
-            largest = max(largest, share if share == share else float("inf"))
+            largest = max(largest, float(shares(one, two, gap=GAP).max()))
     return largest, ""

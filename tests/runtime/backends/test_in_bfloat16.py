@@ -175,6 +175,7 @@ def test_what_was_found_in_bfloat16_is_stored_apart(folder: Path) -> None:
         ([-math.inf, 1.0, 2.0], [-math.inf, 1.0, 2.2]),
         ([math.inf, 1.0], [5.0, 1.0]),
         ([math.nan, 1.0], [0.0, 1.0]),
+        ([-1e30, 1.0, 2.0], [-1e30, 1.0, 2.2]),
     ],
 )
 @pytest.mark.parametrize("rough", [False, True])

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from threadcast.core.errors import CaptureError
+from threadcast.runtime.verification.differences import shares
 
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
-"""Tolerances of a backend's results: `RELATIVE` to each number, `ABSOLUTE` times the largest number of its tensor.
-Kernels in single precision that sum in another order differ by 1e-6 to 1e-4 after a hundred layers."""
+"""Tolerances of a backend's results: `RELATIVE` to each number, or `ABSOLUTE` times the largest number of its tensor or
+of its group there (`largest_of_groups`). Kernels in single precision that sum in another order differ by 1e-6 to 1e-4
+after a hundred layers."""
 ROUGH = 0.02
 """The same for a module that computes in bfloat16, as a share of the largest number of a tensor: libraries round in
 other places than PyTorch does. As for plans in bfloat16 (`verification.differences`)."""
@@ -94,11 +96,10 @@ class FlatModule(nn.Module):
 def _alike(found: Tensor, wanted: Tensor, *, rough: bool) -> bool:
     if not wanted.is_floating_point() and not wanted.is_complex():
         return found.equal(wanted)
-    size = wanted.abs()
-    size = size[size.isfinite()]  # an infinite number says nothing of how near the others have to be
-    share, relative = (ROUGH, 0.0) if rough else (ABSOLUTE, RELATIVE)
-    scale = float(size.max()) if size.numel() else 0.0
-    return torch.allclose(found, wanted, rtol=relative, atol=share * scale, equal_nan=True)
+    far = shares(wanted, found, gap=ABSOLUTE) > (ROUGH if rough else ABSOLUTE)
+    if rough or not bool(far.any()):
+        return not bool(far.any())
+    return torch.allclose(found[far], wanted[far], rtol=RELATIVE, atol=0.0, equal_nan=True)
 
 
 def _tried(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:

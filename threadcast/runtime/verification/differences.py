@@ -284,6 +284,19 @@ def _plain_limits(value: Tensor, wanted: Tensor, reference: Tensor, *, moves: bo
     return share * largest_of_groups(_sizes(reference), share) + roundings * eps * _sizes(wanted)
 
 
+def shares(wanted: Tensor, found: Tensor, *, gap: float) -> Tensor:
+    """Return how far each number found is from the one wanted, as a share of the largest number of its group.
+
+    Both are of one shape and of floating-point or complex numbers; the result is in float64. It is 0 where both are the
+    same infinity or NaN, and infinite where only one is. `gap`: see `largest_of_groups`.
+    """
+    wanted, found = _precise(_dense(wanted)), _precise(_dense(found))
+    if not wanted.numel():
+        return torch.zeros(wanted.shape, dtype=torch.float64)
+    error = _errors(wanted, found).nan_to_num(nan=math.inf, posinf=math.inf)
+    return torch.where(error > 0, error / largest_of_groups(_sizes(wanted), gap), error)
+
+
 def largest_of_groups(sizes: Tensor, share: float) -> Tensor:
     """Return for each size (float64, finite) the largest size of its group, or one number where there is one group.
 
