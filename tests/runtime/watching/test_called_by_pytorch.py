@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -127,6 +128,35 @@ def test_a_step_without_gradients_raises_as_pytorch_does(off: Callable[[], Any])
         for found, wanted in zip(model.parameters(), before, strict=True):
             assert torch.equal(found, wanted)
         step(x, y)
+        assert [report.reason for report in step.reports] == [""]
+
+
+class Rooted(nn.Module):
+    """Gives numbers of which the gradient is no number where its weight is 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sqrt(self.weight * x.abs()) * 0
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected in")
+def test_anomalies_are_found_as_pytorch_finds_them() -> None:
+    model = Rooted()
+    step = threadcast.optimize_training(model, mse_loss, torch.optim.SGD(model.parameters(), lr=0.0), cores=1)
+    good, bad, target = torch.ones(3, 2), torch.zeros(3, 2), torch.zeros(3, 2)
+    with closing(step):
+        for _ in range(3):
+            step(good, target)
+        assert [report.reason for report in step.reports] == [""]
+        with torch.autograd.detect_anomaly():
+            with pytest.warns(UserWarning, match="detect_anomaly.. is on"):
+                assert math.isfinite(step(good, target))
+            with pytest.raises(RuntimeError, match="returned nan values"):
+                step(bad, target)
+        step(bad, target)
         assert [report.reason for report in step.reports] == [""]
 
 
