@@ -78,7 +78,7 @@ class PythonState:
     def __init__(self, roots: Iterable[Any], *, besides: nn.Module | None = None) -> None:
         found = Reachable(roots)
         known = set() if besides is None else {id(vars(module)) for module in besides.modules()}
-        self.tensors, self.modules = found.tensors, found.modules
+        self.tensors, self.modules, self.names = found.tensors, found.modules, found.names
         self.unwatchable = found.unwatchable
         """A value that is read but cannot be watched for changes, as text; None where there is none."""
         self.tables = [

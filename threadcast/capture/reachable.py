@@ -154,11 +154,11 @@ class Reachable:
                 special -= {"__init__", "__new__", "__post_init__"}
             called = _FUNCTION_CALLS if issubclass(holder, torch.autograd.Function) else {"forward"}
             return frozenset(self._names | special | called) - _CLASS_OWN
-        return self._frozen_names.union(table) if self._reflective and table else self._frozen_names
+        return self.names.union(table) if self._reflective and table else self.names
 
     @property
-    def _frozen_names(self) -> frozenset[str]:
-        """The names that code can read, one object for all tables."""
+    def names(self) -> frozenset[str]:
+        """The names of attributes that occur in the code found so far, one object for all tables."""
         if len(self._frozen) != len(self._names):
             self._frozen = frozenset(self._names)
         return self._frozen
@@ -173,7 +173,7 @@ class Reachable:
             self.modules.append(value)
             self._of_attributes(value, kind.__name__)
             self._add_class(kind)
-            buffers = (buffer for buffer in value._buffers.values() if buffer is not None)
+            buffers = [buffer for buffer in value._buffers.values() if buffer is not None and vars(buffer)]
             self._by_name += [(vars(buffer), "a buffer", None) for buffer in buffers]
             yield from (*value._parameters.values(), *value.children())
         elif isinstance(value, FunctionType):

@@ -229,6 +229,29 @@ def test_attributes_of_parameters_are_read() -> None:
     follows(lambda x: layer(x), [lambda: setattr(layer.weight, "factor", 4.0)], X)
 
 
+class Buffered(nn.Module):
+    """Reads attributes of its buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale: Any = self.scale
+        return x * scale * (2 if scale.requires_grad else 1) * getattr(scale, "factor", 1.0)
+
+
+def test_attributes_of_buffers_are_read() -> None:
+    model: Any = Buffered()
+    later = [lambda: setattr(model.scale, "factor", 3.0), lambda: setattr(model.scale, "factor", 2.0)]
+    follows(model, [*later, lambda: setattr(model, "scale", torch.full((2,), 2.0)), *later], X)
+
+
+def test_whether_a_tensor_is_trained_is_read_where_code_asks() -> None:
+    model: Any = Buffered()
+    follows(model, [lambda: model.scale.requires_grad_(True)], X)
+
+
 def test_a_call_that_sets_an_attribute_of_a_parameter_is_not_captured() -> None:
     layer: Any = nn.Linear(2, 2)
 
@@ -269,8 +292,8 @@ def trains_as_pytorch(
     return reasons
 
 
-def _parameters(loss: Any) -> list[nn.Parameter]:
-    return list(loss.parameters()) if isinstance(loss, nn.Module) else []
+def _parameters(loss: Any) -> list[Tensor]:
+    return list(loss.parameters()) if hasattr(loss, "parameters") else []
 
 
 class Weighted(nn.Module):
@@ -284,14 +307,33 @@ class Weighted(nn.Module):
         return mse_loss(found, wanted) * torch.exp(-self.log_var) + self.log_var
 
 
-def of_a_weighted_loss() -> tuple[nn.Module, Loss, torch.optim.Optimizer]:
-    model, loss = Net().double(), Weighted()
+class OfAClosure:
+    """A function of the tensors of another loss, with its way to say which are trained."""
+
+    def __init__(self) -> None:
+        log_var = self.log_var = Weighted().log_var
+        self.function = lambda found, wanted: mse_loss(found, wanted) * torch.exp(-log_var) + log_var
+
+    def __call__(self, found: Tensor, wanted: Tensor) -> Tensor:
+        return self.function(found, wanted)
+
+    def parameters(self) -> list[Tensor]:
+        return [self.log_var]
+
+    def requires_grad_(self, trained: bool) -> None:
+        self.log_var.requires_grad_(trained)
+
+
+def of_a_weighted_loss(kind: Callable[[], Any]) -> tuple[nn.Module, Loss, torch.optim.Optimizer]:
+    model, loss = Net().double(), kind()
     return model, loss, torch.optim.Adam([*model.parameters(), *loss.parameters()], lr=0.1)
 
 
 @pytest.mark.filterwarnings("ignore:threadcast runs this as PyTorch does")
-def test_parameters_of_a_loss_that_are_trained_later_are_trained() -> None:
-    first, later = trains_as_pytorch(of_a_weighted_loss, [lambda _, loss: loss.requires_grad_(True)])
+@pytest.mark.parametrize("kind", [Weighted, OfAClosure])
+def test_parameters_of_a_loss_that_are_trained_later_are_trained(kind: Callable[[], Any]) -> None:
+    changes = [lambda _, loss: loss.requires_grad_(True), lambda _, loss: loss.requires_grad_(False)]
+    first, later, _ = trains_as_pytorch(lambda: of_a_weighted_loss(kind), changes)
     assert first == ""
     assert "parameters that are not the model's" in later
 

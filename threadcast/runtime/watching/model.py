@@ -71,6 +71,7 @@ class Watch:
         self._own = len(list(self.model.modules()))
         self._modules = list(dict.fromkeys([*self.model.modules(), *reached]))
         held = list(self._held_by_modules())
+        self._bare = _tensors_in(value for _, _, value in held if _is_bare(value))
         self._trainable = _tensors_in([*(value for _, _, value in held), *self._reads.state.tensors])
         held += self._held_by_optimizer()
         self._holders = [holder for holder, _, _ in held]
@@ -161,6 +162,7 @@ class Watch:
         tables = [
             *map(vars, self._modules),
             *self._tables,
+            *map(vars, self._bare),
             *hook_tables(self._modules, self.optimizer),
         ]
         if self.optimizer is not None:
@@ -179,9 +181,12 @@ class Watch:
         return all(same) and self._same_names()
 
     def _same_names(self) -> bool:
-        """Whether all layers have their classes, and names for the same parameters, buffers and layers."""
-        same_names = list(map(tuple, self._tables)) == self._keys
-        return same_names and all(map(is_, map(type, self._modules), self._kinds))
+        """Whether layers have their classes and the same names, and tensors that had no Python attribute have none."""
+        return (
+            list(map(tuple, self._tables)) == self._keys
+            and all(map(is_, map(type, self._modules), self._kinds))
+            and not any(map(vars, self._bare))
+        )
 
     def _holds(self) -> bool:
         found = map(dict.get, self._holders, self._names)
@@ -195,10 +200,10 @@ class Watch:
     def _settings(self) -> tuple[Any, ...]:
         own, others = self._modules[: self._own], self._modules[self._own :]
         constants = tuple([tuple(constants_of(vars(m))) for m in own]), tuple([m.training for m in others])
-        if self.optimizer is None:
+        if self.optimizer is None and "requires_grad" not in self._reads.state.names:
             return (constants,)
         trained = tuple(map(attrgetter("requires_grad"), self._trainable))
-        return constants, trained, *self._groups()
+        return constants, trained, *(() if self.optimizer is None else self._groups())
 
     def _groups(self) -> tuple[Any, ...]:
         """The optimizer's settings that graphs have built in, and the ids of each group's parameters."""
