@@ -200,7 +200,7 @@ class Optimized:
         reason = reason or observed.unsteady
         if self._shadowed.optimizer is not None and not torch.is_grad_enabled():
             reason, divisible = "gradients are switched off, by torch.no_grad() or torch.inference_mode()", False
-        if self._shadowed.optimizer is not None and torch.is_anomaly_check_nan_enabled() and torch.is_anomaly_enabled():
+        if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():  # models may take gradients, too
             reason, divisible = ANOMALIES, False
         if reason is None and observed.hooked is not None:
             reason = f"there are hooks on {observed.hooked}, which a captured step does not call"

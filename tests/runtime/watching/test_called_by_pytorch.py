@@ -160,6 +160,23 @@ def test_anomalies_are_found_as_pytorch_finds_them() -> None:
         assert [report.reason for report in step.reports] == [""]
 
 
+def slope(x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad((torch.sqrt(x) * 0).sum(), x)[0]
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected in", "ignore:threadcast runs this")
+def test_anomalies_are_found_in_gradients_that_a_model_takes() -> None:
+    with closing(threadcast.optimize(slope, cores=1, backends=False)) as call, torch.no_grad():
+        for _ in range(3):
+            call(torch.ones(3))
+        assert [report.reason for report in call.reports] == [""]
+        with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="returned nan values"):
+            call(torch.zeros(3))
+        assert call(torch.zeros(3)).isnan().all()
+
+
 def test_a_failure_of_the_callers_code_is_no_fault_of_control_flow() -> None:
     def failing(x: Tensor) -> Tensor:
         raise ValueError("three")
