@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,12 +49,13 @@ class ModuleValues:
         """Return what `function` returns while the module has these parameters and buffers in place of its own.
 
         `function` may be the module or any callable that reads the module. CaptureError where the call replaces one of
-        them by another tensor instead of writing to it.
+        them by another tensor instead of writing to it, ModuleChanged where it sets a Python attribute of one.
         """
         live = {**dict(zip(self.parameters, parameters)), **dict(zip(self.buffers, buffers))}
         values = {f"module.{place}": live[name] for place, name in self._places.items()}
         given = dict(values)
-        result = functional_call(_Reader(self.module, function), values, arguments, tie_weights=False)
+        with _attributes_of({**self.parameters, **self.buffers}, live):
+            result = functional_call(_Reader(self.module, function), values, arguments, tie_weights=False)
         for name, value in values.items():
             if value is not given[name]:
                 place = name.removeprefix("module.")
@@ -79,6 +80,28 @@ class ModuleValues:
         changed = of_modules or elsewhere
         if changed is not None:
             raise ModuleChanged(f"cannot capture: {changed} is set in every call, which a graph would not do")
+
+
+@contextmanager
+def _attributes_of(tensors: Mapping[str, Tensor], stand_ins: Mapping[str, Tensor]) -> Iterator[None]:
+    """Within the block `stand_ins` have the Python attributes of `tensors`, which code may read (`parameter.no_decay`).
+
+    ModuleChanged where the block sets any.
+    """
+    others = [(stand_ins[name], vars(tensor)) for name, tensor in tensors.items() if stand_ins[name] is not tensor]
+    own = [frozenset(vars(stand_in)) for stand_in, _ in others]
+    for (stand_in, attributes), known in zip(others, own, strict=True):
+        if name := next(iter(known & attributes.keys()), None):
+            raise CaptureError(f"cannot capture: a parameter or buffer has an attribute {name!r}, as fake tensors have")
+        vars(stand_in).update(attributes)
+    yield
+    for (stand_in, attributes), known in zip(others, own, strict=True):
+        now = {name: value for name, value in vars(stand_in).items() if name not in known}
+        for name in {**now, **attributes}:
+            if name not in now or name not in attributes or now[name] is not attributes[name]:
+                raise ModuleChanged(
+                    f"cannot capture: {name} of a parameter or buffer is set in every call, which a graph would not do"
+                )
 
 
 class _Reader(nn.Module):

@@ -6,7 +6,8 @@ A captured graph has such values built in: an attribute of a loss module, a clos
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from threadcast.capture.reachable import CONSTANTS, Reachable, contents_of, is_opaque, items_of
+from threadcast.capture.reachable import CONSTANTS, Reachable, contents_of, is_constant, is_opaque, items_of
 
 _MISSING = object()
 _CONTENTS = "cell_contents"
@@ -30,6 +31,8 @@ class Table:
     before: dict[Any, Any]
     settable: type | None
     """The class whose attributes the dictionary holds, which can only be set with `setattr`; None for others."""
+    constants: bool = True
+    """Whether it is a difference that a public constant has become another one, has come or has gone."""
 
     def present(self) -> dict[Any, Any]:
         """The watched items, as they are now."""
@@ -37,9 +40,12 @@ class Table:
 
     def difference(self) -> str | None:
         """The first item that has changed, as text; None where none has."""
+        if not (self.before or dict.__len__(self.items)):
+            return None
         now = self.present()
         for name in {**self.before, **now}:
-            if not same(now.get(name, _MISSING), self.before.get(name, _MISSING)):
+            one, other = now.get(name, _MISSING), self.before.get(name, _MISSING)
+            if not (same(one, other) or (not self.constants and _is_setting(name, one) and _is_setting(name, other))):
                 return f"{name!r} of {self.owner}" if isinstance(name, str) else f"an item of {self.owner}"
         if self.names is None and not all(map(is_, now, self.before)):
             return f"the order of {self.owner}"
@@ -65,17 +71,19 @@ class Table:
 class PythonState:
     """A snapshot of what `roots` (functions and modules) can read besides their arguments, without tensors' values.
 
-    Public numbers and texts of the modules in `besides` are left out too. `changed` compares the present values with
-    the snapshot. Source of the idea: the guards of `torch.compile`.
+    That a public constant of a module in `besides` becomes another one counts as no change. `changed` compares the
+    present values with the snapshot. Source of the idea: the guards of `torch.compile`.
     """
 
     def __init__(self, roots: Iterable[Any], *, besides: nn.Module | None = None) -> None:
-        found = Reachable(roots, besides=besides)
-        self.tensors, self.modules = found.tensors, found.modules
+        found = Reachable(roots)
+        known = set() if besides is None else {id(vars(module)) for module in besides.modules()}
+        self.tensors, self.modules, self.names = found.tensors, found.modules, found.names
         self.unwatchable = found.unwatchable
         """A value that is read but cannot be watched for changes, as text; None where there is none."""
         self.tables = [
-            Table(table, owner, names, items_of(table, names), of) for table, owner, names, of in found.tables
+            Table(table, owner, names, items_of(table, names), of, constants=id(table) not in known)
+            for table, owner, names, of in found.tables
         ]
         self.lists = [value for value in found.containers if isinstance(value, list)]
         self._lists = [list(value) for value in self.lists]
@@ -115,7 +123,7 @@ class PythonState:
             if not same(variable.get(_MISSING), value):
                 return f"the context variable {variable.name}"
         for value, before in self._others:
-            if not (_same_array(value, before) if isinstance(value, np.ndarray) else value == before):
+            if not _same_contents(value, before):
                 return f"a {type(value).__name__}"
         return None
 
@@ -159,12 +167,22 @@ def same(now: Any, before: Any) -> bool:
     return repr(now) == repr(before) if isinstance(now, float | complex) else bool(now == before)  # 0.0 is not -0.0
 
 
-def _same_items(now: list[Any], before: list[Any]) -> bool:
+def _is_setting(name: Any, value: Any) -> bool:
+    """Whether it is a public constant, or is missing."""
+    return isinstance(name, str) and not name.startswith("_") and (value is _MISSING or is_constant(value))
+
+
+def _same_items(now: Sequence[Any], before: Sequence[Any]) -> bool:
     return len(now) == len(before) and all(map(same, now, before))
 
 
-def _same_array(now: np.ndarray[Any, Any], before: np.ndarray[Any, Any]) -> bool:
-    return now.shape == before.shape and now.dtype == before.dtype and now.tobytes() == before.tobytes()
+def _same_contents(now: Any, before: Any) -> bool:
+    """As `_same_items`, for arrays, deques, sets and their kind."""
+    if isinstance(now, deque):
+        return _same_items(now, before)
+    if isinstance(now, np.ndarray):
+        return now.shape == before.shape and now.dtype == before.dtype and bool(now.tobytes() == before.tobytes())
+    return bool(now == before)
 
 
 def _filling(held: Any) -> Callable[[Any], None]:

@@ -83,12 +83,10 @@ class Reachable:
 
     `tables` are dictionaries and the names of their items that can be read. `attributes` are pairs of an owner and the
     name of an attribute that is not stored in a dictionary. `containers` are lists, sets, deques and arrays,
-    `variables` are context variables. Public numbers and texts of the modules in `besides` are left out. All objects
-    found stay alive as long as this does, so that no id is used twice.
+    `variables` are context variables. All objects found stay alive as long as this does, so that no id is used twice.
     """
 
-    def __init__(self, roots: Iterable[Any], *, besides: nn.Module | None = None) -> None:
-        self._besides = frozenset(map(id, besides.modules())) if besides is not None else frozenset()
+    def __init__(self, roots: Iterable[Any]) -> None:
         self.tensors: list[Tensor] = []
         self.modules: list[nn.Module] = []
         self.containers: list[Any] = []
@@ -97,6 +95,7 @@ class Reachable:
         self.unwatchable: str | None = None
         """A reachable value whose changes cannot be detected, as text; None where there is none."""
         self._names: set[str] = set()
+        self._frozen: frozenset[str] = frozenset()
         self._reflective = False
         self._seen: dict[int, Any] = {}
         self._classes: set[int] = set()
@@ -145,9 +144,8 @@ class Reachable:
         if isinstance(holder, nn.Module):
             public = {name for name in table if not name.startswith("_")}
             names = self._names | (public if _has_library_code(holder) else set())
-            known = {name for name in public if id(holder) in self._besides and _is_constant(table[name])}
-            known.update(FOLLOWS_PARAMETERS if isinstance(holder, nn.RNNBase) else ())
-            return frozenset((names | set(table) if self._reflective else names) - _MODULE_OWN - known)
+            own = _MODULE_OWN.union(FOLLOWS_PARAMETERS if isinstance(holder, nn.RNNBase) else ())
+            return frozenset((names | set(table) if self._reflective else names) - own)
         if isinstance(holder, ModuleType):
             return frozenset(self._names)
         if isinstance(holder, type):
@@ -156,20 +154,28 @@ class Reachable:
                 special -= {"__init__", "__new__", "__post_init__"}
             called = _FUNCTION_CALLS if issubclass(holder, torch.autograd.Function) else {"forward"}
             return frozenset(self._names | special | called) - _CLASS_OWN
-        return frozenset(self._names | set(table) if self._reflective else self._names)
+        return self.names.union(table) if self._reflective and table else self.names
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of attributes that occur in the code found so far, one object for all tables."""
+        if len(self._frozen) != len(self._names):
+            self._frozen = frozenset(self._names)
+        return self._frozen
 
     def _visit(self, value: Any) -> Iterator[Any]:
         """Note what is to be watched of `value`, and yield what can be reached from it."""
         kind = type(value)
         if isinstance(value, Tensor):
             self.tensors.append(value)
-            if vars(value):
-                self._by_name.append((vars(value), "a tensor", None))
+            self._of_attributes(value, "a tensor")
         elif isinstance(value, nn.Module):
             self.modules.append(value)
-            self._by_name.append((vars(value), kind.__name__, value))
+            self._of_attributes(value, kind.__name__)
             self._add_class(kind)
-            yield from value.children()
+            buffers = [buffer for buffer in value._buffers.values() if buffer is not None and vars(buffer)]
+            self._by_name += [(vars(buffer), "a buffer", None) for buffer in buffers]
+            yield from (*value._parameters.values(), *value.children())
         elif isinstance(value, FunctionType):
             yield from self._of_function(value)
         elif isinstance(value, _WRAPPERS):
@@ -205,6 +211,11 @@ class Reachable:
         else:
             yield getattr(value, "__wrapped__", None)
             yield from self._of_object(value, kind)
+
+    def _of_attributes(self, value: Any, owner: str) -> None:
+        """Note the attributes that an object has or may get, and that all may be exchanged at once."""
+        self._by_name.append((vars(value), owner, value if isinstance(value, nn.Module) else None))
+        self.attributes.append((value, "__dict__"))
 
     def _of_wrapper(self, value: Any) -> Iterator[Any]:
         if isinstance(value, MethodType):
@@ -296,7 +307,7 @@ class Reachable:
                 self._count(attributes)
                 self._whole.append((attributes, kind.__name__))
             else:
-                self._by_name.append((attributes, kind.__name__, None))
+                self._of_attributes(value, kind.__name__)
         if library:
             if not isinstance(attributes, dict):
                 yield from self._of_slots(value, kind)
@@ -340,10 +351,10 @@ def is_opaque(value: Any) -> bool:
     return isinstance(value, _OPAQUE)
 
 
-def _is_constant(value: Any) -> bool:
+def is_constant(value: Any) -> bool:
     """Whether a value is a constant, or a tuple of nothing else."""
     if isinstance(value, tuple):
-        return all(map(_is_constant, value))
+        return all(map(is_constant, value))
     return isinstance(value, CONSTANTS) and is_opaque(value)
 
 
@@ -359,6 +370,8 @@ def items_of(table: dict[Any, Any], names: frozenset[str] | None) -> dict[Any, A
     if names is None:
         keys = OrderedDict.keys(table) if isinstance(table, OrderedDict) else dict.keys(table)  # in their order
         return {name: dict.__getitem__(table, name) for name in keys}
+    if len(table) < len(names):
+        return {name: value for name, value in dict.items(table) if name in names}
     return {name: dict.__getitem__(table, name) for name in names & dict.keys(table)}
 
 

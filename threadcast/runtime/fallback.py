@@ -31,6 +31,7 @@ AUTOCAST_STEP = (
     "autocast is on around a training step, and PyTorch may go on with its casts of the weights in a further step; "
     "turn it on inside of the model, or with cache_enabled=False"
 )
+ANOMALIES = "torch.autograd.detect_anomaly() is on, which looks at each gradient of PyTorch's own backward pass"
 LONG_AUTOCAST = (
     "weights were written to between calls in one autocast context, in which PyTorch goes on with its first casts; "
     "enter it anew for each call, or with cache_enabled=False"

@@ -31,6 +31,7 @@ from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.calls_left_alone import CallsLeftAlone
 from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.fallback import (
+    ANOMALIES,
     AUTOCAST_STEP,
     FIRST_CALL,
     LONG_AUTOCAST,
@@ -199,6 +200,8 @@ class Optimized:
         reason = reason or observed.unsteady
         if self._shadowed.optimizer is not None and not torch.is_grad_enabled():
             reason, divisible = "gradients are switched off, by torch.no_grad() or torch.inference_mode()", False
+        if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():  # models may take gradients, too
+            reason, divisible = ANOMALIES, False
         if reason is None and observed.hooked is not None:
             reason = f"there are hooks on {observed.hooked}, which a captured step does not call"
         if reason is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -128,6 +129,52 @@ def test_a_step_without_gradients_raises_as_pytorch_does(off: Callable[[], Any])
             assert torch.equal(found, wanted)
         step(x, y)
         assert [report.reason for report in step.reports] == [""]
+
+
+class Rooted(nn.Module):
+    """Gives numbers of which the gradient is no number where its weight is 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sqrt(self.weight * x.abs()) * 0
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected in")
+def test_anomalies_are_found_as_pytorch_finds_them() -> None:
+    model = Rooted()
+    step = threadcast.optimize_training(model, mse_loss, torch.optim.SGD(model.parameters(), lr=0.0), cores=1)
+    good, bad, target = torch.ones(3, 2), torch.zeros(3, 2), torch.zeros(3, 2)
+    with closing(step):
+        for _ in range(3):
+            step(good, target)
+        assert [report.reason for report in step.reports] == [""]
+        with torch.autograd.detect_anomaly():
+            with pytest.warns(UserWarning, match="detect_anomaly.. is on"):
+                assert math.isfinite(step(good, target))
+            with pytest.raises(RuntimeError, match="returned nan values"):
+                step(bad, target)
+        step(bad, target)
+        assert [report.reason for report in step.reports] == [""]
+
+
+def slope(x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad((torch.sqrt(x) * 0).sum(), x)[0]
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected in", "ignore:threadcast runs this")
+def test_anomalies_are_found_in_gradients_that_a_model_takes() -> None:
+    with closing(threadcast.optimize(slope, cores=1, backends=False)) as call, torch.no_grad():
+        for _ in range(3):
+            call(torch.ones(3))
+        assert [report.reason for report in call.reports] == [""]
+        with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="returned nan values"):
+            call(torch.zeros(3))
+        assert call(torch.zeros(3)).isnan().all()
 
 
 def test_a_failure_of_the_callers_code_is_no_fault_of_control_flow() -> None:

@@ -73,6 +73,8 @@ MOVES: dict[str, Callable[[Model, Optimizer], Any]] = {
     "other state": lambda m, o: o.load_state_dict(o.state_dict()),
     "another plain tensor": lambda m, o: setattr(m, "table", torch.ones(2)),
     "no state": lambda m, o: o.state.clear(),
+    "another dictionary of parameters": lambda m, o: setattr(m.layer, "_parameters", dict(m.layer._parameters)),
+    "another dictionary of attributes": lambda m, o: setattr(m.layer, "__dict__", dict(vars(m.layer))),
 }
 HOOKS: dict[str, Callable[[Model, Optimizer], Any]] = {
     "a forward hook": lambda m, o: m.layer.register_forward_hook(print),
@@ -265,13 +267,16 @@ def _function(x: int = 1_000, *, y: int = 2_000) -> int:
 
 @needs_quick_look
 def test_attributes_that_refer_to_other_objects_are_seen() -> None:
-    slot, cell, layer = _WithSlot(), _cell(1_000), nn.Identity()
+    slot, cell, layer, weight = _WithSlot(), _cell(1_000), nn.Identity(), torch.ones(2)
     slot.value = 3
+    vars(weight)["value"] = 3  # makes the dictionary
     attributes: list[tuple[Any, str]] = [
         (slot, "value"), (cell, "cell_contents"), (layer, "__class__"), (_function, "__code__"),
-        (_function, "__defaults__"), (_function, "__kwdefaults__"),
+        (layer, "__dict__"), (weight, "__dict__"), (_function, "__defaults__"), (_function, "__kwdefaults__"),
     ]  # fmt: skip
-    others = {"value": 4, "cell_contents": 5, "__class__": nn.ReLU, "__code__": _cell.__code__}
+    others: dict[str, Any] = {
+        "value": 4, "cell_contents": 5, "__class__": nn.ReLU, "__code__": _cell.__code__, "__dict__": {},
+    }  # fmt: skip
     for owner, name in attributes:
         found = native_library().Unassigned(attributes)
         assert found.rest == []

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-_CONSTANTS = (bool, int, float, complex, str, tuple, type(None))
+_CONSTANTS = (bool, int, float, complex, str, bytes, tuple, type(None))
 
 
 def constants_of(attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -22,7 +22,8 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, Tensor):
         return id(value) if value.numel() > 1 else value.item()
     if isinstance(value, list | tuple):
-        return tuple(map(_hashable, value))
+        items = tuple(map(_hashable, value))
+        return items if type(value) in (list, tuple) else (type(value), items)
     if isinstance(value, dict):
         return tuple([(name, _hashable(one)) for name, one in value.items()])
     return exact(value) if isinstance(value, _CONSTANTS) else repr(value)

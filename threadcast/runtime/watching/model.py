@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter, is_
 from typing import Any
@@ -31,7 +31,7 @@ class Observation:
     hooked: str | None
     """The owner of hooks, in words; a graph would not call them. None where there are no hooks."""
     settings: tuple[Any, ...]
-    """Other values that a graph has built in: the modules' numbers and texts (modes too), which parameters are
+    """Other values that a graph has built in: the modules' numbers and texts (modes too), which tensors are
     trained, and the optimizer's settings except the numbers that a graph takes as inputs."""
     unsteady: str | None = None
     """Why no graph is used: something changes too often, or cannot be watched. None where neither is so."""
@@ -58,21 +58,26 @@ class Watch:
         self._patience = Patience()
         self._what = ""
         self._reads = ReadsWatch(model, functions)
-        self.renew()
+        self._note()
 
     def renew(self) -> None:
         """Compare with the current state from here on."""
-        if self._reads.changed() is not None:
+        if self._reads.changed() is not None or not self._same_readers():
             self._reads = ReadsWatch(self.model, self._functions)
+        self._note()
+
+    def _note(self) -> None:
         reached = (part for module in self._reads.state.modules for part in module.modules())
         self._own = len(list(self.model.modules()))
         self._modules = list(dict.fromkeys([*self.model.modules(), *reached]))
-        held = list(self._held())
+        held = list(self._held_by_modules())
+        self._bare = _tensors_in(value for _, _, value in held if _is_bare(value))
+        self._trainable = _tensors_in([*(value for _, _, value in held), *self._reads.state.tensors])
+        held += self._held_by_optimizer()
         self._holders = [holder for holder, _, _ in held]
         self._names = [name for _, name, _ in held]
         self._values = [value for _, _, value in held]
-        tensors = [*self._values, *self._reads.state.tensors]
-        self._tensors = [value for value in tensors if isinstance(value, Tensor) and _is_strided(value)]
+        self._tensors = list(filter(_is_strided, self.tensors))
         self._parameters = list(self.model.parameters())
         self._places = list(map(Tensor.data_ptr, self._tensors))
         self._sides = [(tensor.shape, tensor.stride()) for tensor in self._tensors]
@@ -93,8 +98,7 @@ class Watch:
     @property
     def tensors(self) -> list[Tensor]:
         """All tensors that the model and the functions read, each once."""
-        found = [*self._values, *self._reads.state.tensors]
-        return list({id(value): value for value in found if isinstance(value, Tensor)}.values())
+        return _tensors_in([*self._values, *self._reads.state.tensors])
 
     def follow_moves(self) -> None:
         """Expect the tensors at their present places in memory, in their present order, from here on."""
@@ -158,20 +162,37 @@ class Watch:
         tables = [
             *map(vars, self._modules),
             *self._tables,
+            *map(vars, self._bare),
             *hook_tables(self._modules, self.optimizer),
         ]
         if self.optimizer is not None:
             tables += [vars(self.optimizer), self.optimizer.state, *self.optimizer.state.values()]
             tables += map(attributes_of, type(self.optimizer).__mro__[:-1])
         tensors = [*self._tensors, *filter(_is_strided, self._parameters)]
-        self._untouched = library.Untouched(tables, [], tensors)
+        self._untouched = library.Untouched(tables, [], _tensors_in(tensors))
+
+    def _same_readers(self) -> bool:
+        """Whether no object was exchanged that has code or attributes of its own, as layers and parameters have.
+
+        Other tensors may be exchanged in every call, and a walk for what code can read takes milliseconds.
+        """
+        found = map(dict.get, self._holders, self._names)
+        same = (now is old or (_is_bare(now) and _is_bare(old)) for now, old in zip(found, self._values, strict=True))
+        return all(same) and self._same_names()
+
+    def _same_names(self) -> bool:
+        """Whether layers have their classes and the same names, and tensors that had no Python attribute have none."""
+        return (
+            list(map(tuple, self._tables)) == self._keys
+            and all(map(is_, map(type, self._modules), self._kinds))
+            and not any(map(vars, self._bare))
+        )
 
     def _holds(self) -> bool:
         found = map(dict.get, self._holders, self._names)
         return (
             all(map(is_, found, self._values))
-            and list(map(tuple, self._tables)) == self._keys
-            and all(map(is_, map(type, self._modules), self._kinds))
+            and self._same_names()
             and list(map(Tensor.data_ptr, self._tensors)) == self._places
             and [(tensor.shape, tensor.stride()) for tensor in self._tensors] == self._sides
         )
@@ -179,10 +200,10 @@ class Watch:
     def _settings(self) -> tuple[Any, ...]:
         own, others = self._modules[: self._own], self._modules[self._own :]
         constants = tuple([tuple(constants_of(vars(m))) for m in own]), tuple([m.training for m in others])
-        if self.optimizer is None:
+        if self.optimizer is None and "requires_grad" not in self._reads.state.names:
             return (constants,)
-        trained = tuple(map(attrgetter("requires_grad"), self._parameters))
-        return constants, trained, *self._groups()
+        trained = tuple(map(attrgetter("requires_grad"), self._trainable))
+        return constants, trained, *(() if self.optimizer is None else self._groups())
 
     def _groups(self) -> tuple[Any, ...]:
         """The optimizer's settings that graphs have built in, and the ids of each group's parameters."""
@@ -190,20 +211,32 @@ class Watch:
         held = tuple([tuple(map(id, group["params"])) for group in self.optimizer.param_groups])
         return built_in(self.optimizer), held
 
-    def _held(self) -> Iterator[tuple[dict[Any, Any], Any, object]]:
+    def _held_by_modules(self) -> Iterator[tuple[dict[Any, Any], Any, object]]:
         for module in self._modules:
-            yield vars(module), "forward", vars(module).get("forward")
-            yield from (
-                (vars(module), name, value) for name, value in vars(module).items() if isinstance(value, Tensor)
-            )
-            for held in (module._parameters, module._buffers, module._modules):
-                for name, value in held.items():
-                    yield held, name, value
+            own = vars(module)
+            yield own, "forward", own.get("forward")
+            yield from ((own, name, value) for name, value in own.items() if isinstance(value, Tensor))
+            for place in ("_parameters", "_buffers", "_modules"):
+                held = getattr(module, place)
+                yield own, place, own.get(place)
+                yield from ((held, name, value) for name, value in held.items())
+
+    def _held_by_optimizer(self) -> Iterator[tuple[dict[Any, Any], Any, object]]:
         if self.optimizer is not None:
             yield vars(self.optimizer), "state", self.optimizer.state
             for parameter, state in self.optimizer.state.items():
                 yield self.optimizer.state, parameter, state
                 yield from ((state, name, value) for name, value in state.items() if isinstance(value, Tensor))
+
+
+def _tensors_in(values: Iterable[Any]) -> list[Tensor]:
+    """The tensors among `values`, each once."""
+    return list({id(value): value for value in values if isinstance(value, Tensor)}.values())
+
+
+def _is_bare(value: Any) -> bool:
+    """Whether it is None, or a tensor that is no parameter and has no Python attributes."""
+    return value is None or (isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and not vars(value))
 
 
 def _is_strided(tensor: Tensor) -> bool:

@@ -152,6 +152,11 @@ bool Unassigned::watch_slot(const py::object& owner, const py::str& name) {
     watch(owner, reinterpret_cast<PyObject* const*>(&object->ob_type));
     return true;
   }
+  if (name.equal(py::str("__dict__")) && Py_IS_TYPE(found, &PyGetSetDescr_Type)) {
+    PyObject* const* at = _PyObject_GetDictPtr(object);
+    if (at != nullptr && *at != nullptr) watch(owner, at);
+    return at != nullptr && *at != nullptr;
+  }
   if (!Py_IS_TYPE(found, &PyMemberDescr_Type) || !PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG)) return false;
   const auto* slot = reinterpret_cast<PyMemberDescrObject*>(found);
   if (slot->d_member->type != T_OBJECT_EX || !PyType_IsSubtype(type, PyDescr_TYPE(slot))) return false;

@@ -44,8 +44,9 @@ class Untouched {
   std::vector<Tensor> tensors_;
 };
 
-// Remembers what attributes of objects refer to: of functions, variables of closures, slots, and `__class__`. These lie
-// at places in memory of their own, not in dictionaries. `rest` are the numbers of the others, which it does not watch.
+// Remembers what attributes of objects refer to: of functions, variables of closures, slots, `__class__`, and `__dict__`
+// (which dictionary that is). These lie at places in memory of their own, not in dictionaries. `rest` are the numbers of
+// the others, which it does not watch.
 class Unassigned {
  public:
   explicit Unassigned(const std::vector<std::pair<pybind11::object, std::string>>& attributes);
