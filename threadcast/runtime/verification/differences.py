@@ -193,7 +193,8 @@ def _one_sensitivity(value: Tensor, start: Any, runs: Sequence[tuple[int, Tensor
     value = _dense(value)
     wanted, moves = _precise(value), isinstance(start, Tensor) and start.shape == value.shape
     movement = wanted - _precise(start) if moves else wanted
-    plain, finite = _plain_limits(value, wanted, movement, moves=moves), wanted.isfinite()
+    plain = _plain_limits(value.dtype, _sizes(wanted), _sizes(movement) if moves else None)
+    finite = wanted.isfinite()
     all_finite, known = bool(finite.all()), Sensitivity()
     for times, other, other_start in runs:
         found, steady = _precise(_dense(other)), True
@@ -253,11 +254,12 @@ def _rounded_difference(
             return Difference(name, f"numbers that are not finite differ ({_short(eager)})")
         error = torch.where(finite, error, 0.0)
     reference = wanted if before is None else wanted - _precise(before)
-    largest, eps, size = float(_sizes(reference).max()), torch.finfo(eager.dtype).eps, _sizes(wanted)
-    plain, worst = _plain_limits(eager, wanted, reference, moves=before is not None), float(error.max())
+    eps, size, moved = torch.finfo(eager.dtype).eps, _sizes(wanted), None if before is None else _sizes(reference)
+    plain, worst = _plain_limits(eager.dtype, size, moved), float(error.max())
+    largest = float((size if moved is None else moved).max())
     if before is not None and sensitivity.steady and torch.equal(plan, before.to(plan.dtype)):
-        moved = int((eager != before).sum())
-        if moved >= max(_STILL, eager.numel() // 4):
+        movements = int((eager != before).sum())
+        if movements >= max(_STILL, eager.numel() // 4):
             return Difference(name, f"did not move, eager's moved by up to {largest:.3g} ({_short(eager)})", worst)
     beyond, most = int((error > plain).sum()), max(1, OFTEN * sensitivity.numbers)
     if bool((error > plain + sensitivity.allowed).any()) or beyond > most:
@@ -274,14 +276,11 @@ def _rounded_difference(
     return None
 
 
-def _plain_limits(value: Tensor, wanted: Tensor, reference: Tensor, *, moves: bool) -> Tensor:
-    """By how much each number of `value` may differ where nothing is known of its sensitivity.
-
-    `wanted` are the numbers in double precision, `reference` the same or, with `moves`, how far each has moved.
-    """
-    share, eps = RELATIVE[_real(value.dtype)], torch.finfo(value.dtype).eps
-    roundings = ROUNDINGS if not moves or eps < _HALF_PRECISION else MOVED_ROUNDINGS
-    return share * largest_of_groups(_sizes(reference), share) + roundings * eps * _sizes(wanted)
+def _plain_limits(dtype: torch.dtype, sizes: Tensor, moved: Tensor | None) -> Tensor:
+    """By how much numbers may differ where nothing is known of their sensitivity, by their sizes and movements."""
+    share, eps = RELATIVE[_real(dtype)], torch.finfo(dtype).eps
+    roundings = ROUNDINGS if moved is None or eps < _HALF_PRECISION else MOVED_ROUNDINGS
+    return share * largest_of_groups(sizes if moved is None else moved, share) + roundings * eps * sizes
 
 
 def shares(wanted: Tensor, found: Tensor, *, gap: float) -> Tensor:
