@@ -24,6 +24,7 @@ _IMPORTING = {"modules", "import_module", "__import__"}
 _NAMESPACE = {"globals", "eval", "exec", "f_globals"}
 """Names by which code reaches global variables that it does not spell out."""
 _FORMATTING = {"format", "join", "removeprefix", "removesuffix", "replace"}
+_ADDING = {"+", "+=", "%", "%="}
 _FORMATTING_CODE = {"BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC"}
 
 
@@ -49,11 +50,12 @@ class CodeNames:
 def names_in(code: CodeType) -> CodeNames:
     """The names that `code` reads or writes, those of inner functions among them."""
     found: dict[str, set[str]] = {"globals": set(), "attributes": set(), "imports": set()}
-    matches = formats = False
+    matches = formats = adds = False
     for instruction in dis.get_instructions(code):
         kind = instruction.opname
         matches |= kind == "MATCH_CLASS"
         formats |= kind in _FORMATTING_CODE
+        adds |= kind == "BINARY_OP" and instruction.argrepr in _ADDING
         where = "globals" if kind in _GLOBAL else "attributes" if kind in _ATTRIBUTE else "imports"
         if where != "imports" or kind == "IMPORT_NAME":
             found[where].add(instruction.argval)
@@ -63,7 +65,7 @@ def names_in(code: CodeType) -> CodeNames:
     inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     used = found["globals"] | found["attributes"]
     reflective = matches or not _REFLECTIVE.isdisjoint(used)
-    formats |= reflective or not _FORMATTING.isdisjoint(used)
+    formats |= (adds and reflective) or not _FORMATTING.isdisjoint(used)
     parts = {part for constant in code.co_consts for part in _parts_of(constant)} if formats else set()
     return CodeNames(
         frozenset(found["globals"]).union(*(names.globals for names in inner)),

@@ -191,7 +191,8 @@ class Reachable:
             known.update(FOLLOWS_PARAMETERS if isinstance(holder, nn.RNNBase) else ())
             return frozenset((names | set(table) if self._reflective else names) - _MODULE_OWN - known)
         if isinstance(holder, ModuleType):
-            return frozenset(read | self._computed_in(table, followed=True))
+            computed = self._computed_in(table, followed=True)
+            return frozenset(read.union(name for name in computed if not isinstance(table[name], ModuleType)))
         if isinstance(holder, type):
             special = {name for name in table if name.startswith("__") and isinstance(table[name], FunctionType)}
             if id(holder) not in self._callable_classes:
