@@ -29,18 +29,25 @@ class ComputedNames:
 
     def add_texts(self, values: Iterable[Any]) -> None:
         """Add values that code can reach, as far as they are texts."""
-        self._texts.update(value for value in values if type(value) is str)
+        for text in {value for value in values if type(value) is str} - self._texts:
+            self._texts.update((text, text.lower()))
 
-    def among(self, table: Mapping[Any, Any]) -> frozenset[str]:
-        """The names in `table` that may be put together; special ones (`__init__`) are not."""
+    def among(self, table: Mapping[Any, Any], *, loosely: bool) -> frozenset[str]:
+        """The names in `table` that may be put together; special ones (`__init__`) are not.
+
+        What is joined to a part must be a text that code can reach or a number; where `loosely`, it may be anything.
+        """
         known, found = self._found.get(id(table), (-1, frozenset[str]()))
         if known != len(self):
-            found = frozenset(name for name in table if isinstance(name, str) and self._may_be(name))
+            found = frozenset(name for name in table if isinstance(name, str) and self._may_be(name, loosely))
             self._found[id(table)] = len(self), found
         return found
 
-    def _may_be(self, name: str) -> bool:
+    def _may_be(self, name: str, loosely: bool) -> bool:
         if name.startswith("__"):
             return False
-        joints = (i for i in range(1, len(name)) if name[i] == "_")
-        return name in self._texts or any(name[: i + 1] in self._parts or name[i:] in self._parts for i in joints)
+        joints = [i for i in range(1, len(name)) if name[i] == "_"]
+        joined = [(name[: i + 1], name[i + 1 :]) for i in joints] + [(name[i:], name[:i]) for i in joints]
+        return name in self._texts or any(
+            part in self._parts and (loosely or rest in self._texts or rest.isdigit()) for part, rest in joined
+        )

@@ -164,13 +164,15 @@ class Reachable:
             pending = [value for value in pending if not is_opaque(value)]
 
     def _names_of_globals(self, table: Mapping[str, Any], names: set[str]) -> frozenset[str]:
-        return frozenset(names | self._computed.among(table) if id(table) in self._of_globals else names)
+        return frozenset(names | self._computed.among(table, loosely=False) if id(table) in self._of_globals else names)
 
-    def _computed_in(self, table: Mapping[str, Any], *, followed: bool) -> frozenset[str]:
+    def _computed_in(self, table: Mapping[str, Any], *, followed: bool, loosely: bool) -> frozenset[str]:
         """The names that code may compute: those that it may put together, where `followed`, all others too."""
         if not self._reflective:
             return frozenset()
-        return self._computed.among(table) if followed else frozenset(n for n in table if not n.startswith("__"))
+        if not followed:
+            return frozenset(name for name in table if not name.startswith("__"))
+        return self._computed.among(table, loosely=loosely)
 
     def _names_in(self, of: type | None) -> frozenset[str]:
         """The names that matter in a module of a library, or in its class `of` of layers."""
@@ -191,7 +193,7 @@ class Reachable:
             known.update(FOLLOWS_PARAMETERS if isinstance(holder, nn.RNNBase) else ())
             return frozenset((names | set(table) if self._reflective else names) - _MODULE_OWN - known)
         if isinstance(holder, ModuleType):
-            computed = self._computed_in(table, followed=True)
+            computed = self._computed_in(table, followed=True, loosely=False)
             return frozenset(read.union(name for name in computed if not isinstance(table[name], ModuleType)))
         if isinstance(holder, type):
             special = {name for name in table if name.startswith("__") and isinstance(table[name], FunctionType)}
@@ -199,7 +201,8 @@ class Reachable:
                 special -= {"__init__", "__new__", "__post_init__"}
             called = _FUNCTION_CALLS if issubclass(holder, torch.autograd.Function) else _CALLS
             return frozenset(
-                read.union(special, called, inherited, self._computed_in(table, followed=followed)) - _CLASS_OWN
+                read.union(special, called, inherited, self._computed_in(table, followed=followed, loosely=True))
+                - _CLASS_OWN
             )
         return frozenset(read.union(inherited, table if self._reflective else ()))
 
