@@ -91,12 +91,13 @@ def _attributes_of(tensors: Mapping[str, Tensor], stand_ins: Mapping[str, Tensor
     others = [(stand_ins[name], vars(tensor)) for name, tensor in tensors.items() if stand_ins[name] is not tensor]
     own = [frozenset(vars(stand_in)) for stand_in, _ in others]
     for (stand_in, attributes), known in zip(others, own, strict=True):
-        if name := next(iter(known & attributes.keys()), None):
+        held = vars(stand_in)  # a fake of a buffer says that it is one, as the buffer does
+        if name := next((name for name in known & attributes.keys() if held[name] is not attributes[name]), None):
             raise CaptureError(f"cannot capture: a parameter or buffer has an attribute {name!r}, as fake tensors have")
-        vars(stand_in).update(attributes)
+        held.update(attributes)
     yield
     for (stand_in, attributes), known in zip(others, own, strict=True):
-        now = {name: value for name, value in vars(stand_in).items() if name not in known}
+        now = {name: value for name, value in vars(stand_in).items() if name in attributes or name not in known}
         for name in {**now, **attributes}:
             if name not in now or name not in attributes or now[name] is not attributes[name]:
                 raise ModuleChanged(

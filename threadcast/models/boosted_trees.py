@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from threadcast.core.errors import ArtefactError
 from threadcast.models import ubjson
 from threadcast.models.artefacts import reading
+from threadcast.models.xgboost_library import xgboost_library
 
 _ROOT = 2**31 - 1
 """The number that XGBoost stores as the parent of a tree's root."""
@@ -36,8 +37,7 @@ def load(regressor: Any, data: bytes, *, features: int) -> Any:
 
     ArtefactError on anything else.
     """
-    import xgboost
-
+    xgboost = xgboost_library()
     with reading("an XGBoost model"):
         _check(ubjson.parse(data), features)
         try:

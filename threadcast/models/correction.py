@@ -16,6 +16,7 @@ from threadcast.models.machine_limits import work_per_thread
 from threadcast.models.static_features import Features
 from threadcast.models.thread_features import thread_features
 from threadcast.models.tree_tables import CaseForecasts
+from threadcast.models.xgboost_library import xgboost_library
 
 TREES, DEPTH, RATE, LEAST_IN_LEAF = 60, 8, 0.15, 40
 """On four splits of MKL's sgemm, 45 trees at a rate of 0.2 chose cases that cost 0.2 % more; on two of them 100 trees
@@ -113,9 +114,7 @@ class Correction:
 
 
 def _unfitted(jobs: int, seed: int) -> Any:
-    import xgboost
-
-    return xgboost.XGBRegressor(
+    return xgboost_library().XGBRegressor(
         n_estimators=TREES, max_depth=DEPTH, learning_rate=RATE, subsample=0.8, colsample_bytree=0.5,
         min_child_weight=LEAST_IN_LEAF, max_bin=256, tree_method="hist", n_jobs=jobs, random_state=seed,
     )  # fmt: skip

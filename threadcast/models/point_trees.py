@@ -20,6 +20,7 @@ from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.static_features import Features, joint_features
 from threadcast.models.tree_tables import CaseForecasts
+from threadcast.models.xgboost_library import xgboost_library
 
 Library = Literal["xgboost", "hist_boosting"]
 
@@ -174,9 +175,7 @@ class Points:
 
 def _make(library: Library, shape: Shape, jobs: int) -> Any:
     if library == "xgboost":
-        import xgboost
-
-        return xgboost.XGBRegressor(
+        return xgboost_library().XGBRegressor(
             n_estimators=shape.trees, max_depth=shape.depth, learning_rate=shape.rate, subsample=0.8,
             colsample_bytree=0.6, min_child_weight=4, max_bin=256, tree_method="hist", n_jobs=jobs,
             random_state=shape.seed,

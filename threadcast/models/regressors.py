@@ -19,6 +19,7 @@ from threadcast.models import artefacts, boosted_trees
 from threadcast.models.decision_trees import Trees
 from threadcast.models.grown_trees import GradientBoosting, RandomForest
 from threadcast.models.small_networks import fit_network
+from threadcast.models.xgboost_library import xgboost_library
 
 TREES = 30
 """Number of trees of a random forest. On the synthetic ops of the tests the scores of 30 to 200 trees are within 0.2 %
@@ -131,10 +132,8 @@ def _theil_sen(seed: int) -> Any:
 
 
 def _xgboost(seed: int) -> Any:
-    from xgboost import XGBRegressor
-
     # half of the columns and 64 bins: a quarter of the time, 0.1 % less accurate on the tests' ops
-    return XGBRegressor(
+    return xgboost_library().XGBRegressor(
         n_estimators=100, max_depth=4, learning_rate=0.1, subsample=0.8, colsample_bytree=0.5, max_bin=64,
         base_score=0.0, random_state=seed, n_jobs=1,
     )  # fmt: skip
