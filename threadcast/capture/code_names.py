@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,11 +20,6 @@ _REFLECTIVE = {
 
 _IMPORTING = {"modules", "import_module", "__import__"}
 """Names by which code reaches modules that it does not import by a statement, as `sys.modules["__main__"]`."""
-_NAMESPACE = {"globals", "eval", "exec", "f_globals"}
-"""Names by which code reaches global variables that it does not spell out."""
-_FORMATTING = {"format", "join", "removeprefix", "removesuffix", "replace"}
-_ADDING = {"+", "+=", "%", "%="}
-_FORMATTING_CODE = {"BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +34,16 @@ class CodeNames:
     """Whether it may read attributes by names that are computed."""
     texts: frozenset[str]
     """Its constants that are names, by which it may ask for what does not exist yet."""
-    parts: frozenset[str]
-    """What its constants may give to names that are put together, as "_loss" of `f"{kind}_loss"`."""
-    of_globals: bool
-    """Whether it may read global variables by names that are computed."""
 
 
 @lru_cache(maxsize=4096)
 def names_in(code: CodeType) -> CodeNames:
     """The names that `code` reads or writes, those of inner functions among them."""
     found: dict[str, set[str]] = {"globals": set(), "attributes": set(), "imports": set()}
-    matches = formats = adds = False
+    matches = False
     for instruction in dis.get_instructions(code):
         kind = instruction.opname
         matches |= kind == "MATCH_CLASS"
-        formats |= kind in _FORMATTING_CODE
-        adds |= kind == "BINARY_OP" and instruction.argrepr in _ADDING
         where = "globals" if kind in _GLOBAL else "attributes" if kind in _ATTRIBUTE else "imports"
         if where != "imports" or kind == "IMPORT_NAME":
             found[where].add(instruction.argval)
@@ -63,18 +51,14 @@ def names_in(code: CodeType) -> CodeNames:
     if not _IMPORTING.isdisjoint(found["globals"] | found["attributes"]):
         found["imports"].update(constant for constant in code.co_consts if isinstance(constant, str))
     inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
-    used = found["globals"] | found["attributes"]
-    reflective = matches or not _REFLECTIVE.isdisjoint(used)
-    formats |= (adds and reflective) or not _FORMATTING.isdisjoint(used)
-    parts = {part for constant in code.co_consts for part in _parts_of(constant)} if formats else set()
     return CodeNames(
         frozenset(found["globals"]).union(*(names.globals for names in inner)),
         frozenset(found["attributes"]).union(*(names.attributes for names in inner)),
         frozenset(found["imports"]).union(*(names.imports for names in inner)),
-        reflective or any(names.reflective for names in inner),
+        matches
+        or any(names.reflective for names in inner)
+        or not _REFLECTIVE.isdisjoint(found["globals"] | found["attributes"]),
         frozenset(texts).union(*(names.texts for names in inner)),
-        frozenset(parts).union(*(names.parts for names in inner)),
-        any(names.of_globals for names in inner) or not _NAMESPACE.isdisjoint(used),
     )
 
 
@@ -84,13 +68,3 @@ def _texts_in(constant: object) -> Iterator[str]:
     elif isinstance(constant, tuple | frozenset):
         for part in constant:
             yield from _texts_in(part)
-
-
-def _parts_of(constant: object) -> Iterator[str]:
-    """The parts of a text without spaces that may be joined to others by an underscore; of a tuple of texts too."""
-    if isinstance(constant, str) and not re.search(r"\s", constant):
-        found = re.findall(r"\w*[^\W\d_]\w*", constant)
-        yield from (part for part in found if part.startswith("_") != part.endswith("_"))
-    elif isinstance(constant, tuple | frozenset):
-        for part in constant:
-            yield from _parts_of(part)

@@ -22,7 +22,6 @@ import pathlib
 import random
 import re
 import sys
-import threading
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,8 +38,6 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
 from threadcast.capture.code_names import names_in
-from threadcast.capture.computed_names import ComputedNames
-from threadcast.capture.libraries import attributes_read_by, is_library, is_of_library
 from threadcast.capture.module_state import FOLLOWS_PARAMETERS
 
 CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
@@ -48,6 +45,8 @@ CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 MOST = 20_000
 """Most items of lists, dictionaries, sets and arrays that are watched: more would take longer than a small step."""
 
+_LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "threadcast"} - {"__main__"}
+_LOOKED_INTO = ("threadcast.networks",)
 _PLAIN_OBJECTS = (SimpleNamespace, argparse.Namespace)
 """Classes of the standard library whose objects only hold attributes; these are watched by name."""
 _OPAQUE = (
@@ -68,7 +67,6 @@ _HIDDEN = {"_ctypes", "ctypes", "array", "mmap"}
 """Modules whose objects hold values in memory that no attribute shows."""
 _ENVIRONMENT = {"environ", "environb", "getenv"}
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
-_FUNCTIONS = (FunctionType, MethodType)
 _WRAPPERS = (MethodType, partial, property, cached_property, staticmethod, classmethod)
 _CONTAINERS = (dict, tuple, frozenset, list, set, deque, np.ndarray, bytearray)
 _CLASS_OWN = frozenset(("__doc__", "__module__", "__dict__", "__weakref__"))
@@ -99,20 +97,12 @@ class Reachable:
         self._names: set[str] = set()
         self._frozen: frozenset[str] = frozenset()
         self._reflective = False
-        self._computed = ComputedNames()
         self._seen: dict[int, Any] = {}
         self._classes: set[int] = set()
-        self._kinds: set[int] = set()
-        """Ids of classes of which all bases were added to `_classes`."""
-        self._inherited: dict[int, frozenset[str]] = {}
-        """By the id of a class that was found, or is a base of one: attributes that code of libraries reads of them."""
         self._callable_classes: set[int] = set()
         """Ids of classes that code can reach by a name, so that it may create objects of them."""
         self._globals: dict[int, tuple[dict[str, Any], str, set[str]]] = {}
-        self._of_globals: set[int] = set()
-        """Ids of those of which code may compute names."""
-        self._by_name: list[tuple[dict[str, Any], str, object]] = []
-        """Dictionaries of attributes, with the owner's name and the owner; None for functions."""
+        self._by_name: list[tuple[dict[str, Any], str, nn.Module | type | ModuleType | None]] = []
         self._whole: list[tuple[dict[Any, Any], str]] = []
         self._of_libraries: list[tuple[dict[str, Any], str, type | None]] = []
         """Modules of libraries, and their classes of layers: functions in them may be replaced."""
@@ -124,87 +114,47 @@ class Reachable:
         """For each dictionary: itself, its owner's name, the names of items that can be read (None: all), and the class
         whose attributes it holds (None for others)."""
         for table, owner, names in self._globals.values():
-            yield table, owner, self._names_of_globals(table, names), None
+            yield table, owner, frozenset(names), None
         for table, owner, holder in self._by_name:
-            yield table, owner, self._names_of(table, holder), holder if isinstance(holder, type) else None
+            names_of = self._names_of(table, holder)
+            yield table, owner, names_of, holder if isinstance(holder, type) else None
         for table, owner in self._whole:
             yield table, owner, None, None
         for table, owner, of in self._of_libraries:
-            yield table, owner, self._names_in(of), of
-
-    def _followed(self) -> Iterator[Any]:
-        """The values in all dictionaries from which others can be reached."""
-        for table, _, names in self._globals.values():
-            yield from items_of(table, self._names_of_globals(table, names)).values()
-        for table, _, holder in self._by_name:
-            yield from items_of(table, self._names_of(table, holder, followed=True)).values()
-        for table, _ in self._whole:
-            yield from items_of(table, None).values()
-        for table, _, of in self._of_libraries:
-            for value in items_of(table, self._names_in(of)).values():
-                if isinstance(value, ModuleType) or (isinstance(value, FunctionType) and not is_of_library(value)):
-                    yield value
+            yield table, owner, frozenset(self._names if of is None else _CALLS), of
 
     def _walk(self, pending: list[Any]) -> None:
-        texts = -1
-        while pending or (self._reflective and texts != len(self._computed)):
+        while pending:
             while pending:
                 value = pending.pop()
                 if id(value) not in self._seen and not is_opaque(value):
                     self._seen[id(value)] = value
-                    found = list(self._visit(value))
-                    self._computed.add_texts(found)
-                    pending.extend(found)
-            texts, found = len(self._computed), list(self._followed())  # by names, of which more may be known by now
-            self._computed.add_texts(found)
-            pending.extend(value for value in found if id(value) not in self._seen)
+                    pending.extend(self._visit(value))
+            libraries = {id(table) for table, *_ in self._of_libraries}
+            for table, _, names, _ in self.tables:  # by names, of which more may be known by now
+                found = list(items_of(table, names).values())
+                if id(table) in libraries:
+                    found = [value for value in found if isinstance(value, ModuleType)]
+                pending.extend(value for value in found if id(value) not in self._seen)
             named = (op for name, op in OPDEFS.items() if name.rpartition("::")[2] in self._names)
             pending.extend(op for op in named if id(op) not in self._seen)  # called as `torch.ops.library.name`
             pending = [value for value in pending if not is_opaque(value)]
 
-    def _names_of_globals(self, table: Mapping[str, Any], names: set[str]) -> frozenset[str]:
-        return frozenset(names | self._computed.among(table, loosely=False) if id(table) in self._of_globals else names)
-
-    def _computed_in(self, table: Mapping[str, Any], *, followed: bool, loosely: bool) -> frozenset[str]:
-        """The names that code may compute: those that it may put together, where `followed`, all others too."""
-        if not self._reflective:
-            return frozenset()
-        if not followed:
-            return frozenset(name for name in table if not name.startswith("__"))
-        return self._computed.among(table, loosely=loosely)
-
-    def _names_in(self, of: type | None) -> frozenset[str]:
-        """The names that matter in a module of a library, or in its class `of` of layers."""
-        if of is not None:
-            return _CALLS | self._inherited[id(of)]
-        return self.names
-
-    def _names_of(self, table: Mapping[str, Any], holder: object, *, followed: bool = False) -> frozenset[str]:
-        """The names of items that can be read; where `followed`, those there are, from which others can be reached."""
-        read = self._names & table.keys() if followed else self._names
-        inherited = self._inherited.get(id(holder if isinstance(holder, type) else type(holder)), frozenset())
+    def _names_of(self, table: Mapping[str, Any], holder: object) -> frozenset[str]:
         if isinstance(holder, nn.Module):
             public = {name for name in table if not name.startswith("_")}
-            names = read | _CALLS | (public if _has_library_code(holder) else set())
-            # Of what else code of PyTorch reads, as graphs of `torch.fx` and their like, only functions are followed.
-            names |= {name for name in inherited if not followed or isinstance(table.get(name), _FUNCTIONS)}
+            names = self._names | (public if _has_library_code(holder) else set())
             own = _MODULE_OWN.union(FOLLOWS_PARAMETERS if isinstance(holder, nn.RNNBase) else ())
             return frozenset((names | set(table) if self._reflective else names) - own)
         if isinstance(holder, ModuleType):
-            computed = self._computed_in(table, followed=True, loosely=False)
-            return frozenset(read.union(name for name in computed if not isinstance(table[name], ModuleType)))
+            return frozenset(self._names)
         if isinstance(holder, type):
             special = {name for name in table if name.startswith("__") and isinstance(table[name], FunctionType)}
             if id(holder) not in self._callable_classes:
                 special -= {"__init__", "__new__", "__post_init__"}
-            called = _FUNCTION_CALLS if issubclass(holder, torch.autograd.Function) else _CALLS
-            return frozenset(
-                read.union(special, called, inherited, self._computed_in(table, followed=followed, loosely=True))
-                - _CLASS_OWN
-            )
-        if followed or inherited or (self._reflective and table):
-            return frozenset(read.union(inherited, table if self._reflective else ()))
-        return self.names
+            called = _FUNCTION_CALLS if issubclass(holder, torch.autograd.Function) else {"forward"}
+            return frozenset(self._names | special | called) - _CLASS_OWN
+        return self.names.union(table) if self._reflective and table else self.names
 
     @property
     def names(self) -> frozenset[str]:
@@ -221,7 +171,6 @@ class Reachable:
             self._of_attributes(value, "a tensor")
         elif isinstance(value, nn.Module):
             self.modules.append(value)
-            self._computed.add_texts(vars(value).values())
             self._of_attributes(value, kind.__name__)
             self._add_class(kind)
             buffers = [buffer for buffer in value._buffers.values() if buffer is not None and vars(buffer)]
@@ -232,7 +181,7 @@ class Reachable:
         elif isinstance(value, _WRAPPERS):
             yield from self._of_wrapper(value)
         elif isinstance(value, ModuleType):
-            if is_library(value.__name__):
+            if _is_library(value.__name__):
                 self._of_libraries.append((vars(value), value.__name__, None))
             else:
                 self._by_name.append((vars(value), value.__name__, value))
@@ -240,7 +189,7 @@ class Reachable:
             self._callable_classes.update(map(id, value.__mro__))
             self._add_class(value)
             self._add_class(kind)  # a metaclass may have properties
-            if issubclass(value, enum.Enum) and not is_library(value.__module__):
+            if issubclass(value, enum.Enum) and not _is_library(value.__module__):
                 yield from value
         elif isinstance(value, _CONTAINERS):
             yield from self._of_container(value)
@@ -265,7 +214,7 @@ class Reachable:
 
     def _of_attributes(self, value: Any, owner: str) -> None:
         """Note the attributes that an object has or may get, and that all may be exchanged at once."""
-        self._by_name.append((vars(value), owner, value))
+        self._by_name.append((vars(value), owner, value if isinstance(value, nn.Module) else None))
         self.attributes.append((value, "__dict__"))
 
     def _of_wrapper(self, value: Any) -> Iterator[Any]:
@@ -282,10 +231,6 @@ class Reachable:
             yield value.__func__
 
     def _of_container(self, value: Any) -> Iterator[Any]:
-        if not is_library(type(value).__module__):  # it may have attributes and methods
-            if isinstance(getattr(value, "__dict__", None), dict):
-                self._of_attributes(value, type(value).__name__)
-            yield from self._of_kind(value, type(value))
         if isinstance(value, tuple | frozenset):
             yield from value
             return
@@ -293,7 +238,6 @@ class Reachable:
             self._cannot("an array of objects, whose changes cannot be detected")
         self._count(value.reshape(-1) if isinstance(value, np.ndarray) else value)
         if isinstance(value, dict):
-            self._computed.add_texts(value.keys())
             self._whole.append((value, "a dictionary"))
             return
         self.containers.append(value)
@@ -311,7 +255,7 @@ class Reachable:
         for cell in function.__closure__ or ():
             self.attributes.append((cell, "cell_contents"))
             yield contents_of(cell)
-        if is_of_library(function):
+        if _is_library(function.__module__):
             return
         self.attributes += [(function, "__code__"), (function, "__defaults__"), (function, "__kwdefaults__")]
         yield from (*(function.__defaults__ or ()), function.__kwdefaults__)
@@ -323,45 +267,31 @@ class Reachable:
             id(function.__globals__), (function.__globals__, f"module {function.__module__}", set())
         )
         known |= names.globals
-        self._computed.add_parts(names.parts)
         if names.reflective:
             self._names |= names.texts
             known |= names.texts
-        if names.of_globals:
-            self._of_globals.add(id(function.__globals__))
         if not _ENVIRONMENT.isdisjoint(names.globals | names.attributes):
             yield os.environ
         yield from (sys.modules.get(name) for name in names.imports)
-        if "__name__" in names.globals and "modules" in names.attributes:  # as in `sys.modules[__name__]`
-            yield sys.modules.get(function.__globals__.get("__name__", ""))
         package = function.__globals__.get("__package__") or ""
         while package:  # a relative import names a module of this package or of one above
             yield from (sys.modules.get(f"{package}.{name}" if name else package) for name in names.imports)
             package = package.rpartition(".")[0]
 
     def _add_class(self, kind: type) -> None:
-        if id(kind) in self._kinds:
-            return
-        self._kinds.add(id(kind))
-        bases = [base for base in kind.__mro__ if base not in (nn.Module, object) and is_library(base.__module__)]
-        inherited = frozenset[str]().union(*map(attributes_read_by, bases))
         for base in kind.__mro__:
-            self._inherited[id(base)] = self._inherited.get(id(base), frozenset()) | inherited
             if id(base) in self._classes:
                 continue
             self._classes.add(id(base))
-            if not is_library(base.__module__):
+            if not _is_library(base.__module__):
                 self._by_name.append((attributes_of(base), f"class {base.__name__}", base))
             elif issubclass(base, nn.Module):
                 self._of_libraries.append((attributes_of(base), f"class {base.__name__}", base))
 
     def _of_object(self, value: Any, kind: type) -> Iterator[Any]:
-        library = is_library(kind.__module__)
+        library = _is_library(kind.__module__)
         attributes = getattr(value, "__dict__", None)
         if library and kind.__module__.split(".")[0] == "threadcast":
-            return
-        if isinstance(value, threading.local):
-            self._cannot(f"a {kind.__name__} of threading, which has other attributes in each thread")
             return
         if any(base.__module__ in _HIDDEN for base in kind.__mro__):
             self._cannot(f"a {kind.__name__}, whose changes cannot be detected")
@@ -382,20 +312,15 @@ class Reachable:
             if not isinstance(attributes, dict):
                 yield from self._of_slots(value, kind)
             return
-        yield from self._of_kind(value, kind)
-
-    def _of_kind(self, value: Any, kind: type) -> Iterator[Any]:
-        """As `_visit`, of an object's class, which is none of a library, and of its slots."""
         self._add_class(kind)
         self.attributes.append((value, "__class__"))
         yield from self._of_slots(value, kind)
 
     def _of_slots(self, value: Any, kind: type) -> Iterator[Any]:
         for base in kind.__mro__:
-            if "__slots__" not in vars(base):
-                continue
-            for name, slot in vars(base).items():  # the names in `__slots__` may lack their class's, as `__gain` does
-                if isinstance(slot, types.MemberDescriptorType):
+            slots = vars(base).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if name not in ("__dict__", "__weakref__"):
                     self.attributes.append((value, name))
                     yield getattr(value, name, None)
 
@@ -422,7 +347,7 @@ def is_opaque(value: Any) -> bool:
     if type(value) in CONSTANTS:
         return True
     if isinstance(value, (*CONSTANTS, enum.Enum)):
-        return is_library(type(value).__module__)
+        return _is_library(type(value).__module__)
     return isinstance(value, _OPAQUE)
 
 
@@ -459,4 +384,9 @@ def contents_of(cell: CellType) -> Any:
 
 
 def _has_library_code(module: nn.Module) -> bool:
-    return any(base not in (nn.Module, object) and is_library(base.__module__) for base in type(module).__mro__)
+    return any(base not in (nn.Module, object) and _is_library(base.__module__) for base in type(module).__mro__)
+
+
+def _is_library(module: str | None) -> bool:
+    name = module or ""
+    return name.split(".")[0] in _LIBRARIES and not name.startswith(_LOOKED_INTO)
