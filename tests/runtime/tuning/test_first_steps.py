@@ -125,3 +125,43 @@ def test_a_plan_that_memory_is_too_small_to_compare_does_not_run(monkeypatch: py
     assert difference is not None
     assert "cannot be compared" in difference
     assert "are free" in difference
+
+
+def test_a_plan_that_differs_in_one_step_by_what_may_be_chance_is_compared_again() -> None:
+    steps, x, off = _steps(), torch.rand(9) + 1, [0.01, 0.01, 0.0, 9.0]
+    plan = _off_by(off)
+    for _ in range(3):
+        result, difference = steps.run(PLAN, plan, (x,), CAPTURED)
+        assert difference is None
+        assert torch.equal(result, x.cumsum(0)), "eager's"
+    assert not torch.equal(steps.run(PLAN, plan, (x,), CAPTURED)[0], x.cumsum(0)), "it is no longer compared"
+
+
+def test_a_plan_that_is_always_wrong_by_little_is_refused() -> None:
+    steps, x = _steps(), torch.rand(9) + 1
+    found = [steps.run(PLAN, _off_by([0.01]), (x,), CAPTURED) for _ in range(4)]
+    assert all(torch.equal(result, x.cumsum(0)) for result, _ in found)
+    assert [difference is not None for _, difference in found] == [False, False, False, True]
+
+
+def test_small_differences_are_chance_in_a_search_of_which_a_step_agreed() -> None:
+    steps, x = _steps(), torch.rand(9) + 1
+    first, second, third = (SearchStep(VARIANT, Look(i)) for i in range(3))
+    assert steps.run(first, _off_by([0.0]), (x,), CAPTURED)[1] is None
+    assert torch.equal(steps.run(second, _off_by([0.01]), (x,), CAPTURED)[0], x.cumsum(0))
+    assert not torch.equal(steps.run(second, _off_by([0.01]), (x,), CAPTURED)[0], x.cumsum(0)), "not compared again"
+    assert steps.run(third, _off_by([9.0]), (x,), CAPTURED)[1] is not None
+    assert steps.run(PLAN, _off_by([0.01]), (x,), CAPTURED)[1] is None
+    assert torch.equal(steps.run(PLAN, _off_by([0.01]), (x,), CAPTURED)[0], x.cumsum(0)), "of its own it has to agree"
+    steps.forget(VARIANT, search=True)
+    assert torch.equal(steps.run(second, _off_by([0.01]), (x,), CAPTURED)[0], x.cumsum(0))
+    assert torch.equal(steps.run(second, _off_by([0.01]), (x,), CAPTURED)[0], x.cumsum(0))
+
+
+def _steps() -> FirstSteps:
+    return FirstSteps(Shadowed(_cumulated, _cumulated, None, None, leaves))
+
+
+def _off_by(off: list[float]) -> Callable[[Tensor], Tensor]:
+    """A plan whose steps are wrong in one number, by this much each time."""
+    return lambda x: x.cumsum(0) + off.pop(0) * (torch.arange(9) == 4)

@@ -54,6 +54,6 @@ class FunctionalShadow(Shadowed):
             with other_threads():
                 reordered = {**self.copied(self.eager(*arguments)), **start.now()}
         except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only the changed one raises
-            _logger.debug("steps on numbers changed by one rounding raise: %s", error)
+            _logger.debug("steps on numbers changed by some roundings raise: %s", error)
             return {}
         return sensitivities({name: wanted[name] for name in names}, *changed, reordered=reordered)

@@ -66,9 +66,9 @@ class Shadowed:
     ) -> dict[str, Sensitivity]:
         """Return how sensitive the values `names` of eager's own result `wanted` are to rounding.
 
-        Runs eager's step `NUDGES` more times, each from `start` with all numbers changed by one rounding, and once from
-        `start` itself with another number of threads (see `sensitivities`). Where one of these steps raises, as on a
-        probability above 1, nothing is returned. Does not restore the state afterwards.
+        Runs eager's step `NUDGES` more times, each from `start` with all numbers changed by some roundings, and once
+        from `start` itself with another number of threads (see `sensitivities`). Where one of these steps raises, as on
+        a probability above 1, nothing is returned. Does not restore the state afterwards.
         """
         changed, starts = [], []
 
@@ -85,7 +85,7 @@ class Shadowed:
             with other_threads():
                 reordered = run()
         except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only the changed one raises
-            _logger.debug("steps on numbers changed by one rounding raise: %s", error)
+            _logger.debug("steps on numbers changed by some roundings raise: %s", error)
             return {}
         asked = {name: wanted[name] for name in names}
         return sensitivities(asked, *changed, before=start.values, starts=starts, reordered=reordered)

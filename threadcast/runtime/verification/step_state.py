@@ -93,7 +93,7 @@ class StepState:
         np.random.set_state(self._generators[1])
 
     def nudge(self, seed: int) -> dict[str, Tensor]:
-        """Set everything back as `restore` does, but with all numbers changed by one rounding, at random by `seed`.
+        """Set everything back as `restore` does, but with all numbers changed by some roundings, at random by `seed`.
 
         Returns the changed numbers by name.
         """
