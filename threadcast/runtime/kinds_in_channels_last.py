@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection
 from typing import Any
 
 from torch.fx import GraphModule
@@ -12,7 +13,6 @@ from threadcast.runtime.call_kinds import CallKind
 from threadcast.runtime.call_table import MOST_KINDS
 from threadcast.runtime.graph_layout import ChannelsLast, channels_last_backward
 from threadcast.runtime.verification.functional import FunctionalShadow
-from threadcast.runtime.verification.proof import Proof
 from threadcast.runtime.verification.shadow import checked_step
 
 _UNTOLD = 8
@@ -34,8 +34,8 @@ class KindsInChannelsLast:
         self._graph, self._backward, self._title = graph, backward, title
         self.forward = forward
         self._runs: dict[CallKind, ChannelsLast] = {}
-        self._proofs: dict[CallKind, Proof] = {}
-        """What calls of kinds whose results are not known yet have shown."""
+        self._untold: Counter[CallKind] = Counter()
+        """How many calls of a kind showed nothing of whether channels last is right."""
         self._refused: set[CallKind] = set()
         """Those of these kinds, of a backward pass, that run in the order as given, as the results are not eager's."""
 
@@ -66,8 +66,7 @@ class KindsInChannelsLast:
         """Note what runs a kind of calls in channels last: `layout`, or in a backward pass what its inputs ask for.
 
         Returns False where this call is to run in the order as given: its results are constant or not finite, and
-        show nothing, they differ by what may be chance, or `layout` is given up, because its results are not those of
-        the order as given.
+        show nothing, or `layout` is given up, because its results are not those of the order as given.
         """
         if kind in self._runs:
             return True
@@ -78,11 +77,13 @@ class KindsInChannelsLast:
         if layout is not None and not wanted.arranges(given):
             self.forward = None
             return False
-        proof = self._proofs.setdefault(kind, Proof(_UNTOLD))
-        reason = _why_not(wanted, given, arguments, proof)
-        if not proof.over:
-            return False
-        del self._proofs[kind]
+        if not wanted.tells(given):
+            self._untold[kind] += 1
+            if self._untold[kind] < _UNTOLD:
+                return False
+            reason: str | None = f"results of {_UNTOLD} calls were constant or not finite, and showed nothing"
+        else:
+            reason = _why_not(wanted, arguments)
         if reason is None or layout is None:
             self._runs[kind] = wanted
         if reason is not None:
@@ -95,31 +96,23 @@ class KindsInChannelsLast:
 
     def keep(self, kinds: Collection[CallKind]) -> None:
         """Where many kinds are noted, forget all but these: others are seen anew when they come again."""
-        if max(len(self._runs), len(self._proofs)) > MOST_KINDS:
+        if max(len(self._runs), len(self._untold)) > MOST_KINDS:
             self._runs = {kind: self._runs[kind] for kind in kinds if kind in self._runs}
             self._refused.intersection_update(self._runs)
-            self._proofs.clear()
+            self._untold.clear()
 
     def forget(self) -> None:
         """Forget all kinds; a later call is compared anew."""
         self._runs.clear()
         self._refused.clear()
-        self._proofs.clear()
+        self._untold.clear()
 
 
-def _why_not(layout: ChannelsLast, given: Sequence[Any], arguments: tuple[Any, ...], proof: Proof) -> str | None:
-    """Note in `proof` what a call shows, which gave `given` in the order as given; return why the next may not run in
-    channels last. None where its results are those of the order as given, or more calls have to show it."""
-    if not layout.tells(given):
-        proof.agreed(tells=False)
-        return f"results of {_UNTOLD} calls were constant or not finite, and showed nothing" if proof.over else None
+def _why_not(layout: ChannelsLast, arguments: tuple[Any, ...]) -> str | None:
+    """Why a call may not run in channels last; None where its results are those of the order as given."""
     shadow = FunctionalShadow(layout.as_given)
     reason = shadow.too_large(arguments, None)
     if reason is not None:
-        proof.known = True
         return reason
-    difference = checked_step(shadow, layout, arguments, None).difference
-    if difference is None:
-        proof.agreed(tells=True)
-        return None
-    return None if proof.doubted(difference) else str(difference)
+    difference = checked_step(shadow, layout, arguments, None, jumps=layout.jumps).difference
+    return None if difference is None else str(difference)

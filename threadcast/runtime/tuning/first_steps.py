@@ -11,7 +11,6 @@ from threadcast.runtime.tuning.contender import Run
 from threadcast.runtime.tuning.contender_id import ContenderId, Kind, plan_of
 from threadcast.runtime.tuning.instructions import ContenderStep, Runner, SearchStep
 from threadcast.runtime.tuning.plan_search import Meanwhile
-from threadcast.runtime.verification.proof import Proof
 from threadcast.runtime.verification.shadow import Shadowed, checked_step
 
 _MOST = 4
@@ -25,21 +24,19 @@ class FirstSteps:
     """Runs steps, and compares those whose results are not known yet with eager PyTorch's.
 
     `shadowed` says how PyTorch runs a step; with None nothing is compared. Results are known once a step has shown
-    something (`telling.tells`), or after `_MOST` steps; where one differs by what may be chance, another must agree.
+    something (`telling.tells`), or after `_MOST` steps.
     """
 
     def __init__(self, shadowed: Shadowed | None) -> None:
         self._shadowed = shadowed
-        self._proofs: dict[ContenderId | SearchStep, Proof] = {}
-        """Of what was compared with PyTorch."""
-        self._agreed: set[Variant] = set()
-        """Variants of which a step during the search agreed: small differences of others come from no wrong kernel."""
+        self._left: dict[ContenderId | SearchStep, int] = {}
+        """How many more steps of what was compared with PyTorch are compared at most."""
 
     def run(self, runner: Runner, step: Run, arguments: tuple[Any, ...], captured: Captured) -> tuple[Any, str | None]:
         """Run `step`, a step by `runner`; return the result, and in words how the results differ from eager's.
 
-        None where they do not differ, are known, or may differ by chance. If they were compared, the result is eager's,
-        as where memory is too small to compare them: `step` is not run then.
+        None where they do not differ, or are known. If they were compared, the result is eager's, as where memory is
+        too small to compare them: `step` is not run then.
         """
         if self._shadowed is None or not self._is_first(runner):
             return step(*arguments), None
@@ -47,33 +44,24 @@ class FirstSteps:
         if reason is not None:
             return self._shadowed.eager(*arguments), f"they cannot be compared: {reason}"
         checked, identity = checked_step(self._shadowed, step, arguments, captured), _identity(runner)
-        proof, difference = self._proofs.setdefault(identity, Proof(_MOST)), checked.difference
-        known = isinstance(identity, SearchStep) and identity.variant in self._agreed
-        if difference is None or (known and difference.may_be_chance):
-            proof.agreed(tells=checked.tells)
-            if isinstance(identity, SearchStep) and proof.known:
-                self._agreed.add(identity.variant)
-            if proof.untold_left <= 0:
-                _logger.info("%s: results of %d steps were constant or not finite, and showed little", identity, _MOST)
-            return checked.result, None
-        if proof.doubted(difference):
-            _logger.info("%s differs in this step, perhaps by chance: %s", identity, difference)
-            return checked.result, None
-        return checked.result, str(difference)
+        over = checked.tells or checked.difference is not None
+        self._left[identity] = left = 0 if over else self._left.get(identity, _MOST) - 1
+        if not over and not left:
+            _logger.info("%s: results of %d steps were constant or not finite, and showed little", identity, _MOST)
+        return checked.result, None if checked.difference is None else str(checked.difference)
 
     def forget(self, variant: Variant, *, search: bool) -> None:
         """Compare again what runs by the plan of `variant`, or with `search` by the plans of its search."""
         if search:
-            kept = (one for one in self._proofs if isinstance(one, ContenderId) or one.variant != variant)
-            self._proofs = {one: self._proofs[one] for one in kept}
-            self._agreed.discard(variant)
+            kept = (one for one in self._left if isinstance(one, ContenderId) or one.variant != variant)
+            self._left = {one: self._left[one] for one in kept}
         else:
-            self._proofs.pop(plan_of(variant), None)
+            self._left.pop(plan_of(variant), None)
 
     def _is_first(self, runner: Runner) -> bool:
         identity = _identity(runner)
         differs = isinstance(identity, SearchStep) or identity.kind in {Kind.PLAN, Kind.EAGER}
-        return differs and (identity not in self._proofs or not self._proofs[identity].over)
+        return differs and self._left.get(identity, _MOST) > 0
 
 
 def _identity(runner: Runner) -> ContenderId | SearchStep:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,25 +18,36 @@ constants were chosen by right and wrong plans of the built-in networks (decisio
 what is allowed or less in float32, and by a twelfth in bfloat16."""
 ROUNDINGS = 4
 """Roundings (machine epsilons times the number itself) by which each number may differ in addition."""
-NUDGED_ROUNDINGS = 8
-"""Roundings by which inputs are changed to see how eager's own result changes; one in half precision. The more it is,
-the more values change their sign before a ReLU: a plan's do so too, in other places than eager's (decision 25)."""
-SENSITIVITY = 4
-"""A plan may differ by this many times the change of eager's own result when the inputs change so."""
-_HALF_SENSITIVITY = 20
-"""The same in half precision."""
 REORDERED = 4
 """A plan may differ by this many times the difference between eager's results with one thread and with several. It adds
 in other orders too; where terms cancel out, as in the gradient of a bias before a batch norm, nothing else is left."""
-NUDGES = 3
-"""Eager steps with changed inputs that measure this change: where terms cancel out, it varies between such steps."""
+
+
+class Nudge(NamedTuple):
+    """An eager step with changed inputs, which shows how sensitive the step is to rounding."""
+
+    roundings: int = 1
+    """By how many roundings each number is changed."""
+    times: int = 20
+    """A plan may differ by this many times the change of eager's own result."""
+
+
+_NUDGES = Nudge(), Nudge(), Nudge(8, 4), Nudge(8, 4)
+"""Where terms cancel out, the change varies between steps, and is no larger for more roundings: it counts `times`. But
+the more roundings, the more numbers near zero change their sign before a ReLU, as a plan's do in other places than
+eager's."""
+_COARSE_NUDGES = (Nudge(),) * 3
+"""The same where half precision is used: a few of its roundings are no small change."""
 OFTEN = 8
 """Where so many of eager's own numbers change, multiplied as above, by more than is allowed else, this many times as
 many of a plan's may: one rank that changes is no reason to allow as much of all numbers. They are other numbers in each
 step, and a plan's roundings are larger than one of the inputs."""
+_PLAN_ROUNDINGS = 2
+"""Of steps with inputs changed by more roundings than this, fewer of the numbers that change count accordingly."""
 _CHANCE = 0.1
-"""Up to this share of the largest number, or change, of its tensor a difference may be one step's only: a number near
-zero has another sign before a ReLU in a plan than in eager, and some gradients of the step differ by that term."""
+"""Up to this share of the largest number, or change, of its group a difference may be one step's only, where an
+operator jumps (`jumps.py`): a number near zero has another sign before a ReLU in a plan than in eager, and some
+gradients of the step differ by that term."""
 MOVED_ROUNDINGS = 1
 """The same as `ROUNDINGS` for values that the step changes, in half precision: most updates are no larger than a few
 roundings of the number itself there."""
@@ -63,7 +74,7 @@ class Difference:
     largest: float = float("inf")
     """The largest difference between two numbers; infinite where something else than numbers differs."""
     may_be_chance: bool = False
-    """Whether the numbers differ by so little that rounding may have caused it in this one step (`proof`)."""
+    """Whether the numbers differ by so little that rounding may have caused it in this one step."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}"
@@ -93,10 +104,11 @@ def first_difference(
     *,
     before: Mapping[str, Any] | None = None,
     sensitivity: Mapping[str, Sensitivity] | None = None,
+    jumps: bool = False,
 ) -> Difference | None:
     """Return the first value in which `plan` differs from `eager` beyond rounding; None where all values agree.
 
-    One that may differ by chance is returned only where no other value differs.
+    Where the step `jumps`, small differences may be chance; one is returned only where no other value differs.
 
     Both map names to tensors, numbers and other constants. `before` holds values from before the step (parameters,
     buffers, optimizer state); differences in these are judged relative to how much eager changed them. `sensitivity`
@@ -107,7 +119,7 @@ def first_difference(
         if name not in plan:
             return Difference(name, "eager has it, the plan does not")
         start, allowed = (before or {}).get(name), (sensitivity or {}).get(name, EXACT)
-        found = value_difference(name, wanted, plan[name], before=start, sensitivity=allowed)
+        found = value_difference(name, wanted, plan[name], before=start, sensitivity=allowed, jumps=jumps)
         if found is not None and not found.may_be_chance:
             return found
         chance = chance or found
@@ -121,6 +133,7 @@ def first_beyond_rounding(
     sensitivity: Callable[[Sequence[str]], Mapping[str, Sensitivity]],
     *,
     before: Mapping[str, Any] | None = None,
+    jumps: bool = False,
 ) -> Difference | None:
     """Return what `first_difference` does with the sensitivity of all values, and ask for that of few.
 
@@ -138,13 +151,17 @@ def first_beyond_rounding(
         {name: value for name, value in plan.items() if name not in agree},
         before=before,
         sensitivity=sensitivity(differ) if differ else None,
+        jumps=jumps,
     )
 
 
 def value_difference(
-    name: str, eager: Any, plan: Any, *, before: Any = None, sensitivity: Sensitivity = EXACT
+    name: str, eager: Any, plan: Any, *, before: Any = None, sensitivity: Sensitivity = EXACT, jumps: bool = False
 ) -> Difference | None:
-    """Return the difference of one value, None where both agree. `before`: its value before the step, if it had one."""
+    """Return the difference of one value, None where both agree. `before`: its value before the step, if it had one.
+
+    Where the step `jumps`, a small difference may be chance.
+    """
     if not isinstance(eager, Tensor) or not isinstance(plan, Tensor):
         same = type(eager) is type(plan) and (eager == plan or (eager != eager and plan != plan))
         return None if same else Difference(name, f"eager has {_short(eager)}, the plan {_short(plan)}")
@@ -157,20 +174,21 @@ def value_difference(
         differing = int((eager != plan).sum())
         return Difference(name, f"{differing} of {eager.numel()} values differ ({_short(eager)})")
     moved = before if isinstance(before, Tensor) and before.shape == eager.shape else None
-    return _rounded_difference(name, eager, plan, moved, sensitivity)
+    return _rounded_difference(name, eager, plan, moved, sensitivity, jumps)
 
 
 def sensitivities(
     eager: Mapping[str, Any],
     *changed: Mapping[str, Any],
     before: Mapping[str, Any] | None = None,
+    nudges: Sequence[Nudge] = (),
     starts: Sequence[Mapping[str, Any]] = (),
     reordered: Mapping[str, Any] | None = None,
 ) -> dict[str, Sensitivity]:
     """Return for each value of `eager` how sensitive eager itself is to rounding.
 
-    `changed` are the values of the same step on inputs changed by some roundings (`nudged`). A plan may differ by
-    `SENSITIVITY` times the largest difference of `eager` from these (more in half precision), in `OFTEN` times as many
+    `changed` are the values of the same step on inputs changed by `nudges` (`nudged`; by one rounding each where there
+    are none). A plan may differ by `Nudge.times` the largest difference of `eager` from these, in `OFTEN` times as many
     numbers; numbers that are finite only in `eager` do not count. `before` holds the values from before the step and
     `starts` those from before each step of `changed`: of values in both, the movements are compared, and one rounding
     of the value does not count. `reordered` are the values of the step on the same inputs with another number of
@@ -181,13 +199,12 @@ def sensitivities(
         if not isinstance(value, Tensor) or not _is_real_or_complex(value) or not value.numel():
             continue
         start = (before or {}).get(name)
-        times = SENSITIVITY if torch.finfo(value.dtype).eps < _HALF_PRECISION else _HALF_SENSITIVITY
         runs = [
-            (times, values.get(name), starts[index].get(name) if index < len(starts) else None)
-            for index, values in enumerate(changed)
+            (nudges[i] if nudges else Nudge(), values.get(name), starts[i].get(name) if i < len(starts) else None)
+            for i, values in enumerate(changed)
         ]
-        runs.append((REORDERED, (reordered or {}).get(name), start))
-        compared = [(n, one, at) for n, one, at in runs if isinstance(one, Tensor) and one.shape == value.shape]
+        runs.append((Nudge(1, REORDERED), (reordered or {}).get(name), start))
+        compared = [(how, one, at) for how, one, at in runs if isinstance(one, Tensor) and one.shape == value.shape]
         found[name] = _one_sensitivity(value, start, compared)
     return found
 
@@ -203,15 +220,15 @@ def other_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _one_sensitivity(value: Tensor, start: Any, runs: Sequence[tuple[int, Tensor, Any]]) -> Sensitivity:
-    """The sensitivity of a value by other runs: how many times their differences count, their value and its start."""
+def _one_sensitivity(value: Tensor, start: Any, runs: Sequence[tuple[Nudge, Tensor, Any]]) -> Sensitivity:
+    """The sensitivity of a value by other runs: how their differences count, their value and its start."""
     value = _dense(value)
     wanted, moves = _precise(value), isinstance(start, Tensor) and start.shape == value.shape
     movement = wanted - _precise(start) if moves else wanted
     plain = _plain_limits(value.dtype, _sizes(wanted), _sizes(movement) if moves else None)
     finite = wanted.isfinite()
     all_finite, known = bool(finite.all()), Sensitivity()
-    for times, other, other_start in runs:
+    for (roundings, times), other, other_start in runs:
         found, steady = _precise(_dense(other)), True
         errors = _errors(wanted, found)
         infinities = 0 if all_finite else int((~errors.isfinite() & ~finite).sum())
@@ -221,8 +238,9 @@ def _one_sensitivity(value: Tensor, start: Any, runs: Sequence[tuple[int, Tensor
             errors = _errors(movement, other_movement) - slack
             steady = _moves_alike(movement, other_movement)
         errors = errors.nan_to_num_(nan=0.0, posinf=0.0).clamp_(min=0.0).mul_(times)
+        numbers = math.ceil(int((errors > plain).sum()) * min(1.0, _PLAN_ROUNDINGS / roundings))
         known = Sensitivity(
-            max(known.allowed, float(errors.max())), max(known.numbers, int((errors > plain).sum())),
+            max(known.allowed, float(errors.max())), max(known.numbers, numbers),
             known.steady and steady, max(known.infinities, infinities),
         )  # fmt: skip
     return known
@@ -233,7 +251,8 @@ def _moves_alike(wanted: Tensor, found: Tensor, *, share: float = _SAME_WAY) -> 
 
     With a share of 0, it must only not go the opposite way.
     """
-    wanted, found = wanted.flatten(), found.flatten()
+    wide = torch.complex128 if wanted.is_complex() else torch.float64  # squares of large numbers would overflow
+    wanted, found = wanted.flatten().to(wide), found.flatten().to(wide)
     product = float(torch.vdot(wanted, found).real)
     mine, other = float(torch.linalg.vector_norm(wanted)), float(torch.linalg.vector_norm(found))
     if product != product or mine == 0.0:
@@ -241,20 +260,23 @@ def _moves_alike(wanted: Tensor, found: Tensor, *, share: float = _SAME_WAY) -> 
     return product >= share * mine * mine and (wanted.numel() < _MANY or product >= share * mine * other)
 
 
-def nudged(tensor: Tensor, *, seed: int = 0) -> Tensor:
-    """Return a copy whose numbers are larger or smaller by some roundings, at random by `seed`.
+def nudges_for(values: Iterable[Any]) -> tuple[Nudge, ...]:
+    """Return how inputs are changed to see how sensitive a step is that has these values."""
+    tensors = [value for value in values if isinstance(value, Tensor) and _is_real_or_complex(value)]
+    return _COARSE_NUDGES if any(torch.finfo(one.dtype).eps > _HALF_PRECISION for one in tensors) else _NUDGES
 
-    These are `NUDGED_ROUNDINGS`, in half precision one. The numbers
-    stay between the tensor's smallest and largest number, so that probabilities stay below 1; those of a constant
+
+def nudged(tensor: Tensor, *, seed: int = 0, roundings: int = 1) -> Tensor:
+    """Return a copy whose numbers are larger or smaller by so many roundings, at random by `seed`.
+
+    They stay between the tensor's smallest and largest number, so that probabilities stay below 1; those of a constant
     tensor do not. Tensors of integers or booleans, and sparse ones, are copied unchanged.
     """
     if not _is_real_or_complex(tensor) or tensor.layout is not torch.strided:
         return tensor.detach().clone()
-    coin = torch.Generator().manual_seed(seed)
-    signs = torch.randint(0, 2, tensor.shape, generator=coin, dtype=_real(tensor.dtype)) * 2 - 1
-    eps = torch.finfo(tensor.dtype).eps
-    by = eps * (NUDGED_ROUNDINGS if eps < _HALF_PRECISION else 1)
-    changed = tensor.detach() * (1 + signs * by)  # rounded once, as both factors are exact
+    by = roundings * torch.finfo(tensor.dtype).eps
+    less, more = torch.tensor([1 - by, 1 + by], dtype=_real(tensor.dtype))
+    changed = tensor.detach() * torch.where(_coins(tensor.shape, seed), more, less)  # rounded once: factors are exact
     if changed.numel() and not changed.is_complex():
         low, high = tensor.detach().aminmax()
         if bool(low < high):
@@ -262,8 +284,17 @@ def nudged(tensor: Tensor, *, seed: int = 0) -> Tensor:
     return changed
 
 
+def _coins(shape: torch.Size, seed: int) -> Tensor:
+    """Random booleans; a random byte gives eight, which is faster than a random number for each."""
+    size = math.prod(shape)
+    coin = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(0, 256, (-(-size // 8), 1), generator=coin, dtype=torch.uint8)
+    bits = torch.tensor([1 << i for i in range(8)], dtype=torch.uint8)
+    return drawn.bitwise_and(bits).flatten()[:size].view(shape) != 0
+
+
 def _rounded_difference(
-    name: str, eager: Tensor, plan: Tensor, before: Tensor | None, sensitivity: Sensitivity
+    name: str, eager: Tensor, plan: Tensor, before: Tensor | None, sensitivity: Sensitivity, jumps: bool
 ) -> Difference | None:
     wanted, found = _precise(eager), _precise(plan)
     error = _errors(wanted, found)
@@ -284,7 +315,9 @@ def _rounded_difference(
         of = f"numbers up to {largest:.3g}" if before is None else f"movements up to {largest:.3g}"
         more = f", in {beyond} numbers, of which {most} may" if sensitivity.allowed else ""
         said = f"differs by up to {worst:.3g}, with {of}{more} ({_short(eager)})"
-        return Difference(name, said, worst, may_be_chance=worst <= _CHANCE * largest)
+        chance = jumps and bool((error <= plain + _CHANCE * _largest(eager.dtype, size, moved)).all())
+        norms = [torch.linalg.vector_norm(one.double()) for one in (error, size if moved is None else moved)]
+        return Difference(name, said, worst, may_be_chance=chance and bool(norms[0] <= _CHANCE * norms[1]))
     if before is None or not sensitivity.steady or eager.numel() < _MANY:
         return None
     clear = int((reference.abs() > _CLEAR * eps * size).sum())
@@ -297,9 +330,14 @@ def _rounded_difference(
 
 def _plain_limits(dtype: torch.dtype, sizes: Tensor, moved: Tensor | None) -> Tensor:
     """By how much numbers may differ where nothing is known of their sensitivity, by their sizes and movements."""
-    share, eps = RELATIVE[_real(dtype)], torch.finfo(dtype).eps
+    eps = torch.finfo(dtype).eps
     roundings = ROUNDINGS if moved is None or eps < _HALF_PRECISION else MOVED_ROUNDINGS
-    return share * largest_of_groups(sizes if moved is None else moved, share) + roundings * eps * sizes
+    return RELATIVE[_real(dtype)] * _largest(dtype, sizes, moved) + roundings * eps * sizes
+
+
+def _largest(dtype: torch.dtype, sizes: Tensor, moved: Tensor | None) -> Tensor:
+    """The largest size, or movement where there are any, of each number's group."""
+    return largest_of_groups(sizes if moved is None else moved, RELATIVE[_real(dtype)])
 
 
 def shares(wanted: Tensor, found: Tensor, *, gap: float) -> Tensor:
@@ -308,7 +346,7 @@ def shares(wanted: Tensor, found: Tensor, *, gap: float) -> Tensor:
     Both are of one shape and of floating-point or complex numbers; the result is in float64. It is 0 where both are the
     same infinity or NaN, and infinite where only one is. `gap`: see `largest_of_groups`.
     """
-    wanted, found = _precise(_dense(wanted)), _precise(_dense(found))
+    wanted, found = (_dense(one).to(torch.complex128 if one.is_complex() else torch.float64) for one in (wanted, found))
     if not wanted.numel():
         return torch.zeros(wanted.shape, dtype=torch.float64)
     error = _errors(wanted, found).nan_to_num(nan=math.inf, posinf=math.inf)
@@ -316,7 +354,7 @@ def shares(wanted: Tensor, found: Tensor, *, gap: float) -> Tensor:
 
 
 def largest_of_groups(sizes: Tensor, share: float) -> Tensor:
-    """Return for each size (float64, finite) the largest size of its group, or one number where there is one group.
+    """Return for each size (finite) the largest size of its group, or one number where there is one group.
 
     Wide gaps separate groups: so many powers of two in a row without a size that what is below is less than `share` of
     what is above. Beside a mask of -1e30 other numbers are a group of their own. Zeros belong to the lowest group.
@@ -324,12 +362,15 @@ def largest_of_groups(sizes: Tensor, share: float) -> Tensor:
     smallest = float(sizes.where(sizes > 0, math.inf).min())
     if smallest >= share * float(sizes.max()):
         return sizes.max()
-    powers = torch.frexp(sizes.clamp(min=smallest)).exponent.long()
+    powers = torch.frexp(sizes.clamp(min=smallest)).exponent
     powers -= powers.min()
-    largest = sizes.new_zeros(int(powers.max()) + 1).scatter_reduce_(0, powers.flatten(), sizes.flatten(), "amax")
-    present = largest.nonzero().flatten()
+    present = torch.bincount(powers.flatten()).nonzero().flatten()
     last = torch.cat([present.diff() - 1 > -math.log2(share), torch.ones(1, dtype=torch.bool)])
     ends = present[last]
+    if len(ends) == 1:
+        return sizes.max()
+    powers = powers.long()
+    largest = sizes.new_zeros(int(ends[-1]) + 1).scatter_reduce_(0, powers.flatten(), sizes.flatten(), "amax")
     return largest[ends[torch.searchsorted(ends, torch.arange(len(largest)))]][powers]
 
 
@@ -359,7 +400,10 @@ def _real(dtype: torch.dtype) -> torch.dtype:
 
 
 def _precise(tensor: Tensor) -> Tensor:
-    return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
+    """A tensor in a type in which differences of numbers of its own type that are near each other are exact."""
+    wide = {torch.float64: torch.float64, torch.complex128: torch.complex128}
+    narrow = torch.complex64 if tensor.is_complex() else torch.float32
+    return tensor.detach().to(wide.get(tensor.dtype, narrow))
 
 
 def _short(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from threadcast.capture.capture import Captured
-from threadcast.runtime.verification.differences import NUDGES, Sensitivity, nudged, other_threads, sensitivities
+from threadcast.runtime.verification.differences import nudged
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.runtime.verification.step_state import StepState, too_large
 from threadcast.threads.memory import free_bytes
@@ -40,20 +40,12 @@ class FunctionalShadow(Shadowed):
         """
         return too_large(sum(value.nbytes for value in arguments if isinstance(value, Tensor)), free_bytes())
 
-    def sensitivity(
-        self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Sequence[str]
-    ) -> dict[str, Sensitivity]:
-        """Return how sensitive the values `names` of the result `wanted` are to rounding, by runs on changed copies."""
-        changed = []
-        try:
-            for seed in range(NUDGES):
-                start.restore()
-                inputs = [nudged(value, seed=seed) if isinstance(value, Tensor) else value for value in arguments]
-                changed.append({**self.copied(self.eager(*inputs)), **start.now()})
-            start.restore()
-            with other_threads():
-                reordered = {**self.copied(self.eager(*arguments)), **start.now()}
-        except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only the changed one raises
-            _logger.debug("steps on numbers changed by some roundings raise: %s", error)
-            return {}
-        return sensitivities({name: wanted[name] for name in names}, *changed, reordered=reordered)
+    def begin(
+        self, start: StepState, arguments: Sequence[Any], *, seed: int, roundings: int
+    ) -> tuple[dict[str, Tensor], Sequence[Any]]:
+        """Return changed copies of the arguments, as inputs of a step; see `Shadowed.begin`."""
+        start.restore()
+        inputs = [
+            nudged(value, seed=seed, roundings=roundings) if isinstance(value, Tensor) else value for value in arguments
+        ]
+        return {}, inputs

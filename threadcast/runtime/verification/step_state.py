@@ -92,13 +92,13 @@ class StepState:
         random.setstate(self._generators[0])
         np.random.set_state(self._generators[1])
 
-    def nudge(self, seed: int) -> dict[str, Tensor]:
-        """Set everything back as `restore` does, but with all numbers changed by some roundings, at random by `seed`.
+    def nudge(self, seed: int, roundings: int) -> dict[str, Tensor]:
+        """Set everything back as `restore` does, but with all numbers changed by so many roundings.
 
-        Returns the changed numbers by name.
+        They are larger or smaller at random by `seed`. Returns the changed numbers by name.
         """
         self.restore()
-        changed = {name: nudged(self.values[name], seed=seed) for name in self._tensors}
+        changed = {name: nudged(self.values[name], seed=seed, roundings=roundings) for name in self._tensors}
         for name, tensor in self._tensors.items():
             _set(tensor, changed[name])
         return changed
