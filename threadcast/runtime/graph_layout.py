@@ -87,13 +87,18 @@ class ChannelsLast:
     """
 
     def __init__(self, graph: GraphModule, ordered: int) -> None:
-        self._graph, self.jumps = graph.forward, graph_has_jumps(graph)
+        self._graph, self._module = graph.forward, graph
         results, inputs = _results_of(graph), [node for node in graph.graph.nodes if node.op == "placeholder"]
         self._converted = {i for i, node in enumerate(inputs) if _is_convolved(node)}
         self._inputs = [inputs.index(node) if node in inputs else None for node in results]
         self._strides = [_strides(node) if i < ordered else None for i, node in enumerate(results)]
         self._given = [_strides(node) for node in inputs]
         self._shared = _shared(results, ordered)
+
+    @property
+    def jumps(self) -> bool:
+        """Whether an operator of the graph jumps (`verification/jumps.py`)."""
+        return graph_has_jumps(self._module)
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """Run the graph below autograd."""

@@ -381,3 +381,14 @@ def test_zeros_beside_a_mask_of_a_large_number_are_no_chance() -> None:
 def test_in_half_precision_inputs_are_changed_by_one_rounding_only(dtype: torch.dtype) -> None:
     nudges = nudges_for([torch.ones(2), torch.ones(2, dtype=dtype), "text"])
     assert max(nudge.roundings for nudge in nudges) == (1 if dtype in (torch.float16, torch.bfloat16) else 8)
+
+
+def test_a_movement_of_few_roundings_may_go_the_other_way_as_far_as_roundings_may() -> None:
+    """The running mean of a layer that has seen the same batch many times."""
+    before = torch.full((64,), 0.02)
+    step = 6 * torch.finfo(torch.float32).eps * before
+    assert value_difference("mean", before + step, before + 0.4 * step, before=before) is None
+    assert value_difference("mean", before + 0.4 * step, before - 0.2 * step, before=before) is None
+    assert value_difference("mean", before + 3 * step, before - 3 * step, before=before) is not None
+    far = before + 20 * step
+    assert value_difference("mean", far, before - (far - before), before=before) is not None

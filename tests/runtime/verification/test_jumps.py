@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from threadcast.capture.capture import capture_forward, capture_training
 from threadcast.runtime.verification.functional import FunctionalShadow
 from threadcast.runtime.verification.jumps import graph_has_jumps, has_jumps
-from threadcast.runtime.verification.shadow import checked_step
+from threadcast.runtime.verification.shadow import Checked, checked_step
 
 ACTIVATIONS: list[tuple[nn.Module, bool]] = [
     (nn.ReLU(), True), (nn.LeakyReLU(), True), (nn.Hardswish(), True), (nn.ReLU6(), True), (nn.PReLU(), True),
@@ -75,10 +75,36 @@ def test_signs_of_numbers_near_zero_are_chance_and_wrong_kernels_are_not() -> No
     assert differed >= 8
 
 
-@pytest.mark.parametrize(("wrong_steps", "jumps", "refused"), [(1, True, False), (1, False, True), (9, True, True)])
+Wrong = Callable[[Tensor, int], bool]
+"""Whether a step on these inputs is wrong, of which so many came before."""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "jumps", "refused"),
+    [
+        (lambda x, number: bool((x == 1).all()), True, False),
+        (lambda x, number: bool((x == 1).all()), False, True),
+        (lambda x, number: True, True, True),
+        (lambda x, number: number == 0, True, True),
+        (lambda x, number: bool((x == 1).all()) or number in (2, 3, 4, 5), True, False),
+        (lambda x, number: bool((x == 1).all()) or number in (2, 3, 4, 5, 6), True, True),
+    ],
+    ids=["in this step", "no jump", "always", "a race", "in many steps", "in most steps"],
+)
 def test_a_small_difference_is_chance_where_an_operator_jumps_and_other_steps_agree(
-    wrong_steps: int, jumps: bool, refused: bool
+    wrong: Wrong, jumps: bool, refused: bool
 ) -> None:
+    checked, wanted = _checked_with(wrong, torch.ones(40), jumps=jumps)
+    assert (checked.difference is not None) == refused
+    assert torch.equal(checked.result, wanted)
+
+
+def test_where_no_number_can_be_changed_a_small_difference_is_refused() -> None:
+    checked, _ = _checked_with(lambda x, number: number < 2, torch.ones(40, dtype=torch.int64), jumps=True)
+    assert checked.difference is not None
+
+
+def _checked_with(wrong: Wrong, x: Tensor, *, jumps: bool) -> tuple[Checked, Tensor]:
     ran: list[Tensor] = []
 
     def eager(x: Tensor) -> Tensor:
@@ -86,15 +112,12 @@ def test_a_small_difference_is_chance_where_an_operator_jumps_and_other_steps_ag
 
     def plan(x: Tensor) -> Tensor:
         ran.append(x)
-        wrong = 0.05 if len(ran) <= wrong_steps else 0.0
-        return torch.rand(40) * x + wrong * (torch.arange(40) == 3)
+        return torch.rand(40) * x + 0.05 * wrong(x, len(ran) - 1) * (torch.arange(40) == 3)
 
-    x = torch.ones(40)
     torch.manual_seed(3)
     wanted, after = eager(x), torch.rand(1)
     torch.manual_seed(3)
     checked = checked_step(FunctionalShadow(eager), plan, (x,), None, jumps=jumps)
-    assert (checked.difference is not None) == refused
-    assert torch.equal(checked.result, wanted)
     assert torch.equal(torch.rand(1), after)
-    assert bool((x == 1.0).all())
+    assert bool((x == 1).all())
+    return checked, wanted

@@ -13,8 +13,8 @@ from torch import Tensor
 
 RELATIVE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 0.02, torch.bfloat16: 0.02}
 """By data type, how much a number may differ, as a share of the largest number of its tensor, or of its group there
-(`largest_of_groups`). For values that the step changes, as a share of the largest change. This and the next four
-constants were chosen by right and wrong plans of the built-in networks (decision 25): right ones differ by a fifth of
+(`largest_of_groups`). For values that the step changes, as a share of the largest change. This, the next two and
+`_NUDGES` were chosen by right and wrong plans of the built-in networks (decision 25): right ones differ by a fifth of
 what is allowed or less in float32, and by a twelfth in bfloat16."""
 ROUNDINGS = 4
 """Roundings (machine epsilons times the number itself) by which each number may differ in addition."""
@@ -32,7 +32,7 @@ class Nudge(NamedTuple):
     """A plan may differ by this many times the change of eager's own result."""
 
 
-_NUDGES = Nudge(), Nudge(), Nudge(8, 4), Nudge(8, 4)
+_NUDGES = Nudge(), Nudge(), Nudge(8, 2), Nudge(8, 2)
 """Where terms cancel out, the change varies between steps, and is no larger for more roundings: it counts `times`. But
 the more roundings, the more numbers near zero change their sign before a ReLU, as a plan's do in other places than
 eager's."""
@@ -56,7 +56,7 @@ _STILL = 4
 _HALF_PRECISION = 5e-4
 """Smallest machine epsilon of the data types of 16 bits."""
 _CLEAR = 4
-"""A movement is clear if it is more than this many roundings of the number itself."""
+"""A movement is clear if it is more than this many roundings of the number itself, and twice what it may differ by."""
 _SAME_WAY = 0.5
 """Smallest share of eager's movement that a plan must move, and smallest cosine of the angle between both movements, in
 half precision. In other types a plan must not move the opposite way, where eager's own movement is steady: a part of a
@@ -320,7 +320,7 @@ def _rounded_difference(
         return Difference(name, said, worst, may_be_chance=chance and bool(norms[0] <= _CHANCE * norms[1]))
     if before is None or not sensitivity.steady or eager.numel() < _MANY:
         return None
-    clear = int((reference.abs() > _CLEAR * eps * size).sum())
+    clear = int((reference.abs() > max(_CLEAR, 2 * _roundings(eager.dtype, moved)) * eps * size).sum())
     share = 0.0 if eps < _HALF_PRECISION else _SAME_WAY
     if clear >= eager.numel() // 2 and not _moves_alike(reference, found - _precise(before), share=share):
         reason = f"moved otherwise than eager's, which moved by up to {largest:.3g} ({_short(eager)})"
@@ -331,8 +331,12 @@ def _rounded_difference(
 def _plain_limits(dtype: torch.dtype, sizes: Tensor, moved: Tensor | None) -> Tensor:
     """By how much numbers may differ where nothing is known of their sensitivity, by their sizes and movements."""
     eps = torch.finfo(dtype).eps
-    roundings = ROUNDINGS if moved is None or eps < _HALF_PRECISION else MOVED_ROUNDINGS
-    return RELATIVE[_real(dtype)] * _largest(dtype, sizes, moved) + roundings * eps * sizes
+    return RELATIVE[_real(dtype)] * _largest(dtype, sizes, moved) + _roundings(dtype, moved) * eps * sizes
+
+
+def _roundings(dtype: torch.dtype, moved: Tensor | None) -> int:
+    """By how many roundings of itself a number may differ."""
+    return ROUNDINGS if moved is None or torch.finfo(dtype).eps < _HALF_PRECISION else MOVED_ROUNDINGS
 
 
 def _largest(dtype: torch.dtype, sizes: Tensor, moved: Tensor | None) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,8 +12,6 @@ from threadcast.runtime.verification.differences import nudged
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.runtime.verification.step_state import StepState, too_large
 from threadcast.threads.memory import free_bytes
-
-_logger = logging.getLogger("threadcast")
 
 
 class FunctionalShadow(Shadowed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from threadcast.core.errors import ThreadcastError, WrongResult
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.verification.differences import (
     Difference,
+    Nudge,
     Sensitivity,
     first_beyond_rounding,
     nudges_for,
@@ -35,13 +37,14 @@ _logger = logging.getLogger("threadcast")
 
 Run = Callable[..., Any]
 
-_AGREE, _DISAGREE = 2, 6
+_AGREE, _DIFFER = 3, 5
 """Where a step differs by what may be chance, so many other steps must agree before so many differ, too. A convention:
-ResNet-18 in channels last differed in about every second step, and a wrong kernel differs in all."""
+ResNet-18 in channels last differed in about every third step, and a wrong kernel differs in all."""
 _AGAIN = 100
 """The first seed of these steps."""
 COPIES = 3
-"""Copies of all that a step may change: as before the step, and as each of the two runs leaves it."""
+"""Copies of all that a step may change: as before the step, and as each of the two runs leaves it. While rounding is
+looked at there are up to twice as many, for which the other half of the free memory is left."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,25 +89,31 @@ class Shadowed:
         """Return how sensitive the values `names` of eager's own result `wanted` are to rounding.
 
         Runs eager's step some more times, each from `start` with all numbers changed by some roundings (`nudges_for`),
-        and once from `start` itself with another number of threads (see `sensitivities`). Where one of these steps
-        raises, as on a probability above 1, nothing is returned. Does not restore the state afterwards.
+        and once from `start` itself with another number of threads (see `sensitivities`). Steps that raise, as on a
+        probability above 1, do not count. Does not restore the state afterwards.
         """
-        changed, starts, nudges = [], [], nudges_for((*start.values.values(), *arguments, *wanted.values()))
+        changed, starts, nudges = [], [], list[Nudge]()
+        all_nudges = nudges_for((*start.values.values(), *arguments, *wanted.values()))
 
         def asked(values: Mapping[str, Any]) -> dict[str, Any]:
             return {name: values[name] for name in names if name in values}
 
-        try:
-            for seed, nudge in enumerate(nudges):
+        reordered: dict[str, Any] = {}
+        for seed, nudge in enumerate((*all_nudges, None)):
+            try:
+                if nudge is None:
+                    start.restore()
+                    with other_threads():
+                        reordered = asked(self.values_after(self.eager(*arguments), start))
+                    continue
                 begun, inputs = self.begin(start, arguments, seed=seed, roundings=nudge.roundings)
-                starts.append(asked(begun))
-                changed.append(asked(self.values_after(self.eager(*inputs), start)))
-            start.restore()
-            with other_threads():
-                reordered = asked(self.values_after(self.eager(*arguments), start))
-        except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only the changed one raises
-            _logger.debug("steps on numbers changed by some roundings raise: %s", error)
-            return {}
+                found = asked(self.values_after(self.eager(*inputs), start))
+            except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only the changed one raises
+                _logger.debug("a step on numbers changed by some roundings raises: %s", error)
+                continue
+            starts.append(asked(begun))
+            changed.append(found)
+            nudges.append(nudge)
         return sensitivities(
             asked(wanted), *changed, nudges=nudges, before=start.values, starts=starts, reordered=reordered
         )  # fmt: skip
@@ -193,36 +202,78 @@ def checked_step(
 
 
 def _difference(
-    step: Shadowed, run: Run, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any],
+    step: Shadowed, again: Run, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any],
     found: dict[str, Any], *, jumps: bool,
 ) -> Difference | None:  # fmt: skip
-    """How `found`, the values of a step by `run`, differ from eager's `wanted`, if not by chance.
+    """How `found`, the values of a step, differ from eager's `wanted`, if not by chance.
 
-    What may be chance is compared again: in steps with all numbers changed by some roundings, other numbers are near
-    a jump. Does not restore the state afterwards.
+    What may be chance is compared again, in steps by `again`: with all numbers changed by some roundings, other numbers
+    are near a jump. Does not restore the state afterwards.
     """
-    sensitivity = partial(step.sensitivity, start, arguments, wanted)
+    sensitivity = _Once(partial(step.sensitivity, start, arguments, wanted))
     difference = first_beyond_rounding(wanted, found, sensitivity, before=start.values, jumps=jumps)
     if difference is None or not difference.may_be_chance:
         return difference
-    roundings, left = nudges_for((*start.values.values(), *arguments, *wanted.values()))[-1].roundings, _AGREE
-    for seed in range(_AGAIN, _AGAIN + _AGREE + _DISAGREE):
-        try:
-            begun, inputs = step.begin(start, arguments, seed=seed, roundings=roundings)
-            eager = step.values_after(step.eager(*inputs), start)
-            step.begin(start, arguments, seed=seed, roundings=roundings)
-            again = step.values_after(run(*inputs), start)
-        except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only the changed one raises
-            _logger.debug("a step on numbers changed by some roundings raises: %s", error)
-            return difference
-        other = first_beyond_rounding(eager, again, sensitivity, before=begun, jumps=True)
-        if other is not None and not other.may_be_chance:
-            return other
-        left -= other is None
-        if not left:
+    try:
+        start.restore()
+        same = step.values_after(again(*arguments), start)
+        if first_beyond_rounding(found, same, lambda names: {}, before=start.values) is not None:
+            return difference  # its results are not the same each time
+        del same
+        if _differ_by_chance(step, again, start, arguments, wanted, sensitivity):
             _logger.info("a step differs from PyTorch's by chance: %s", difference)
             return None
+    except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only another one raises
+        _logger.debug("a step on numbers changed by some roundings raises: %s", error)
     return difference
+
+
+def _differ_by_chance(
+    step: Shadowed, again: Run, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any],
+    sensitivity: Callable[[Sequence[str]], Mapping[str, Sensitivity]],
+) -> bool:  # fmt: skip
+    """Whether enough of the steps with all numbers changed by some roundings agree."""
+    roundings, agreed, differed = _roundings(start, arguments, wanted), 0, 0
+    for seed in itertools.count(_AGAIN):
+        begun, inputs = step.begin(start, arguments, seed=seed, roundings=roundings)
+        if not _changed(begun, start.values) and not _changed(dict(enumerate(inputs)), dict(enumerate(arguments))):
+            return False
+        eager = step.values_after(step.eager(*inputs), start)
+        start.go_back_to(begun)
+        found = step.values_after(again(*inputs), start)
+        other = first_beyond_rounding(eager, found, sensitivity, before=begun, jumps=True)
+        del begun, inputs, eager, found
+        agreed, differed = agreed + (other is None), differed + (other is not None)
+        if agreed == _AGREE:
+            return True
+        if differed == _DIFFER or (other is not None and not other.may_be_chance):
+            return False
+    raise AssertionError("unreachable")
+
+
+def _roundings(start: StepState, arguments: Sequence[Any], wanted: Mapping[str, Any]) -> int:
+    return nudges_for((*start.values.values(), *arguments, *wanted.values()))[-1].roundings
+
+
+def _changed(found: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> bool:
+    """Whether a tensor of `found` has other numbers than in `wanted`."""
+    pairs = ((value, wanted[name]) for name, value in found.items() if isinstance(value, Tensor))
+    return any(one is not other and not torch.equal(one, other) for one, other in pairs)
+
+
+class _Once:
+    """Asks for the sensitivity of each value once: it takes several steps."""
+
+    def __init__(self, ask: Callable[[Sequence[str]], Mapping[str, Sensitivity]]) -> None:
+        self._ask = ask
+        self._known: dict[str, Sensitivity] = {}
+        self._asked: set[str] = set()
+
+    def __call__(self, names: Sequence[str]) -> Mapping[str, Sensitivity]:
+        if new := [name for name in names if name not in self._asked]:
+            self._asked.update(new)
+            self._known.update(self._ask(new))
+        return {name: self._known[name] for name in names if name in self._known}
 
 
 def _report(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -97,11 +97,15 @@ class StepState:
 
         They are larger or smaller at random by `seed`. Returns the changed numbers by name.
         """
-        self.restore()
         changed = {name: nudged(self.values[name], seed=seed, roundings=roundings) for name in self._tensors}
-        for name, tensor in self._tensors.items():
-            _set(tensor, changed[name])
+        self.go_back_to(changed)
         return changed
+
+    def go_back_to(self, begun: Mapping[str, Tensor]) -> None:
+        """Set everything back as `restore` does, but with the numbers that `nudge` returned."""
+        self.restore()
+        for name, value in begun.items():
+            _set(self._tensors[name], value)
 
     def name_of(self, tensor: Tensor) -> str | None:
         """Return the name of the copy of this very tensor; None if the tensor was not copied."""
