@@ -13,9 +13,9 @@ from threadcast.capture.capture import Captured
 aten = torch.ops.aten
 
 _GRADIENTS = {
-    aten._prelu_kernel_backward, aten.adaptive_max_pool2d_backward,
-    aten.adaptive_max_pool3d_backward, aten.fractional_max_pool2d_backward, aten.fractional_max_pool3d_backward,
-    aten.hardshrink_backward, aten.hardsigmoid_backward, aten.hardswish_backward, aten.hardtanh_backward,
+    aten._prelu_kernel_backward, aten.adaptive_max_pool2d_backward, aten.adaptive_max_pool3d_backward,
+    aten.fractional_max_pool2d_backward, aten.fractional_max_pool3d_backward, aten.hardshrink_backward,
+    aten.hardsigmoid_backward, aten.hardswish_backward, aten.hardtanh_backward,
     aten.leaky_relu_backward, aten.max_pool2d_with_indices_backward, aten.max_pool3d_with_indices_backward,
     aten.multi_margin_loss_backward, aten.multilabel_margin_loss_backward, aten.rrelu_with_noise_backward,
     aten.softshrink_backward, aten.threshold_backward,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,27 +92,26 @@ class Shadowed:
         probability above 1, do not count. Does not restore the state afterwards.
         """
         changed, starts, nudges = [], [], list[Nudge]()
-        all_nudges = nudges_for((*start.values.values(), *arguments, *wanted.values()))
 
         def asked(values: Mapping[str, Any]) -> dict[str, Any]:
             return {name: values[name] for name in names if name in values}
 
-        reordered: dict[str, Any] = {}
-        for seed, nudge in enumerate((*all_nudges, None)):
+        def ran(inputs: Sequence[Any]) -> dict[str, Any] | None:
             try:
-                if nudge is None:
-                    start.restore()
-                    with other_threads():
-                        reordered = asked(self.values_after(self.eager(*arguments), start))
-                    continue
-                begun, inputs = self.begin(start, arguments, seed=seed, roundings=nudge.roundings)
-                found = asked(self.values_after(self.eager(*inputs), start))
-            except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only the changed one raises
+                return asked(self.values_after(self.eager(*inputs), start))
+            except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only another one raises
                 _logger.debug("a step on numbers changed by some roundings raises: %s", error)
-                continue
-            starts.append(asked(begun))
-            changed.append(found)
-            nudges.append(nudge)
+                return None
+
+        for seed, nudge in enumerate(nudges_for((*start.values.values(), *arguments, *wanted.values()))):
+            begun, inputs = self.begin(start, arguments, seed=seed, roundings=nudge.roundings)
+            if (found := ran(inputs)) is not None:
+                starts.append(asked(begun))
+                changed.append(found)
+                nudges.append(nudge)
+        start.restore()
+        with other_threads():
+            reordered = ran(arguments)
         return sensitivities(
             asked(wanted), *changed, nudges=nudges, before=start.values, starts=starts, reordered=reordered
         )  # fmt: skip
@@ -234,7 +232,7 @@ def _differ_by_chance(
 ) -> bool:  # fmt: skip
     """Whether enough of the steps with all numbers changed by some roundings agree."""
     roundings, agreed, differed = _roundings(start, arguments, wanted), 0, 0
-    for seed in itertools.count(_AGAIN):
+    for seed in range(_AGAIN, _AGAIN + _AGREE + _DIFFER):
         begun, inputs = step.begin(start, arguments, seed=seed, roundings=roundings)
         if not _changed(begun, start.values) and not _changed(dict(enumerate(inputs)), dict(enumerate(arguments))):
             return False
@@ -248,7 +246,7 @@ def _differ_by_chance(
             return True
         if differed == _DIFFER or (other is not None and not other.may_be_chance):
             return False
-    raise AssertionError("unreachable")
+    return False
 
 
 def _roundings(start: StepState, arguments: Sequence[Any], wanted: Mapping[str, Any]) -> int:
