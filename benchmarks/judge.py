@@ -4,9 +4,9 @@
                                [--fast] [--seconds 60] [--reuse] [--json] [--write]
 
 Each model runs in processes of its own with a time limit. Every record lands in build/judge as it comes; `--reuse`
-leaves out what has one of this commit and setting, and `--write` makes the page of all that are there. `--quick` takes
-some seconds a model: are results right, what ran them, and why not a plan? `--fast` measures for a shorter time
-(`judge_measure.FAST`); its records and page are apart.
+leaves out what has one of this commit and setting, and `--write` makes a page of all that are there, for each mode.
+`--quick` takes some seconds a model: are results right, what ran them, and why not a plan? `--fast` measures for a
+shorter time (`judge_measure.FAST`); its records and pages are apart.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--seconds", type=float, help="longest time of learning; 60, or 15 with --fast")
     parser.add_argument("--json", action="store_true", help="print all records that are there")
-    parser.add_argument("--write", action="store_true", help="write the page of all records that are there")
+    parser.add_argument("--write", action="store_true", help="write the pages of all records that are there")
     parser.add_argument(
         "--reuse", action="store_true", help="measure only what has no record of this commit and setting"
     )
@@ -116,7 +116,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.json:
         print(json.dumps(records))
     if chosen.write and not chosen.quick:
-        (ROOT / "docs" / f"{chosen.judge}{kind}-tables.md").write_text(page(chosen.judge, records))
+        for mode in known:
+            if of_mode := [record for record in records if record["mode"] == mode]:
+                name = f"{chosen.judge}{kind}{'-training' if mode == 'training' else ''}-tables.md"
+                (ROOT / "docs" / name).write_text(page(chosen.judge, of_mode))
 
 
 def _is_of_this_run(path: Path, run: RunFacts, setting: Setting | None) -> bool:

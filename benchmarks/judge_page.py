@@ -93,7 +93,7 @@ def _row(record: dict[str, Any], runs: Runs) -> str:
     cells = [
         record["name"] + mark, *(_ms(ways.get(who, {})) for who in ("eager", "inductor", "threadcast")),
         _number(own.get("speedup")), _number(ways.get("inductor", {}).get("speedup")),
-        str(own.get("correct_from", "-")), ran, _learned(own), f"{record.get('others', 0):.0%}",
+        str(own.get("correct_from", "-")) + (", wrong" if own.get("right") is False else ""), ran, _learned(own), f"{record.get('others', 0):.0%}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |\n"
 

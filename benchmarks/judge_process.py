@@ -179,7 +179,7 @@ def _answer(way: Way, what: str, value: Any) -> Any:
         return torch.save(way.results(), value)
     (wanted, *again), found = torch.load(value), way.result()
     return {
-        "correct_from": correct_from(*([one for one, _ in values] for values in (found, wanted))),
+        "correct_from": correct_from(*([one for one, *_ in values] for values in (found, wanted))),
         "right": is_right(found, wanted, again),
         "difference": max(differences(found, wanted), default=0.0),
     }

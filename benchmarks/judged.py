@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from threadcast.runtime.verification.differences import largest_of_groups
+from threadcast.runtime.verification.running_means import scales_of_means
 
 LEARNING_RATE = 1e-3
 TOLERANCE = 1e-3
@@ -28,10 +29,11 @@ ROUNDED = 3
 _STEADY = 0.5 / SENSITIVITY
 """How far a steady value of eager's is from itself at most: what was never updated, which is off by 1, stays wrong."""
 _ROUNDINGS = 2
-"""Roundings of a number that do not count as movement: each of a few updates is rounded, in both trainings."""
+"""Roundings of a number, or of a mean's standard deviation, that do not count as movement: each of a few updates is
+rounded, in both trainings."""
 
-Value = tuple[Tensor, Tensor | None]
-"""A value, and for one that training moves what it was before."""
+Value = tuple[Tensor, Tensor | None, Tensor | None]
+"""A value; for one that training moves what it was before; for a running mean the standard deviations beside it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +114,7 @@ def tensors_of(result: Any) -> list[Tensor]:
 
 def results_of(result: Any) -> list[Value]:
     """Copies of the tensors of a result, which nothing was there before."""
-    return [(tensor.clone(), None) for tensor in tensors_of(result)]
+    return [(tensor.clone(), None, None) for tensor in tensors_of(result)]
 
 
 def state_of(model: nn.Module) -> dict[str, Tensor]:
@@ -122,7 +124,8 @@ def state_of(model: nn.Module) -> dict[str, Tensor]:
 
 def moved_from(first: dict[str, Tensor], model: nn.Module) -> list[Value]:
     """Copies of a model's parameters and buffers, each with what it was at `first`."""
-    return [(value.detach().clone(), first[name]) for name, value in _state(model)]
+    scales = scales_of_means(dict(_state(model)))
+    return [(value.detach().clone(), first[name], scales.get(name)) for name, value in _state(model)]
 
 
 def begin_again(model: nn.Module, optimizer: torch.optim.Optimizer, first: dict[str, Tensor]) -> None:
@@ -168,19 +171,24 @@ def differences(found: Sequence[Value], wanted: Sequence[Value]) -> list[float]:
 
     As a share of the largest number of its group (`largest_of_groups`); inf where values do not fit.
     """
-    if [(one.shape, one.dtype) for one, _ in found] != [(one.shape, one.dtype) for one, _ in wanted]:
+    if [(one.shape, one.dtype) for one, *_ in found] != [(one.shape, one.dtype) for one, *_ in wanted]:
         return [math.inf] * max(1, len(wanted))
     return [_difference(*one, *other) for one, other in zip(found, wanted, strict=True)]
 
 
-def _difference(one: Tensor, one_before: Tensor | None, other: Tensor, other_before: Tensor | None) -> float:
+def _difference(
+    one: Tensor, one_before: Tensor | None, _: Tensor | None, other: Tensor, other_before: Tensor | None,
+    scale: Tensor | None,
+) -> float:  # fmt: skip
     if not (other.is_floating_point() or other.is_complex()):
         return 0.0 if one.equal(other) else math.inf
     if other.numel() == 0:
         return 0.0
     one, other, slack = _wide(one), _wide(other), torch.zeros(())
     if one_before is not None and other_before is not None:
-        slack = _ROUNDINGS * torch.finfo(other_before.dtype).eps * torch.maximum(one.abs(), other.abs())
+        rounded = torch.maximum(one.abs(), other.abs())
+        rounded = rounded if scale is None else torch.maximum(rounded, _wide(scale))
+        slack = _ROUNDINGS * torch.finfo(other_before.dtype).eps * rounded
         one, other = one - _wide(one_before), other - _wide(other_before)
     finite = other.isfinite() & one.isfinite()
     if not bool((finite | (one == other) | (one.isnan() & other.isnan())).all()):

@@ -57,7 +57,7 @@ def test_results_are_correct_from_the_level_of_their_difference() -> None:
 def _far(one: torch.Tensor, other: torch.Tensor) -> float:
     from judged import differences
 
-    (found,) = differences([(one, None)], [(other, None)])
+    (found,) = differences([(one, None, None)], [(other, None, None)])
     return float(found)
 
 
@@ -70,7 +70,7 @@ def test_differences_are_shares_of_the_largest_number() -> None:
     assert _far(torch.tensor([1.0, -4.0, float("nan")]), wanted) == float("inf")
     assert _far(torch.tensor([1.0, -4.0, -float("inf")]), wanted) == float("inf")
     assert _far(torch.tensor([1.0, -4.0, 5.0]), wanted) == float("inf")
-    assert differences([(wanted, None)] * 2, [(wanted, None)]) == [float("inf")]
+    assert differences([(wanted, None, None)] * 2, [(wanted, None, None)]) == [float("inf")]
     complex_ones = torch.tensor([1 + 1j, 2.0])
     assert _far(complex_ones + 0.5j, complex_ones) == 0.25
 
@@ -90,33 +90,48 @@ def test_what_was_never_updated_is_wrong_and_what_only_rounding_moves_is_not() -
 
     torch.manual_seed(0)
     before = torch.randn(100)
-    wanted = [(before + 1e-5 * torch.randn(100), before)]
-    again = [[(wanted[0][0] * (1 + 1e-7), before)]]
+    wanted = [(before + 1e-5 * torch.randn(100), before, None)]
+    again = [[(wanted[0][0] * (1 + 1e-7), before, None)]]
     assert is_right(wanted, wanted, again)
-    assert is_right([(wanted[0][0] * (1 + 1e-7), before)], wanted, again)
-    assert is_right([(before, before)], wanted, again) is False
-    bias, other, mine = ((1e-9 * torch.randn(8), torch.zeros(8)) for _ in range(3))
+    assert is_right([(wanted[0][0] * (1 + 1e-7), before, None)], wanted, again)
+    assert is_right([(before, before, None)], wanted, again) is False
+    bias, other, mine = ((1e-9 * torch.randn(8), torch.zeros(8), None) for _ in range(3))
     assert is_right([wanted[0], mine], [wanted[0], bias], [[wanted[0], other]])
-    assert is_right([(before, before), mine], [wanted[0], bias], [[wanted[0], other]]) is False
+    assert is_right([(before, before, None), mine], [wanted[0], bias], [[wanted[0], other]]) is False
 
 
 def test_a_value_may_differ_as_much_as_steady_values_of_eager_do() -> None:
     from judged import is_right
 
     zeros, moved = torch.zeros(8), torch.arange(1.0, 9.0)
-    wanted = [(moved, zeros), (moved, zeros), (moved, zeros)]
-    again = [[(moved * 1.02, zeros), (moved, zeros), (-moved, zeros)]]
+    wanted = [(moved, zeros, None), (moved, zeros, None), (moved, zeros, None)]
+    again = [[(moved * 1.02, zeros, None), (moved, zeros, None), (-moved, zeros, None)]]
     for factor, right in ((1.1, True), (1.5, False), (0.0, False)):
-        assert is_right([wanted[0], (moved * factor, zeros), wanted[2]], wanted, again) is right
+        assert is_right([wanted[0], (moved * factor, zeros, None), wanted[2]], wanted, again) is right
 
 
 def test_what_cannot_be_said_is_neither_right_nor_wrong() -> None:
     from judged import is_right
 
-    one, infinite = [(torch.ones(3), None)], [(torch.tensor([1.0, 1.0, float("inf")]), None)]
+    one, infinite = [(torch.ones(3), None, None)], [(torch.tensor([1.0, 1.0, float("inf")]), None, None)]
     assert is_right(infinite, one, [infinite]) is None
-    assert is_right([(torch.zeros(3), None)], one, [one]) is False
+    assert is_right([(torch.zeros(3), None, None)], one, [one]) is False
     assert is_right([], [], []) is None
+
+
+def test_a_running_mean_near_zero_may_differ_by_roundings_of_its_standard_deviation() -> None:
+    from judged import is_right, moved_from, state_of
+
+    torch.manual_seed(0)
+    norm = torch.nn.BatchNorm1d(64)
+    before = state_of(norm)
+    norm.running_mean += 1e-10 * torch.randn(64)
+    wanted, found = moved_from(before, norm), {}
+    for roundings in (0.2, 30.0):
+        norm.running_mean.copy_(roundings * torch.finfo(torch.float32).eps * torch.randn(64).sign())
+        found[roundings] = moved_from(before, norm)
+    assert is_right(found[0.2], wanted, [wanted])
+    assert is_right(found[30.0], wanted, [wanted]) is False
 
 
 def test_results_with_leaves_that_nobody_compares_are_refused() -> None:
@@ -223,6 +238,8 @@ def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> Non
     assert "| 15 s |" in text
     assert "0 slower than 0.97 of the faster of both; 1 were still learning." in text
     assert "2 models, 1 right," in text
+    assert "| 1, wrong |" in text
+    assert "| -5 |" in text
     assert "`make bench-zoo FAST=1 MODES=inference`" in text
     assert "measured later" not in text
     assert "`make bench-zoo FAST=1 SECONDS=40 MODES=inference`" in page("zoo", [record("a", 40.0, learning=True)])

@@ -392,3 +392,23 @@ def test_a_movement_of_few_roundings_may_go_the_other_way_as_far_as_roundings_ma
     assert value_difference("mean", before + 3 * step, before - 3 * step, before=before) is not None
     far = before + 20 * step
     assert value_difference("mean", far, before - (far - before), before=before) is not None
+
+
+def test_roundings_of_a_running_mean_are_those_of_the_standard_deviation_beside_it() -> None:
+    """Behind a convolution of normalised numbers the mean is zero, but for roundings."""
+    torch.manual_seed(0)
+    zeros, eps = torch.zeros(64), torch.finfo(torch.float32).eps
+    spread = {"n.running_var": torch.ones(64)}
+    eager = {"n.running_mean": 0.01 * eps * torch.randn(64), **spread}
+    near = {"n.running_mean": 0.5 * eps * torch.randn(64), **spread}
+    far = {"n.running_mean": 50 * eps * torch.randn(64), **spread}
+    before = {"n.running_mean": zeros, **spread}
+    assert first_difference(eager, near, before=before) is None
+    assert first_beyond_rounding(eager, near, lambda names: {}, before=before) is None
+    assert str(first_beyond_rounding(eager, far, lambda names: {}, before=before)).startswith("n.running_mean: differs")
+    alone = {"n.running_mean": eager["n.running_mean"]}
+    assert first_difference(alone, {"n.running_mean": near["n.running_mean"]}, before=before) is not None
+    moved = {"n.running_mean": 0.1 * torch.randn(64), **spread}
+    assert str(first_difference(moved, before, before=before)).startswith("n.running_mean: did not move")
+    other = {"n.running_mean": -moved["n.running_mean"], **spread}
+    assert first_difference(moved, other, before=before) is not None

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from threadcast.runtime.verification.running_means import scales_of_means
+
 RELATIVE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 0.02, torch.bfloat16: 0.02}
 """By data type, how much a number may differ, as a share of the largest number of its tensor, or of its group there
 (`largest_of_groups`). For values that the step changes, as a share of the largest change. This, the next two and
@@ -104,6 +106,7 @@ def first_difference(
     *,
     before: Mapping[str, Any] | None = None,
     sensitivity: Mapping[str, Sensitivity] | None = None,
+    scales: Mapping[str, Tensor] | None = None,
     jumps: bool = False,
 ) -> Difference | None:
     """Return the first value in which `plan` differs from `eager` beyond rounding; None where all values agree.
@@ -112,14 +115,18 @@ def first_difference(
 
     Both map names to tensors, numbers and other constants. `before` holds values from before the step (parameters,
     buffers, optimizer state); differences in these are judged relative to how much eager changed them. `sensitivity`
-    holds what `sensitivities` returns.
+    holds what `sensitivities` returns, `scales` what `scales_of_means` does of all of eager's values, by default of
+    `eager`.
     """
     chance: Difference | None = None
+    scales = scales_of_means(eager) if scales is None else scales
     for name, wanted in eager.items():
         if name not in plan:
             return Difference(name, "eager has it, the plan does not")
         start, allowed = (before or {}).get(name), (sensitivity or {}).get(name, EXACT)
-        found = value_difference(name, wanted, plan[name], before=start, sensitivity=allowed, jumps=jumps)
+        found = value_difference(
+            name, wanted, plan[name], before=start, sensitivity=allowed, scale=scales.get(name), jumps=jumps
+        )
         if found is not None and not found.may_be_chance:
             return found
         chance = chance or found
@@ -140,26 +147,31 @@ def first_beyond_rounding(
     `sensitivity` takes the names of values that differ where nothing is known of them: the others agree in any case. It
     is not called where there are none.
     """
-    agree = {
-        name
-        for name, wanted in eager.items()
-        if name in plan and value_difference(name, wanted, plan[name], before=(before or {}).get(name)) is None
-    }
+    scales = scales_of_means(eager)
+
+    def agrees(name: str) -> bool:
+        start, scale = (before or {}).get(name), scales.get(name)
+        return value_difference(name, eager[name], plan[name], before=start, scale=scale) is None
+
+    agree = {name for name in eager if name in plan and agrees(name)}
     differ = [name for name in eager if name in plan and name not in agree]
     return first_difference(
         {name: value for name, value in eager.items() if name not in agree},
         {name: value for name, value in plan.items() if name not in agree},
         before=before,
         sensitivity=sensitivity(differ) if differ else None,
+        scales=scales,
         jumps=jumps,
     )
 
 
 def value_difference(
-    name: str, eager: Any, plan: Any, *, before: Any = None, sensitivity: Sensitivity = EXACT, jumps: bool = False
-) -> Difference | None:
+    name: str, eager: Any, plan: Any, *, before: Any = None, sensitivity: Sensitivity = EXACT,
+    scale: Tensor | None = None, jumps: bool = False,
+) -> Difference | None:  # fmt: skip
     """Return the difference of one value, None where both agree. `before`: its value before the step, if it had one.
 
+    Roundings are those of `scale`, a tensor of the value's shape, where that is larger than the value's own numbers.
     Where the step `jumps`, a small difference may be chance.
     """
     if not isinstance(eager, Tensor) or not isinstance(plan, Tensor):
@@ -174,7 +186,7 @@ def value_difference(
         differing = int((eager != plan).sum())
         return Difference(name, f"{differing} of {eager.numel()} values differ ({_short(eager)})")
     moved = before if isinstance(before, Tensor) and before.shape == eager.shape else None
-    return _rounded_difference(name, eager, plan, moved, sensitivity, jumps)
+    return _rounded_difference(name, eager, plan, moved, sensitivity, scale, jumps)
 
 
 def sensitivities(
@@ -294,8 +306,9 @@ def _coins(shape: torch.Size, seed: int) -> Tensor:
 
 
 def _rounded_difference(
-    name: str, eager: Tensor, plan: Tensor, before: Tensor | None, sensitivity: Sensitivity, jumps: bool
-) -> Difference | None:
+    name: str, eager: Tensor, plan: Tensor, before: Tensor | None, sensitivity: Sensitivity, scale: Tensor | None,
+    jumps: bool,
+) -> Difference | None:  # fmt: skip
     wanted, found = _precise(eager), _precise(plan)
     error = _errors(wanted, found)
     if not bool((finite := error.isfinite()).all()):
@@ -304,7 +317,8 @@ def _rounded_difference(
         error = torch.where(finite, error, 0.0)
     reference = wanted if before is None else wanted - _precise(before)
     eps, size, moved = torch.finfo(eager.dtype).eps, _sizes(wanted), None if before is None else _sizes(reference)
-    plain, worst = _plain_limits(eager.dtype, size, moved), float(error.max())
+    rounded = size if scale is None else torch.maximum(size, _precise(scale))
+    plain, worst = _plain_limits(eager.dtype, size, moved, rounded), float(error.max())
     largest = float((size if moved is None else moved).max())
     if before is not None and sensitivity.steady and torch.equal(plan, before.to(plan.dtype)):
         movements = int((eager != before).sum())
@@ -320,7 +334,7 @@ def _rounded_difference(
         return Difference(name, said, worst, may_be_chance=chance and bool(norms[0] <= _CHANCE * norms[1]))
     if before is None or not sensitivity.steady or eager.numel() < _MANY:
         return None
-    clear = int((reference.abs() > max(_CLEAR, 2 * _roundings(eager.dtype, moved)) * eps * size).sum())
+    clear = int((reference.abs() > max(_CLEAR, 2 * _roundings(eager.dtype, moved)) * eps * rounded).sum())
     share = 0.0 if eps < _HALF_PRECISION else _SAME_WAY
     if clear >= eager.numel() // 2 and not _moves_alike(reference, found - _precise(before), share=share):
         reason = f"moved otherwise than eager's, which moved by up to {largest:.3g} ({_short(eager)})"
@@ -328,10 +342,13 @@ def _rounded_difference(
     return None
 
 
-def _plain_limits(dtype: torch.dtype, sizes: Tensor, moved: Tensor | None) -> Tensor:
-    """By how much numbers may differ where nothing is known of their sensitivity, by their sizes and movements."""
-    eps = torch.finfo(dtype).eps
-    return RELATIVE[_real(dtype)] * _largest(dtype, sizes, moved) + _roundings(dtype, moved) * eps * sizes
+def _plain_limits(dtype: torch.dtype, sizes: Tensor, moved: Tensor | None, rounded: Tensor | None = None) -> Tensor:
+    """By how much numbers may differ where nothing is known of their sensitivity, by their sizes and movements.
+
+    Their roundings are those of `rounded`, by default of their sizes.
+    """
+    eps = torch.finfo(dtype).eps * (sizes if rounded is None else rounded)
+    return RELATIVE[_real(dtype)] * _largest(dtype, sizes, moved) + _roundings(dtype, moved) * eps
 
 
 def _roundings(dtype: torch.dtype, moved: Tensor | None) -> int:
