@@ -52,7 +52,9 @@ class Process:
 
     def __init__(self, judge: str, name: str, mode: str, who: str, folder: Path, *, limit_s: float) -> None:
         fresh = {
-            "THREADCAST_ENGINE_PLANS": str(folder / "plans"), "TORCHINDUCTOR_CACHE_DIR": str(INDUCTOR_CACHE),
+            "THREADCAST_ENGINE_PLANS": str(folder / "plans"),
+            "THREADCAST_STORE": f"sqlite:///{folder / 'threadcast.db'}",
+            "TORCHINDUCTOR_CACHE_DIR": str(INDUCTOR_CACHE),
         }  # fmt: skip
         context = multiprocessing.get_context("forkserver")
         os.environ["PYTHONWARNINGS"] = "ignore::UserWarning:multiprocessing.resource_tracker"  # its children are killed

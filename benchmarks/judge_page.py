@@ -19,7 +19,8 @@ _TEXT = """# {title}
 `make bench-{judge}{fast}`, {runs}.
 
 {what} Eager PyTorch, Inductor (`torch.compile(model)`) and threadcast (`optimize`, or `optimize_training` by SGD with
-momentum) ran in processes of their own, stopped except in their turns: {turns} turns of {turn_s} s after threadcast had
+momentum) ran in processes of their own, with no measurement or plan stored before (compiled code of earlier runs was
+kept, Inductor's too), stopped except in their turns: {turns} turns of {turn_s} s after threadcast had
 learned for at most {settle_s:.0f} s, in which it may take any time and has the cores to itself between steps, and
 Inductor had compiled for at most {limit_s:.0f} s. A model took {median_s:.0f} s in the median, {total_min:.0f} minutes
 all together. *learned* is how long threadcast learned; "+" where it was not at its end, so that faster plans or
@@ -93,7 +94,8 @@ def _row(record: dict[str, Any], runs: Runs) -> str:
     cells = [
         record["name"] + mark, *(_ms(ways.get(who, {})) for who in ("eager", "inductor", "threadcast")),
         _number(own.get("speedup")), _number(ways.get("inductor", {}).get("speedup")),
-        str(own.get("correct_from", "-")) + (", wrong" if own.get("right") is False else ""), ran, _learned(own), f"{record.get('others', 0):.0%}",
+        str(own.get("correct_from", "-")) + (", wrong" if own.get("right") is False else ""),
+        ran, _learned(own), f"{record.get('others', 0):.0%}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |\n"
 

@@ -12,6 +12,7 @@ import pytest
 
 from threadcast.core import Case, CurveTable, Edge, Machine, Op, OpGraph, Source, TensorSpec
 from threadcast.core.settings import Settings
+from threadcast.runtime.plans import step_forecasts
 from threadcast.runtime.plans.forecasting_planner import ForecastingPlanner
 from threadcast.runtime.plans.rows_process import add_rows
 from threadcast.runtime.plans.step_forecasts import Question, answered, is_there
@@ -104,6 +105,18 @@ def test_what_is_stored_makes_plans_of_other_graphs(tmp_path: Path) -> None:
         for column, case in enumerate(answer.curves.cases):
             if case.threads in (1, 4, 16):
                 assert answer.curves.seconds[row, column] == pytest.approx(seconds(op, case), rel=1.0)
+
+
+def test_of_a_large_store_the_graphs_own_ops_and_the_last_ones_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, sizes = f"sqlite:///{tmp_path / 'large.db'}", (64, *range(65, 105))
+    graph = chain(*sizes)
+    for op in graph.ops:
+        add_rows(measurements(op, MACHINE, {ALL: [seconds(op, ALL)] * 2}), store, Settings.read())
+    monkeypatch.setattr(step_forecasts, "RECENT", 10)
+    read = [measured.op for measured in step_forecasts._known(question(chain(64, 103), store=store))]
+    assert read == [product(64), product(103), *(product(rows) for rows in (*range(95, 103), 104))]
 
 
 def test_a_store_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ from threadcast.runtime.tuning.states import Move, Moves, State
 from threadcast.runtime.tuning.variant_queue import VariantQueue
 from threadcast.runtime.tuning.warm_up import WarmUp
 
-FORECAST_S = 1.0
-"""Seconds of looks above which operators are forecast from what is known of others first. A convention: forecasts take
-as long."""
+FORECAST_S = 4.0
+"""Seconds of looks above which operators are forecast from what is known of others first. A convention: a process that
+loads the models and a store and forecasts 300 ops takes about as long on one core."""
 
 
 class TuningMachine:
