@@ -27,8 +27,8 @@ WORTH = 0.01
 """Share of a step by which a look must be expected to shorten it, to be worth its time. A convention."""
 
 RECENT = 4_000
-"""How many of the store's last measurements are read beside those of the graph's own ops. A convention: forecasts of 300
-ops take 3 s of a core with 1,000 to 16,000 of them, but 83,000 took 6.6 s to read."""
+"""How many of the store's last measurements are read beside those of the graph's own ops. A convention: forecasts of
+300 ops take 3 s of a core with 1,000 to 16,000 of them, but 83,000 took 6.6 s to read."""
 
 _SQLITE = "sqlite:///"
 
