@@ -43,6 +43,7 @@ SLOW = frozenset(
         "runtime/backends/test_backends.py",
         "runtime/backends/test_search.py",
         "runtime/compile_backend/test_channels_last.py",
+        "runtime/compile_backend/test_collectives.py",
         "runtime/compile_backend/test_cores.py",
         "runtime/compile_backend/test_ddp.py",
         "runtime/compile_backend/test_fallback.py",

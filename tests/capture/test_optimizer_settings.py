@@ -126,7 +126,6 @@ def test_one_graph_takes_rates_and_momentum_of_a_schedule(make: Callable[[Any], 
         step.run((x,), y)
         train_eagerly(eager, eager_optimizer, x, y)
         for schedule in schedules:
-            optimizer._opt_called = True  # type: ignore[attr-defined]  # a graph does not call `step`
             schedule.step()
     moved_alike(start, model, eager)
 

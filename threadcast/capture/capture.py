@@ -19,7 +19,7 @@ from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from threadcast.capture.dependencies import memories, writes
+from threadcast.capture.dependencies import is_random, memories, writes
 from threadcast.capture.lowering import lower
 from threadcast.capture.module_values import ModuleValues
 from threadcast.capture.number_reads import NumberReads
@@ -62,6 +62,8 @@ class Captured:
     """The numbers that calls must read out of tensors for the graph to be right; None where it is right for all."""
     weakly: bool = False
     """Whether `held` does not keep the caller's tensors alive."""
+    random: bool = field(init=False)
+    """Whether a run draws random numbers."""
     written: tuple[int, ...] = field(init=False)
     """Slots of inputs that a run writes to."""
     _held: list[Any] = field(init=False)
@@ -75,6 +77,7 @@ class Captured:
 
     def __post_init__(self) -> None:
         nodes, inputs = self.program.nodes, self.program.inputs
+        object.__setattr__(self, "random", any(map(is_random, nodes)))
         memory = memories(nodes, inputs)
         written = {memory[ref.slot] for node in nodes for ref in writes(node)}
         object.__setattr__(self, "written", tuple(slot for slot in range(len(inputs)) if memory[slot] in written))
@@ -101,8 +104,7 @@ class Captured:
             raise CaptureError("the graph was captured for other numbers in tensors; capture it again for these")
         tensors, sizes = iter(given), iter(self._sizes_of(arguments))
         if self.settings is not None:
-            self.settings.renew()
-            self.settings.drop_gradients()
+            self.settings.begin_step()
         inputs = self._held.copy()
         for slot, of_size in self._given:
             inputs[slot] = next(sizes) if of_size else next(tensors)

@@ -212,12 +212,20 @@ class SettingInputs:
                 self.tensors[f"{i}.lr tensor"].fill_(numbers["lr"])
             self._filled[i] = numbers
 
-    def drop_gradients(self) -> None:
-        """Set the `.grad` of the optimizer's parameters to None, as its `zero_grad` does."""
+    def begin_step(self) -> None:
+        """Read the numbers anew, and do what `zero_grad` and the call of `step` do beside the update.
+
+        A schedule of learning rates that was made for the optimizer has wrapped `step` to note that it was called, and
+        warns where it was not.
+        """
+        self.renew()
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     parameter.grad = None
+        own = vars(self._optimizer)
+        if "_opt_called" not in own and hasattr(own.get("step"), "_wrapped_by_lr_sched"):
+            own["_opt_called"] = True
 
     def numbers(
         self, group: int, values: Mapping[str, Tensor], number: Callable[[Tensor], float], *, fused: bool

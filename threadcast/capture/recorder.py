@@ -29,6 +29,7 @@ from threadcast.capture.random_state import RandomStateWatch
 from threadcast.capture.recording import PLAIN, TRANSPARENT, Recorded, Recording, Result
 from threadcast.capture.sizes import Dynamic
 from threadcast.capture.tensor_reads import refused_reads
+from threadcast.capture.unsupported import check_operator
 from threadcast.capture.values import Ref
 from threadcast.core.errors import CaptureError
 from threadcast.core.tensor import TensorSpec
@@ -161,6 +162,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if not isinstance(func, OpOverload):
             raise CaptureError(f"cannot capture a call of {func}")
+        check_operator(func)
         if func.namespace == "prim":  # queries properties that fake tensors have
             return func(*args, **kwargs)
         if func in _QUERIES:

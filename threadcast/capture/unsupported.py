@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 
 from threadcast.core.errors import CaptureError
 
@@ -27,7 +28,19 @@ _WRAPPERS = {
 It is a name, because `torch.distributed` is not in every PyTorch.
 """
 
+_BETWEEN_PROCESSES = frozenset(
+    ("c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "_dtensor")
+)
+"""Namespaces of PyTorch's operators that exchange data with other processes."""
+
 _PLAIN_TENSORS = (Tensor, nn.Parameter, nn.Buffer)
+
+
+class Collective(CaptureError):
+    """A callable exchanges data with other processes.
+
+    Each of them must do so as often and in the same order, so no process may time, repeat or divide a call by itself.
+    """
 
 
 def check_supported(module: nn.Module) -> None:
@@ -58,6 +71,15 @@ def check_function(function: Any) -> None:
         raise CaptureError("cannot capture: a function of TorchScript; pass the one that it was made from")
     elif hasattr(function, "_torchdynamo_orig_callable"):
         raise CaptureError("cannot capture: the function was compiled by torch.compile; pass the one it was made from")
+
+
+def check_operator(operator: OpOverload) -> None:
+    """Raise Collective where an operator exchanges data with other processes."""
+    if operator.namespace in _BETWEEN_PROCESSES:
+        raise Collective(
+            f"cannot capture {operator}: it exchanges data with other processes, each of which must do so as often and "
+            "in the same order"
+        )
 
 
 def unsupported(function: Any) -> str | None:

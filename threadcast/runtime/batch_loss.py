@@ -15,7 +15,7 @@ from threadcast.core.errors import InvalidInput
 class BatchLoss:
     """Computes the loss of a batch by `loss(model(*inputs, **named), target)`; without `loss` the model returns it.
 
-    `parts` is the number of batches whose gradients are added up for one update; their mean is what counts.
+    `parts` is the number of batches whose gradients are added up for one update; each counts by its share of so many.
     """
 
     loss: Callable[[Any, Any], Tensor] | None

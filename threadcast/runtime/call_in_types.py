@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from threadcast.capture.dependencies import is_random
 from threadcast.core import Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.bfloat16_speed import bfloat16_speed
@@ -191,7 +190,7 @@ class CallInTypes(OptimizedCall):
     def _may_run_twice(self, choice: TypeChoice, last: object) -> bool:
         """Whether running a call twice does what running it once does; if not, float32 is kept."""
         captured = last.captured if isinstance(last, Tuning) else None
-        if captured is None or captured.written or any(map(is_random, captured.program.nodes)):
+        if captured is None or captured.written or captured.random:
             choice.keep_float32("not tried in bfloat16: the call writes to tensors or draws random numbers")
             return False
         return True

@@ -22,14 +22,16 @@ from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
 
 from threadcast.capture.fake_tensors import load_fake_tensors
+from threadcast.capture.unsupported import Collective
 from threadcast.core import Machine, read_machine
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.graph_calls import GraphCalls, Role
 from threadcast.runtime.graph_layout import channels_last_forward, partitioned
-from threadcast.runtime.graph_parts import PartsInTurn, parts_of, returns_integers
+from threadcast.runtime.graph_parts import PartsInTurn, check_collectives, parts_of, returns_integers
 from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.saved_inputs import computes_again, copy_written_inputs
+from threadcast.runtime.shared_learning import told
 from threadcast.runtime.short_way import ShortWay
 from threadcast.threads.memory import keep_freed_memory
 
@@ -61,7 +63,8 @@ def backend(
 ) -> Callable[..., Any]:  # fmt: skip
     """Return a callable that does what `graph` does, with gradients; `torch.compile` calls this for every graph.
 
-    InvalidInput for an unknown mode or option. A graph that AOTAutograd cannot handle runs as it is, with a warning.
+    InvalidInput for an unknown mode or option. A graph that AOTAutograd cannot handle, and one that exchanges data with
+    other processes, runs as it is, with a warning.
     """
     chosen = CompileOptions.of(mode, options)
     machine = _machine(chosen.cores)
@@ -71,18 +74,18 @@ def backend(
         fw_compiler=partial(compiler, "forward"),
         bw_compiler=partial(compiler, "backward"),
         inference_compiler=partial(compiler, "inference"),
-        partition_fn=partitioned,
+        partition_fn=_partitioned,
     )
     try:
         found: Callable[..., Any] = compiled(graph, example_inputs)
     except TorchDynamoException:  # Dynamo's own way to try again
         raise
+    except Collective as error:
+        told().tell(str(error))
+        return graph.forward
     except Exception as error:  # noqa: BLE001 - eager PyTorch runs the graph, so whatever AOTAutograd lacks is no error
         reason = str(error).strip().splitlines()[:1]
-        warnings.warn(
-            f"threadcast runs a graph as PyTorch does: AOTAutograd raised {type(error).__name__}: {''.join(reason)}",
-            stacklevel=2,
-        )
+        told().tell(f"AOTAutograd raised {type(error).__name__}: {''.join(reason)}")
         return graph.forward
     if not parts:
         return found
@@ -100,6 +103,12 @@ def backend(
     return call
 
 
+def _partitioned(joint: GraphModule, *arguments: Any, **options: Any) -> tuple[GraphModule, GraphModule]:
+    """Divide a graph into forward and backward pass. Collective where it exchanges data with other processes."""
+    check_collectives(joint)
+    return partitioned(joint, *arguments, **options)
+
+
 def _compiled(
     machine: Machine, options: CompileOptions, parts: list[GraphCalls], role: Role, graph: GraphModule,
     example_inputs: Sequence[Any],
@@ -108,6 +117,7 @@ def _compiled(
     if not any(node.op == "call_function" for node in graph.graph.nodes):
         return make_boxed_func(graph.forward)
     if role == "inference":
+        check_collectives(graph)
         _note_weights(graph)
     if role == "forward":
         _copy_written_inputs(graph)
@@ -117,7 +127,7 @@ def _compiled(
     reasons = dict.fromkeys(part.refused for part in divided if part.refused)
     if reasons:
         whole = "a part of a graph" if any(part.refused is None for part in divided) else "a graph"
-        warnings.warn(f"threadcast runs {whole} as PyTorch does: {'; '.join(reasons)}", stacklevel=2)
+        told().tell(*reasons, what=whole)
     runs = [
         _as_pytorch(part.graph) if part.refused is not None else _graph_calls(part.graph, machine, options, parts, role)
         for part in divided

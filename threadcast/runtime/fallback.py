@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,20 @@ class Fallback:
     reason: str
     divisible: bool = False
     short: bool = False
+
+
+class Told:
+    """Warns of graphs of `torch.compile` that run as PyTorch does, once for each reason: a program has many graphs."""
+
+    def __init__(self) -> None:
+        self._reasons: set[str] = set()
+
+    def tell(self, *reasons: str, what: str = "a graph") -> None:
+        """Warn of those reasons that no warning has given yet."""
+        new = [reason for reason in dict.fromkeys(reasons) if reason not in self._reasons]
+        if new:
+            self._reasons.update(new)
+            warnings.warn(f"threadcast runs {what} as PyTorch does: {'; '.join(new)}", stacklevel=3)
 
 
 AUTOCAST = "autocast is on, and an engine's threads do not have it; turn it on inside of the model"

@@ -6,7 +6,6 @@ import _thread
 import os
 import sys
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
@@ -20,7 +19,6 @@ from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from threadcast.capture.capture import Captured, capture_graph
-from threadcast.capture.dependencies import is_random
 from threadcast.capture.program import Phase
 from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
@@ -41,7 +39,7 @@ from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.shared_learning import allowance, planner_for, search_slot
+from threadcast.runtime.shared_learning import allowance, planner_for, search_slot, told
 from threadcast.runtime.short_calls import ShortCalls
 from threadcast.runtime.size_families import SizeFamilies, SizeFamily
 from threadcast.runtime.tuning.report import Report
@@ -94,7 +92,6 @@ class GraphCalls:
         self._format = ModelFormat(None)
         self._calls = 0
         self._lock = RLock()
-        self._warned: set[str] = set()
         self._watcher: Watcher | None = None
         self._left: str | None = None
         """Why PyTorch runs all calls; None where it does not."""
@@ -226,7 +223,7 @@ class GraphCalls:
         if isinstance(runner, Fallback):
             if kind in self._layouts:
                 return self._eager(kind)(*arguments)
-            return self._fallen_back(runner.reason, arguments)
+            return self._as_given(*arguments) if runner.short else self._fallen_back(runner.reason, arguments)
         every = self._options.verify_every
         self._calls += 1
         if every and self._calls % every == 0 and self._shadowed.too_large(arguments, None) is None:
@@ -234,11 +231,12 @@ class GraphCalls:
             shadowed = self._shadowed if fixed is None else FunctionalShadow(fixed.as_given_by_pytorch)
             shadowed = shadowed if ordered is None else FunctionalShadow(ordered.as_given)
             return shadow_step(shadowed, runner, given, runner.captured, lambda: runner.ran)
+        before = torch.default_generator.get_state() if runner.captured.random else None
         try:
             result = runner(*given)
-        except Exception as error:
-            if any(map(is_random, runner.captured.program.nodes)):  # numbers have been drawn that cannot be put back
-                raise
+        except Exception as error:  # noqa: BLE001 - PyTorch runs it again, which raises what is the program's own
+            if before is not None:  # so that PyTorch draws the numbers that it would have drawn
+                torch.default_generator.set_state(before)
             failure = error
         else:
             if self._watcher is not None:
@@ -255,7 +253,7 @@ class GraphCalls:
         runner.close()
         reason = f"a plan raised {_described(failure)}"
         self._table.add(kind, Fallback(reason))
-        self._warn(reason)
+        told().tell(reason)
         return result
 
     def _found(self, kind: CallKind) -> Tuning | Fallback | None:
@@ -294,10 +292,8 @@ class GraphCalls:
         None where there is no graph for the sizes of `family`; later calls then get one for their own.
         """
         short = self._short.why_left_alone(kind)
-        runner = self._tuning(kind, arguments, fixed, family) if short is None else Fallback(short)
-        if short is not None:
-            self._warned.add(short)  # nobody needs to do anything about it
-        elif isinstance(runner, Fallback) and family is not None:
+        runner = self._tuning(kind, arguments, fixed, family) if short is None else Fallback(short, short=True)
+        if short is None and isinstance(runner, Fallback) and family is not None:
             family.failed = family.failed or runner.reason
             return None
         self._table.add(kind, runner)
@@ -409,14 +405,8 @@ class GraphCalls:
             return self._as_pytorch(*arguments)
 
     def _fallen_back(self, reason: str, arguments: tuple[Any, ...]) -> Any:
-        self._warn(reason)
+        told().tell(reason)
         return self._as_given(*arguments)
-
-    def _warn(self, reason: str) -> None:
-        """Warn once of what runs as PyTorch does."""
-        if reason not in self._warned:
-            self._warned.add(reason)
-            warnings.warn(f"threadcast runs a graph as PyTorch does: {reason}", stacklevel=3)
 
     def _resized(self, cores: Sequence[Core]) -> None:
         for tuning in self._table.tunings:

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 from torch import SymBool, SymFloat, SymInt, Tensor
-from torch._ops import HigherOrderOperator
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
+
+from threadcast.capture.unsupported import check_operator
 
 _NUMBERS = (SymInt, SymFloat, SymBool)
 
@@ -31,6 +33,17 @@ class GraphPart:
 def returns_integers(graph: GraphModule) -> bool:
     """Return whether a graph returns integers that follow from sizes, as what is saved for a backward pass may be."""
     return any(isinstance(node, Node) and isinstance(node.meta.get("val"), _NUMBERS) for node in _output_of(graph))
+
+
+def check_collectives(graph: GraphModule) -> None:
+    """Raise Collective where a graph, or one that it calls, exchanges data with other processes.
+
+    Parts of it could run in another order than in other processes, or once more, and all would wait without end.
+    """
+    for module in graph.modules():
+        for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+            if isinstance(node.target, OpOverload):
+                check_operator(node.target)
 
 
 def parts_of(graph: GraphModule) -> list[GraphPart]:

@@ -89,8 +89,9 @@ def optimize_training(
     plan of the gradients.
 
     `clip_grad_norm` is the largest norm of all gradients together. With `accumulate` above 1 parameters change only
-    after so many steps, by the mean of their gradients; `step.update()` changes them before. `keep_grads` leaves the
-    gradients in `.grad` until the next step. `scaler` is a `torch.amp.GradScaler("cpu")`.
+    after so many steps, by the mean of their gradients; `step.update()` changes them before, by the sum so far divided
+    by `accumulate`. `keep_grads` leaves the gradients in `.grad` until the next step. `scaler` is a
+    `torch.amp.GradScaler("cpu")`.
 
     The first steps measure, and train as all others do. An `example` (inputs, then the target) is captured before this
     returns; nothing is trained on it. `cores` is the number of cores to use, or their CPU numbers, as for `optimize`.

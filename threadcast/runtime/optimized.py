@@ -21,7 +21,7 @@ from threadcast.capture.module_values import ModuleChanged, Unwatchable
 from threadcast.capture.optimizers import FirstStepMissing, OptimizerRefused
 from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
-from threadcast.capture.unsupported import unsupported
+from threadcast.capture.unsupported import Collective, unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
@@ -429,7 +429,8 @@ class Optimized:
         if isinstance(error, ModuleChanged) and kind.arguments not in self._changing:
             self._awaited = kind.arguments
             return FIRST_CALL
-        return Fallback(str(error), divisible=not isinstance(error, Unwatchable))  # Dynamo does not watch it either
+        # Dynamo does not watch Python values either, and other processes may divide calls otherwise
+        return Fallback(str(error), divisible=not isinstance(error, Unwatchable | Collective))
 
     def _captured(
         self, arguments: tuple[Any, ...], memory_format: MemoryFormat, dynamic: Dynamic | None = None

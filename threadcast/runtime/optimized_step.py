@@ -64,7 +64,8 @@ class OptimizedStep(OptimizedModel):
     def update(self) -> None:
         """Update now from the gradients of fewer batches than `accumulate`, as at the end of an epoch.
 
-        Nothing happens where no batch came since the last update.
+        Each gradient is divided by `accumulate` all the same, as in loops that divide each loss by it. Nothing happens
+        where no batch came since the last update.
         """
         self._update.apply()
 

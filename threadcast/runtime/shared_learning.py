@@ -1,4 +1,4 @@
-"""What all graphs of `torch.compile` in a process share: the planning process, and what learning may cost."""
+"""What all graphs of `torch.compile` in a process share: the planner, what learning may cost, and what was told."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from threading import RLock
 
 from threadcast.core import Machine
 from threadcast.runtime.backends.search_slot import SearchSlot
+from threadcast.runtime.fallback import Told
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.tuning.plan_maker import Asked, Planner
 from threadcast.runtime.tuning.warm_up import Allowance
@@ -28,6 +29,12 @@ def planner_for(machine: Machine) -> Planner:
 def search_slot() -> SearchSlot:
     """The place for a search for backends: one graph has one at a time."""
     return SearchSlot()
+
+
+@lru_cache(maxsize=1)
+def told() -> Told:
+    """What warns of graphs that run as PyTorch does: once for each reason in a process."""
+    return Told()
 
 
 class _ThreadSafePlanner(Planner):

@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from threadcast.capture.capture import CapturedGraph
-from threadcast.capture.dependencies import is_random
 from threadcast.core.errors import EngineClosed
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.native.library import loaded_library
@@ -65,14 +64,15 @@ class ShortWay:
             return self._long(arguments)
         self._left -= 1
         self.calls += 1
+        before = torch.default_generator.get_state() if passes.forward.random else None
         try:
             return _apply(passes, *arguments)
         except EngineClosed:  # before anything has run
             self._passes = None
-        except Exception:
+        except Exception:  # noqa: BLE001 - the long way runs it again, which raises what is the program's own
             self._passes = None
-            if passes.forward.random:  # numbers have been drawn that cannot be put back
-                raise
+            if before is not None:
+                torch.default_generator.set_state(before)
         return self._graphs(*arguments)
 
     def _long(self, arguments: tuple[Any, ...]) -> Any:
@@ -125,7 +125,7 @@ class _Way:
     @property
     def random(self) -> bool:
         """Whether the graph draws random numbers."""
-        return any(map(is_random, self.runner.captured.program.nodes))
+        return self.runner.captured.random
 
     @property
     def engine(self) -> NativeEngine | None:
@@ -175,13 +175,16 @@ class Passes:
         second, engine, serves = self.second, self.backward.engine, self.backward.serves()
         found: Sequence[Tensor | None] | None = None
         if engine is not None and serves:
+            before = torch.default_generator.get_state() if self.backward.random else None
             try:
                 found = engine.lend(lambda relay: relay.backward(second, saved, gradients, last))
             except EngineClosed:  # before anything has run
                 pass
             except Exception:
-                if self.backward.random or saved.dropped:  # in its midst
+                if saved.dropped:  # in its midst
                     raise
+                if before is not None:
+                    torch.default_generator.set_state(before)
         if found is not None:
             return found
         inputs = second.inputs(saved, gradients)  # raises where one of the caller's tensors was written since

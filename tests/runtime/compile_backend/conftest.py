@@ -10,7 +10,7 @@ import torch
 
 from threadcast.runtime.compile_backend import backend, compiled_graphs
 from threadcast.runtime.compiled_call import CompiledCall
-from threadcast.runtime.shared_learning import allowance, planner_for
+from threadcast.runtime.shared_learning import allowance, planner_for, told
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +22,7 @@ def nothing_compiled() -> Iterator[None]:
     _forget()
     allowance.cache_clear()
     planner_for.cache_clear()
+    told.cache_clear()
     yield
     _forget()
 

@@ -208,3 +208,62 @@ def test_options_choose_cores_and_what_learning_may_cost(monkeypatch: pytest.Mon
 def test_an_unknown_option_is_an_error_that_names_it(mode: str | None, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message.replace("(", "\\(")):
         backend(torch.fx.symbolic_trace(nn.Identity()), [torch.ones(1)], mode=mode, options=options)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_plan_with_dropout_that_raises_runs_again_on_the_same_random_numbers(
+    training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nn.Sequential(perceptron(), nn.Dropout(0.5), nn.Linear(4, 4).double())
+    compiled = torch.compile(model, backend="threadcast", options={"verify_every": 0})
+
+    def results(called: Any, number: int) -> list[Tensor]:
+        torch.manual_seed(number)
+        with torch.set_grad_enabled(training):
+            found = [called(rows(number))]
+        if training:
+            found += torch.autograd.grad(found[0].square().sum(), list(model.parameters()))
+        return [*found, torch.rand(3)]
+
+    run_until_settled(lambda number: results(compiled, number))
+    assert all("plan" in found for found in runners().values())
+
+    def failing(engine: NativeEngine | PythonEngine, *_: Any) -> Any:
+        if engine.captured.random:
+            torch.rand(100)
+        raise ExecutionError("a lane is missing")
+
+    monkeypatch.setattr(NativeEngine, "run", failing)
+    monkeypatch.setattr(PythonEngine, "run", failing)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for number in range(3):
+            torch.testing.assert_close(results(compiled, number), results(model, number))
+    assert told(found) == ["threadcast runs a graph as PyTorch does: a plan raised ExecutionError: a lane is missing"]
+    assert {name for found in runners().values() for name in found} == {"default"}
+
+
+def twice_by_numbers(x: Tensor) -> Tensor:
+    for _ in range(2):
+        x = torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x.cos(), (x,))
+        torch._dynamo.graph_break()
+    return x
+
+
+def doubled_twice(x: Tensor) -> Tensor:
+    x = x * 2
+    torch._dynamo.graph_break()
+    return x * 2
+
+
+def test_a_reason_that_several_graphs_have_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(warned(twice_by_numbers, torch.ones(4))) == 1
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise KeyError("aten.new")
+
+    monkeypatch.setattr(graph_calls, "capture_graph", failing)
+    (message,) = warned(doubled_twice, torch.ones(3))
+    assert "aten.new" in message
+    assert warned(doubled_twice, torch.ones(2, 3)) == [], "of another shape, and told before"
+    assert len(compiled_graphs()) >= 3

@@ -117,12 +117,13 @@ def test_every_so_often_a_call_goes_the_long_way() -> None:
     assert short_calls() - before == 4 * CALLS
 
 
-def test_random_numbers_are_eagers() -> None:
-    def make() -> nn.Module:
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4)).double()
+def with_dropout() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4)).double()
 
-    pair = Pair(make).settle()
+
+def test_random_numbers_are_eagers() -> None:
+    pair = Pair(with_dropout).settle()
     for _ in range(CALLS):
         pair.train()
 
@@ -250,11 +251,13 @@ def test_autocast_and_other_default_types_go_the_long_way() -> None:
     assert short_calls() == before
 
 
-def test_a_model_whose_plan_raises_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_model_whose_plan_raises_goes_on(draws: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def lend(*_: Any) -> None:
+        torch.rand(100)
         raise ExecutionError("broken")
 
-    pair = Pair(perceptron).settle()
+    pair = Pair(with_dropout if draws else perceptron).settle()
     monkeypatch.setattr(NativeEngine, "lend", lend)
     for _ in range(3):
         pair.train()

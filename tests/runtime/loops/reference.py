@@ -75,6 +75,9 @@ class EagerStep:
             self.update()
         return value.detach()
 
+    def close(self) -> None:
+        """Nothing to end."""
+
     def update(self) -> None:
         """Update from the gradients that there are."""
         self.batches = 0

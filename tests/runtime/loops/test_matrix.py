@@ -25,7 +25,6 @@ from tests.runtime.loops.ways import WAYS, Loop, Run, Way, agrees_with_eager
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread", "plans_win"),
-    pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step"),
     pytest.mark.filterwarnings("ignore:The epoch parameter in .scheduler.step"),
     pytest.mark.filterwarnings("ignore:The .grad attribute"),  # of Dynamo's own look at inputs
 ]

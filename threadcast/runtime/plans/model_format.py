@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.capture import Captured
-from threadcast.capture.dependencies import is_random
 from threadcast.runtime.plans.variant import MemoryFormat
 
 
@@ -32,7 +31,7 @@ def formats_with_equal_results(captured: Captured, formats: Sequence[MemoryForma
     Random numbers are drawn in the order of a tensor's numbers in memory: a graph that draws any has only the given
     format.
     """
-    return (MemoryFormat.AS_GIVEN,) if any(map(is_random, captured.program.nodes)) else tuple(formats)
+    return (MemoryFormat.AS_GIVEN,) if captured.random else tuple(formats)
 
 
 def with_images_channels_last(values: Any) -> Any:
