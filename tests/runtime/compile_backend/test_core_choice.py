@@ -94,7 +94,7 @@ def test_backends_of_a_model_on_one_core_are_searched_for_on_its_cpus(
     model, own = perceptron().eval(), choice.machine(1).cores[0].cpus
     compiled = torch.compile(model, backend="threadcast", options={"cores": 1, "freeze": True})
     with torch.no_grad():
-        for number in range(20_000):
+        for number in range(5_000):
             torch.testing.assert_close(compiled(rows(number)), model(rows(number)))
             if asked:
                 break
