@@ -10,16 +10,20 @@ from contextlib import ExitStack, closing
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import mse_loss
 
 import threadcast
 from tests.runtime.failing_op import at_checkpoints, checkpoint
 from threadcast.core import read_machine
 from threadcast.core.errors import InvalidInput
+from threadcast.runtime import core_choice, optimized_call
 from threadcast.runtime.core_choice import CoreChoice
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.threads.process_cores import ProcessCores
 
 CPUS = sorted(os.sched_getaffinity(0))
+needs_two_cores = pytest.mark.skipif(len(read_machine()) < 2, reason="needs two cores")
 
 
 def of(choice: CoreChoice, cores: int) -> ModelCores:
@@ -29,7 +33,7 @@ def of(choice: CoreChoice, cores: int) -> ModelCores:
     return model
 
 
-@pytest.mark.skipif(len(read_machine()) < 2, reason="needs two cores")
+@needs_two_cores
 def test_the_next_model_gets_other_cores_and_those_of_a_model_that_is_gone_are_free() -> None:
     choice, whole = CoreChoice(), read_machine()
     models = [of(choice, 1) for _ in range(len(whole))]
@@ -51,7 +55,73 @@ def test_cores_can_be_named_by_their_cpus() -> None:
             choice.machine(wrong if wrong is not True else 0)
 
 
-@pytest.mark.skipif(len(read_machine()) < 2, reason="needs two cores")
+@pytest.fixture
+def choice(monkeypatch: pytest.MonkeyPatch) -> CoreChoice:
+    """The process's, without the models of other tests."""
+    made = CoreChoice()
+    monkeypatch.setattr(core_choice, "_choice", made)
+    return made
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+
+
+@needs_two_cores
+def test_a_closed_model_gives_its_core_back_until_it_is_called_again(choice: CoreChoice) -> None:
+    model, x, own = net(), torch.ones(2, 4), choice.machine(1)
+    with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
+        assert choice.machine(1) != own
+        for _ in range(2):
+            torch.testing.assert_close(call(x), model(x))
+            assert choice.machine(1) != own
+            call.close()
+            call.close()
+            assert choice.machine(1) == own
+
+
+@needs_two_cores
+def test_a_closed_training_step_gives_its_core_back_until_it_is_called_again(choice: CoreChoice) -> None:
+    model, own = net(), choice.machine(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with closing(threadcast.optimize_training(model, mse_loss, optimizer, cores=1)) as step:
+        step.close()
+        assert choice.machine(1) == own
+        step(torch.ones(2, 4), torch.zeros(2, 4))
+        assert choice.machine(1) != own
+
+
+@needs_two_cores
+def test_a_model_knows_whether_it_is_to_use_only_some_cores() -> None:
+    last = read_machine().cores[-1].cpus
+    for cores, wanted in ((None, None), (CPUS, None), (last, last)):
+        with closing(threadcast.optimize(net(), cores=cores, backends=False)) as call:
+            assert call._optimized.cores.chosen == wanted
+
+
+@needs_two_cores
+@pytest.mark.usefixtures("planned_at_once")
+def test_backends_are_searched_for_on_the_models_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def search(*_: object, cpus: object, **options: object) -> None:
+        asked.append(cpus)
+        raise RuntimeError("there are none")
+
+    monkeypatch.setattr(optimized_call, "BackendSearch", search)
+    model, x, last = net(), torch.ones(2, 4), read_machine().cores[-1].cpus
+    for cores, wanted in ((last, last), (None, None)):
+        with closing(threadcast.optimize(model, cores=cores)) as call, torch.no_grad():
+            for _ in range(5_000):
+                torch.testing.assert_close(call(x), model(x))
+                if asked:
+                    break
+        assert asked == [wanted]
+        asked.clear()
+
+
+@needs_two_cores
 @pytest.mark.usefixtures("plans_win")
 def test_two_models_run_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "0")  # PyTorch's call would wait for the other model again

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import threadcast
+from threadcast.core import read_machine
 from threadcast.runtime import compile_backend, parts
 from threadcast.runtime.calls_left_alone import CALLS
 from threadcast.runtime.compiled_call import CompiledCall
@@ -106,6 +107,33 @@ class Counting(Net):
 
 
 @pytest.mark.filterwarnings("ignore:threadcast runs")
+def test_parts_run_on_the_cores_of_their_model() -> None:
+    model, last = Net(CASES["control flow"]).eval(), read_machine().cores[-1]
+    with closing(threadcast.optimize(model, cores=last.cpus)) as call, torch.no_grad():
+        for seed in range(30):
+            x = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
+            torch.testing.assert_close(call(x), model(x))
+        assert {core.cpus for graph in compile_backend.compiled_graphs() for core in graph.cores.cores} == {last.cpus}
+
+
+def test_filters_for_warnings_that_another_thread_sets_while_a_part_is_compiled_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compiled(_program: object, graph: Any, _inputs: object) -> Any:
+        warnings.filterwarnings("ignore", message="of the program's own")
+        return graph
+
+    monkeypatch.setattr(compile_backend, "graph_call", compiled)
+    before, whole = (
+        len(warnings.filters),
+        Parts(abs, lambda backend: backend(abs, ()), Allowance(1.0), least_s=0.0, machine=read_machine, most=None),
+    )
+    assert [whole(-number) for number in range(10)] == list(range(10))
+    assert whole.begun
+    assert len(warnings.filters) == before + 1
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs")
 def test_parts_set_attributes_that_every_call_sets() -> None:
     model = Counting().eval()
     with closing(threadcast.optimize(model)) as call, torch.no_grad():
@@ -166,7 +194,7 @@ def test_calls_too_short_to_gain_are_left_alone() -> None:
     def divide(backend: Any) -> Any:
         raise AssertionError(backend)
 
-    short = Parts(lambda x: x, divide, Allowance(), least_s=10.0, cores=None)
+    short = Parts(lambda x: x, divide, Allowance(), least_s=10.0, machine=read_machine, most=None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert [short(number) for number in range(5)] == list(range(5))

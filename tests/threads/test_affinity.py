@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from tests.waiting import eventually
-from threadcast.core.errors import InvalidInput
-from threadcast.threads.affinity import LedTeam, ThreadTeam, thread_ids
+from threadcast.core.errors import ExecutionError, InvalidInput
+from threadcast.threads.affinity import LedTeam, PinnedThread, ThreadTeam, thread_ids
 from threadcast.threads.openmp import end_idle_workers
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -154,3 +155,55 @@ def test_a_team_refuses_cpus_that_it_cannot_have(cpus):
         pass
     assert len(thread_ids()) <= threads + 1
     assert threading.active_count() == ours
+
+
+def in_new_thread(function):
+    with ThreadPoolExecutor(1) as new:
+        return new.submit(function).result()
+
+
+@needs_two_cpus
+def test_workers_of_a_pinned_thread_have_its_cpus_and_end_with_each_function():
+    numbers = torch.get_num_threads(), in_new_thread(torch.get_num_threads)
+    pinned = PinnedThread(CPUS[-1:], threads=2)
+    before = set(thread_ids())
+    leader = pinned.run(threading.get_native_id)
+
+    def masks() -> dict[int, set[int]]:
+        parallel_region()
+        return {thread: os.sched_getaffinity(thread) for thread in {*thread_ids()} - before | {leader}}
+
+    found = pinned.run(masks)
+    assert len(found) == 2
+    assert list(found.values()) == [{CPUS[-1]}] * 2
+    eventually(lambda: set(thread_ids()) & set(found) == {leader})
+    assert pinned.run(torch.get_num_threads) == 2
+    assert not pinned.run(torch.is_grad_enabled)
+    assert (torch.get_num_threads(), in_new_thread(torch.get_num_threads)) == numbers
+    assert os.sched_getaffinity(0) == set(CPUS)
+    del pinned
+    eventually(lambda: leader not in thread_ids())
+
+
+def test_a_pinned_thread_passes_errors_on_and_goes_on():
+    pinned = PinnedThread(CPUS[:1], threads=1)
+    with pytest.raises(KeyError, match="own"):
+        pinned.run({}.__getitem__, "own")
+    assert pinned.run(sum, (1, 2)) == 3
+    number = in_new_thread(torch.get_num_threads)
+    with pytest.raises(InvalidInput, match=f"cpus=.{FORBIDDEN}. cannot be used"):
+        PinnedThread([FORBIDDEN], threads=2)
+    assert in_new_thread(torch.get_num_threads) == number
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_has_no_pinned_thread():
+    pinned = PinnedThread(CPUS[:1], threads=1)
+    child = os.fork()
+    if child == 0:
+        try:
+            pinned.run(os.getpid)
+        except ExecutionError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -23,9 +24,10 @@ from torch.fx import GraphModule
 
 from threadcast.capture.fake_tensors import load_fake_tensors
 from threadcast.capture.unsupported import Collective
-from threadcast.core import Machine, read_machine
+from threadcast.core import Machine
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
+from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.graph_calls import GraphCalls, Role
 from threadcast.runtime.graph_layout import channels_last_forward, partitioned
 from threadcast.runtime.graph_parts import PartsInTurn, check_collectives, parts_of, returns_integers
@@ -36,10 +38,25 @@ from threadcast.runtime.short_way import ShortWay
 from threadcast.threads.memory import keep_freed_memory
 
 _graphs: WeakSet[GraphCalls] = WeakSet()
+_programs: WeakValueDictionary[int, Program] = WeakValueDictionary()
+"""Programs that use only some cores, by the number (`id`) of `given`, which they keep alive."""
 _calls: WeakSet[CompiledCall] = WeakSet()
 _numbers = count(1)
 _WEIGHT = "threadcast_weight"
 """Key in the metadata of inputs that are weights."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Program:
+    """What the graphs of one program have in common: how they are run, and on which cores.
+
+    Where `torch.compile` was asked for some of the process's cores, `given` are its options as it passes them to the
+    backend, and other models choose other cores.
+    """
+
+    options: CompileOptions
+    machine: Machine
+    given: Mapping[str, Any] | None = None
 
 
 def compiled_graphs() -> list[GraphCalls]:
@@ -66,10 +83,13 @@ def backend(
     InvalidInput for an unknown mode or option. A graph that AOTAutograd cannot handle, and one that exchanges data with
     other processes, runs as it is, with a warning.
     """
-    chosen = CompileOptions.of(mode, options)
-    machine = _machine(chosen.cores)
+    return graph_call(_program(CompileOptions.of(mode, options), options), graph, example_inputs)
+
+
+def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Return a callable that does what `graph`, a part of the program, does, with gradients; as `backend`."""
     parts: list[GraphCalls] = []
-    compiler = partial(_compiled, machine, chosen, parts)
+    compiler = partial(_compiled, program, parts)
     compiled = aot_autograd(
         fw_compiler=partial(compiler, "forward"),
         bw_compiler=partial(compiler, "backward"),
@@ -94,11 +114,12 @@ def backend(
             "threadcast runs a graph as torch.compile traced it: a part that is computed again for its gradient "
             "(torch.utils.checkpoint) writes to buffers, such as batch norm's statistics, once, and in eager PyTorch "
             "twice",
-            stacklevel=2,
+            stacklevel=3,
         )
         return found
-    passes = ShortWay(found, parts) if chosen.short_way else found
-    call = CompiledCall(graph.forward, passes, parts, unlimited=chosen.tuning_share >= 1)
+    options = program.options
+    passes = ShortWay(found, parts) if options.short_way else found
+    call = CompiledCall(graph.forward, passes, parts, unlimited=options.tuning_share >= 1)
     _calls.add(call)
     return call
 
@@ -110,9 +131,8 @@ def _partitioned(joint: GraphModule, *arguments: Any, **options: Any) -> tuple[G
 
 
 def _compiled(
-    machine: Machine, options: CompileOptions, parts: list[GraphCalls], role: Role, graph: GraphModule,
-    example_inputs: Sequence[Any],
-) -> Callable[..., Any]:  # fmt: skip
+    program: Program, parts: list[GraphCalls], role: Role, graph: GraphModule, example_inputs: Sequence[Any]
+) -> Callable[..., Any]:
     """Return what runs a graph of operators below autograd, and add it to `parts`."""
     if not any(node.op == "call_function" for node in graph.graph.nodes):
         return make_boxed_func(graph.forward)
@@ -123,31 +143,33 @@ def _compiled(
         _copy_written_inputs(graph)
     divided = parts_of(graph)
     if len(divided) == 1 and divided[0].refused is None and not returns_integers(graph):
-        return make_boxed_func(_graph_calls(graph, machine, options, parts, role, whole=True))
+        return make_boxed_func(_graph_calls(graph, program, parts, role, whole=True))
     reasons = dict.fromkeys(part.refused for part in divided if part.refused)
     if reasons:
         whole = "a part of a graph" if any(part.refused is None for part in divided) else "a graph"
         told().tell(*reasons, what=whole)
     runs = [
-        _as_pytorch(part.graph) if part.refused is not None else _graph_calls(part.graph, machine, options, parts, role)
+        _as_pytorch(part.graph) if part.refused is not None else _graph_calls(part.graph, program, parts, role)
         for part in divided
     ]
     return make_boxed_func(PartsInTurn(graph, divided, runs))
 
 
 def _graph_calls(
-    graph: GraphModule, machine: Machine, options: CompileOptions, parts: list[GraphCalls], role: Role,
-    *, whole: bool = False,
-) -> GraphCalls:  # fmt: skip
+    graph: GraphModule, program: Program, parts: list[GraphCalls], role: Role, *, whole: bool = False
+) -> GraphCalls:
     """Return what runs a graph, or a part of one, by a plan where it is faster."""
-    number, code = next(_numbers), CompileContext.current_compile_id()
+    number, code, options = next(_numbers), CompileContext.current_compile_id(), program.options
     title = f"graph {number} of torch.compile ({code})"
     weights = _weights_of(graph) if role == "inference" else ()
     channels_last = channels_last_forward(graph) if whole and role == "forward" else None
     calls = GraphCalls(
-        graph, machine, options, number=number, title=title, role=role, weights=weights, channels_last=channels_last,
+        graph, program.machine, options, number=number, title=title, role=role, weights=weights,
+        channels_last=channels_last,
         returns=_plain_results() if options.short_way and whole and role == "forward" else None,
     )  # fmt: skip
+    if program.given is not None:
+        core_choice().add(calls.cores, model=program)
     _graphs.add(calls)
     parts.append(calls)
     return calls
@@ -199,8 +221,15 @@ def _weights_of(graph: GraphModule) -> list[int]:
     return [i for i, node in enumerate(inputs) if _WEIGHT in node.meta]
 
 
-@lru_cache(maxsize=8)
-def _machine(cores: int | None) -> Machine:
+def _program(chosen: CompileOptions, given: Mapping[str, Any] | None) -> Program:
+    """The program that a graph belongs to: what one call of `torch.compile` compiles has the same object `given`."""
+    found = _programs.get(id(given))
+    if found is not None and found.options == chosen:
+        return found
     keep_freed_memory()
     load_fake_tensors()
-    return read_machine(cores=cores)
+    machine = core_choice().machine(chosen.cores)
+    if given is None or chosen.cores is None:
+        return Program(chosen, machine)
+    _programs[id(given)] = found = Program(chosen, machine, given=given)
+    return found

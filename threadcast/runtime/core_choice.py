@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from threading import Lock
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from threadcast.core import Machine, read_machine
 from threadcast.core.errors import InvalidInput
@@ -24,17 +24,23 @@ class CoreChoice:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._models: WeakSet[ModelCores] = WeakSet()
+        self._models: WeakKeyDictionary[ModelCores, object] = WeakKeyDictionary()
+        """Cores in use, each with the model that they count for; None: one of their own."""
 
-    def add(self, model: ModelCores) -> None:
-        """Take note of the cores of a model for as long as that lives, or until it is removed."""
-        with self._lock:
-            self._models.add(model)
+    def add(self, cores: ModelCores, *, model: object = None) -> None:
+        """Take note of the cores of a model for as long as they live, or until they are removed.
 
-    def remove(self, model: ModelCores) -> None:
-        """Forget the cores of a model, which does not use them for now."""
+        Those of several graphs of one `model`, which is kept alive, count once.
+        """
         with self._lock:
-            self._models.discard(model)
+            self._models[cores] = model
+
+    def remove(self, cores: ModelCores) -> bool:
+        """Forget the cores of a model, which does not use them for now; return whether they were known."""
+        with self._lock:
+            known = cores in self._models
+            self._models.pop(cores, None)
+            return known
 
     def machine(self, cores: Cores) -> Machine:
         """Return the machine of these cores, the fastest first.
@@ -49,7 +55,8 @@ class CoreChoice:
         if isinstance(cores, bool) or not 1 <= cores < len(whole):
             return read_machine(cores=cores)
         with self._lock:
-            uses = Counter(cpu for model in self._models for core in model.cores for cpu in core.cpus)
+            models = [(id(own if model is None else model), own.cores) for own, model in self._models.items()]
+        uses = Counter(cpu for _, cpu in {(model, cpu) for model, own in models for core in own for cpu in core.cpus})
         free_first = sorted(whole.cores, key=lambda core: (max(uses[cpu] for cpu in core.cpus), core.id))
         return read_machine(affinity=[cpu for core in free_first[:cores] for cpu in core.cpus])
 

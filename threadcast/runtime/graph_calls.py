@@ -332,6 +332,7 @@ class GraphCalls:
                     backends=fixed.backends(
                         len(self.machine),
                         search_slot().fill,
+                        cpus=self.cores.chosen,
                         share=max(self._options.tuning_share, LEAST_SHARE),
                         history=self._folder / "backends",
                     ),

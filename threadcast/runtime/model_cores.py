@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from threading import RLock
 
-from threadcast.core import Core, Machine, read_machine
+from threadcast.core import Core, Machine, read_machine, usable_cores
 from threadcast.core.errors import InvalidInput
 from threadcast.threads.process_cores import ProcessCores
 
@@ -46,6 +46,15 @@ class ModelCores:
     def has_more(self) -> bool:
         """Whether the model has more cores than the machine on which it was measured."""
         return len(self.cores) > len(self._machine)
+
+    @property
+    def chosen(self) -> tuple[int, ...] | None:
+        """The CPUs of the machine where the user has asked for some of the process's cores only; None elsewhere."""
+        if self._most is None and self._asked is None:
+            return None
+        cpus = {cpu for core in self._machine.cores for cpu in core.cpus}
+        of_process = self._process.cpus or frozenset(usable_cores().cpus)
+        return None if cpus >= of_process else tuple(sorted(cpus))
 
     @property
     def unchanged(self) -> bool:

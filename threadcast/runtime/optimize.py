@@ -36,12 +36,13 @@ def optimize(
     than the setting `engine.tuning_share` allows. With `example` arguments this begins at once, in calls with them for
     some `EXAMPLE_S` seconds; `learn` goes on until nothing is left to learn. `cores` is the number of cores to use, or
     their CPU numbers (None: all that this process may use). A number takes those that the fewest other models of the
-    process use; calls of models on different cores run at the same time.
+    process use; calls of models on different cores run at the same time. Calls that are left to PyTorch run on its own
+    threads.
 
     A module in eval mode is also tried with ONNX Runtime, OpenVINO (where installed) and `torch.compile`. The fastest
-    of all is kept. `backends=False` leaves the three out. They work on copies of the weights, and are left for good
-    once the weights were written to. Write under `torch.no_grad()`: a write by way of `.data` or NumPy that changes few
-    elements may be missed.
+    of all is kept. `backends=False` leaves the three out, and a choice of only some cores OpenVINO, which does not keep
+    to them. They work on copies of the weights, and are left for good once the weights were written to. Write under
+    `torch.no_grad()`: a write by way of `.data` or NumPy that changes few elements may be missed.
 
     A call that cannot be captured as a whole (control flow that depends on data, hooks, unknown operators) runs in
     PyTorch as before, with a warning that says why; `torch.compile` divides it into parts, which may run by plans.

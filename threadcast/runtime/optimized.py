@@ -74,12 +74,12 @@ class Optimized:
 
     `shadowed` holds the call in eager PyTorch; its `trace` takes the model's memory format before the call's arguments.
     `capture(arguments, model_format, dynamic)` returns the graph of one call in the current memory format, right for
-    all values of the sizes `dynamic`. `watched` are the
-    model and the optimizer whose tensors the graphs hold. `functions` are other callables that the graphs have built
-    in, such as a loss. `backends(cores)` makes searches for further contenders; the text `among` names them. `name`
-    identifies the call in stored plans, for other processes; `title` names it for people. `most` is the largest number
-    of cores to use (None: all that the process has). `formats` are the memory formats to try (None: by the kinds of
-    layers and arguments); the state of the optimizer `reordered` takes the model's format too (None: of the watched
+    all values of the sizes `dynamic`. `watched` are the model and the optimizer whose tensors the graphs hold.
+    `functions` are other callables that the graphs have built in, such as a loss. `backends(cores, cpus)` makes
+    searches for further contenders for so many cores, on these CPUs only (None: on any); the text `among` names them.
+    `name` identifies the call in stored plans, for other processes; `title` names it for people. `most` is the largest
+    number of cores to use (None: all that the process has). `formats` are the memory formats to try (None: by the kinds
+    of layers and arguments); the state of the optimizer `reordered` takes the model's format too (None: of the watched
     one). `divide` makes the call in parts, for what cannot be captured as a whole. Without `is_step` a call is a part
     of a step, which the caller counts.
     """
@@ -94,7 +94,7 @@ class Optimized:
         title: str,
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
         functions: Sequence[Callable[..., Any]] = (),
-        backends: Callable[[int], MakeBackends | None] = lambda _: None,
+        backends: Callable[[int, Sequence[int] | None], MakeBackends | None] = lambda *_: None,
         among: str = "",
         most: int | None = None,
         divide: Divide | None = None,
@@ -131,7 +131,8 @@ class Optimized:
         self._timed: CallKind | None = None
         """The kind of the next call where that is timed by `_short`."""
         self._parts = None if divide is None else Parts(
-            self._as_given, divide, self._allowance, least_s=settings["engine.least_step_us"] * 1e-6, cores=most
+            self._as_given, divide, self._allowance, least_s=settings["engine.least_step_us"] * 1e-6,
+            machine=lambda: self.machine, most=most,
         )  # fmt: skip
         self._calls = 0
         """Number of calls that a `Tuning` ran, counted only where `engine.verify_every` asks to verify some of them."""
@@ -154,6 +155,8 @@ class Optimized:
         self._counted: Callable[[], AbstractContextManager[None]] = (
             this_process().steps.step if is_step else nullcontext
         )
+        self._cores_left = False
+        """Whether it was closed and not called since, so that other models may have the cores that it was to use."""
         self.cores = ModelCores(
             machine, self._resized, this_process().cores, most=most
         )  # last: cores may change from here on
@@ -187,6 +190,9 @@ class Optimized:
     def _found(self, arguments: tuple[Any, ...], *, now: bool = False) -> Tuning | Fallback | FirstCall:
         """What runs a call. Without `now` the first calls of a kind are timed in eager PyTorch, and not captured."""
         self._timed = None
+        if self._cores_left:
+            self._cores_left = False
+            core_choice().add(self.cores)
         if self._unsupported is not None:
             return Fallback(self._unsupported)
         leaves, structure = flattened(arguments)
@@ -335,6 +341,7 @@ class Optimized:
             self._drop_graphs()
             if self._parts is not None:
                 self._parts.close()
+            self._cores_left |= core_choice().remove(self.cores)
 
     def _drop_graphs(self) -> None:
         """Close all graphs of whole calls. Parts stay: `torch.compile` itself notices what has changed."""
@@ -393,6 +400,7 @@ class Optimized:
             self._feedback = StepFeedback(self._store, self.machine)
         formats = (self._formats or formats_of(self._model, arguments)) if family is None else (MemoryFormat.AS_GIVEN,)
         stored = PlanStore(self._folder, self.machine, among=self._among)
+        fixed = family is None and kind.autocast is None
         try:
             return Tuning(
                 self._default,
@@ -402,7 +410,7 @@ class Optimized:
                 self.machine,
                 call=(self._name, kind.arguments, *([] if kind.autocast is None else [str(kind.autocast)])),
                 plans=stored if family is None else NoPlanStore(self.machine),
-                backends=self._backends(len(self.machine)) if family is None and kind.autocast is None else None,
+                backends=self._backends(len(self.machine), self.cores.chosen) if fixed else None,
                 fuse=self._fuse and family is None,
                 checked=self._shadowed,
                 store=self._store if family is None else None,

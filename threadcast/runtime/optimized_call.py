@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -60,13 +60,12 @@ class OptimizedCall(OptimizedModel):
 
         slot = SearchSlot()
 
-        def of_backends(cores: int) -> MakeBackends | None:
+        def of_backends(cores: int, cpus: Sequence[int] | None) -> MakeBackends | None:
             if not backends or model is None:
                 return None
+            options: dict[str, Any] = {"cpus": cpus, "share": share, "history": history, "rough": rough}
             return lambda captured, arguments, result: slot.fill(
-                lambda: BackendSearch(
-                    model, arguments, captured, cores, result=result, share=share, history=history, rough=rough
-                )
+                lambda: BackendSearch(model, arguments, captured, cores, result=result, **options)
             )
 
         def trace(model_format: ModelFormat, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -11,7 +11,6 @@ from torch.nn.parameter import is_lazy
 
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import InvalidInput, NotCopyable
-from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.traced_step import timeline_page
@@ -69,7 +68,6 @@ class OptimizedModel:
     def close(self) -> None:
         """End the threads that run the model; a later call measures anew."""
         self._optimized.close()
-        core_choice().remove(self._optimized.cores)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Raise NotCopyable: plans and threads belong to one model in one process."""

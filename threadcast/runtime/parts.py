@@ -7,7 +7,6 @@ values, PyTorch's Dynamo finds the graphs between and does the rest as Python do
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
@@ -15,6 +14,8 @@ from typing import Any
 
 import torch
 
+from threadcast.core import Machine
+from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.shared_learning import allowance
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind
@@ -51,17 +52,19 @@ Divide = Callable[[Backend], Callable[..., Any]]
 class Parts:
     """Runs calls as `eager` does: by it, or in parts, whichever is faster.
 
-    `divide` makes the call by parts. Calls shorter than `least_s` are left alone. `cores` are the most that parts may
-    use. What learning loses is counted in `spent`.
+    `divide` makes the call by parts. Calls shorter than `least_s` are left alone. `machine` returns the
+    cores on which parts run, and `most` is the largest number of cores that they may use (None: all that the process
+    has). What learning loses is counted in `spent`.
     """
 
     def __init__(
-        self, eager: Callable[..., Any], divide: Divide, spent: Allowance, *, least_s: float, cores: int | None
-    ) -> None:
+        self, eager: Callable[..., Any], divide: Divide, spent: Allowance, *, least_s: float,
+        machine: Callable[[], Machine], most: int | None,
+    ) -> None:  # fmt: skip
         self._eager, self._divide, self._spent = eager, divide, spent
         self._spent_by_parts = allowance(share := spent.share)
         self._share = share
-        self._least_s, self._cores = least_s, cores
+        self._least_s, self._machine, self._most = least_s, machine, most
         self._eager_s: list[float] = []
         self._call: Callable[..., Any] | None = None
         self._compiled: list[Any] = []
@@ -216,9 +219,9 @@ class Parts:
 
     def _backend(self, graph: Any, example_inputs: Any) -> Callable[..., Any]:
         """Run a graph that Dynamo found by plans, and remember it."""
-        from threadcast.runtime.compile_backend import backend  # imports Dynamo
+        from threadcast.runtime.compile_backend import Program, graph_call  # imports Dynamo
 
-        with warnings.catch_warnings():
-            found = backend(graph, example_inputs, options={"cores": self._cores, "tuning_share": self._share})
+        options = CompileOptions.of(None, {"cores": self._most, "tuning_share": self._share})
+        found = graph_call(Program(options, self._machine()), graph, example_inputs)
         self._compiled.append(found)
         return found

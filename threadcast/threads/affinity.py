@@ -1,4 +1,4 @@
-"""Teams of torch's threads on CPUs of their own, as context managers that restore what they change.
+"""Threads on CPUs of their own: teams of torch's, as context managers that restore what they change, and single ones.
 
 OpenMP keeps one pool of workers for every thread that ever ran a parallel region, rebuilds it when the size asked
 for changes, and gives new workers the affinity of the thread that made them. So a team belongs to one set of cpus
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from threadcast.core.errors import InvalidInput, MeasurementError
+from threadcast.core.errors import ExecutionError, InvalidInput, MeasurementError
 from threadcast.threads.openmp import end_idle_workers
 
 T = TypeVar("T")
@@ -167,6 +167,53 @@ class ThreadTeam:
     def place(self) -> None:
         """Pin the workers that OpenMP has started since the team was formed; costs one look at /proc."""
         self._team.place()
+
+
+class PinnedThread:
+    """Runs functions one after the other in a thread of its own, on `cpus` only, without gradients.
+
+    Threads that libraries start from it inherit its CPUs: those of a session that is opened in it, and the workers of
+    its parallel regions, in which torch's operators have `threads` threads. It ends when nothing refers to this object
+    any more. InvalidInput for CPUs that this process may not use.
+    """
+
+    def __init__(self, cpus: Iterable[int], *, threads: int) -> None:
+        import torch
+
+        self._process = os.getpid()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="threadcast-pinned")
+        with ThreadPoolExecutor(1) as other:
+            before = other.submit(torch.get_num_threads).result()
+            try:
+                self.run(_begin_pinned, tuple(cpus), threads)
+            finally:  # torch keeps one number for threads that first use it, which was set to this thread's
+                other.submit(torch.set_num_threads, before).result()
+
+    def run(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call `function` in the thread, and return what it returns or raise what it raises.
+
+        OpenMP workers of the calling thread end before it, and those of this thread after it: idle ones would spin on
+        CPUs that others need. ExecutionError in a fork of the process, which does not have the thread.
+        """
+        if os.getpid() != self._process:
+            raise ExecutionError(f"the thread stayed in process {self._process}, of which this one is a fork")
+        end_idle_workers()
+        return self._executor.submit(_and_rest, function, arguments).result()
+
+
+def _and_rest(function: Callable[..., T], arguments: Iterable[object]) -> T:
+    try:
+        return function(*arguments)
+    finally:
+        end_idle_workers()
+
+
+def _begin_pinned(cpus: tuple[int, ...], threads: int) -> None:
+    import torch
+
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(threads)  # before pinning, as a team does
+    _pin(0, cpus)
 
 
 def _pin(thread: int, cpus: Iterable[int]) -> None:

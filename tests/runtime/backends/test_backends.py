@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -18,6 +19,7 @@ from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import FlatModule
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
+from threadcast.threads.affinity import PinnedThread, thread_ids
 
 
 class Two(nn.Module):
@@ -89,3 +91,21 @@ def test_threads_of_onnx_runtime_leave_the_cores_after_a_call(setting: str, tmp_
         time.sleep(0.04)
         spun_s.append(time.process_time() - before_s)
     assert min(spun_s) < 0.01
+
+
+@pytest.mark.parametrize("setting", ["2 threads", "parallel, 2 threads"])
+def test_threads_of_onnx_runtime_have_the_cpus_of_the_thread_that_opens_it(setting: str, tmp_path: Path) -> None:
+    module, x = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).eval(), torch.ones(64, 512)
+    write_onnx(torch.export.export(module, (x,)), tmp_path / "model.onnx")
+    file, last = write_optimised(tmp_path / "model.onnx"), max(os.sched_getaffinity(0))
+    with torch.no_grad():
+        wanted = module(x)
+    thread = PinnedThread([last], threads=2)
+    before = set(thread_ids())
+    call = thread.run(sessions(file, 2)[setting])
+    found = [thread.run(call, [x])[0] for _ in range(3)]
+    started = set(thread_ids()) - before
+    assert started
+    assert [os.sched_getaffinity(one) for one in started] == [{last}] * len(started)
+    for result in found:
+        torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5)

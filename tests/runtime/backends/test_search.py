@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tests.runtime.backends.test_backends import ARGUMENTS, Two
 from tests.runtime.compiler import needs_compiler
+from tests.waiting import eventually
 from threadcast.capture.capture import capture_forward
+from threadcast.runtime.backends import search as search_module
+from threadcast.runtime.backends import search_worker
+from threadcast.runtime.backends.frozen import TensorCall
 from threadcast.runtime.backends.search import BACKENDS, BackendSearch, _nice
 from threadcast.runtime.backends.search_guard import PREFIX
 from threadcast.runtime.backends.search_slot import SearchSlot
 from threadcast.runtime.tuning.contender import Contender
 
+CPUS = sorted(os.sched_getaffinity(0))
 LONGEST_S = 240.0
 """Seconds within which a search must end here, whatever else the machine does."""
 
@@ -92,6 +97,41 @@ def test_a_backend_answers_as_the_module_until_its_weights_change(module: Two, b
         module.mix.bias.add_(1)
     assert not contender.holds()
     wait_until_gone(folder)
+
+
+@needs_compiler
+@pytest.mark.parametrize("backend", ["onnxruntime", "torch.compile"])
+def test_a_backend_and_the_search_for_it_keep_to_their_cpus(
+    module: Two, backend: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args, kwargs = ARGUMENTS
+    masks = []
+
+    def opened(*arguments: Any) -> TensorCall:
+        call = search_worker.opened(*arguments)
+
+        def run(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+            masks.append(os.sched_getaffinity(0))
+            return call(tensors)
+
+        masks.append(os.sched_getaffinity(0))
+        return run
+
+    monkeypatch.setattr(search_module, "opened", opened)
+    with closing(search_for(module, ARGUMENTS, among=[backend], close=1e6, cpus=CPUS[-1:])) as found:
+        found.start()
+        (worker,) = processes_in(folder)
+        eventually(lambda: os.sched_getaffinity(worker) == set(CPUS[-1:]))
+        (contender,) = _polled(found)
+    with torch.no_grad():
+        result, wanted = contender.run(args, kwargs), module(*args, **kwargs)
+    torch.testing.assert_close(result["y"], wanted["y"], rtol=1e-4, atol=1e-5)
+    assert masks == [set(CPUS[-1:])] * 3, "opening, the check, the call"
+    assert os.sched_getaffinity(0) == set(CPUS)
+
+
+def test_openvino_which_chooses_its_cpus_itself_is_left_out_where_they_are_given(module: Two) -> None:
+    assert not found_by(search_for(module, ARGUMENTS, among=["openvino"], close=1e6, cpus=CPUS[-1:]))
 
 
 def test_nothing_is_opened_that_would_take_too_long_from_the_caller(module: Two) -> None:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch.utils import _pytree as pytree
 from threadcast.capture.capture import Captured
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends import search_guard
-from threadcast.runtime.backends.frozen import FlatModule
+from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.generators import generators_restored
 from threadcast.runtime.backends.likeliest import network_kind
 from threadcast.runtime.backends.program_file import ProgramFile, program_file
@@ -35,6 +36,7 @@ from threadcast.runtime.backends.ways import NEEDED, Way, has
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.contender_id import backend
+from threadcast.threads.affinity import PinnedThread
 
 BACKENDS = ("onnxruntime", "openvino", "torch.compile")
 
@@ -74,6 +76,9 @@ class BackendSearch:
     With `rough` the module computes in bfloat16, and so do backends, whose results may be `frozen.ROUGH` apart; ONNX
     Runtime, which has few operators for it, is not among them.
 
+    With `cpus` backends run on these CPUs only, and so does the search. OpenVINO, whose threads all models of a process
+    share, and which chooses their CPUs itself, is not among them.
+
     A module in training mode has no backends, nor has one that `program_file` refuses.
     """
 
@@ -81,13 +86,16 @@ class BackendSearch:
         self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], captured: Captured, cores: int, *,
         result: Any, among: Sequence[str] = BACKENDS, share: float = 0.05, close: float = CLOSE,
         limit_s: float = CALLER_S, history: Path | None = None, rough: bool = False,
+        cpus: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self._module, self._arguments, self._captured = module, arguments, captured
         self._result, self._nice = result, _nice(share)
         among = [name for name in among if name not in NEEDED or has(name)]
         among = [name for name in among if not rough or name != "onnxruntime"]
+        among = [name for name in among if cpus is None or name != "openvino"]
         history_path = None if history is None else str(history)
-        self._options = Options(among, cores, network_kind(captured.graph), close, history_path, rough)
+        kind, own = network_kind(captured.graph), None if cpus is None else list(cpus)
+        self._options = Options(among, cores, kind, close, history_path, rough, own)
         self._limit_s = limit_s
         self.caller_s = 0.0
         """Seconds that the search has taken so far from a caller that did not wait for it."""
@@ -327,10 +335,18 @@ class BackendSearch:
         """Open a way and check its result; yield the seconds that each piece of this should take, before it."""
         yield built.open_s
         flat = FlatModule(self._module, self._arguments, result=self._result, rough=self._options.rough)
-        call = opened(built.way, Path(built.file), self._options.cores, flat)
+        call = self._call(built, flat)
         yield built.call_s
         flat.check(call)
         return Contender(backend(str(built.way)), flat.call(call), self._versions.unchanged)
+
+    def _call(self, built: Built, flat: FlatModule) -> TensorCall:
+        """The call of a way: with CPUs of its own, in a thread that has these, as have the threads that it starts."""
+        open_way = partial(opened, built.way, Path(built.file), self._options.cores, flat)
+        if self._options.cpus is None:
+            return open_way()
+        thread = PinnedThread(self._options.cpus, threads=self._options.cores)
+        return partial(thread.run, thread.run(open_way))
 
     def _leave_out(self, what: str, reason: str) -> None:
         self.left_out[what] = reason

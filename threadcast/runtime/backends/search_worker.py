@@ -57,7 +57,8 @@ class Options:
     """What is searched: backends among `among`, for `cores` cores and a network of this kind. `history` is a path.
 
     A way is reported if its call takes up to `close` times the seconds of the fastest that is known, or of PyTorch's.
-    `rough`: the program computes in bfloat16, and so may they, within `frozen.ROUGH` of its results.
+    `rough`: the program computes in bfloat16, and so may they, within `frozen.ROUGH` of its results. The search keeps
+    to `cpus` (None: to those of its caller).
     """
 
     among: list[str]
@@ -66,6 +67,7 @@ class Options:
     close: float
     history: str | None
     rough: bool = False
+    cpus: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +262,8 @@ def _waited_s() -> float:
 def main(file: int, options: Options, folder: Path) -> None:
     """Search, and tell the caller on the standard output."""
     caller = Caller()
+    if options.cpus is not None:
+        os.sched_setaffinity(0, options.cpus)
     torch.set_num_threads(options.cores)
     caller.wait_for_program()
     with torch.no_grad():
