@@ -25,7 +25,7 @@ import sys
 import threading
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import _GeneratorContextManager
 from contextvars import ContextVar
 from functools import cached_property, partial
@@ -39,7 +39,7 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
 from threadcast.capture.code_names import names_in
-from threadcast.capture.libraries import attributes_read_by, is_library, is_of_library
+from threadcast.capture.libraries import attributes_read_by, is_library, is_of_library, runs_users_code
 from threadcast.capture.module_state import FOLLOWS_PARAMETERS
 
 CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
@@ -67,7 +67,8 @@ _HIDDEN = {"_ctypes", "ctypes", "array", "mmap"}
 """Modules whose objects hold values in memory that no attribute shows."""
 _ENVIRONMENT = {"environ", "environb", "getenv"}
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
-_FUNCTIONS = (FunctionType, MethodType)
+_MANAGING = {"unittest", "threading", "multiprocessing", "concurrent", "asyncio"}
+"""Libraries whose classes run tests, threads and processes."""
 _WRAPPERS = (MethodType, partial, property, cached_property, staticmethod, classmethod)
 _CONTAINERS = (dict, tuple, frozenset, list, set, deque, np.ndarray, bytearray)
 _CLASS_OWN = frozenset(("__doc__", "__module__", "__dict__", "__weakref__"))
@@ -133,12 +134,13 @@ class Reachable:
         for table, _, names in self._globals.values():
             yield from items_of(table, frozenset(names)).values()
         for table, _, holder in self._by_name:
-            yield from items_of(table, self._names_of(table, holder, followed=True)).values()
+            if table:
+                yield from items_of(table, self._names_of(table, holder, followed=True)).values()
         for table, _ in self._whole:
             yield from items_of(table, None).values()
         for table, _, of in self._of_libraries:
             for value in items_of(table, self._names_in(of)).values():
-                if isinstance(value, ModuleType) or (isinstance(value, FunctionType) and not is_of_library(value)):
+                if isinstance(value, ModuleType) or runs_users_code(value):
                     yield value
 
     def _walk(self, pending: list[Any]) -> None:
@@ -159,15 +161,17 @@ class Reachable:
             return _CALLS | self._inherited[id(of)]
         return self.names
 
-    def _names_of(self, table: Mapping[str, Any], holder: object, *, followed: bool = False) -> frozenset[str]:
+    def _names_of(self, table: dict[Any, Any], holder: object, *, followed: bool = False) -> frozenset[str]:
         """The names of items that can be read; where `followed`, those there are, from which others can be reached."""
-        read = self.names & table.keys() if followed else self.names
+        read = self.names.intersection(dict.keys(table)) if followed else self.names
         inherited = self._inherited.get(id(holder if isinstance(holder, type) else type(holder)), frozenset())
+        if followed:
+            inherited = inherited.intersection(dict.keys(table))
         if isinstance(holder, nn.Module):
             public = {name for name in table if not name.startswith("_")}
             names = read | _CALLS | (public if _has_library_code(holder) else set())
-            # Of what else code of PyTorch reads, as graphs of `torch.fx` and their like, only functions are followed.
-            names |= {name for name in inherited if not followed or isinstance(table.get(name), _FUNCTIONS)}
+            # Of what else code of PyTorch reads, as graphs of `torch.fx` and their like, only these are followed.
+            names |= {name for name in inherited if not followed or _calls_or_lists(table[name])}
             own = _MODULE_OWN.union(FOLLOWS_PARAMETERS if isinstance(holder, nn.RNNBase) else ())
             return frozenset((names | set(table) if self._reflective else names) - own)
         if isinstance(holder, ModuleType):
@@ -258,7 +262,7 @@ class Reachable:
 
     def _of_container(self, value: Any) -> Iterator[Any]:
         if not is_library(type(value).__module__):  # it may have attributes and methods
-            if isinstance(getattr(value, "__dict__", None), dict):
+            if _own_dictionary(value) is not None:
                 self._of_attributes(value, type(value).__name__)
             yield from self._of_kind(value, type(value))
         if isinstance(value, tuple | frozenset):
@@ -312,10 +316,11 @@ class Reachable:
         if id(kind) in self._kinds:
             return
         self._kinds.add(id(kind))
-        bases = [base for base in kind.__mro__ if base not in (nn.Module, object) and is_library(base.__module__)]
-        inherited = frozenset[str]().union(*map(attributes_read_by, bases))
+        bases = (base for base in kind.__mro__ if base not in (nn.Module, object) and is_library(base.__module__))
+        inherited = frozenset[str]().union(*(attributes_read_by(base) for base in bases if not _is_left_out(base)))
         for base in kind.__mro__:
-            self._inherited[id(base)] = self._inherited.get(id(base), frozenset()) | inherited
+            if issubclass(base, nn.Module) or not is_library(base.__module__):  # of others only what code names counts
+                self._inherited[id(base)] = self._inherited.get(id(base), frozenset()) | inherited
             if id(base) in self._classes:
                 continue
             self._classes.add(id(base))
@@ -326,7 +331,7 @@ class Reachable:
 
     def _of_object(self, value: Any, kind: type) -> Iterator[Any]:
         library = is_library(kind.__module__)
-        attributes = getattr(value, "__dict__", None)
+        attributes = _own_dictionary(value)
         if library and kind.__module__.split(".")[0] == "threadcast":
             return
         if isinstance(value, threading.local):
@@ -339,16 +344,16 @@ class Reachable:
             self._names.update(part for name in value.__reduce__()[1] for part in str(name).split("."))
         if isinstance(value, types.BuiltinFunctionType):  # a method of an object too, as a list's `append`
             yield value.__self__
-        elif not isinstance(attributes, dict) and self._hides(value, kind, library):
+        elif attributes is None and self._hides(value, kind, library):
             self._cannot(f"a {kind.__name__}, whose changes cannot be detected")
-        if isinstance(attributes, dict):
+        if attributes is not None:
             if library and not isinstance(value, _PLAIN_OBJECTS):
                 self._count(attributes)
                 self._whole.append((attributes, kind.__name__))
             else:
                 self._of_attributes(value, kind.__name__)
         if library:
-            if not isinstance(attributes, dict):
+            if attributes is None:
                 yield from self._of_slots(value, kind)
             return
         yield from self._of_kind(value, kind)
@@ -425,6 +430,24 @@ def contents_of(cell: CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return None
+
+
+def _own_dictionary(value: Any) -> dict[str, Any] | None:
+    """Where an object holds its attributes; None where there is none, or `__dict__` gives another one each time."""
+    found = getattr(value, "__dict__", None)
+    return found if isinstance(found, dict) and found is getattr(value, "__dict__", None) else None
+
+
+def _is_left_out(kind: type) -> bool:
+    """Whether a library's class reads attributes that do not matter to a call: a tensor's, or of what runs a script."""
+    return issubclass(kind, Tensor) or kind.__module__.split(".")[0] in _MANAGING
+
+
+def _calls_or_lists(value: Any) -> bool:
+    """Whether a private attribute of a layer is a function, is called as one, or is a list of constants."""
+    if isinstance(value, list):
+        return all(map(is_constant, value))
+    return isinstance(value, FunctionType | MethodType | partial) or runs_users_code(value)
 
 
 def _has_library_code(module: nn.Module) -> bool:

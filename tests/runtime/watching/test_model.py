@@ -306,6 +306,8 @@ def test_attributes_of_own_containers_have_places(kind: type[Any]) -> None:
         found = native_library().Unassigned(attributes)
         assert found.rest == []
         assert found.holds()
+        if kind is tuple and name == "__class__":  # of a tuple it cannot be exchanged
+            continue
         setattr(owner, name, other)
         assert not found.holds()
 

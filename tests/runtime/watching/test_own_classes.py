@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from tests.runtime.watching.test_called_by_pytorch import is_noticed
 from tests.runtime.watching.test_unnoticed_changes import follows
 from threadcast.capture.libraries import is_library
+from threadcast.capture.python_state import PythonState
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -73,6 +75,35 @@ def test_attributes_and_methods_of_containers_are_read(owner: Any, monkeypatch: 
     )
 
 
+class Items(dict[str, float]):
+    """Makes the dictionary of its attributes anew each time, as `munch.Munch` does."""
+
+    @property
+    def __dict__(self) -> dict[str, float]:  # type: ignore[override]
+        return dict(self)
+
+    def __getattr__(self, name: str) -> float:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Remade:
+    """As `Items`, no dictionary itself."""
+
+    @property
+    def __dict__(self) -> dict[str, float]:  # type: ignore[override]
+        return {"gain": 1.0}
+
+
+def test_attributes_that_are_made_anew_each_time_are_watched_as_items_or_refused() -> None:
+    owner, remade = Items(gain=1.0), Remade()
+    follows(lambda x: x * owner.gain, lambda: owner.update(gain=3.0), torch.ones(3))
+    assert is_noticed(lambda x: x * owner.gain, lambda: owner.update(gain=1.0))
+    assert PythonState([lambda x: x * vars(remade)["gain"]]).unwatchable is not None
+
+
 class Hidden:
     """Its only attribute is private, in a slot."""
 
@@ -121,3 +152,14 @@ def test_modules_of_the_standard_library_are_told_wherever_they_lie() -> None:
         map(is_library, ("json", "json.decoder", "math", "sys", "os", "_ctypes", "builtins", "torch.nn", "numpy"))
     )
     assert not any(map(is_library, ("__main__", __name__, "transformers", None)))
+
+
+def test_where_a_program_was_frozen_all_modules_of_the_standard_library_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for frozen in (False, True):
+        module = ModuleType("code")
+        module.__file__ = str(tmp_path / str(frozen) / "code.py")
+        monkeypatch.setitem(sys.modules, "code", module)
+        monkeypatch.setattr(sys, "frozen", frozen, raising=False)
+        assert is_library("code") is frozen

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import unittest
 from collections import UserDict
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from tests.runtime.watching.test_called_by_pytorch import is_noticed
 from tests.runtime.watching.test_unnoticed_changes import follows
 from threadcast.capture.python_state import PythonState
 
@@ -92,21 +95,59 @@ def test_what_a_replaced_method_reads_is_watched(monkeypatch: pytest.MonkeyPatch
         follows(Inner(layer), lambda: monkeypatch.setitem(globals(), "GAIN", 0.5), IMAGE)
 
 
-def test_what_a_function_in_place_of_a_librarys_reads_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = nn.functional.relu
+class Multiplied(torch.autograd.Function):
+    """Multiplies by a global variable."""
 
-    @wraps(before)
-    def scaled(x: Tensor, inplace: bool = False) -> Tensor:
-        return before(x) * GAIN
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * GAIN
 
-    monkeypatch.setattr(nn.functional, "relu", scaled)
-    state = PythonState([nn.ReLU(), lambda x: nn.functional.relu(x)])
-    monkeypatch.setitem(globals(), "GAIN", 0.5)
-    assert state.changed() is not None
-    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: x * GAIN)
-    state = PythonState([nn.Linear(1, 1)])
-    monkeypatch.setitem(globals(), "GAIN", 0.25)
-    assert state.changed() is not None
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * GAIN
+
+
+class Multiplying:
+    """As `Multiplied`, an object."""
+
+    def __call__(self, x: Tensor, *others: Any) -> Tensor:
+        return x * GAIN
+
+    def called(self, x: Tensor, *others: Any) -> Tensor:
+        return x * GAIN
+
+
+@wraps(nn.functional.relu)
+def multiplied(x: Tensor, *others: Any) -> Tensor:
+    return x * GAIN
+
+
+REPLACEMENTS: dict[str, Any] = {
+    "function": multiplied, "partial": partial(multiplied), "partial of a library's": partial(map, multiplied),
+    "autograd function": Multiplied.apply, "object": Multiplying(), "bound method": Multiplying().called,
+    "static method": staticmethod(multiplied),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REPLACEMENTS)
+def test_what_stands_in_place_of_a_librarys_function_is_followed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gain(value: float) -> Callable[[], None]:
+        return lambda: monkeypatch.setitem(globals(), "GAIN", value)
+
+    layer = nn.Conv2d(1, 1, 1)
+    vars(layer)["_conv_forward"] = REPLACEMENTS[kind]
+    assert is_noticed(Inner(layer), gain(0.5))
+    monkeypatch.setattr(nn.functional, "relu", REPLACEMENTS[kind])
+    assert is_noticed(lambda x: nn.functional.relu(x), gain(0.25))
+    monkeypatch.setattr(nn.Linear, "forward", REPLACEMENTS[kind])
+    assert is_noticed(nn.Linear(1, 1), gain(0.125))
+
+
+def test_a_list_of_numbers_that_only_pytorch_reads_is_watched() -> None:
+    layer = nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")
+    padding = list(layer._reversed_padding_repeated_twice)  # a tuple in some releases of PyTorch
+    layer._reversed_padding_repeated_twice = padding  # type: ignore[assignment]
+    follows(layer, lambda: padding.__setitem__(0, 0), IMAGE)
 
 
 class Schedule(LRScheduler):
@@ -121,11 +162,43 @@ class Settings(UserDict[str, float]):
 
 
 def test_attributes_that_methods_of_libraries_read_are_watched() -> None:
-    schedule = Schedule(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1))
-    state = PythonState([lambda x: x * schedule.get_last_lr()[0]])
-    schedule._last_lr[0] = 3.0
-    assert state.changed() is not None
     settings = Settings(gain=1.0)
-    state = PythonState([lambda x: x * settings["gain"]])
-    settings["gain"] = 3.0
+    assert is_noticed(lambda x: x * settings["gain"], lambda: settings.update(gain=3.0))
+
+
+def test_a_schedule_of_the_users_own_is_refused() -> None:
+    schedule = Schedule(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1))
+    assert PythonState([lambda x: x * schedule.get_last_lr()[0]]).unwatchable is not None
+
+
+class Case(unittest.TestCase):
+    """A test whose function reads an attribute of it."""
+
+    gain = 1.0
+
+    def look(self) -> None:
+        self.watched = PythonState([lambda x: x * self.gain])
+        assert self.watched.unwatchable is None
+
+
+class Worker(threading.Thread):
+    """A thread of the user's own."""
+
+    gain = 1.0
+
+
+def test_what_runs_tests_and_threads_is_not_looked_at() -> None:
+    case, result = Case("look"), unittest.TestResult()
+    case.run(result)
+    assert result.wasSuccessful()
+    assert case.watched.changed() is None
+    case.gain = 2.0
+    assert case.watched.changed() is not None
+
+    worker = Worker()
+    state = PythonState([lambda x: x * worker.gain])
+    worker.start()
+    worker.join()
+    assert (state.unwatchable, state.changed()) == (None, None)
+    worker.gain = 2.0
     assert state.changed() is not None
