@@ -133,6 +133,27 @@ def test_autocast_around_a_call_does_not_cast_what_the_graph_has_left_in_single_
         assert call(x).dtype is torch.float32
 
 
+def test_another_default_type_of_autocast_is_another_kind_of_call() -> None:
+    def product(x: Tensor) -> Tensor:
+        with torch.autocast("cpu"):
+            return x @ x
+
+    x, before = torch.randn(32, 32), torch.get_autocast_dtype("cpu")
+    try:
+        with closing(threadcast.optimize(product, backends=False)) as call:
+            for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
+                torch.set_autocast_dtype("cpu", dtype)
+                for _ in range(4):
+                    found = call(x)
+                    assert found.dtype is dtype
+                    torch.testing.assert_close(found, product(x))
+            assert call.reports[0].reason == ""
+            with torch.autocast("cpu", torch.float16, enabled=False):  # sets the default type within
+                torch.testing.assert_close(call(x), product(x))
+    finally:
+        torch.set_autocast_dtype("cpu", before)
+
+
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_training_in_half_precision_is_planned(network: str, dtype: torch.dtype) -> None:

@@ -22,9 +22,10 @@ import pathlib
 import random
 import re
 import sys
+import threading
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import _GeneratorContextManager
 from contextvars import ContextVar
 from functools import cached_property, partial
@@ -38,6 +39,7 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
 from threadcast.capture.code_names import names_in
+from threadcast.capture.libraries import attributes_read_by, is_library, is_of_library, runs_users_code
 from threadcast.capture.module_state import FOLLOWS_PARAMETERS
 
 CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
@@ -45,8 +47,6 @@ CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 MOST = 20_000
 """Most items of lists, dictionaries, sets and arrays that are watched: more would take longer than a small step."""
 
-_LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "threadcast"} - {"__main__"}
-_LOOKED_INTO = ("threadcast.networks",)
 _PLAIN_OBJECTS = (SimpleNamespace, argparse.Namespace)
 """Classes of the standard library whose objects only hold attributes; these are watched by name."""
 _OPAQUE = (
@@ -67,6 +67,8 @@ _HIDDEN = {"_ctypes", "ctypes", "array", "mmap"}
 """Modules whose objects hold values in memory that no attribute shows."""
 _ENVIRONMENT = {"environ", "environb", "getenv"}
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+_MANAGING = {"unittest", "threading", "multiprocessing", "concurrent", "asyncio"}
+"""Libraries whose classes run tests, threads and processes."""
 _WRAPPERS = (MethodType, partial, property, cached_property, staticmethod, classmethod)
 _CONTAINERS = (dict, tuple, frozenset, list, set, deque, np.ndarray, bytearray)
 _CLASS_OWN = frozenset(("__doc__", "__module__", "__dict__", "__weakref__"))
@@ -99,10 +101,15 @@ class Reachable:
         self._reflective = False
         self._seen: dict[int, Any] = {}
         self._classes: set[int] = set()
+        self._kinds: set[int] = set()
+        """Ids of classes of which all bases were added to `_classes`."""
+        self._inherited: dict[int, frozenset[str]] = {}
+        """By the id of a class that was found, or is a base of one: attributes that code of libraries reads of them."""
         self._callable_classes: set[int] = set()
         """Ids of classes that code can reach by a name, so that it may create objects of them."""
         self._globals: dict[int, tuple[dict[str, Any], str, set[str]]] = {}
-        self._by_name: list[tuple[dict[str, Any], str, nn.Module | type | ModuleType | None]] = []
+        self._by_name: list[tuple[dict[str, Any], str, object]] = []
+        """Dictionaries of attributes, with the owner's name and the owner; None for functions."""
         self._whole: list[tuple[dict[Any, Any], str]] = []
         self._of_libraries: list[tuple[dict[str, Any], str, type | None]] = []
         """Modules of libraries, and their classes of layers: functions in them may be replaced."""
@@ -116,12 +123,25 @@ class Reachable:
         for table, owner, names in self._globals.values():
             yield table, owner, frozenset(names), None
         for table, owner, holder in self._by_name:
-            names_of = self._names_of(table, holder)
-            yield table, owner, names_of, holder if isinstance(holder, type) else None
+            yield table, owner, self._names_of(table, holder), holder if isinstance(holder, type) else None
         for table, owner in self._whole:
             yield table, owner, None, None
         for table, owner, of in self._of_libraries:
-            yield table, owner, frozenset(self._names if of is None else _CALLS), of
+            yield table, owner, self._names_in(of), of
+
+    def _followed(self) -> Iterator[Any]:
+        """The values in all dictionaries from which others can be reached."""
+        for table, _, names in self._globals.values():
+            yield from items_of(table, frozenset(names)).values()
+        for table, _, holder in self._by_name:
+            if table:
+                yield from items_of(table, self._names_of(table, holder, followed=True)).values()
+        for table, _ in self._whole:
+            yield from items_of(table, None).values()
+        for table, _, of in self._of_libraries:
+            for value in items_of(table, self._names_in(of)).values():
+                if isinstance(value, ModuleType) or runs_users_code(value):
+                    yield value
 
     def _walk(self, pending: list[Any]) -> None:
         while pending:
@@ -130,31 +150,41 @@ class Reachable:
                 if id(value) not in self._seen and not is_opaque(value):
                     self._seen[id(value)] = value
                     pending.extend(self._visit(value))
-            libraries = {id(table) for table, *_ in self._of_libraries}
-            for table, _, names, _ in self.tables:  # by names, of which more may be known by now
-                found = list(items_of(table, names).values())
-                if id(table) in libraries:
-                    found = [value for value in found if isinstance(value, ModuleType)]
-                pending.extend(value for value in found if id(value) not in self._seen)
+            pending.extend(value for value in self._followed() if id(value) not in self._seen)
             named = (op for name, op in OPDEFS.items() if name.rpartition("::")[2] in self._names)
             pending.extend(op for op in named if id(op) not in self._seen)  # called as `torch.ops.library.name`
             pending = [value for value in pending if not is_opaque(value)]
 
-    def _names_of(self, table: Mapping[str, Any], holder: object) -> frozenset[str]:
+    def _names_in(self, of: type | None) -> frozenset[str]:
+        """The names that matter in a module of a library, or in its class `of` of layers."""
+        if of is not None:
+            return _CALLS | self._inherited[id(of)]
+        return self.names
+
+    def _names_of(self, table: dict[Any, Any], holder: object, *, followed: bool = False) -> frozenset[str]:
+        """The names of items that can be read; where `followed`, those there are, from which others can be reached."""
+        read = self.names.intersection(dict.keys(table)) if followed else self.names
+        inherited = self._inherited.get(id(holder if isinstance(holder, type) else type(holder)), frozenset())
+        if followed:
+            inherited = inherited.intersection(dict.keys(table))
         if isinstance(holder, nn.Module):
             public = {name for name in table if not name.startswith("_")}
-            names = self._names | (public if _has_library_code(holder) else set())
+            names = read | _CALLS | (public if _has_library_code(holder) else set())
+            # Of what else code of PyTorch reads, as graphs of `torch.fx` and their like, only these are followed.
+            names |= {name for name in inherited if not followed or _calls_or_lists(table[name])}
             own = _MODULE_OWN.union(FOLLOWS_PARAMETERS if isinstance(holder, nn.RNNBase) else ())
             return frozenset((names | set(table) if self._reflective else names) - own)
         if isinstance(holder, ModuleType):
-            return frozenset(self._names)
+            return frozenset(read)
         if isinstance(holder, type):
             special = {name for name in table if name.startswith("__") and isinstance(table[name], FunctionType)}
             if id(holder) not in self._callable_classes:
                 special -= {"__init__", "__new__", "__post_init__"}
-            called = _FUNCTION_CALLS if issubclass(holder, torch.autograd.Function) else {"forward"}
-            return frozenset(self._names | special | called) - _CLASS_OWN
-        return self.names.union(table) if self._reflective and table else self.names
+            called = _FUNCTION_CALLS if issubclass(holder, torch.autograd.Function) else _CALLS
+            return read.union(special, called, inherited) - _CLASS_OWN
+        if followed or inherited or (self._reflective and table):
+            return frozenset(read.union(inherited, table if self._reflective else ()))
+        return self.names
 
     @property
     def names(self) -> frozenset[str]:
@@ -181,7 +211,7 @@ class Reachable:
         elif isinstance(value, _WRAPPERS):
             yield from self._of_wrapper(value)
         elif isinstance(value, ModuleType):
-            if _is_library(value.__name__):
+            if is_library(value.__name__):
                 self._of_libraries.append((vars(value), value.__name__, None))
             else:
                 self._by_name.append((vars(value), value.__name__, value))
@@ -189,7 +219,7 @@ class Reachable:
             self._callable_classes.update(map(id, value.__mro__))
             self._add_class(value)
             self._add_class(kind)  # a metaclass may have properties
-            if issubclass(value, enum.Enum) and not _is_library(value.__module__):
+            if issubclass(value, enum.Enum) and not is_library(value.__module__):
                 yield from value
         elif isinstance(value, _CONTAINERS):
             yield from self._of_container(value)
@@ -214,7 +244,7 @@ class Reachable:
 
     def _of_attributes(self, value: Any, owner: str) -> None:
         """Note the attributes that an object has or may get, and that all may be exchanged at once."""
-        self._by_name.append((vars(value), owner, value if isinstance(value, nn.Module) else None))
+        self._by_name.append((vars(value), owner, value))
         self.attributes.append((value, "__dict__"))
 
     def _of_wrapper(self, value: Any) -> Iterator[Any]:
@@ -231,6 +261,10 @@ class Reachable:
             yield value.__func__
 
     def _of_container(self, value: Any) -> Iterator[Any]:
+        if not is_library(type(value).__module__):  # it may have attributes and methods
+            if _own_dictionary(value) is not None:
+                self._of_attributes(value, type(value).__name__)
+            yield from self._of_kind(value, type(value))
         if isinstance(value, tuple | frozenset):
             yield from value
             return
@@ -255,7 +289,7 @@ class Reachable:
         for cell in function.__closure__ or ():
             self.attributes.append((cell, "cell_contents"))
             yield contents_of(cell)
-        if _is_library(function.__module__):
+        if is_of_library(function):
             return
         self.attributes += [(function, "__code__"), (function, "__defaults__"), (function, "__kwdefaults__")]
         yield from (*(function.__defaults__ or ()), function.__kwdefaults__)
@@ -279,19 +313,29 @@ class Reachable:
             package = package.rpartition(".")[0]
 
     def _add_class(self, kind: type) -> None:
+        if id(kind) in self._kinds:
+            return
+        self._kinds.add(id(kind))
+        bases = (base for base in kind.__mro__ if base not in (nn.Module, object) and is_library(base.__module__))
+        inherited = frozenset[str]().union(*(attributes_read_by(base) for base in bases if not _is_left_out(base)))
         for base in kind.__mro__:
+            if issubclass(base, nn.Module) or not is_library(base.__module__):  # of others only what code names counts
+                self._inherited[id(base)] = self._inherited.get(id(base), frozenset()) | inherited
             if id(base) in self._classes:
                 continue
             self._classes.add(id(base))
-            if not _is_library(base.__module__):
+            if not is_library(base.__module__):
                 self._by_name.append((attributes_of(base), f"class {base.__name__}", base))
             elif issubclass(base, nn.Module):
                 self._of_libraries.append((attributes_of(base), f"class {base.__name__}", base))
 
     def _of_object(self, value: Any, kind: type) -> Iterator[Any]:
-        library = _is_library(kind.__module__)
-        attributes = getattr(value, "__dict__", None)
+        library = is_library(kind.__module__)
+        attributes = _own_dictionary(value)
         if library and kind.__module__.split(".")[0] == "threadcast":
+            return
+        if isinstance(value, threading.local):
+            self._cannot(f"a {kind.__name__} of threading, which has other attributes in each thread")
             return
         if any(base.__module__ in _HIDDEN for base in kind.__mro__):
             self._cannot(f"a {kind.__name__}, whose changes cannot be detected")
@@ -300,27 +344,32 @@ class Reachable:
             self._names.update(part for name in value.__reduce__()[1] for part in str(name).split("."))
         if isinstance(value, types.BuiltinFunctionType):  # a method of an object too, as a list's `append`
             yield value.__self__
-        elif not isinstance(attributes, dict) and self._hides(value, kind, library):
+        elif attributes is None and self._hides(value, kind, library):
             self._cannot(f"a {kind.__name__}, whose changes cannot be detected")
-        if isinstance(attributes, dict):
+        if attributes is not None:
             if library and not isinstance(value, _PLAIN_OBJECTS):
                 self._count(attributes)
                 self._whole.append((attributes, kind.__name__))
             else:
                 self._of_attributes(value, kind.__name__)
         if library:
-            if not isinstance(attributes, dict):
+            if attributes is None:
                 yield from self._of_slots(value, kind)
             return
+        yield from self._of_kind(value, kind)
+
+    def _of_kind(self, value: Any, kind: type) -> Iterator[Any]:
+        """As `_visit`, of an object's class, which is none of a library, and of its slots."""
         self._add_class(kind)
         self.attributes.append((value, "__class__"))
         yield from self._of_slots(value, kind)
 
     def _of_slots(self, value: Any, kind: type) -> Iterator[Any]:
         for base in kind.__mro__:
-            slots = vars(base).get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
-                if name not in ("__dict__", "__weakref__"):
+            if "__slots__" not in vars(base):
+                continue
+            for name, slot in vars(base).items():  # the names in `__slots__` may lack their class's, as `__gain` does
+                if isinstance(slot, types.MemberDescriptorType):
                     self.attributes.append((value, name))
                     yield getattr(value, name, None)
 
@@ -347,7 +396,7 @@ def is_opaque(value: Any) -> bool:
     if type(value) in CONSTANTS:
         return True
     if isinstance(value, (*CONSTANTS, enum.Enum)):
-        return _is_library(type(value).__module__)
+        return is_library(type(value).__module__)
     return isinstance(value, _OPAQUE)
 
 
@@ -383,10 +432,23 @@ def contents_of(cell: CellType) -> Any:
         return None
 
 
+def _own_dictionary(value: Any) -> dict[str, Any] | None:
+    """Where an object holds its attributes; None where there is none, or `__dict__` gives another one each time."""
+    found = getattr(value, "__dict__", None)
+    return found if isinstance(found, dict) and found is getattr(value, "__dict__", None) else None
+
+
+def _is_left_out(kind: type) -> bool:
+    """Whether a library's class reads attributes that do not matter to a call: a tensor's, or of what runs a script."""
+    return issubclass(kind, Tensor) or kind.__module__.split(".")[0] in _MANAGING
+
+
+def _calls_or_lists(value: Any) -> bool:
+    """Whether a private attribute of a layer is a function, is called as one, or is a list of constants."""
+    if isinstance(value, list):
+        return all(map(is_constant, value))
+    return isinstance(value, FunctionType | MethodType | partial) or runs_users_code(value)
+
+
 def _has_library_code(module: nn.Module) -> bool:
-    return any(base not in (nn.Module, object) and _is_library(base.__module__) for base in type(module).__mro__)
-
-
-def _is_library(module: str | None) -> bool:
-    name = module or ""
-    return name.split(".")[0] in _LIBRARIES and not name.startswith(_LOOKED_INTO)
+    return any(base not in (nn.Module, object) and is_library(base.__module__) for base in type(module).__mro__)

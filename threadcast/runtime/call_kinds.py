@@ -24,10 +24,12 @@ class CallKind(NamedTuple):
     default_dtype: torch.dtype
     autocast: torch.dtype | None = None
     """The type that the caller's autocast casts to; None where it is off."""
+    casts_to: torch.dtype = torch.bfloat16
+    """The type that autocast would cast to where code turns it on without a type."""
 
     def __hash__(self) -> int:
         """Without the settings, which are many and seldom differ."""
-        return hash((self.arguments, self.overlaps, self.default_dtype, self.autocast))
+        return hash((self.arguments, self.overlaps, self.default_dtype, self.autocast, self.casts_to))
 
 
 _PARTS = (
@@ -36,6 +38,7 @@ _PARTS = (
     "the model or the optimizer",
     "PyTorch's default type",
     "autocast",
+    "autocast's default type",
 )
 """What each member of a `CallKind` stands for, in words."""
 
@@ -61,8 +64,9 @@ def kind_of(leaves: list[Any], structure: object, held: frozenset[int], settings
             for leaf in leaves
         ]
     )
-    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    return CallKind((described, structure), _overlaps(leaves, held), settings, torch.get_default_dtype(), autocast)
+    overlaps, casts_to = _overlaps(leaves, held), torch.get_autocast_dtype("cpu")
+    autocast = casts_to if torch.is_autocast_enabled("cpu") else None
+    return CallKind((described, structure), overlaps, settings, torch.get_default_dtype(), autocast, casts_to)
 
 
 def differences(kind: CallKind, others: Iterable[CallKind]) -> str:

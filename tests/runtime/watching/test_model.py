@@ -291,6 +291,28 @@ def test_attributes_that_refer_to_other_objects_are_seen() -> None:
 
 
 @needs_quick_look
+@pytest.mark.parametrize("kind", [dict, list, tuple])
+def test_attributes_of_own_containers_have_places(kind: type[Any]) -> None:
+    class Own(kind):  # type: ignore[misc]
+        pass
+
+    class Other(kind):  # type: ignore[misc]
+        pass
+
+    owner = Own()
+    vars(owner)["value"] = 3
+    attributes = [(owner, "__class__"), (owner, "__dict__")]
+    for name, other in (("__class__", Other), ("__dict__", {})):
+        found = native_library().Unassigned(attributes)
+        assert found.rest == []
+        assert found.holds()
+        if kind is tuple and name == "__class__":  # of a tuple it cannot be exchanged
+            continue
+        setattr(owner, name, other)
+        assert not found.holds()
+
+
+@needs_quick_look
 def test_a_slot_of_which_the_class_was_changed_is_looked_at_again() -> None:
     class Slotted:
         __slots__ = ("value",)

@@ -10,6 +10,7 @@ import enum
 import operator
 import os
 import re
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -294,7 +295,7 @@ def test_functions_and_layers_of_libraries_may_be_replaced(monkeypatch: pytest.M
     [
         weakref.ref(Scaled), ctypes.c_double(1), array.array("d", [1.0]), memoryview(bytearray(2)),
         {"factor": 1.0}.values(),
-        np.array([object()], dtype=object),
+        np.array([object()], dtype=object), threading.local(),
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip

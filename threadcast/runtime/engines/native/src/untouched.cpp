@@ -42,6 +42,13 @@ uint32_t version_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->version_counter().current_version();
 }
 
+// Whether attributes are read as those of `object`; dict, list and tuple have descriptors of their own that do so.
+bool reads_as_object(PyTypeObject* type) {
+  PyObject* read = _PyType_Lookup(type, py::str("__getattribute__").ptr());
+  return read != nullptr && Py_IS_TYPE(read, &PyWrapperDescr_Type) &&
+         reinterpret_cast<PyWrapperDescrObject*>(read)->d_wrapped == reinterpret_cast<void*>(PyObject_GenericGetAttr);
+}
+
 bool lies_so(const at::TensorImpl& tensor, const std::vector<int64_t>& sides) {
   const auto sizes = tensor.sizes(), strides = tensor.strides();
   return sizes.size() + strides.size() == sides.size() && std::equal(sizes.begin(), sizes.end(), sides.begin()) &&
@@ -143,9 +150,9 @@ void Unassigned::watch(const py::object& owner, PyObject* const* at) {
 bool Unassigned::watch_slot(const py::object& owner, const py::str& name) {
   PyObject* object = owner.ptr();
   PyTypeObject* type = Py_TYPE(object);
+  if (!reads_as_object(type)) return false;
   // Not in `PyBaseObject_Type.tp_dict`, which is null since Python 3.12.
   const auto of_object = [](const char* one) { return _PyType_Lookup(&PyBaseObject_Type, py::str(one).ptr()); };
-  if (_PyType_Lookup(type, py::str("__getattribute__").ptr()) != of_object("__getattribute__")) return false;
   PyObject* found = _PyType_Lookup(type, name.ptr());  // gives the class a version, too
   if (found == nullptr) return false;
   if (found == of_object("__class__")) {
