@@ -14,7 +14,7 @@ from judged import SENSITIVITY, TOLERANCE
 from run_facts import RunFacts, Runs
 
 _TITLES = {"zoo": "Models of five libraries", "graphnet": "Graphs of GraphNet"}
-_TEXT = """# {title}
+_TEXT = """# {title}{training}
 
 `make bench-{judge}{fast}`, {runs}.
 
@@ -51,11 +51,12 @@ def page(judge: str, records: Sequence[dict[str, Any]]) -> str:
         raise ValueError(f"records of different settings, {settings}, make no table")
     setting = dict(*settings)
     seconds = [record.get("seconds", 0.0) for record in records]
+    modes = {record["mode"] for record in records}
     parts = [
         _TEXT.format(
             title=_TITLES[judge], judge=judge, runs=runs, what=_WHAT[judge], **setting,
-            tolerance=TOLERANCE, sensitivity=SENSITIVITY,
-            fast=_fast(setting) + _only_mode(judge, records),
+            tolerance=TOLERANCE, sensitivity=SENSITIVITY, training=", training" if modes == {"training"} else "",
+            fast=_fast(setting) + _only_mode(judge, modes),
             median_s=median(seconds), total_min=sum(seconds) / 60,
             summary="\n".join(_summary(records, mode) for mode in ("inference", "training"))
             + (f"- {slow} graphs more were left out, as a step takes longer than {SLOW_S} s.\n" if slow else ""),
@@ -80,10 +81,9 @@ def _fast(setting: Mapping[str, Any]) -> str:
     return " FAST=1" if setting == asdict(FAST) else f" FAST=1 SECONDS={setting['settle_s']:g}"
 
 
-def _only_mode(judge: str, records: Sequence[dict[str, Any]]) -> str:
+def _only_mode(judge: str, modes: set[str]) -> str:
     """The option of the command that measured one mode of the two that there are."""
-    modes = {record["mode"] for record in records}
-    return f" MODES={modes.pop()}" if judge == "zoo" and len(modes) == 1 else ""
+    return f" MODES={min(modes)}" if judge == "zoo" and len(modes) == 1 else ""
 
 
 def _row(record: dict[str, Any], runs: Runs) -> str:

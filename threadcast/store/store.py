@@ -204,14 +204,17 @@ class Store:
         kinds: Collection[str] | None = None,
         network: str | None = None,
         since: int = 0,
+        last: int | None = None,
     ) -> list[Measurement]:
         """The measurements that meet all given conditions, in the order in which they were added.
 
         `machine` is a fingerprint, `keys` are op keys, `kinds` op kinds, `network` the name of a stored graph; `since`
-        is a result of `last_measurement`: only later measurements are returned.
+        is a result of `last_measurement`: only later measurements are returned. With `last`, not together with `keys`,
+        only so many are, those that were added last.
         """
         query = of_measurements(select(schema.measurements), machine, kinds=kinds, network=network)
         query = query.where(schema.measurements.c.id > since) if since else query
+        query = query if last is None else query.order_by(schema.measurements.c.id.desc()).limit(last)
         with self._database.read(long=keys is None) as connection:
             if keys is None:
                 rows = list(connection.execute(query))

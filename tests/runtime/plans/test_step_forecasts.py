@@ -112,8 +112,10 @@ def test_of_a_large_store_the_graphs_own_ops_and_the_last_ones_are_read(
 ) -> None:
     store, sizes = f"sqlite:///{tmp_path / 'large.db'}", (64, *range(65, 105))
     graph = chain(*sizes)
-    for op in graph.ops:
-        add_rows(measurements(op, MACHINE, {ALL: [seconds(op, ALL)] * 2}), store, Settings.read())
+    other = Machine.uniform("another machine", 16)
+    for machine in (MACHINE, other):
+        rows = [row for op in graph.ops for row in measurements(op, machine, {ALL: [seconds(op, ALL)] * 2})]
+        add_rows(rows, store, Settings.read())
     monkeypatch.setattr(step_forecasts, "RECENT", 10)
     read = [measured.op for measured in step_forecasts._known(question(chain(64, 103), store=store))]
     assert read == [product(64), product(103), *(product(rows) for rows in (*range(95, 103), 104))]

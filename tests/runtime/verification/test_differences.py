@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from threadcast.runtime.verification.differences import (
+    EagerRun,
+    Enough,
+    Nudge,
     Sensitivity,
     first_beyond_rounding,
     first_difference,
@@ -18,6 +21,7 @@ from threadcast.runtime.verification.differences import (
     nudges_for,
     other_threads,
     sensitivities,
+    sensitivities_by,
     value_difference,
 )
 from threadcast.runtime.verification.shadow import Shadowed, checked_step
@@ -137,15 +141,17 @@ def test_asking_for_the_sensitivity_of_few_values_finds_the_same_difference(seed
         del plan["d"]
     if seed % 6 == 0:
         plan["further"] = 1
-    changed = {name: near(eager[name], 1e-5) for name in names}
-    starts = [{name: nudged(value) for name, value in before.items()}]
+    changed, further = ({name: near(eager[name], share) for name in names} for share in (1e-5, 1e-4))
+    starts = [{name: nudged(value, seed=seed) for name, value in before.items()} for seed in (0, 1)]
     asked: list[str] = []
 
-    def sensitivity(names: Sequence[str]) -> dict[str, Sensitivity]:
-        asked.extend(names)
-        return sensitivities({name: eager[name] for name in names}, changed, before=before, starts=starts)
+    runs = [EagerRun(Nudge(), one, start) for one, start in zip((changed, further), starts, strict=True)]
 
-    of_all = sensitivities(eager, changed, before=before, starts=starts)
+    def sensitivity(names: Sequence[str], enough: Enough) -> dict[str, Sensitivity]:
+        asked.extend(names)
+        return sensitivities_by({name: eager[name] for name in names}, runs, before=before, enough=enough)
+
+    of_all = sensitivities(eager, changed, further, before=before, starts=starts)
     wanted = first_difference(eager, plan, before=before, sensitivity=of_all)
     assert first_beyond_rounding(eager, plan, sensitivity, before=before) == wanted
     assert set(asked) <= {name for name in plan if name in eager}
@@ -404,11 +410,42 @@ def test_roundings_of_a_running_mean_are_those_of_the_standard_deviation_beside_
     far = {"n.running_mean": 50 * eps * torch.randn(64), **spread}
     before = {"n.running_mean": zeros, **spread}
     assert first_difference(eager, near, before=before) is None
-    assert first_beyond_rounding(eager, near, lambda names: {}, before=before) is None
-    assert str(first_beyond_rounding(eager, far, lambda names: {}, before=before)).startswith("n.running_mean: differs")
+    assert first_beyond_rounding(eager, near, lambda *_: {}, before=before) is None
+    assert str(first_beyond_rounding(eager, far, lambda *_: {}, before=before)).startswith("n.running_mean: differs")
     alone = {"n.running_mean": eager["n.running_mean"]}
     assert first_difference(alone, {"n.running_mean": near["n.running_mean"]}, before=before) is not None
     moved = {"n.running_mean": 0.1 * torch.randn(64), **spread}
     assert str(first_difference(moved, before, before=before)).startswith("n.running_mean: did not move")
     other = {"n.running_mean": -moved["n.running_mean"], **spread}
     assert first_difference(moved, other, before=before) is not None
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_running_mean_that_moved_twice_as_far_differs_in_each_type(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    before = {"n.running_mean": torch.zeros(64, dtype=dtype), "n.running_var": torch.ones(64, dtype=dtype)}
+    movement = (0.005 * torch.randn(64)).to(dtype)
+    eager, plan = (before | {"n.running_mean": movement * times} for times in (1, 2))
+    assert first_difference(eager, eager, before=before) is None
+    assert first_difference(eager, plan, before=before) is not None
+
+
+def test_eager_runs_no_more_often_than_it_takes_to_know_that_a_plan_agrees() -> None:
+    steps, torch_threads = [], torch.get_num_threads()
+    torch.manual_seed(0)
+    x = torch.randn(64, 64)
+
+    def eager(x: Tensor) -> Tensor:
+        steps.append(torch.get_num_threads())
+        return x.sum(1) * 1e-3 - (x * 1e-3).sum(1)  # nothing but rounding
+
+    def plan(x: Tensor) -> Tensor:
+        return eager(nudged(x, seed=50))
+
+    shadowed = Shadowed(eager, eager, None, None, lambda found: {"found": found})
+    assert checked_step(shadowed, plan, (x,), None).difference is None
+    assert len(steps) == 3, "eager's, the plan's, and one with other roundings"
+    steps.clear()
+    assert checked_step(shadowed, lambda x: eager(x) + 1.0, (x,), None).difference is not None
+    assert len(steps) == 2 + len(nudges_for([x])) + 1
+    assert steps[-1] != torch_threads

@@ -27,7 +27,7 @@ WORTH = 0.01
 """Share of a step by which a look must be expected to shorten it, to be worth its time. A convention."""
 
 RECENT = 4_000
-"""How many of the store's last measurements are read beside those of the graph's own ops. A convention: forecasts of
+"""How many of the machine's last measurements are read beside those of the graph's own ops. A convention: forecasts of
 300 ops take 3 s of a core with 1,000 to 16,000 of them, but 83,000 took 6.6 s to read."""
 
 _SQLITE = "sqlite:///"
@@ -146,7 +146,7 @@ def _known(question: Question) -> list[Measurement]:
 def _read(store: Store, question: Question) -> list[Measurement]:
     machine, keys = question.machine.fingerprint, {op.key for op in question.graph.ops}
     own = store.measurements(machine=machine, keys=keys)
-    recent = store.measurements(machine=machine, since=max(0, store.last_measurement() - RECENT))
+    recent = store.measurements(machine=machine, last=RECENT)
     return [*own, *(measured for measured in recent if measured.op.key not in keys)]
 
 

@@ -99,6 +99,17 @@ class Sensitivity:
 EXACT = Sensitivity()
 """The sensitivity of a value of which nothing is known."""
 
+Enough = Callable[[str, Sensitivity], bool]
+"""Whether a value, by its name, need not be known to be more sensitive than that."""
+
+
+class EagerRun(NamedTuple):
+    """Another run of eager's step: how its differences count, its values, and what these were before it."""
+
+    nudge: Nudge
+    values: Mapping[str, Any]
+    before: Mapping[str, Any]
+
 
 def first_difference(
     eager: Mapping[str, Any],
@@ -137,7 +148,7 @@ def first_difference(
 def first_beyond_rounding(
     eager: Mapping[str, Any],
     plan: Mapping[str, Any],
-    sensitivity: Callable[[Sequence[str]], Mapping[str, Sensitivity]],
+    sensitivity: Callable[[Sequence[str], Enough], Mapping[str, Sensitivity]],
     *,
     before: Mapping[str, Any] | None = None,
     jumps: bool = False,
@@ -145,13 +156,15 @@ def first_beyond_rounding(
     """Return what `first_difference` does with the sensitivity of all values, and ask for that of few.
 
     `sensitivity` takes the names of values that differ where nothing is known of them: the others agree in any case. It
-    is not called where there are none.
+    is not called where there are none, and may stop where it is `Enough` for all: a value that agrees goes on to agree
+    where it is known to be more sensitive.
     """
     scales = scales_of_means(eager)
 
-    def agrees(name: str) -> bool:
+    def agrees(name: str, known: Sensitivity = EXACT) -> bool:
         start, scale = (before or {}).get(name), scales.get(name)
-        return value_difference(name, eager[name], plan[name], before=start, scale=scale) is None
+        found = value_difference(name, eager[name], plan[name], before=start, sensitivity=known, scale=scale)
+        return found is None
 
     agree = {name for name in eager if name in plan and agrees(name)}
     differ = [name for name in eager if name in plan and name not in agree]
@@ -159,7 +172,7 @@ def first_beyond_rounding(
         {name: value for name, value in eager.items() if name not in agree},
         {name: value for name, value in plan.items() if name not in agree},
         before=before,
-        sensitivity=sensitivity(differ) if differ else None,
+        sensitivity=sensitivity(differ, agrees) if differ else None,
         scales=scales,
         jumps=jumps,
     )
@@ -206,18 +219,34 @@ def sensitivities(
     of the value does not count. `reordered` are the values of the step on the same inputs with another number of
     threads, which count `REORDERED` times.
     """
-    found: dict[str, Sensitivity] = {}
-    for name, value in eager.items():
-        if not isinstance(value, Tensor) or not _is_real_or_complex(value) or not value.numel():
-            continue
-        start = (before or {}).get(name)
-        runs = [
-            (nudges[i] if nudges else Nudge(), values.get(name), starts[i].get(name) if i < len(starts) else None)
-            for i, values in enumerate(changed)
-        ]
-        runs.append((Nudge(1, REORDERED), (reordered or {}).get(name), start))
-        compared = [(how, one, at) for how, one, at in runs if isinstance(one, Tensor) and one.shape == value.shape]
-        found[name] = _one_sensitivity(value, start, compared)
+    runs = [
+        EagerRun(nudges[i] if nudges else Nudge(), values, starts[i] if i < len(starts) else {})
+        for i, values in enumerate(changed)
+    ]
+    if reordered is not None:
+        runs.append(EagerRun(Nudge(1, REORDERED), reordered, before or {}))
+    return sensitivities_by(eager, runs, before=before or {})
+
+
+def sensitivities_by(
+    eager: Mapping[str, Any], runs: Iterable[EagerRun], *, before: Mapping[str, Any], enough: Enough = lambda *_: False
+) -> dict[str, Sensitivity]:
+    """Return what `sensitivities` does, by `runs`, which are taken only until what is known is `enough` of all values.
+
+    Of values of which it is enough further runs are not looked at.
+    """
+    left = {
+        name: value
+        for name, value in eager.items()
+        if isinstance(value, Tensor) and _is_real_or_complex(value) and value.numel()
+    }
+    found = dict.fromkeys(left, EXACT)
+    for run in runs:
+        for name, value in left.items():
+            found[name] = _with_run(found[name], name, value, before.get(name), run)
+        left = {name: value for name, value in left.items() if not enough(name, found[name])}
+        if not left:
+            break
     return found
 
 
@@ -232,30 +261,29 @@ def other_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _one_sensitivity(value: Tensor, start: Any, runs: Sequence[tuple[Nudge, Tensor, Any]]) -> Sensitivity:
-    """The sensitivity of a value by other runs: how their differences count, their value and its start."""
+def _with_run(known: Sensitivity, name: str, value: Tensor, start: Any, run: EagerRun) -> Sensitivity:
+    """The sensitivity of a value, which was `start` before eager's step, by one run more."""
+    (roundings, times), other, other_start = run.nudge, run.values.get(name), run.before.get(name)
+    if not isinstance(other, Tensor) or other.shape != value.shape:
+        return known
     value = _dense(value)
-    wanted, moves = _precise(value), isinstance(start, Tensor) and start.shape == value.shape
+    wanted, found, steady = _precise(value), _precise(_dense(other)), True
+    moves = isinstance(start, Tensor) and start.shape == value.shape
     movement = wanted - _precise(start) if moves else wanted
     plain = _plain_limits(value.dtype, _sizes(wanted), _sizes(movement) if moves else None)
-    finite = wanted.isfinite()
-    all_finite, known = bool(finite.all()), Sensitivity()
-    for (roundings, times), other, other_start in runs:
-        found, steady = _precise(_dense(other)), True
-        errors = _errors(wanted, found)
-        infinities = 0 if all_finite else int((~errors.isfinite() & ~finite).sum())
-        if moves and isinstance(other_start, Tensor):
-            other_movement = found - _precise(other_start)
-            slack = torch.finfo(value.dtype).eps * torch.maximum(wanted.abs(), found.abs())
-            errors = _errors(movement, other_movement) - slack
-            steady = _moves_alike(movement, other_movement)
-        errors = errors.nan_to_num_(nan=0.0, posinf=0.0).clamp_(min=0.0).mul_(times)
-        numbers = math.ceil(int((errors > plain).sum()) * min(1.0, _PLAN_ROUNDINGS / roundings))
-        known = Sensitivity(
-            max(known.allowed, float(errors.max())), max(known.numbers, numbers),
-            known.steady and steady, max(known.infinities, infinities),
-        )  # fmt: skip
-    return known
+    errors, finite = _errors(wanted, found), wanted.isfinite()
+    infinities = 0 if bool(finite.all()) else int((~errors.isfinite() & ~finite).sum())
+    if moves and isinstance(other_start, Tensor):
+        other_movement = found - _precise(other_start)
+        slack = torch.finfo(value.dtype).eps * torch.maximum(wanted.abs(), found.abs())
+        errors = _errors(movement, other_movement) - slack
+        steady = _moves_alike(movement, other_movement)
+    errors = errors.nan_to_num_(nan=0.0, posinf=0.0).clamp_(min=0.0).mul_(times)
+    numbers = math.ceil(int((errors > plain).sum()) * min(1.0, _PLAN_ROUNDINGS / roundings))
+    return Sensitivity(
+        max(known.allowed, float(errors.max())), max(known.numbers, numbers),
+        known.steady and steady, max(known.infinities, infinities),
+    )  # fmt: skip
 
 
 def _moves_alike(wanted: Tensor, found: Tensor, *, share: float = _SAME_WAY) -> bool:

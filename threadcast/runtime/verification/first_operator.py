@@ -21,6 +21,7 @@ from threadcast.capture.values import Ref, find_refs
 from threadcast.core.cost import VIEW_KINDS
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.verification.differences import Difference, value_difference
+from threadcast.runtime.verification.running_means import scales_of_means
 
 _MEMBERS = {"input": 0, "weight": 1, "bias": 2}
 """For each ending of a split operator's id, the index of the gradient that this part returns (`capture.splitting`)."""
@@ -92,6 +93,7 @@ def first_wrong_call(
     last_writer = {
         ref.slot: i for i, node in enumerate(program.nodes) for ref in writes(node) if ref.slot < len(program.inputs)
     }
+    scales = scales_of_means({program.inputs[slot].name: value for slot, value in after.items()})
     slots = program.new_slots(inputs)
     for index, call in enumerate(program.calls):
         node = program.nodes[index]
@@ -103,7 +105,7 @@ def first_wrong_call(
             if difference is None and last_writer.get(ref.slot) == index and ref.slot in after:
                 name = program.inputs[ref.slot].name
                 start, end = before.get(ref.slot), after[ref.slot]
-                difference = value_difference(name, end, slots[ref.slot], before=start)
+                difference = value_difference(name, end, slots[ref.slot], before=start, scale=scales.get(name))
         if difference is not None:
             said = "differs from eager's on the same inputs"
             random = ", from the same state of the random generator" if is_random(node) else ""

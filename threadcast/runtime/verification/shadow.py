@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,13 +18,16 @@ from threadcast.capture.dependencies import writes
 from threadcast.core.errors import ThreadcastError, WrongResult
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.verification.differences import (
+    REORDERED,
     Difference,
+    EagerRun,
+    Enough,
     Nudge,
     Sensitivity,
     first_beyond_rounding,
     nudges_for,
     other_threads,
-    sensitivities,
+    sensitivities_by,
 )
 from threadcast.runtime.verification.first_operator import EagerValues, first_wrong_call, first_wrong_run
 from threadcast.runtime.verification.jumps import has_jumps
@@ -43,7 +46,7 @@ _AGAIN = 100
 """The first seed of these steps."""
 COPIES = 3
 """Copies of all that a step may change: as before the step, and as each of the two runs leaves it. While rounding is
-looked at there are up to twice as many, for which the other half of the free memory is left."""
+looked at there are two more, for which the other half of the free memory is left."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,15 +86,24 @@ class Shadowed:
         return {**self.copied(result), **start.now()}
 
     def sensitivity(
-        self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Sequence[str]
-    ) -> dict[str, Sensitivity]:
+        self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Sequence[str],
+        enough: Enough = lambda *_: False,
+    ) -> dict[str, Sensitivity]:  # fmt: skip
         """Return how sensitive the values `names` of eager's own result `wanted` are to rounding.
 
         Runs eager's step some more times, each from `start` with all numbers changed by some roundings (`nudges_for`),
-        and once from `start` itself with another number of threads (see `sensitivities`). Steps that raise, as on a
-        probability above 1, do not count. Does not restore the state afterwards.
+        and once from `start` itself with another number of threads (see `sensitivities`); no further once that is
+        `enough` of all values. Steps that raise, as on a probability above 1, do not count. Does not restore the state
+        afterwards.
         """
-        changed, starts, nudges = [], [], list[Nudge]()
+        asked = {name: wanted[name] for name in names if name in wanted}
+        runs = self._eager_runs(start, arguments, wanted, asked)
+        return sensitivities_by(asked, runs, before=start.values, enough=enough)
+
+    def _eager_runs(
+        self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Collection[str]
+    ) -> Iterator[EagerRun]:
+        """Further runs of eager's step, each when it is asked for, with the values `names`."""
 
         def asked(values: Mapping[str, Any]) -> dict[str, Any]:
             return {name: values[name] for name in names if name in values}
@@ -105,16 +117,13 @@ class Shadowed:
 
         for seed, nudge in enumerate(nudges_for((*start.values.values(), *arguments, *wanted.values()))):
             begun, inputs = self.begin(start, arguments, seed=seed, roundings=nudge.roundings)
-            if (found := ran(inputs)) is not None:
-                starts.append(asked(begun))
-                changed.append(found)
-                nudges.append(nudge)
+            if (changed := ran(inputs)) is not None:
+                yield EagerRun(nudge, changed, asked(begun))
         start.restore()
         with other_threads():
             reordered = ran(arguments)
-        return sensitivities(
-            asked(wanted), *changed, nudges=nudges, before=start.values, starts=starts, reordered=reordered
-        )  # fmt: skip
+        if reordered is not None:
+            yield EagerRun(Nudge(1, REORDERED), reordered, start.values)
 
     def copied(self, result: Any) -> dict[str, Any]:
         """Return copies of the parts of a step's result, by name."""
@@ -208,17 +217,17 @@ def _difference(
     What may be chance is compared again, in steps by `again`: with all numbers changed by some roundings, other numbers
     are near a jump. Does not restore the state afterwards.
     """
-    sensitivity = _Once(partial(step.sensitivity, start, arguments, wanted))
+    sensitivity = partial(step.sensitivity, start, arguments, wanted)
     difference = first_beyond_rounding(wanted, found, sensitivity, before=start.values, jumps=jumps)
     if difference is None or not difference.may_be_chance:
         return difference
     try:
         start.restore()
         same = step.values_after(again(*arguments), start)
-        if first_beyond_rounding(found, same, lambda names: {}, before=start.values) is not None:
+        if first_beyond_rounding(found, same, lambda *_: {}, before=start.values) is not None:
             return difference  # its results are not the same each time
         del same
-        if _differ_by_chance(step, again, start, arguments, wanted, sensitivity):
+        if _differ_by_chance(step, again, start, arguments, wanted, _Once(sensitivity)):
             _logger.info("a step differs from PyTorch's by chance: %s", difference)
             return None
     except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only another one raises
@@ -228,7 +237,7 @@ def _difference(
 
 def _differ_by_chance(
     step: Shadowed, again: Run, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any],
-    sensitivity: Callable[[Sequence[str]], Mapping[str, Sensitivity]],
+    sensitivity: _Once,
 ) -> bool:  # fmt: skip
     """Whether enough of the steps with all numbers changed by some roundings agree."""
     roundings, agreed, differed = _roundings(start, arguments, wanted), 0, 0
@@ -260,14 +269,15 @@ def _changed(found: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> bool:
 
 
 class _Once:
-    """Asks for the sensitivity of each value once: it takes several steps."""
+    """Asks for the whole sensitivity of each value, and once: it takes several steps."""
 
     def __init__(self, ask: Callable[[Sequence[str]], Mapping[str, Sensitivity]]) -> None:
         self._ask = ask
         self._known: dict[str, Sensitivity] = {}
         self._asked: set[str] = set()
 
-    def __call__(self, names: Sequence[str]) -> Mapping[str, Sensitivity]:
+    def __call__(self, names: Sequence[str], _: Enough) -> Mapping[str, Sensitivity]:
+        """Return the sensitivities of these values, also where less would be enough: it serves for other numbers."""
         if new := [name for name in names if name not in self._asked]:
             self._asked.update(new)
             self._known.update(self._ask(new))
