@@ -19,6 +19,7 @@ GRAPHS = 3
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S + 60)
 @pytest.mark.parametrize(
     ("heading", "library", "steps"),
     [("Train a model of Hugging Face", "transformers", 6), ("Train with Lightning", "lightning", 6)],

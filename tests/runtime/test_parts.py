@@ -116,7 +116,7 @@ def test_parts_run_on_the_cores_of_their_model() -> None:
         assert {core.cpus for graph in compile_backend.compiled_graphs() for core in graph.cores.cores} == {last.cpus}
 
 
-def test_filters_for_warnings_that_another_thread_sets_while_a_part_is_compiled_stay(
+def test_filters_for_warnings_that_are_set_while_a_part_is_compiled_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def compiled(_program: object, graph: Any, _inputs: object) -> Any:
