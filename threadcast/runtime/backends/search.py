@@ -341,12 +341,24 @@ class BackendSearch:
         return Contender(backend(str(built.way)), flat.call(call), self._versions.unchanged)
 
     def _call(self, built: Built, flat: FlatModule) -> TensorCall:
-        """The call of a way: with CPUs of its own, in a thread that has these, as have the threads that it starts."""
+        """The call of a way: with CPUs of its own, in a thread that has these, as have the threads that it starts.
+
+        Where that thread is not, as in a fork of the process, PyTorch runs the module.
+        """
         open_way = partial(opened, built.way, Path(built.file), self._options.cores, flat)
         if self._options.cpus is None:
             return open_way()
         thread = PinnedThread(self._options.cpus, threads=self._options.cores)
-        return partial(thread.run, thread.run(open_way))
+        in_thread = partial(thread.run, thread.run(open_way))
+
+        def call(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+            if thread.usable:
+                return in_thread(tensors)
+            with torch.no_grad():
+                found: Sequence[Tensor] = flat(*tensors)
+                return found
+
+        return call
 
     def _leave_out(self, what: str, reason: str) -> None:
         self.left_out[what] = reason
