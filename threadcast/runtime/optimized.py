@@ -21,7 +21,7 @@ from threadcast.capture.module_values import ModuleChanged, Unwatchable
 from threadcast.capture.optimizers import FirstStepMissing, OptimizerRefused
 from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
-from threadcast.capture.unsupported import Collective, unsupported
+from threadcast.capture.unsupported import Collective, may_exchange, unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
@@ -288,8 +288,9 @@ class Optimized:
         if self._unsupported is not None:
             return [Report.as_default(self._unsupported)]
         found = [self._report(runner) for runner in self._table]
-        last, divided = self._last, self._parts is not None and self._parts.begun
-        if divided and isinstance(last, Fallback) and last.divisible and last not in self._table:
+        last = self._last
+        parts = self._parts_for(last) if isinstance(last, Fallback) and last not in self._table else None
+        if isinstance(last, Fallback) and parts is not None and parts.begun:
             found.append(self._report(last))  # of what depends on hooks or on a changing value, not on the arguments
         return found
 
@@ -302,7 +303,8 @@ class Optimized:
     def learning(self) -> bool:
         """Whether calls of the kind of the last call are still being measured, or backends tried for them."""
         if isinstance(self._last, Fallback):
-            return self._last.divisible and self._parts is not None and self._parts.learning
+            parts = self._parts_for(self._last)
+            return parts is not None and parts.learning
         return isinstance(self._last, Tuning) and self._last.learning
 
     def wait(self, timeout_s: float) -> None:
@@ -473,18 +475,23 @@ class Optimized:
     def _as_before(self, fallback: Fallback, arguments: tuple[Any, ...]) -> Any:
         """Run a call in eager PyTorch, or in parts where it can be divided."""
         self._warn(fallback.reason)
-        if self._parts is not None and fallback.divisible:
-            if self._parts.leaves_alone(self._looking_s) and not self._table.tunings and fallback in self._table:
-                self._left_alone.after_fastest(arguments)
-            return self._parts(*arguments)
-        return self._as_given(*arguments)
+        parts = self._parts_for(fallback)
+        if parts is None:
+            return self._as_given(*arguments)
+        if parts.leaves_alone(self._looking_s) and not self._table.tunings and fallback in self._table:
+            self._left_alone.after_fastest(arguments)
+        return parts(*arguments)
+
+    def _parts_for(self, fallback: Fallback) -> Parts | None:
+        """What runs a call in parts; None where it is not divided: other processes may divide what they exchange
+        otherwise, and without a graph of a whole call it is not known whether it does."""
+        return self._parts if fallback.divisible and not may_exchange() else None
 
     def _report(self, runner: Tuning | Fallback) -> Report:
         if isinstance(runner, Tuning):
             return runner.report
-        if self._parts is not None and runner.divisible:
-            return self._parts.report(runner.reason)
-        return Report.as_default(runner.reason)
+        parts = self._parts_for(runner)
+        return Report.as_default(runner.reason) if parts is None else parts.report(runner.reason)
 
     def _as_given(self, *arguments: Any) -> Any:
         """Run a call in eager PyTorch in the given memory format."""
