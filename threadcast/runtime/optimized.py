@@ -340,10 +340,13 @@ class Optimized:
     def close(self) -> None:
         """End all threads and restore the memory format that the parameters had. Later calls measure anew."""
         with self._lock:
-            self._drop_graphs()
-            if self._parts is not None:
-                self._parts.close()
+            self._end_threads()
             self._cores_left |= core_choice().remove(self.cores)
+
+    def _end_threads(self) -> None:
+        self._drop_graphs()
+        if self._parts is not None:
+            self._parts.close()
 
     def _drop_graphs(self) -> None:
         """Close all graphs of whole calls. Parts stay: `torch.compile` itself notices what has changed."""
@@ -374,7 +377,7 @@ class Optimized:
             return found
         others_follow = any(tuning.follows for tuning in self._table.tunings)
         if self.cores.unchanged and (self.cores.has_more or not others_follow):
-            self.close()
+            self._end_threads()
             self.machine = self.cores.adopt()
             self._planner = Planner(self.machine)
             return None
