@@ -53,7 +53,7 @@ class ModelCores:
         if self._most is None and self._asked is None:
             return None
         cpus = {cpu for core in self._machine.cores for cpu in core.cpus}
-        of_process = read_machine(affinity=self._process.cpus).cores  # under a quota fewer than the affinity mask allows
+        of_process = read_machine(affinity=self._process.cpus).cores  # under a quota fewer than the mask allows
         return None if cpus >= {cpu for core in of_process for cpu in core.cpus} else tuple(sorted(cpus))
 
     @property

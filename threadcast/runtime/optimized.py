@@ -76,12 +76,12 @@ class Optimized:
     `capture(arguments, model_format, dynamic)` returns the graph of one call in the current memory format, right for
     all values of the sizes `dynamic`. `watched` are the model and the optimizer whose tensors the graphs hold.
     `functions` are other callables that the graphs have built in, such as a loss. `backends(cores, cpus)` makes
-    searches for further contenders for so many cores, on these CPUs only (None: on any); the text `among` names them.
-    `name` identifies the call in stored plans, for other processes; `title` names it for people. `most` is the largest
-    number of cores to use (None: all that the process has). `formats` are the memory formats to try (None: by the kinds
-    of layers and arguments); the state of the optimizer `reordered` takes the model's format too (None: of the watched
-    one). `divide` makes the call in parts, for what cannot be captured as a whole. Without `is_step` a call is a part
-    of a step, which the caller counts.
+    searches for further contenders for so many cores, on these CPUs only (None: on any); the text `among(cpus)` names
+    them. `name` identifies the call in stored plans, for other processes; `title` names it for people. `most` is the
+    largest number of cores to use (None: all that the process has). `formats` are the memory formats to try (None: by
+    the kinds of layers and arguments); the state of the optimizer `reordered` takes the model's format too (None: of
+    the watched one). `divide` makes the call in parts, for what cannot be captured as a whole. Without `is_step` a call
+    is a part of a step, which the caller counts. Without `counts` another callable counts where models choose their cores.
     """
 
     def __init__(
@@ -95,12 +95,13 @@ class Optimized:
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
         functions: Sequence[Callable[..., Any]] = (),
         backends: Callable[[int, Sequence[int] | None], MakeBackends | None] = lambda *_: None,
-        among: str = "",
+        among: Callable[[Sequence[int] | None], str] = lambda _: "",
         most: int | None = None,
         divide: Divide | None = None,
         formats: Sequence[MemoryFormat] | None = None,
         reordered: Optimizer | None = None,
         is_step: bool = True,
+        counts: bool = True,
     ) -> None:
         self.machine = machine
         self._default = shadowed.eager
@@ -136,7 +137,7 @@ class Optimized:
         )  # fmt: skip
         self._calls = 0
         """Number of calls that a `Tuning` ran, counted only where `engine.verify_every` asks to verify some of them."""
-        self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
+        self._folder, self._among = settings["engine.plans"], among
         self._name, self._title = name, title
         self._planner = Planner(machine)
         self._left_alone = CallsLeftAlone()
@@ -160,7 +161,7 @@ class Optimized:
         self.cores = ModelCores(
             machine, self._resized, this_process().cores, most=most
         )  # last: cores may change from here on
-        if most is not None:
+        if most is not None and counts:
             core_choice().add(self.cores)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -404,7 +405,8 @@ class Optimized:
         if self._feedback is None and self._store is not None:
             self._feedback = StepFeedback(self._store, self.machine)
         formats = (self._formats or formats_of(self._model, arguments)) if family is None else (MemoryFormat.AS_GIVEN,)
-        stored = PlanStore(self._folder, self.machine, among=self._among)
+        chosen = self.cores.chosen
+        stored = PlanStore(self._folder, self.machine, among=f"{self._among(chosen)}, fused: {self._fuse}")
         fixed = family is None and kind.autocast is None
         try:
             return Tuning(
@@ -415,7 +417,7 @@ class Optimized:
                 self.machine,
                 call=(self._name, kind.arguments, *([] if kind.autocast is None else [str(kind.autocast)])),
                 plans=stored if family is None else NoPlanStore(self.machine),
-                backends=self._backends(len(self.machine), self.cores.chosen) if fixed else None,
+                backends=self._backends(len(self.machine), chosen) if fixed else None,
                 fuse=self._fuse and family is None,
                 checked=self._shadowed,
                 store=self._store if family is None else None,

@@ -13,7 +13,7 @@ import threadcast
 from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled
 from tests.runtime.test_core_choice import of
 from threadcast.core import read_machine
-from threadcast.runtime import core_choice, fixed_weights
+from threadcast.runtime import compile_backend, core_choice, fixed_weights
 from threadcast.runtime.compile_backend import compiled_graphs
 from threadcast.runtime.core_choice import CoreChoice
 
@@ -76,6 +76,25 @@ def test_all_graphs_of_a_program_run_on_the_same_cores_and_count_as_one_model(ch
     assert second != first
     others = [of(choice, 1) for _ in range(len(read_machine()) - 2)]
     assert choice.machine(1).cores[0].cpus == first, f"each core has one model, {len(others)} of them others"
+
+
+def test_a_program_counts_while_its_graphs_are_made_and_no_more_once_they_are_left_to_pytorch(
+    choice: CoreChoice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, graph_call, meanwhile = compiled_graphs(), compile_backend.graph_call, []
+
+    def looked(*arguments: Any) -> Any:
+        meanwhile.append(choice.machine(1).cores[0].cpus)
+        return graph_call(*arguments)
+
+    monkeypatch.setattr(compile_backend, "graph_call", looked)
+    _compiled, (own, _) = on_one_core(in_two_graphs)
+    assert own not in meanwhile
+    for graph in compiled_graphs():
+        assert choice.machine(1).cores[0].cpus != own
+        if graph not in known:
+            graph.leave("it is slower")
+    assert choice.machine(1).cores[0].cpus == own
 
 
 def test_a_number_of_cores_that_are_not_there_is_refused() -> None:
