@@ -81,7 +81,7 @@ class Optimized:
     largest number of cores to use (None: all that the process has). `formats` are the memory formats to try (None: by
     the kinds of layers and arguments); the state of the optimizer `reordered` takes the model's format too (None: of
     the watched one). `divide` makes the call in parts, for what cannot be captured as a whole. Without `is_step` a call
-    is a part of a step, which the caller counts. Without `counts` another callable counts where models choose their cores.
+    is a part of a step, which the caller counts. Without `counts` it does not count where models choose cores.
     """
 
     def __init__(

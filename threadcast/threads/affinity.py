@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from threadcast.core.errors import ExecutionError, InvalidInput, MeasurementError
-from threadcast.threads.openmp import end_idle_workers
+from threadcast.threads.openmp import end_idle_workers, set_own_threads
 
 T = TypeVar("T")
 
@@ -182,23 +182,14 @@ class PinnedThread:
     its parallel regions, in which torch's operators have `threads` threads. It ends when nothing refers to this object
     any more. It is a daemon thread, which also runs what other threads and functions of `atexit` ask for after the main
     thread has returned. InvalidInput for CPUs that this process may not use.
-
-    Make it where no other thread uses torch for the first time: torch keeps one number for such threads, which is
-    `threads` for some microseconds.
     """
 
     def __init__(self, cpus: Iterable[int], *, threads: int) -> None:
-        import torch
-
         self._process = os.getpid()
         self._jobs: _Jobs = SimpleQueue()
-        _serving(self._jobs)
+        threading.Thread(target=_serve, args=(self._jobs,), name="threadcast-pinned", daemon=True).start()
         weakref.finalize(self, self._jobs.put, None).atexit = False
-        before = _in_new_thread(torch.get_num_threads)
-        try:
-            self.run(_begin_pinned, tuple(cpus), threads)
-        finally:  # see above: the number was set to this thread's
-            _in_new_thread(torch.set_num_threads, before)
+        self.run(_begin_pinned, tuple(cpus), threads)
 
     @property
     def usable(self) -> bool:
@@ -217,19 +208,6 @@ class PinnedThread:
         answer: Future[T] = Future()
         self._jobs.put((answer, function, arguments))
         return answer.result()
-
-
-def _serving(jobs: _Jobs) -> None:
-    """Start a thread that does `jobs` until it finds None."""
-    threading.Thread(target=_serve, args=(jobs,), name="threadcast-pinned", daemon=True).start()
-
-
-def _in_new_thread(function: Callable[..., T], *arguments: object) -> T:
-    jobs, answer = _Jobs(), Future[T]()
-    jobs.put((answer, function, arguments))
-    jobs.put(None)
-    _serving(jobs)
-    return answer.result()
 
 
 def _serve(jobs: _Jobs) -> None:
@@ -251,7 +229,7 @@ def _begin_pinned(cpus: tuple[int, ...], threads: int) -> None:
     import torch
 
     torch.set_grad_enabled(False)
-    torch.set_num_threads(threads)  # before pinning, as a team does
+    set_own_threads(threads)
     _pin(0, cpus)
 
 
