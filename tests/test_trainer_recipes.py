@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMEOUT_S = 600
+TIMEOUT_S = 360
+"""Longest time of a recipe; a test as a whole ends after `faulthandler_timeout` (pyproject.toml) in any case."""
 GRAPHS = 3
 """Graphs that each recipe has: a forward and a backward graph of its compiled model, and a step of `optimize_training`.
 """
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S + 30)
 @pytest.mark.parametrize(
     ("heading", "library", "steps"),
     [("Train a model of Hugging Face", "transformers", 6), ("Train with Lightning", "lightning", 6)],

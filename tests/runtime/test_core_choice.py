@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,9 +16,9 @@ from torch.nn.functional import mse_loss
 
 import threadcast
 from tests.runtime.failing_op import at_checkpoints, checkpoint
-from threadcast.core import read_machine
+from threadcast.core import read_machine, topology
 from threadcast.core.errors import InvalidInput
-from threadcast.runtime import core_choice, optimized_call
+from threadcast.runtime import core_choice, model_cores, optimized_call
 from threadcast.runtime.core_choice import CoreChoice
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.threads.process_cores import ProcessCores
@@ -82,6 +83,30 @@ def test_a_closed_model_gives_its_core_back_until_it_is_called_again(choice: Cor
 
 
 @needs_two_cores
+def test_a_model_that_is_measured_anew_on_other_cores_counts_all_the_time(
+    choice: CoreChoice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_cores, "UNCHANGED_S", 0.0)
+    model, x = net(), torch.ones(2, 4)
+    with closing(threadcast.optimize(model, cores=2, backends=False)) as call, torch.no_grad():
+        call(x)
+        call.resize(1)
+        torch.testing.assert_close(call(x), model(x))
+        (own,) = call._optimized.machine.cores
+        assert choice.machine(1).cores[0].cpus != own.cpus
+
+
+@needs_two_cores
+def test_a_call_in_two_types_is_one_model(choice: CoreChoice) -> None:
+    own = choice.machine(1).cores[0].cpus
+    with closing(threadcast.optimize(net(), cores=1, backends=False, dtypes=("float32", "bfloat16"))) as call:
+        call._in_half()
+        others = [of(choice, 1) for _ in range(len(read_machine()) - 1)]
+        assert own not in [model.cores[0].cpus for model in others]
+        assert choice.machine(1).cores[0].cpus == own, "each core has one model"
+
+
+@needs_two_cores
 def test_a_closed_training_step_gives_its_core_back_until_it_is_called_again(choice: CoreChoice) -> None:
     model, own = net(), choice.machine(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -101,7 +126,15 @@ def test_a_model_knows_whether_it_is_to_use_only_some_cores() -> None:
 
 
 @needs_two_cores
-@pytest.mark.usefixtures("planned_at_once")
+def test_a_model_on_all_cores_that_a_quota_allows_is_not_one_on_some_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = topology.read_cgroup_limits()
+    monkeypatch.setattr(topology, "read_cgroup_limits", lambda root: replace(limits, quota=1.0))
+    with closing(threadcast.optimize(net(), cores=1, backends=False)) as call:
+        assert call._optimized.cores.chosen is None
+
+
+@needs_two_cores
+@pytest.mark.usefixtures("plans_win")
 def test_backends_are_searched_for_on_the_models_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
@@ -113,10 +146,7 @@ def test_backends_are_searched_for_on_the_models_cpus(monkeypatch: pytest.Monkey
     model, x, last = net(), torch.ones(2, 4), read_machine().cores[-1].cpus
     for cores, wanted in ((last, last), (None, None)):
         with closing(threadcast.optimize(model, cores=cores)) as call, torch.no_grad():
-            for _ in range(5_000):
-                torch.testing.assert_close(call(x), model(x))
-                if asked:
-                    break
+            torch.testing.assert_close(call.learn(x)(x), model(x))
         assert asked == [wanted]
         asked.clear()
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
@@ -116,7 +118,7 @@ def test_parts_run_on_the_cores_of_their_model() -> None:
         assert {core.cpus for graph in compile_backend.compiled_graphs() for core in graph.cores.cores} == {last.cpus}
 
 
-def test_filters_for_warnings_that_another_thread_sets_while_a_part_is_compiled_stay(
+def test_filters_for_warnings_that_are_set_while_a_part_is_compiled_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def compiled(_program: object, graph: Any, _inputs: object) -> Any:
@@ -173,6 +175,25 @@ def test_hooks_are_called_by_parts() -> None:
             torch.testing.assert_close(call(x), model(x))
         assert len(found) == 60
         assert call.reports[0].contender == ContenderId(Kind.PARTS)
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_nothing_is_divided_where_calls_may_exchange_data_with_other_processes(exchanged: bool, tmp_path: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        model = Net(torch.tanh if exchanged else CASES["control flow"]).eval()
+        if exchanged:
+            model.last.register_forward_hook(lambda module, inputs, output: dist.all_reduce(output))
+        with closing(threadcast.optimize(model)) as call, torch.no_grad():
+            for number in range(30):
+                x = torch.full((2, 4), float(number))
+                torch.testing.assert_close(call(x), model(x))
+            assert not call._optimized._parts.begun
+            assert {report.runs for report in call.reports} <= {"default"}
+            assert not call._optimized.learning
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.filterwarnings("ignore:threadcast runs")

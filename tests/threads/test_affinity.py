@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -199,11 +201,43 @@ def test_a_pinned_thread_passes_errors_on_and_goes_on():
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_fork_has_no_pinned_thread():
     pinned = PinnedThread(CPUS[:1], threads=1)
+    assert pinned.usable
     child = os.fork()
     if child == 0:
         try:
             pinned.run(os.getpid)
         except ExecutionError:
-            os._exit(7)
+            os._exit(7 + pinned.usable)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+AFTER_MAIN = """
+import atexit, threading
+from threadcast.threads.affinity import PinnedThread
+pinned = PinnedThread([CPU], threads=1)
+
+def late():
+    threading.main_thread().join()
+    print("thread", pinned.run(sum, (1, 2)), PinnedThread([CPU], threads=1).run(sum, (1, 3)))
+
+class Last:
+    pinned = pinned
+
+    def __del__(self):
+        print("end", self.pinned.usable)
+
+atexit.register(lambda: print("atexit", pinned.run(sum, (2, 3))))
+threading.Thread(target=late).start()
+last = Last()
+"""
+
+
+def test_a_pinned_thread_runs_what_is_asked_for_after_the_main_thread_has_returned():
+    program = AFTER_MAIN.replace("CPU", str(CPUS[0]))
+    ran = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines() == ["thread 3 4", "atexit 5", "end False"]

@@ -82,6 +82,11 @@ def check_operator(operator: OpOverload) -> None:
         )
 
 
+def may_exchange() -> bool:
+    """Whether this process may exchange data with others now, by `torch.distributed`."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def unsupported(function: Any) -> str | None:
     """Why `function`, a module or a plain function, cannot be captured; None where it may be."""
     try:

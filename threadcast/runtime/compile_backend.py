@@ -83,7 +83,11 @@ def backend(
     InvalidInput for an unknown mode or option. A graph that AOTAutograd cannot handle, and one that exchanges data with
     other processes, runs as it is, with a warning.
     """
-    return graph_call(_program(CompileOptions.of(mode, options), options), graph, example_inputs)
+    program = _program(CompileOptions.of(mode, options), options)
+    if program.given is None:
+        return graph_call(program, graph, example_inputs)
+    with core_choice().reserving(program.machine, model=program):  # AOTAutograd takes seconds
+        return graph_call(program, graph, example_inputs)
 
 
 def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

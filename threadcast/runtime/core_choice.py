@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from weakref import WeakKeyDictionary
 
 from threadcast.core import Machine, read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.model_cores import ModelCores
+from threadcast.threads.process_cores import ProcessCores
 
 Cores = int | Iterable[int] | None
 """Which cores a model is to use: so many, those of these CPU numbers, or all that the process may use."""
@@ -34,6 +36,16 @@ class CoreChoice:
         """
         with self._lock:
             self._models[cores] = model
+
+    @contextmanager
+    def reserving(self, machine: Machine, *, model: object) -> Iterator[None]:
+        """Within the context, count the cores of `machine` for a model, whose own are being made."""
+        cores = ModelCores(machine, lambda _: None, ProcessCores())
+        self.add(cores, model=model)
+        try:
+            yield
+        finally:
+            self.remove(cores)
 
     def remove(self, cores: ModelCores) -> bool:
         """Forget the cores of a model, which does not use them for now; return whether they were known."""

@@ -29,6 +29,7 @@ from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.call_kinds import CallKind
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.compile_options import CompileOptions
+from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.fallback import Fallback, why_not_captured
 from threadcast.runtime.fixed_weights import FixedWeights
 from threadcast.runtime.graph_layout import ChannelsLast
@@ -163,11 +164,12 @@ class GraphCalls:
         return any(tuning.learning for tuning in self._in_use() if isinstance(tuning, Tuning))
 
     def leave(self, reason: str) -> None:
-        """Leave all further calls to PyTorch, and end the threads that run the graph."""
+        """Leave all further calls to PyTorch, and end the threads that run the graph. Its cores are free for others."""
         with self._lock:
             self._left = reason
             self._table.close()
             self._layouts.forget()
+            core_choice().remove(self.cores)
 
     def forget_weights(self) -> None:
         """Free what was made for the weights that all calls had so far; later calls may have others."""
@@ -322,7 +324,7 @@ class GraphCalls:
         }
         try:
             if fixed is not None and family is None:
-                options["plans"] = self._plans(f"{among}, {installed()}")
+                options["plans"] = self._plans(f"{among}, {installed(self.cores.chosen)}")
                 return Tuning(
                     fixed.as_pytorch,
                     partial(fixed.captured, arguments),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from threading import RLock
 
-from threadcast.core import Core, Machine, read_machine, usable_cores
+from threadcast.core import Core, Machine, read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.threads.process_cores import ProcessCores
 
@@ -53,8 +53,8 @@ class ModelCores:
         if self._most is None and self._asked is None:
             return None
         cpus = {cpu for core in self._machine.cores for cpu in core.cpus}
-        of_process = self._process.cpus or frozenset(usable_cores().cpus)
-        return None if cpus >= of_process else tuple(sorted(cpus))
+        of_process = read_machine(affinity=self._process.cpus).cores  # under a quota fewer than the mask allows
+        return None if cpus >= {cpu for core in of_process for cpu in core.cpus} else tuple(sorted(cpus))
 
     @property
     def unchanged(self) -> bool:

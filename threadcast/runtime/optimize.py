@@ -45,7 +45,8 @@ def optimize(
     `torch.no_grad()`: a write by way of `.data` or NumPy that changes few elements may be missed.
 
     A call that cannot be captured as a whole (control flow that depends on data, hooks, unknown operators) runs in
-    PyTorch as before, with a warning that says why; `torch.compile` divides it into parts, which may run by plans.
+    PyTorch as before, with a warning that says why; `torch.compile` divides it into parts, which may run by plans, but
+    not while `torch.distributed` is initialised.
 
     `dtypes=("float32", "bfloat16")` allows results of lower precision: autocast to bfloat16 is tried too, and runs the
     calls of a module in eval mode where it is faster and no result differs from float32's by more than `tolerance`, a

@@ -21,7 +21,7 @@ from threadcast.capture.module_values import ModuleChanged, Unwatchable
 from threadcast.capture.optimizers import FirstStepMissing, OptimizerRefused
 from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
-from threadcast.capture.unsupported import Collective, unsupported
+from threadcast.capture.unsupported import Collective, may_exchange, unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
@@ -76,12 +76,12 @@ class Optimized:
     `capture(arguments, model_format, dynamic)` returns the graph of one call in the current memory format, right for
     all values of the sizes `dynamic`. `watched` are the model and the optimizer whose tensors the graphs hold.
     `functions` are other callables that the graphs have built in, such as a loss. `backends(cores, cpus)` makes
-    searches for further contenders for so many cores, on these CPUs only (None: on any); the text `among` names them.
-    `name` identifies the call in stored plans, for other processes; `title` names it for people. `most` is the largest
-    number of cores to use (None: all that the process has). `formats` are the memory formats to try (None: by the kinds
-    of layers and arguments); the state of the optimizer `reordered` takes the model's format too (None: of the watched
-    one). `divide` makes the call in parts, for what cannot be captured as a whole. Without `is_step` a call is a part
-    of a step, which the caller counts.
+    searches for further contenders for so many cores, on these CPUs only (None: on any); the text `among(cpus)` names
+    them. `name` identifies the call in stored plans, for other processes; `title` names it for people. `most` is the
+    largest number of cores to use (None: all that the process has). `formats` are the memory formats to try (None: by
+    the kinds of layers and arguments); the state of the optimizer `reordered` takes the model's format too (None: of
+    the watched one). `divide` makes the call in parts, for what cannot be captured as a whole. Without `is_step` a call
+    is a part of a step, which the caller counts. Without `counts` it does not count where models choose cores.
     """
 
     def __init__(
@@ -95,12 +95,13 @@ class Optimized:
         watched: tuple[nn.Module | None, Optimizer | None] = (None, None),
         functions: Sequence[Callable[..., Any]] = (),
         backends: Callable[[int, Sequence[int] | None], MakeBackends | None] = lambda *_: None,
-        among: str = "",
+        among: Callable[[Sequence[int] | None], str] = lambda _: "",
         most: int | None = None,
         divide: Divide | None = None,
         formats: Sequence[MemoryFormat] | None = None,
         reordered: Optimizer | None = None,
         is_step: bool = True,
+        counts: bool = True,
     ) -> None:
         self.machine = machine
         self._default = shadowed.eager
@@ -136,7 +137,7 @@ class Optimized:
         )  # fmt: skip
         self._calls = 0
         """Number of calls that a `Tuning` ran, counted only where `engine.verify_every` asks to verify some of them."""
-        self._folder, self._among = settings["engine.plans"], f"{among}, fused: {self._fuse}"
+        self._folder, self._among = settings["engine.plans"], among
         self._name, self._title = name, title
         self._planner = Planner(machine)
         self._left_alone = CallsLeftAlone()
@@ -160,7 +161,7 @@ class Optimized:
         self.cores = ModelCores(
             machine, self._resized, this_process().cores, most=most
         )  # last: cores may change from here on
-        if most is not None:
+        if most is not None and counts:
             core_choice().add(self.cores)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -288,8 +289,9 @@ class Optimized:
         if self._unsupported is not None:
             return [Report.as_default(self._unsupported)]
         found = [self._report(runner) for runner in self._table]
-        last, divided = self._last, self._parts is not None and self._parts.begun
-        if divided and isinstance(last, Fallback) and last.divisible and last not in self._table:
+        last = self._last
+        parts = self._parts_for(last) if isinstance(last, Fallback) and last not in self._table else None
+        if isinstance(last, Fallback) and parts is not None and parts.begun:
             found.append(self._report(last))  # of what depends on hooks or on a changing value, not on the arguments
         return found
 
@@ -302,7 +304,8 @@ class Optimized:
     def learning(self) -> bool:
         """Whether calls of the kind of the last call are still being measured, or backends tried for them."""
         if isinstance(self._last, Fallback):
-            return self._last.divisible and self._parts is not None and self._parts.learning
+            parts = self._parts_for(self._last)
+            return parts is not None and parts.learning
         return isinstance(self._last, Tuning) and self._last.learning
 
     def wait(self, timeout_s: float) -> None:
@@ -338,10 +341,13 @@ class Optimized:
     def close(self) -> None:
         """End all threads and restore the memory format that the parameters had. Later calls measure anew."""
         with self._lock:
-            self._drop_graphs()
-            if self._parts is not None:
-                self._parts.close()
+            self._end_threads()
             self._cores_left |= core_choice().remove(self.cores)
+
+    def _end_threads(self) -> None:
+        self._drop_graphs()
+        if self._parts is not None:
+            self._parts.close()
 
     def _drop_graphs(self) -> None:
         """Close all graphs of whole calls. Parts stay: `torch.compile` itself notices what has changed."""
@@ -372,7 +378,7 @@ class Optimized:
             return found
         others_follow = any(tuning.follows for tuning in self._table.tunings)
         if self.cores.unchanged and (self.cores.has_more or not others_follow):
-            self.close()
+            self._end_threads()
             self.machine = self.cores.adopt()
             self._planner = Planner(self.machine)
             return None
@@ -399,7 +405,8 @@ class Optimized:
         if self._feedback is None and self._store is not None:
             self._feedback = StepFeedback(self._store, self.machine)
         formats = (self._formats or formats_of(self._model, arguments)) if family is None else (MemoryFormat.AS_GIVEN,)
-        stored = PlanStore(self._folder, self.machine, among=self._among)
+        chosen = self.cores.chosen
+        stored = PlanStore(self._folder, self.machine, among=f"{self._among(chosen)}, fused: {self._fuse}")
         fixed = family is None and kind.autocast is None
         try:
             return Tuning(
@@ -410,7 +417,7 @@ class Optimized:
                 self.machine,
                 call=(self._name, kind.arguments, *([] if kind.autocast is None else [str(kind.autocast)])),
                 plans=stored if family is None else NoPlanStore(self.machine),
-                backends=self._backends(len(self.machine), self.cores.chosen) if fixed else None,
+                backends=self._backends(len(self.machine), chosen) if fixed else None,
                 fuse=self._fuse and family is None,
                 checked=self._shadowed,
                 store=self._store if family is None else None,
@@ -473,18 +480,23 @@ class Optimized:
     def _as_before(self, fallback: Fallback, arguments: tuple[Any, ...]) -> Any:
         """Run a call in eager PyTorch, or in parts where it can be divided."""
         self._warn(fallback.reason)
-        if self._parts is not None and fallback.divisible:
-            if self._parts.leaves_alone(self._looking_s) and not self._table.tunings and fallback in self._table:
-                self._left_alone.after_fastest(arguments)
-            return self._parts(*arguments)
-        return self._as_given(*arguments)
+        parts = self._parts_for(fallback)
+        if parts is None:
+            return self._as_given(*arguments)
+        if parts.leaves_alone(self._looking_s) and not self._table.tunings and fallback in self._table:
+            self._left_alone.after_fastest(arguments)
+        return parts(*arguments)
+
+    def _parts_for(self, fallback: Fallback) -> Parts | None:
+        """What runs a call in parts; None where it is not divided: other processes may divide what they exchange
+        otherwise, and without a graph of a whole call it is not known whether it does."""
+        return self._parts if fallback.divisible and not may_exchange() else None
 
     def _report(self, runner: Tuning | Fallback) -> Report:
         if isinstance(runner, Tuning):
             return runner.report
-        if self._parts is not None and runner.divisible:
-            return self._parts.report(runner.reason)
-        return Report.as_default(runner.reason)
+        parts = self._parts_for(runner)
+        return Report.as_default(runner.reason) if parts is None else parts.report(runner.reason)
 
     def _as_given(self, *arguments: Any) -> Any:
         """Run a call in eager PyTorch in the given memory format."""

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Self
 
 import torch
@@ -37,7 +38,8 @@ class OptimizedCall(OptimizedModel):
     """A callable with the signature and the results of `function`, without gradients.
 
     The calls measure and plan as they go, and lose no more time by it than the setting `engine.tuning_share` allows.
-    `reports` say what runs the calls. `rough`: the function computes in bfloat16, and so may backends.
+    `reports` say what runs the calls. `rough`: the function computes in bfloat16, and so may backends,
+    beside a call in float32 on the same cores.
     """
 
     def __init__(
@@ -83,7 +85,6 @@ class OptimizedCall(OptimizedModel):
 
         self._title = f"inference of {short_name(function)}"
         name = f"inference of {described(function)}"
-        among = installed() if backends else ""
         shadowed = Shadowed(default, trace, model, None, leaves)
         self._optimized = Optimized(
             shadowed,
@@ -94,9 +95,10 @@ class OptimizedCall(OptimizedModel):
             watched=(model, None),
             functions=(function,),
             backends=of_backends,
-            among=among,
+            among=cache(installed) if backends else lambda _: "",
             most=most,
             divide=divide,
+            counts=not rough,
         )
         this_process().steps.ask_learning(self._learning)
 

@@ -52,9 +52,9 @@ Divide = Callable[[Backend], Callable[..., Any]]
 class Parts:
     """Runs calls as `eager` does: by it, or in parts, whichever is faster.
 
-    `divide` makes the call by parts. Calls shorter than `least_s` are left alone. `machine` returns the
-    cores on which parts run, and `most` is the largest number of cores that they may use (None: all that the process
-    has). What learning loses is counted in `spent`.
+    `divide` makes the call by parts. Calls shorter than `least_s` are left alone. `machine` returns the cores on which
+    parts run, and `most` is the largest number of cores that they may use (None: all that the process has). What
+    learning loses is counted in `spent`.
     """
 
     def __init__(

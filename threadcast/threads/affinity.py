@@ -8,19 +8,25 @@ and one size, and is led by a thread of its own, with which its workers end.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count, cycle, islice
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from threadcast.core.errors import ExecutionError, InvalidInput, MeasurementError
-from threadcast.threads.openmp import end_idle_workers
+from threadcast.threads.openmp import end_idle_workers, set_own_threads
 
 T = TypeVar("T")
+
+_Jobs = SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[object, ...]] | None]
+"""What a thread of its own is to call, with the future of the result; None: it is to end."""
 
 _FORMING_ELEMENTS = 1 << 16
 """Elements of the addition that forms a team: twice the 32,768 (`at::internal::GRAIN_SIZE`, torch 2.13) up to which
@@ -174,45 +180,56 @@ class PinnedThread:
 
     Threads that libraries start from it inherit its CPUs: those of a session that is opened in it, and the workers of
     its parallel regions, in which torch's operators have `threads` threads. It ends when nothing refers to this object
-    any more. InvalidInput for CPUs that this process may not use.
+    any more. It is a daemon thread, which also runs what other threads and functions of `atexit` ask for after the main
+    thread has returned. InvalidInput for CPUs that this process may not use.
     """
 
     def __init__(self, cpus: Iterable[int], *, threads: int) -> None:
-        import torch
-
         self._process = os.getpid()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="threadcast-pinned")
-        with ThreadPoolExecutor(1) as other:
-            before = other.submit(torch.get_num_threads).result()
-            try:
-                self.run(_begin_pinned, tuple(cpus), threads)
-            finally:  # torch keeps one number for threads that first use it, which was set to this thread's
-                other.submit(torch.set_num_threads, before).result()
+        self._jobs: _Jobs = SimpleQueue()
+        threading.Thread(target=_serve, args=(self._jobs,), name="threadcast-pinned", daemon=True).start()
+        weakref.finalize(self, self._jobs.put, None).atexit = False
+        self.run(_begin_pinned, tuple(cpus), threads)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the thread is there: it is not in forks of the process, and not once the interpreter ends."""
+        return os.getpid() == self._process and not sys.is_finalizing()
 
     def run(self, function: Callable[..., T], *arguments: object) -> T:
         """Call `function` in the thread, and return what it returns or raise what it raises.
 
         OpenMP workers of the calling thread end before it, and those of this thread after it: idle ones would spin on
-        CPUs that others need. ExecutionError in a fork of the process, which does not have the thread.
+        CPUs that others need. ExecutionError where the thread is not `usable`.
         """
-        if os.getpid() != self._process:
-            raise ExecutionError(f"the thread stayed in process {self._process}, of which this one is a fork")
+        if not self.usable:
+            raise ExecutionError(f"the thread belongs to process {self._process}, which has forked this one or ends")
         end_idle_workers()
-        return self._executor.submit(_and_rest, function, arguments).result()
+        answer: Future[T] = Future()
+        self._jobs.put((answer, function, arguments))
+        return answer.result()
 
 
-def _and_rest(function: Callable[..., T], arguments: Iterable[object]) -> T:
-    try:
-        return function(*arguments)
-    finally:
-        end_idle_workers()
+def _serve(jobs: _Jobs) -> None:
+    while (job := jobs.get()) is not None:
+        answer, function, arguments = job
+        try:
+            result = function(*arguments)
+        except BaseException as error:  # noqa: BLE001 - passed on to who asked for it
+            end_idle_workers()
+            answer.set_exception(error)
+        else:
+            end_idle_workers()
+            answer.set_result(result)
+            del result
+        del job, answer, function, arguments  # they would stay alive until the next job
 
 
 def _begin_pinned(cpus: tuple[int, ...], threads: int) -> None:
     import torch
 
     torch.set_grad_enabled(False)
-    torch.set_num_threads(threads)  # before pinning, as a team does
+    set_own_threads(threads)
     _pin(0, cpus)
 
 

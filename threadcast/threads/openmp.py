@@ -37,6 +37,19 @@ def end_idle_workers() -> bool:
     return pause is not None and pause(_SOFT) == 0
 
 
+def set_own_threads(number: int) -> None:
+    """Have parallel regions of the calling thread use this many threads; nothing changes where torch has no OpenMP.
+
+    `torch.set_num_threads` would also set what all threads use that come to torch for the first time later.
+    """
+    import torch
+
+    torch.get_num_threads()  # at its first use of torch a thread gets torch's number
+    library = _torch_library()
+    if library is not None and hasattr(library, "omp_set_num_threads"):
+        library.omp_set_num_threads(number)
+
+
 @cache
 def _is_fork(process: int) -> bool:
     """Whether the calling process, which is `process`, is a fork; False where the kernel does not say."""
@@ -49,14 +62,19 @@ def _is_fork(process: int) -> bool:
 
 @cache
 def _pause() -> Callable[[int], int] | None:
-    """`omp_pause_resource_all` of the OpenMP library that torch calls: a process may have loaded several."""
+    library = _torch_library()
+    if library is None or hasattr(library, "kmp_set_blocktime"):
+        return None  # LLVM's and Intel's runtime pauses the whole process
+    pause: Callable[[int], int] | None = getattr(library, "omp_pause_resource_all", None)
+    return pause
+
+
+@cache
+def _torch_library() -> ctypes.CDLL | None:
+    """The library that gives the functions of the OpenMP that torch calls: a process may have loaded several."""
     import torch
 
     try:
-        torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     except OSError:
         return None
-    if hasattr(torch_library, "kmp_set_blocktime"):
-        return None  # LLVM's and Intel's runtime pauses the whole process
-    pause: Callable[[int], int] | None = getattr(torch_library, "omp_pause_resource_all", None)
-    return pause

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -93,6 +94,22 @@ def test_threads_of_onnx_runtime_leave_the_cores_after_a_call(setting: str, tmp_
     assert min(spun_s) < 0.01
 
 
+def named() -> str:
+    """Give the calling thread a name of its own, and return it."""
+    name = f"own-{threading.get_native_id()}"
+    Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+    return name
+
+
+def mask_of(thread: int, name: str) -> set[int] | None:
+    """The CPUs of a thread of this name; None for one of another name, and for one that has ended."""
+    try:
+        has_name = Path(f"/proc/self/task/{thread}/comm").read_text().strip() == name
+        return os.sched_getaffinity(thread) if has_name else None
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 @pytest.mark.parametrize("setting", ["2 threads", "parallel, 2 threads"])
 def test_threads_of_onnx_runtime_have_the_cpus_of_the_thread_that_opens_it(setting: str, tmp_path: Path) -> None:
     module, x = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).eval(), torch.ones(64, 512)
@@ -101,11 +118,12 @@ def test_threads_of_onnx_runtime_have_the_cpus_of_the_thread_that_opens_it(setti
     with torch.no_grad():
         wanted = module(x)
     thread = PinnedThread([last], threads=2)
-    before = set(thread_ids())
+    name = thread.run(named)  # which the threads inherit that it starts, and no others
+    leader = thread.run(threading.get_native_id)
     call = thread.run(sessions(file, 2)[setting])
     found = [thread.run(call, [x])[0] for _ in range(3)]
-    started = set(thread_ids()) - before
-    assert started
-    assert [os.sched_getaffinity(one) for one in started] == [{last}] * len(started)
+    masks = {one: mask for one in thread_ids() if one != leader and (mask := mask_of(one, name)) is not None}
+    assert masks
+    assert list(masks.values()) == [{last}] * len(masks)
     for result in found:
         torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5)

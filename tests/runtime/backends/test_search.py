@@ -29,6 +29,7 @@ from threadcast.runtime.backends.frozen import TensorCall
 from threadcast.runtime.backends.search import BACKENDS, BackendSearch, _nice
 from threadcast.runtime.backends.search_guard import PREFIX
 from threadcast.runtime.backends.search_slot import SearchSlot
+from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.tuning.contender import Contender
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -131,7 +132,29 @@ def test_a_backend_and_the_search_for_it_keep_to_their_cpus(
 
 
 def test_openvino_which_chooses_its_cpus_itself_is_left_out_where_they_are_given(module: Two) -> None:
-    assert not found_by(search_for(module, ARGUMENTS, among=["openvino"], close=1e6, cpus=CPUS[-1:]))
+    search = search_for(module, ARGUMENTS, among=["openvino"], close=1e6, cpus=CPUS[-1:])
+    assert not found_by(search)
+    assert "chooses CPUs itself" in search.left_out["openvino"]
+    assert "openvino" in installed()
+    assert "openvino" not in installed(CPUS[-1:]), "plans are stored as compared with others only"
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_pytorch_runs_the_calls_of_a_backend_with_cpus_in_a_fork_which_has_no_such_thread(module: Two) -> None:
+    args, kwargs = ARGUMENTS
+    search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6, cpus=CPUS[-1:])
+    (contender,) = found_by(search)
+    with torch.no_grad():
+        wanted = module(*args, **kwargs)["y"]
+        child = os.fork()
+        if child == 0:
+            code = 2
+            try:
+                code = 0 if torch.allclose(contender.run(args, kwargs)["y"], wanted) else 1
+            finally:
+                os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_nothing_is_opened_that_would_take_too_long_from_the_caller(module: Two) -> None:

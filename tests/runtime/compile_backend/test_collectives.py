@@ -161,7 +161,7 @@ def exchange(rank: int, meeting: str, results: str) -> None:
         THREADCAST_ENGINE_TUNING_SHARE=("1", "0.001")[rank], THREADCAST_ENGINE_PLANS=f"{results}/plans{rank}",
     )  # fmt: skip
     dist.init_process_group(
-        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=2, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=2, timeout=timedelta(seconds=240)
     )
     found: dict[str, Any] = {}
     for way in ("eager", "step", "compiled"):

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 import threadcast
-from tests.runtime.compile_backend.running import perceptron, rows
+from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled
+from tests.runtime.test_core_choice import of
 from threadcast.core import read_machine
-from threadcast.runtime import core_choice, fixed_weights
+from threadcast.runtime import compile_backend, core_choice, fixed_weights
 from threadcast.runtime.compile_backend import compiled_graphs
 from threadcast.runtime.core_choice import CoreChoice
 
@@ -73,7 +74,26 @@ def test_all_graphs_of_a_program_run_on_the_same_cores_and_count_as_one_model(ch
     assert of_graphs == [first, first]
     _other, (second,) = on_one_core(triple)
     assert second != first
-    assert choice.machine(1).cores[0].cpus == first, "each of both cores has one model"
+    others = [of(choice, 1) for _ in range(len(read_machine()) - 2)]
+    assert choice.machine(1).cores[0].cpus == first, f"each core has one model, {len(others)} of them others"
+
+
+def test_a_program_counts_while_its_graphs_are_made_and_no_more_once_they_are_left_to_pytorch(
+    choice: CoreChoice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, graph_call, meanwhile = compiled_graphs(), compile_backend.graph_call, []
+
+    def looked(*arguments: Any) -> Any:
+        meanwhile.append(choice.machine(1).cores[0].cpus)
+        return graph_call(*arguments)
+
+    monkeypatch.setattr(compile_backend, "graph_call", looked)
+    _compiled, (own, _) = on_one_core(in_two_graphs)
+    assert own not in meanwhile
+    for graph in (graph for graph in compiled_graphs() if graph not in known):
+        assert choice.machine(1).cores[0].cpus != own
+        graph.leave("it is slower")
+    assert choice.machine(1).cores[0].cpus == own
 
 
 def test_a_number_of_cores_that_are_not_there_is_refused() -> None:
@@ -81,6 +101,7 @@ def test_a_number_of_cores_that_are_not_there_is_refused() -> None:
         torch.compile(double, backend="threadcast", options={"cores": 4096})(torch.ones(3))
 
 
+@pytest.mark.usefixtures("plans_win")
 def test_backends_of_a_model_on_one_core_are_searched_for_on_its_cpus(
     choice: CoreChoice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,10 +113,10 @@ def test_backends_of_a_model_on_one_core_are_searched_for_on_its_cpus(
 
     monkeypatch.setattr(fixed_weights, "BackendSearch", search)
     model, own = perceptron().eval(), choice.machine(1).cores[0].cpus
-    compiled = torch.compile(model, backend="threadcast", options={"cores": 1, "freeze": True})
+    options = {"cores": 1, "freeze": True, "fuse": False}  # a search waits until fused operators are compiled
+    compiled = torch.compile(model, backend="threadcast", options=options)
     with torch.no_grad():
-        for number in range(5_000):
+        run_until_settled(lambda number: torch.testing.assert_close(compiled(rows(number)), model(rows(number))))
+        for number in range(10):
             torch.testing.assert_close(compiled(rows(number)), model(rows(number)))
-            if asked:
-                break
     assert asked == [own]

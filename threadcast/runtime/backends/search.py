@@ -32,7 +32,7 @@ from threadcast.runtime.backends.likeliest import network_kind
 from threadcast.runtime.backends.program_file import ProgramFile, program_file
 from threadcast.runtime.backends.search_worker import BEGIN as PROGRAM_WRITTEN
 from threadcast.runtime.backends.search_worker import GRANTED, REFUSED, Built, Options, opened
-from threadcast.runtime.backends.ways import NEEDED, Way, has
+from threadcast.runtime.backends.ways import CHOOSES_CPUS, NEEDED, Way, has
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.contender_id import backend
@@ -92,7 +92,12 @@ class BackendSearch:
         self._result, self._nice = result, _nice(share)
         among = [name for name in among if name not in NEEDED or has(name)]
         among = [name for name in among if not rough or name != "onnxruntime"]
-        among = [name for name in among if cpus is None or name != "openvino"]
+        self.left_out: dict[str, str] = {}
+        """Backends and settings that are left out, and why."""
+        if cpus is not None:
+            for name in CHOOSES_CPUS.intersection(among):
+                self._leave_out(name, f"it chooses CPUs itself, and the model is to keep to {list(cpus)}")
+                among.remove(name)
         history_path = None if history is None else str(history)
         kind, own = network_kind(captured.graph), None if cpus is None else list(cpus)
         self._options = Options(among, cores, kind, close, history_path, rough, own)
@@ -100,8 +105,6 @@ class BackendSearch:
         self.caller_s = 0.0
         """Seconds that the search has taken so far from a caller that did not wait for it."""
         self._unlimited = False
-        self.left_out: dict[str, str] = {}
-        """Backends and settings that are left out, and why."""
         self._turns_s = 0.0
         self._over = self._all_built = False
         self._paused_s: float | None = None
@@ -341,12 +344,24 @@ class BackendSearch:
         return Contender(backend(str(built.way)), flat.call(call), self._versions.unchanged)
 
     def _call(self, built: Built, flat: FlatModule) -> TensorCall:
-        """The call of a way: with CPUs of its own, in a thread that has these, as have the threads that it starts."""
+        """The call of a way: with CPUs of its own, in a thread that has these, as have the threads that it starts.
+
+        Where that thread is not, as in a fork of the process, PyTorch runs the module.
+        """
         open_way = partial(opened, built.way, Path(built.file), self._options.cores, flat)
         if self._options.cpus is None:
             return open_way()
         thread = PinnedThread(self._options.cpus, threads=self._options.cores)
-        return partial(thread.run, thread.run(open_way))
+        in_thread = partial(thread.run, thread.run(open_way))
+
+        def call(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+            if thread.usable:
+                return in_thread(tensors)
+            with torch.no_grad():
+                found: Sequence[Tensor] = flat(*tensors)
+                return found
+
+        return call
 
     def _leave_out(self, what: str, reason: str) -> None:
         self.left_out[what] = reason

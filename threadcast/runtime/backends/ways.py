@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from collections.abc import Sequence
 from typing import NamedTuple
 
 NEEDED = {"onnxruntime": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino")}
 """Libraries that each backend needs. The package's extra `backends` installs all of them."""
+
+CHOOSES_CPUS = frozenset(("openvino",))
+"""Backends that choose the CPUs of their threads themselves, whichever the thread has that opens them."""
 
 IN_BFLOAT16 = ", bfloat16"
 """The end of the setting of a way that takes and returns float32, and rounds to bfloat16 in between."""
@@ -28,9 +32,13 @@ class Way(NamedTuple):
         return f"{self.backend}, {self.setting}" if self.setting else self.backend
 
 
-def installed() -> str:
-    """Names and versions of the installed backends, as one text; `torch.compile` is not listed."""
-    return " ".join(f"{name} {importlib.metadata.version(name)}" for name in NEEDED if has(name))
+def installed(cpus: Sequence[int] | None = None) -> str:
+    """Names and versions of the installed backends that can keep to `cpus` (None: that run anywhere), as one text.
+
+    `torch.compile` is not listed.
+    """
+    names = [name for name in NEEDED if has(name) and (cpus is None or name not in CHOOSES_CPUS)]
+    return " ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
 
 
 def has(name: str) -> bool:
