@@ -227,7 +227,7 @@ def _difference(
         if first_beyond_rounding(found, same, lambda *_: {}, before=start.values) is not None:
             return difference  # its results are not the same each time
         del same
-        if _differ_by_chance(step, again, start, arguments, wanted, _Once(sensitivity)):
+        if _differ_by_chance(step, again, start, arguments, wanted, _OfAll(sensitivity, list(wanted))):
             _logger.info("a step differs from PyTorch's by chance: %s", difference)
             return None
     except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only another one raises
@@ -237,7 +237,7 @@ def _difference(
 
 def _differ_by_chance(
     step: Shadowed, again: Run, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any],
-    sensitivity: _Once,
+    sensitivity: _OfAll,
 ) -> bool:  # fmt: skip
     """Whether enough of the steps with all numbers changed by some roundings agree."""
     roundings, agreed, differed = _roundings(start, arguments, wanted), 0, 0
@@ -268,19 +268,17 @@ def _changed(found: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> bool:
     return any(one is not other and not torch.equal(one, other) for one, other in pairs)
 
 
-class _Once:
-    """Asks for the whole sensitivity of each value, and once: it takes several steps."""
+class _OfAll:
+    """The sensitivity of all of eager's values, found when it is asked for: it takes several steps, and serves for the
+    other numbers of some more."""
 
-    def __init__(self, ask: Callable[[Sequence[str]], Mapping[str, Sensitivity]]) -> None:
-        self._ask = ask
-        self._known: dict[str, Sensitivity] = {}
-        self._asked: set[str] = set()
+    def __init__(self, ask: Callable[[Sequence[str]], Mapping[str, Sensitivity]], names: Sequence[str]) -> None:
+        self._ask, self._names = ask, names
+        self._known: Mapping[str, Sensitivity] | None = None
 
     def __call__(self, names: Sequence[str], _: Enough) -> Mapping[str, Sensitivity]:
-        """Return the sensitivities of these values, also where less would be enough: it serves for other numbers."""
-        if new := [name for name in names if name not in self._asked]:
-            self._asked.update(new)
-            self._known.update(self._ask(new))
+        if self._known is None:
+            self._known = self._ask(self._names)
         return {name: self._known[name] for name in names if name in self._known}
 
 
