@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from threadcast.runtime import compile_backend
 from threadcast.runtime.compile_backend import backend, compiled_graphs
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.shared_learning import allowance, planner_for, told
@@ -40,3 +41,5 @@ def _forget() -> None:
         graph.close()
     torch._dynamo.reset()
     gc.collect()  # graphs hold themselves in cycles
+    compile_backend._graphs.clear()  # what tests elsewhere have left
+    compile_backend._calls.clear()
