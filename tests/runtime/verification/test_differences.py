@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from threadcast.runtime.verification.differences import (
+    REORDERED,
     EagerRun,
     Enough,
     Nudge,
@@ -21,12 +23,23 @@ from threadcast.runtime.verification.differences import (
     nudges_for,
     other_threads,
     sensitivities,
-    sensitivities_by,
     value_difference,
 )
 from threadcast.runtime.verification.shadow import Shadowed, checked_step
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def sensitivities_of(
+    eager: dict[str, Any], *changed: dict[str, Any], before: dict[str, Any] | None = None,
+    starts: Sequence[dict[str, Any]] = (), reordered: dict[str, Any] | None = None,
+) -> dict[str, Sensitivity]:  # fmt: skip
+    """By runs on inputs changed by one rounding, from `starts`, and one with another number of threads."""
+    starts = starts or [{}] * len(changed)
+    runs = [EagerRun(Nudge(), values, start) for values, start in zip(changed, starts, strict=True)]
+    if reordered is not None:
+        runs.append(EagerRun(Nudge(1, REORDERED), reordered, before or {}))
+    return sensitivities(eager, runs, before=before or {})
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -87,7 +100,7 @@ def test_a_result_may_differ_by_what_eagers_own_differs_by_after_a_rounding() ->
     x = torch.tensor([1.0, 1.0 + 1e-7])
     eager = {"difference": x[1:] - x[:1]}
     changed = x + torch.tensor([-1.0, 1.0]) * torch.finfo(torch.float32).eps
-    allowed = sensitivities(eager, {"difference": changed[1:] - changed[:1]})
+    allowed = sensitivities_of(eager, {"difference": changed[1:] - changed[:1]})
     plan = {"difference": torch.tensor([2.4e-7])}
     assert first_difference(eager, plan) is not None
     assert first_difference(eager, plan, sensitivity=allowed) is None
@@ -103,7 +116,7 @@ def _bf16_weight(movement: float) -> tuple[torch.Tensor, torch.Tensor]:
 def _sensitivity(before: torch.Tensor, after: torch.Tensor) -> dict[str, Sensitivity]:
     start = nudged(before)
     end = (start.double() + (after.double() - before.double())).bfloat16()
-    return sensitivities({"weight": after}, {"weight": end}, before={"weight": before}, starts=[{"weight": start}])
+    return sensitivities_of({"weight": after}, {"weight": end}, before={"weight": before}, starts=[{"weight": start}])
 
 
 @pytest.mark.parametrize("roundings", [1, 8])
@@ -149,9 +162,9 @@ def test_asking_for_the_sensitivity_of_few_values_finds_the_same_difference(seed
 
     def sensitivity(names: Sequence[str], enough: Enough) -> dict[str, Sensitivity]:
         asked.extend(names)
-        return sensitivities_by({name: eager[name] for name in names}, runs, before=before, enough=enough)
+        return sensitivities({name: eager[name] for name in names}, runs, before=before, enough=enough)
 
-    of_all = sensitivities(eager, changed, further, before=before, starts=starts)
+    of_all = sensitivities_of(eager, changed, further, before=before, starts=starts)
     wanted = first_difference(eager, plan, before=before, sensitivity=of_all)
     assert first_beyond_rounding(eager, plan, sensitivity, before=before) == wanted
     assert set(asked) <= {name for name in plan if name in eager}
@@ -191,15 +204,17 @@ def test_what_eager_itself_moves_in_any_direction_is_not_steady() -> None:
     before, after = _bf16_weight(0.1)
     other = {"weight": before + before - after}
     values = {"weight": before}
-    assert not sensitivities({"weight": after}, other, before=values, starts=[values])["weight"].steady
+    assert not sensitivities_of({"weight": after}, other, before=values, starts=[values])["weight"].steady
 
 
 def test_numbers_that_are_not_finite_after_a_rounding_allow_nothing() -> None:
     eager, plan = {"x": torch.tensor([1.0, 2.0])}, {"x": torch.tensor([1.0, 9.0])}
-    allowed = sensitivities(eager, {"x": torch.tensor([1.0, float("nan")])}, {"x": torch.tensor([1.0, float("inf")])})
+    allowed = sensitivities_of(
+        eager, {"x": torch.tensor([1.0, float("nan")])}, {"x": torch.tensor([1.0, float("inf")])}
+    )
     assert first_difference(eager, plan, sensitivity=allowed) is not None
     infinite = {"x": torch.tensor([1.0, float("inf")])}
-    allowed = sensitivities(infinite, eager)
+    allowed = sensitivities_of(infinite, eager)
     assert first_difference(infinite, eager, sensitivity=allowed) is None
     assert first_difference(infinite, {"x": torch.tensor([3.0, 2.0])}, sensitivity=allowed) is not None
 
@@ -213,7 +228,7 @@ def test_changed_numbers_stay_between_the_smallest_and_the_largest() -> None:
 def test_what_adding_in_another_order_changes_is_allowed_four_times() -> None:
     eager = {"bias": torch.tensor([1e-6, -2e-6]), "weight": torch.tensor([1.0, 2.0])}
     reordered = {"bias": torch.tensor([2e-6, 1e-6]), "weight": torch.tensor([1.0, 2.0])}
-    allowed = sensitivities(eager, eager, reordered=reordered)
+    allowed = sensitivities_of(eager, eager, reordered=reordered)
     assert allowed["bias"].allowed == pytest.approx(4 * 3e-6)
     assert allowed["weight"].allowed == 0.0
 
@@ -340,7 +355,7 @@ def test_as_many_numbers_may_differ_beyond_rounding_as_eagers_own_often_do() -> 
 def test_one_infinity_that_may_change_does_not_allow_others_to_be_wrong() -> None:
     eager = {"x": torch.arange(100.0).where(torch.arange(100) >= 30, float("-inf"))}
     other = {"x": eager["x"].clone().index_fill_(0, torch.tensor([3]), -20.0)}
-    allowed = sensitivities(eager, other)
+    allowed = sensitivities_of(eager, other)
     for differing, found in ((8, False), (9, True)):
         plan = {"x": eager["x"].where(torch.arange(100) >= differing, -20.0)}
         assert (first_difference(eager, plan, sensitivity=allowed) is not None) == found
@@ -348,7 +363,7 @@ def test_one_infinity_that_may_change_does_not_allow_others_to_be_wrong() -> Non
 
 def test_sparse_values_have_a_sensitivity() -> None:
     value = torch.eye(3)
-    allowed = sensitivities({"x": value.to_sparse()}, {"x": (value * 1.001).to_sparse()})["x"]
+    allowed = sensitivities_of({"x": value.to_sparse()}, {"x": (value * 1.001).to_sparse()})["x"]
     assert allowed.allowed == pytest.approx(20 * 1e-3, rel=1e-3)
     assert allowed.numbers == 3
 

@@ -203,37 +203,15 @@ def value_difference(
 
 
 def sensitivities(
-    eager: Mapping[str, Any],
-    *changed: Mapping[str, Any],
-    before: Mapping[str, Any] | None = None,
-    nudges: Sequence[Nudge] = (),
-    starts: Sequence[Mapping[str, Any]] = (),
-    reordered: Mapping[str, Any] | None = None,
-) -> dict[str, Sensitivity]:
-    """Return for each value of `eager` how sensitive eager itself is to rounding.
-
-    `changed` are the values of the same step on inputs changed by `nudges` (`nudged`; by one rounding each where there
-    are none). A plan may differ by `Nudge.times` the largest difference of `eager` from these, in `OFTEN` times as many
-    numbers; numbers that are finite only in `eager` do not count. `before` holds the values from before the step and
-    `starts` those from before each step of `changed`: of values in both, the movements are compared, and one rounding
-    of the value does not count. `reordered` are the values of the step on the same inputs with another number of
-    threads, which count `REORDERED` times.
-    """
-    runs = [
-        EagerRun(nudges[i] if nudges else Nudge(), values, starts[i] if i < len(starts) else {})
-        for i, values in enumerate(changed)
-    ]
-    if reordered is not None:
-        runs.append(EagerRun(Nudge(1, REORDERED), reordered, before or {}))
-    return sensitivities_by(eager, runs, before=before or {})
-
-
-def sensitivities_by(
     eager: Mapping[str, Any], runs: Iterable[EagerRun], *, before: Mapping[str, Any], enough: Enough = lambda *_: False
 ) -> dict[str, Sensitivity]:
-    """Return what `sensitivities` does, by `runs`, which are taken only until what is known is `enough` of all values.
+    """Return for each value of `eager` how sensitive eager itself is to rounding, by further runs of its step.
 
-    Of values of which it is enough further runs are not looked at.
+    They are on inputs changed by some roundings (`nudged`), or with another number of threads. A plan may differ by
+    `Nudge.times` the largest difference of `eager` from these, in `OFTEN` times as many numbers; numbers that are
+    finite only in `eager` do not count. `before` holds the values from before the step: of values that are in it and in
+    what was before a run, the movements are compared, and one rounding of the value does not count. Runs are taken only
+    until what is known is `enough` of all values; of those of which it is, further runs are not looked at.
     """
     left = {
         name: value

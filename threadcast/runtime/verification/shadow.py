@@ -27,7 +27,7 @@ from threadcast.runtime.verification.differences import (
     first_beyond_rounding,
     nudges_for,
     other_threads,
-    sensitivities_by,
+    sensitivities,
 )
 from threadcast.runtime.verification.first_operator import EagerValues, first_wrong_call, first_wrong_run
 from threadcast.runtime.verification.jumps import has_jumps
@@ -98,7 +98,7 @@ class Shadowed:
         """
         asked = {name: wanted[name] for name in names if name in wanted}
         runs = self._eager_runs(start, arguments, wanted, asked)
-        return sensitivities_by(asked, runs, before=start.values, enough=enough)
+        return sensitivities(asked, runs, before=start.values, enough=enough)
 
     def _eager_runs(
         self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Collection[str]
