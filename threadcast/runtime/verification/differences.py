@@ -198,8 +198,7 @@ def value_difference(
     if not _is_real_or_complex(eager):
         differing = int((eager != plan).sum())
         return Difference(name, f"{differing} of {eager.numel()} values differ ({_short(eager)})")
-    moved = before if isinstance(before, Tensor) and before.shape == eager.shape else None
-    return _rounded_difference(name, eager, plan, moved, sensitivity, scale, jumps)
+    return _rounded_difference(name, eager, plan, _start(eager, before), sensitivity, scale, jumps)
 
 
 def sensitivities(
@@ -311,41 +310,84 @@ def _coins(shape: torch.Size, seed: int) -> Tensor:
     return drawn.bitwise_and(bits).flatten()[:size].view(shape) != 0
 
 
+class _Compared:
+    """The numbers of one value of a plan's step beside eager's, and by how much they may differ in any case."""
+
+    def __init__(self, eager: Tensor, plan: Tensor, before: Tensor | None, scale: Tensor | None) -> None:
+        self.wanted, self.found = _precise(eager), _precise(plan)
+        self.error = _errors(self.wanted, self.found)
+        self.before = None if before is None else _precise(before)
+        self.reference = self.wanted if self.before is None else self.wanted - self.before
+        self.size = _sizes(self.wanted)
+        self.moved = None if before is None else _sizes(self.reference)
+        self.rounded = self.size if scale is None else torch.maximum(self.size, _precise(scale))
+        self.plain = _plain_limits(eager.dtype, self.size, self.moved, self.rounded)
+
+    @property
+    def largest(self) -> Tensor:
+        """Sizes of which differences are a share: those of the movements where the step changes the value."""
+        return self.size if self.moved is None else self.moved
+
+
+def excess(eager: Tensor, plan: Tensor, *, before: Any = None, scale: Tensor | None = None) -> Tensor:
+    """Return by how much each number differs beyond what any value's may, below 0 where it differs by less.
+
+    The arguments are those of `value_difference`, of floating-point or complex numbers and of one shape. A number that
+    is infinite or NaN in one of both only is infinitely far beyond.
+    """
+    of = _Compared(_dense(eager).detach(), _dense(plan).detach(), _start(eager, before), scale)
+    return (of.error - of.plain).nan_to_num(nan=math.inf, posinf=math.inf)
+
+
 def _rounded_difference(
     name: str, eager: Tensor, plan: Tensor, before: Tensor | None, sensitivity: Sensitivity, scale: Tensor | None,
     jumps: bool,
 ) -> Difference | None:  # fmt: skip
-    wanted, found = _precise(eager), _precise(plan)
-    error = _errors(wanted, found)
+    of = _Compared(eager, plan, before, scale)
+    error = of.error
     if not bool((finite := error.isfinite()).all()):
-        if bool((~finite & wanted.isfinite()).any()) or int((~finite).sum()) > OFTEN * sensitivity.infinities:
+        if bool((~finite & of.wanted.isfinite()).any()) or int((~finite).sum()) > OFTEN * sensitivity.infinities:
             return Difference(name, f"numbers that are not finite differ ({_short(eager)})")
         error = torch.where(finite, error, 0.0)
-    reference = wanted if before is None else wanted - _precise(before)
-    eps, size, moved = torch.finfo(eager.dtype).eps, _sizes(wanted), None if before is None else _sizes(reference)
-    rounded = size if scale is None else torch.maximum(size, _precise(scale))
-    plain, worst = _plain_limits(eager.dtype, size, moved, rounded), float(error.max())
-    largest = float((size if moved is None else moved).max())
+    eps, worst, largest = torch.finfo(eager.dtype).eps, float(error.max()), float(of.largest.max())
     if before is not None and sensitivity.steady and torch.equal(plan, before.to(plan.dtype)):
         movements = int((eager != before).sum())
         if movements >= max(_STILL, eager.numel() // 4):
             return Difference(name, f"did not move, eager's moved by up to {largest:.3g} ({_short(eager)})", worst)
-    beyond, most = int((error > plain).sum()), max(1, OFTEN * sensitivity.numbers)
-    if bool((error > plain + sensitivity.allowed).any()) or beyond > most:
-        of = f"numbers up to {largest:.3g}" if before is None else f"movements up to {largest:.3g}"
-        more = f", in {beyond} numbers, of which {most} may" if sensitivity.allowed else ""
-        said = f"differs by up to {worst:.3g}, with {of}{more} ({_short(eager)})"
-        chance = jumps and bool((error <= plain + _CHANCE * _largest(eager.dtype, size, moved)).all())
-        norms = [torch.linalg.vector_norm(one.double()) for one in (error, size if moved is None else moved)]
+    if is_beyond(error - of.plain, sensitivity):
+        beyond = int((error > of.plain).sum())
+        numbers = f"numbers up to {largest:.3g}" if before is None else f"movements up to {largest:.3g}"
+        more = f", in {beyond} numbers, of which {_most(sensitivity)} may" if sensitivity.allowed else ""
+        said = f"differs by up to {worst:.3g}, with {numbers}{more} ({_short(eager)})"
+        most = of.plain + _CHANCE * _largest(eager.dtype, of.size, of.moved)
+        chance = jumps and bool((error <= most).all())
+        norms = [torch.linalg.vector_norm(one.double()) for one in (error, of.largest)]
         return Difference(name, said, worst, may_be_chance=chance and bool(norms[0] <= _CHANCE * norms[1]))
-    if before is None or not sensitivity.steady or eager.numel() < _MANY:
+    if of.before is None or not sensitivity.steady or eager.numel() < _MANY:
         return None
-    clear = int((reference.abs() > max(_CLEAR, 2 * _roundings(eager.dtype, moved)) * eps * rounded).sum())
+    clear = max(_CLEAR, 2 * _roundings(eager.dtype, of.moved)) * eps * of.rounded
     share = 0.0 if eps < _HALF_PRECISION else _SAME_WAY
-    if clear >= eager.numel() // 2 and not _moves_alike(reference, found - _precise(before), share=share):
+    if int((of.reference.abs() > clear).sum()) >= eager.numel() // 2 and not _moves_alike(
+        of.reference, of.found - of.before, share=share
+    ):
         reason = f"moved otherwise than eager's, which moved by up to {largest:.3g} ({_short(eager)})"
         return Difference(name, reason, worst)
     return None
+
+
+def is_beyond(excess: Tensor, sensitivity: Sensitivity) -> bool:
+    """Whether numbers differ beyond rounding, by how much each does beyond what any value may."""
+    return bool((excess > sensitivity.allowed).any()) or int((excess > 0).sum()) > _most(sensitivity)
+
+
+def _most(sensitivity: Sensitivity) -> int:
+    """How many numbers may differ by more than any value may."""
+    return max(1, OFTEN * sensitivity.numbers)
+
+
+def _start(eager: Tensor, before: Any) -> Tensor | None:
+    """A value's numbers before the step, where it had as many."""
+    return before if isinstance(before, Tensor) and before.shape == eager.shape else None
 
 
 def _plain_limits(dtype: torch.dtype, sizes: Tensor, moved: Tensor | None, rounded: Tensor | None = None) -> Tensor:
