@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from threadcast.runtime.verification.chance import Pair, is_chance
-from threadcast.runtime.verification.differences import Sensitivity
+from threadcast.runtime.verification.sensitivity import Sensitivity
 
 BEFORE = torch.linspace(-1, 1, 100)
 KNOWN = {"w": Sensitivity(allowed=1e-3, numbers=1)}

@@ -10,20 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from threadcast.runtime.verification.differences import (
+from threadcast.runtime.verification.differences import first_beyond_rounding, first_difference, value_difference
+from threadcast.runtime.verification.limits import largest_of_groups
+from threadcast.runtime.verification.sensitivity import (
     REORDERED,
     EagerRun,
     Enough,
     Nudge,
     Sensitivity,
-    first_beyond_rounding,
-    first_difference,
-    largest_of_groups,
     nudged,
     nudges_for,
     other_threads,
     sensitivities,
-    value_difference,
 )
 from threadcast.runtime.verification.shadow import Shadowed, checked_step
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.verification.differences import shares
+from threadcast.runtime.verification.limits import shares
 
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
 """Tolerances of a backend's results: `RELATIVE` to each number, or `ABSOLUTE` times the largest number of its tensor or

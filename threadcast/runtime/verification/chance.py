@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from threadcast.runtime.verification.differences import Sensitivity, excess, is_beyond, value_difference
+from threadcast.runtime.verification.differences import excess, is_beyond, value_difference
 from threadcast.runtime.verification.running_means import scales_of_means
+from threadcast.runtime.verification.sensitivity import Sensitivity
 
 _AGREE, _STEPS = 2, 8
 """Each number that differs must agree in so many of so many other steps. Conventions: where signs before a ReLU change

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from threadcast.capture.capture import Captured
-from threadcast.runtime.verification.differences import nudged
+from threadcast.runtime.verification.sensitivity import nudged
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.runtime.verification.step_state import StepState, too_large
 from threadcast.threads.memory import free_bytes

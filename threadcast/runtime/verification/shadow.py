@@ -19,20 +19,19 @@ from threadcast.capture.dependencies import writes
 from threadcast.core.errors import ThreadcastError, WrongResult
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.verification.chance import Pair, is_chance
-from threadcast.runtime.verification.differences import (
+from threadcast.runtime.verification.differences import Difference, first_beyond_rounding
+from threadcast.runtime.verification.first_operator import EagerValues, first_wrong_call, first_wrong_run
+from threadcast.runtime.verification.jumps import has_jumps
+from threadcast.runtime.verification.sensitivity import (
     REORDERED,
-    Difference,
     EagerRun,
     Enough,
     Nudge,
     Sensitivity,
-    first_beyond_rounding,
     nudges_for,
     other_threads,
     sensitivities,
 )
-from threadcast.runtime.verification.first_operator import EagerValues, first_wrong_call, first_wrong_run
-from threadcast.runtime.verification.jumps import has_jumps
 from threadcast.runtime.verification.step_state import StepState, needed_bytes, too_large
 from threadcast.runtime.verification.telling import tells
 from threadcast.threads.memory import free_bytes

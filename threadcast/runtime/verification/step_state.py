@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.module_state import ModuleState
-from threadcast.runtime.verification.differences import nudged
+from threadcast.runtime.verification.sensitivity import nudged
 
 MOST_OF_FREE_MEMORY = 0.5
 """Share of the free memory that copies may take."""
