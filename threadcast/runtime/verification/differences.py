@@ -12,6 +12,7 @@ from torch import Tensor
 
 from threadcast.runtime.verification.limits import (
     HALF_PRECISION,
+    all_finite,
     dense,
     errors_of,
     is_real_or_complex,
@@ -30,6 +31,7 @@ from threadcast.runtime.verification.sensitivity import (
     Enough,
     Sensitivity,
     moves_alike,
+    surely_alike,
 )
 
 _CHANCE = 0.1
@@ -159,7 +161,8 @@ def excess(eager: Tensor, plan: Tensor, *, before: Any = None, scale: Tensor | N
 
 def is_beyond(excess: Tensor, sensitivity: Sensitivity) -> bool:
     """Whether numbers differ beyond rounding, by how much each does beyond what any value may."""
-    return bool((excess > sensitivity.allowed).any()) or int((excess > 0).sum()) > _most(sensitivity)
+    worst = float(excess.max())
+    return worst > sensitivity.allowed or (worst > 0 and int((excess > 0).sum()) > _most(sensitivity))
 
 
 def _most(sensitivity: Sensitivity) -> int:
@@ -192,7 +195,8 @@ def _rounded_difference(
 ) -> Difference | None:  # fmt: skip
     of = _Compared(eager, plan, before, scale)
     error = of.error
-    if not bool((finite := error.isfinite()).all()):
+    if not all_finite(error):
+        finite = error.isfinite()
         if bool((~finite & of.wanted.isfinite()).any()) or int((~finite).sum()) > OFTEN * sensitivity.infinities:
             return Difference(name, f"numbers that are not finite differ ({_short(eager)})")
         error = torch.where(finite, error, 0.0)
@@ -211,6 +215,8 @@ def _rounded_difference(
         norms = [torch.linalg.vector_norm(one.double()) for one in (error, of.largest)]
         return Difference(name, said, worst, may_be_chance=chance and bool(norms[0] <= _CHANCE * norms[1]))
     if of.before is None or not sensitivity.steady or eager.numel() < MANY:
+        return None
+    if surely_alike(worst, largest, eager.numel()):
         return None
     clear = max(_CLEAR, 2 * roundings_of(eager.dtype, of.moved)) * eps * of.rounded
     share = 0.0 if eps < HALF_PRECISION else SAME_WAY

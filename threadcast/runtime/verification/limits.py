@@ -20,6 +20,9 @@ roundings of the number itself there."""
 HALF_PRECISION = 5e-4
 """Smallest machine epsilon of the data types of 16 bits."""
 
+_SAMPLE = 4096
+"""So many numbers of a large tensor mostly show that all are of one group, without a look at each."""
+
 
 def plain_limits(dtype: torch.dtype, sizes: Tensor, moved: Tensor | None, rounded: Tensor | None = None) -> Tensor:
     """By how much numbers may differ where nothing is known of their sensitivity, by their sizes and movements.
@@ -27,7 +30,7 @@ def plain_limits(dtype: torch.dtype, sizes: Tensor, moved: Tensor | None, rounde
     Their roundings are those of `rounded`, by default of their sizes.
     """
     eps = torch.finfo(dtype).eps * (sizes if rounded is None else rounded)
-    return RELATIVE[real_type(dtype)] * largest_of(dtype, sizes, moved) + roundings_of(dtype, moved) * eps
+    return eps.mul_(roundings_of(dtype, moved)).add_(largest_of(dtype, sizes, moved) * RELATIVE[real_type(dtype)])
 
 
 def roundings_of(dtype: torch.dtype, moved: Tensor | None) -> int:
@@ -59,30 +62,59 @@ def largest_of_groups(sizes: Tensor, share: float) -> Tensor:
     Wide gaps separate groups: so many powers of two in a row without a size that what is below is less than `share` of
     what is above. Beside a mask of -1e30 other numbers are a group of their own. Zeros belong to the lowest group.
     """
-    smallest = float(sizes.where(sizes > 0, math.inf).min())
-    if smallest >= share * float(sizes.max()):
-        return sizes.max()
+    largest, smallest = sizes.max(), float(sizes.min())
+    if smallest == 0.0:
+        smallest = float(sizes.where(sizes > 0, math.inf).min())
+    if smallest >= share * float(largest):
+        return largest
+    if sizes.numel() > 4 * _SAMPLE and _one_group(_sample(sizes, largest), smallest, share):
+        return largest  # numbers that are not in the sample cannot make a gap wider
     powers = torch.frexp(sizes.clamp(min=smallest)).exponent
     powers -= powers.min()
     present = torch.bincount(powers.flatten()).nonzero().flatten()
-    last = torch.cat([present.diff() - 1 > -math.log2(share), torch.ones(1, dtype=torch.bool)])
+    last = torch.cat([_wide(present, share), torch.ones(1, dtype=torch.bool)])
     ends = present[last]
     if len(ends) == 1:
-        return sizes.max()
+        return largest
     powers = powers.long()
-    largest = sizes.new_zeros(int(ends[-1]) + 1).scatter_reduce_(0, powers.flatten(), sizes.flatten(), "amax")
-    return largest[ends[torch.searchsorted(ends, torch.arange(len(largest)))]][powers]
+    of_powers = sizes.new_zeros(int(ends[-1]) + 1).scatter_reduce_(0, powers.flatten(), sizes.flatten(), "amax")
+    return of_powers[ends[torch.searchsorted(ends, torch.arange(len(of_powers)))]][powers]
+
+
+def _sample(sizes: Tensor, largest: Tensor) -> Tensor:
+    """About `_SAMPLE` of the sizes, and the largest one."""
+    return torch.cat([sizes.flatten()[:: sizes.numel() // _SAMPLE], largest[None]])
+
+
+def _one_group(sizes: Tensor, smallest: float, share: float) -> bool:
+    """Whether there is no wide gap between these sizes, nor below them down to the smallest one."""
+    powers = torch.frexp(torch.cat([sizes.clamp(min=smallest), sizes.new_tensor([smallest])])).exponent
+    return not bool(_wide(powers.sort().values, share).any())
+
+
+def _wide(powers: Tensor, share: float) -> Tensor:
+    """Which of the gaps between these powers of two, in ascending order, are wide."""
+    return powers.diff() - 1 > -math.log2(share)
 
 
 def sizes_of(numbers: Tensor) -> Tensor:
     """Absolute values; 0 for numbers that are not finite."""
-    return numbers.abs().nan_to_num(nan=0.0, posinf=0.0)
+    sizes = numbers.abs()
+    return sizes if all_finite(sizes) else sizes.nan_to_num_(nan=0.0, posinf=0.0)
+
+
+def all_finite(sizes: Tensor) -> bool:
+    """Whether none of these absolute values, at least one, is infinite or NaN."""
+    return math.isfinite(float(sizes.max()))
 
 
 def errors_of(wanted: Tensor, found: Tensor) -> Tensor:
     """Absolute differences; 0 where both numbers are the same infinity or both are NaN."""
+    errors = (wanted - found).abs() if wanted.is_complex() else (wanted - found).abs_()
+    if all_finite(errors):
+        return errors
     same = (wanted == found) | (wanted.isnan() & found.isnan())
-    return torch.where(same, 0.0, (wanted - found).abs())
+    return torch.where(same, 0.0, errors)
 
 
 def dense(tensor: Tensor) -> Tensor:

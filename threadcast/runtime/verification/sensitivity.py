@@ -13,6 +13,7 @@ from torch import Tensor
 
 from threadcast.runtime.verification.limits import (
     HALF_PRECISION,
+    all_finite,
     dense,
     errors_of,
     is_real_or_complex,
@@ -160,6 +161,14 @@ def moves_alike(wanted: Tensor, found: Tensor, *, share: float = SAME_WAY) -> bo
     return product >= share * mine * mine and (wanted.numel() < MANY or product >= share * mine * other)
 
 
+def surely_alike(worst: float, largest: float, numbers: int) -> bool:
+    """Whether two movements are alike without a look at their directions (the triangle inequality, shares up to 0.5).
+
+    `worst` is the largest difference between two of their numbers, `largest` the largest movement.
+    """
+    return worst * math.sqrt(numbers) <= largest / 3
+
+
 def _with_run(known: Sensitivity, name: str, value: Tensor, start: Any, run: EagerRun) -> Sensitivity:
     """The sensitivity of a value, which was `start` before eager's step, by one run more."""
     (roundings, times), other, other_start = run.nudge, run.values.get(name), run.before.get(name)
@@ -169,14 +178,17 @@ def _with_run(known: Sensitivity, name: str, value: Tensor, start: Any, run: Eag
     wanted, found, steady = precise(value), precise(dense(other)), True
     moves = isinstance(start, Tensor) and start.shape == value.shape
     movement = wanted - precise(start) if moves else wanted
-    plain = plain_limits(value.dtype, sizes_of(wanted), sizes_of(movement) if moves else None)
-    errors, finite = errors_of(wanted, found), wanted.isfinite()
-    infinities = 0 if bool(finite.all()) else int((~errors.isfinite() & ~finite).sum())
-    if moves and isinstance(other_start, Tensor):
+    sizes, moved = sizes_of(wanted), sizes_of(movement) if moves else None
+    plain = plain_limits(value.dtype, sizes, moved)
+    errors, infinities = errors_of(wanted, found), 0
+    if not all_finite(errors):
+        infinities = int((~errors.isfinite() & ~wanted.isfinite()).sum())
+    if moved is not None and isinstance(other_start, Tensor):
         other_movement = found - precise(other_start)
-        slack = torch.finfo(value.dtype).eps * torch.maximum(wanted.abs(), found.abs())
-        errors = errors_of(movement, other_movement) - slack
-        steady = moves_alike(movement, other_movement)
+        errors = errors_of(movement, other_movement)
+        alike = surely_alike(float(errors.max()), float(moved.max()), value.numel())
+        steady = alike or moves_alike(movement, other_movement)
+        errors -= torch.maximum(sizes, found.abs()).mul_(torch.finfo(value.dtype).eps)
     errors = errors.nan_to_num_(nan=0.0, posinf=0.0).clamp_(min=0.0).mul_(times)
     numbers = math.ceil(int((errors > plain).sum()) * min(1.0, _PLAN_ROUNDINGS / roundings))
     return Sensitivity(
