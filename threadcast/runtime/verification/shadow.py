@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -79,9 +79,10 @@ class Shadowed:
         """
         return start.nudge(seed, roundings), arguments
 
-    def values_after(self, result: Any, start: StepState) -> dict[str, Any]:
-        """Return copies of all values of a step that gave `result`, by name."""
-        return {**self.copied(result), **start.now()}
+    def values_after(self, result: Any, start: StepState, asked: Container[str] | None = None) -> dict[str, Any]:
+        """Return copies of all values of a step that gave `result`, by name; with `asked`, of these only."""
+        found = {name: value for name, value in self.copied(result).items() if asked is None or name in asked}
+        return {**found, **start.now(asked)}
 
     def sensitivity(
         self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Sequence[str],
@@ -99,16 +100,13 @@ class Shadowed:
         return sensitivities(asked, runs, before=start.values, enough=enough)
 
     def _eager_runs(
-        self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Collection[str]
+        self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Container[str]
     ) -> Iterator[EagerRun]:
         """Further runs of eager's step, each when it is asked for, with the values `names`."""
 
-        def asked(values: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: values[name] for name in names if name in values}
-
         def ran(inputs: Sequence[Any]) -> dict[str, Any] | None:
             try:
-                return asked(self.values_after(self.eager(*inputs), start))
+                return self.values_after(self.eager(*inputs), start, names)
             except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only another one raises
                 _logger.debug("a step on numbers changed by some roundings raises: %s", error)
                 return None
@@ -116,7 +114,7 @@ class Shadowed:
         for seed, nudge in enumerate(nudges_for((*start.values.values(), *arguments, *wanted.values()))):
             begun, inputs = self.begin(start, arguments, seed=seed, roundings=nudge.roundings)
             if (changed := ran(inputs)) is not None:
-                yield EagerRun(nudge, changed, asked(begun))
+                yield EagerRun(nudge, changed, begun)
         start.restore()
         with other_threads():
             reordered = ran(arguments)
@@ -248,7 +246,7 @@ def _changed_steps(
         if not _changed(begun, start.values) and not _changed(dict(enumerate(inputs)), dict(enumerate(arguments))):
             return
         found = step.values_after(again(*inputs), start)
-        start.go_back_to(begun)
+        start.restore(begun)
         eager = step.values_after(step.eager(*inputs), start)
         if not _repeats(step, again, start, begun, inputs, found):
             return
@@ -263,7 +261,7 @@ def _repeats(
 
     A race would not, nor what reads memory that another run has left.
     """
-    start.go_back_to(changed)
+    start.restore(changed)
     same = step.values_after(again(*inputs), start)
     return first_beyond_rounding(found, same, lambda *_: {}, before={**start.values, **changed}) is None
 
