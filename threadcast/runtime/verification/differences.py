@@ -159,13 +159,13 @@ def excess(eager: Tensor, plan: Tensor, *, before: Any = None, scale: Tensor | N
     return (of.error - of.plain).nan_to_num(nan=math.inf, posinf=math.inf)
 
 
-def is_beyond(excess: Tensor, sensitivity: Sensitivity) -> bool:
+def _is_beyond(excess: Tensor, sensitivity: Sensitivity) -> bool:
     """Whether numbers differ beyond rounding, by how much each does beyond what any value may."""
     worst = float(excess.max())
-    return worst > sensitivity.allowed or (worst > 0 and int((excess > 0).sum()) > _most(sensitivity))
+    return worst > sensitivity.allowed or (worst > 0 and int((excess > 0).sum()) > most_beyond(sensitivity))
 
 
-def _most(sensitivity: Sensitivity) -> int:
+def most_beyond(sensitivity: Sensitivity) -> int:
     """How many numbers may differ by more than any value may."""
     return max(1, OFTEN * sensitivity.numbers)
 
@@ -205,10 +205,10 @@ def _rounded_difference(
         movements = int((eager != before).sum())
         if movements >= max(_STILL, eager.numel() // 4):
             return Difference(name, f"did not move, eager's moved by up to {largest:.3g} ({_short(eager)})", worst)
-    if is_beyond(error - of.plain, sensitivity):
+    if _is_beyond(error - of.plain, sensitivity):
         beyond = int((error > of.plain).sum())
         numbers = f"numbers up to {largest:.3g}" if before is None else f"movements up to {largest:.3g}"
-        more = f", in {beyond} numbers, of which {_most(sensitivity)} may" if sensitivity.allowed else ""
+        more = f", in {beyond} numbers, of which {most_beyond(sensitivity)} may" if sensitivity.allowed else ""
         said = f"differs by up to {worst:.3g}, with {numbers}{more} ({_short(eager)})"
         most = of.plain + _CHANCE * largest_of(eager.dtype, of.size, of.moved)
         chance = jumps and bool((error <= most).all())

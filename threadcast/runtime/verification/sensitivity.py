@@ -109,6 +109,7 @@ def sensitivities(
         left = {name: value for name, value in left.items() if not enough(name, found[name])}
         if not left:
             break
+        del run  # as large as all that the step may change, and so is the next one
     return found
 
 

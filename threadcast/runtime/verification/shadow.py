@@ -44,7 +44,7 @@ _AGAIN = 100
 """The first seed of steps that show whether a difference is chance."""
 COPIES = 3
 """Copies of all that a step may change: as before the step, and as each of the two runs leaves it. While rounding is
-looked at there are two more, for which the other half of the free memory is left."""
+looked at there are two or three more, for which the other half of the free memory is left."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,6 +115,7 @@ class Shadowed:
             begun, inputs = self.begin(start, arguments, seed=seed, roundings=nudge.roundings)
             if (changed := ran(inputs)) is not None:
                 yield EagerRun(nudge, changed, begun)
+            del begun, inputs, changed
         start.restore()
         with other_threads():
             reordered = ran(arguments)
@@ -223,9 +224,8 @@ def _difference(
         return difference
     try:
         others = _changed_steps(step, again, start, arguments, wanted)
-        if _repeats(step, again, start, {}, arguments, found) and is_chance(
-            Pair(start.values, wanted, found), others, known
-        ):
+        first, ask = Pair(start.values, wanted, found), partial(step.sensitivity, start, arguments, wanted)
+        if _repeats(step, again, start, {}, arguments, found) and is_chance(first, others, known, ask):
             _logger.info("a step differs from PyTorch's by chance: %s", difference)
             return None
     except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only another one raises
@@ -246,11 +246,12 @@ def _changed_steps(
         if not _changed(begun, start.values) and not _changed(dict(enumerate(inputs)), dict(enumerate(arguments))):
             return
         found = step.values_after(again(*inputs), start)
-        start.restore(begun)
-        eager = step.values_after(step.eager(*inputs), start)
         if not _repeats(step, again, start, begun, inputs, found):
             return
+        start.restore(begun)
+        eager = step.values_after(step.eager(*inputs), start)
         yield Pair(begun, eager, found)
+        del begun, inputs, eager, found
 
 
 def _repeats(
@@ -259,7 +260,7 @@ def _repeats(
 ) -> bool:  # fmt: skip
     """Whether `again` gives what it `found` once more from the same numbers, `changed` ones of `start`.
 
-    A race would not, nor what reads memory that another run has left.
+    A race would not, nor what reads memory that a run with other numbers has left.
     """
     start.restore(changed)
     same = step.values_after(again(*inputs), start)
