@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from threadcast.runtime.verification import sensitivity
 from threadcast.runtime.verification.differences import first_beyond_rounding, first_difference, value_difference
 from threadcast.runtime.verification.limits import largest_of_groups
 from threadcast.runtime.verification.sensitivity import (
@@ -19,7 +20,6 @@ from threadcast.runtime.verification.sensitivity import (
     Nudge,
     Sensitivity,
     moves_alike,
-    nudged,
     nudges_for,
     other_threads,
     sensitivities,
@@ -28,6 +28,10 @@ from threadcast.runtime.verification.sensitivity import (
 from threadcast.runtime.verification.shadow import Shadowed, checked_step
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def nudged(tensor: Tensor, *, seed: int = 0, roundings: int = 1) -> Tensor:
+    return sensitivity.nudged({"x": tensor}, seed=seed, roundings=roundings)["x"]
 
 
 def sensitivities_of(

@@ -130,21 +130,33 @@ def nudges_for(values: Iterable[Any]) -> tuple[Nudge, ...]:
     return _COARSE_NUDGES if any(torch.finfo(one.dtype).eps > HALF_PRECISION for one in tensors) else _NUDGES
 
 
-def nudged(tensor: Tensor, *, seed: int = 0, roundings: int = 1) -> Tensor:
-    """Return a copy whose numbers are larger or smaller by so many roundings, at random by `seed`.
+def nudged(tensors: Mapping[str, Tensor], *, seed: int = 0, roundings: int = 1) -> dict[str, Tensor]:
+    """Return copies whose numbers are larger or smaller by so many roundings, at random by `seed`.
 
-    They stay between the tensor's smallest and largest number, so that probabilities stay below 1; those of a constant
+    They stay between a tensor's smallest and largest number, so that probabilities stay below 1; those of a constant
     tensor do not. Tensors of integers or booleans, and sparse ones, are copied unchanged.
     """
-    if not is_real_or_complex(tensor) or tensor.layout is not torch.strided:
-        return tensor.detach().clone()
-    by = roundings * torch.finfo(tensor.dtype).eps
-    less, more = torch.tensor([1 - by, 1 + by], dtype=real_type(tensor.dtype))
-    changed = tensor.detach() * torch.where(_coins(tensor.shape, seed), more, less)  # rounded once: factors are exact
+    sizes: dict[torch.dtype, int] = {}
+    for tensor in filter(_may_be_nudged, tensors.values()):
+        sizes[tensor.dtype] = max(sizes.get(tensor.dtype, 0), tensor.numel())
+    factors = {dtype: _factors(size, dtype, seed, roundings) for dtype, size in sizes.items()}
+    return {
+        name: _times(tensor.detach(), factors[tensor.dtype]) if _may_be_nudged(tensor) else tensor.detach().clone()
+        for name, tensor in tensors.items()
+    }
+
+
+def _may_be_nudged(tensor: Tensor) -> bool:
+    return is_real_or_complex(tensor) and tensor.layout is torch.strided
+
+
+def _times(tensor: Tensor, factors: Tensor) -> Tensor:
+    """The product with as many factors as there are numbers, between the smallest number and the largest."""
+    changed = tensor * factors[: tensor.numel()].view(tensor.shape)  # rounded once: factors are exact
     if changed.numel() and not changed.is_complex():
-        low, high = tensor.detach().aminmax()
+        low, high = tensor.aminmax()
         if bool(low < high):
-            changed = changed.clamp(low, high)
+            changed.clamp_(low, high)
     return changed
 
 
@@ -198,10 +210,11 @@ def _with_run(known: Sensitivity, name: str, value: Tensor, start: Any, run: Eag
     )  # fmt: skip
 
 
-def _coins(shape: torch.Size, seed: int) -> Tensor:
-    """Random booleans; a random byte gives eight, which is faster than a random number for each."""
-    size = math.prod(shape)
+def _factors(size: int, dtype: torch.dtype, seed: int, roundings: int) -> Tensor:
+    """So many numbers that are by some roundings more or less than 1; a random byte chooses eight of them."""
+    by = roundings * torch.finfo(dtype).eps
+    less, more = torch.tensor([1 - by, 1 + by], dtype=real_type(dtype))
     coin = torch.Generator().manual_seed(seed)
     drawn = torch.randint(0, 256, (-(-size // 8), 1), generator=coin, dtype=torch.uint8)
     bits = torch.tensor([1 << i for i in range(8)], dtype=torch.uint8)
-    return drawn.bitwise_and(bits).flatten()[:size].view(shape) != 0
+    return torch.where(drawn.bitwise_and(bits).flatten()[:size] != 0, more, less)

@@ -97,7 +97,7 @@ class StepState:
 
         They are larger or smaller at random by `seed`. Returns the changed numbers by name.
         """
-        changed = {name: nudged(self.values[name], seed=seed, roundings=roundings) for name in self._tensors}
+        changed = nudged({name: self.values[name] for name in self._tensors}, seed=seed, roundings=roundings)
         self.restore(changed)
         return changed
 
