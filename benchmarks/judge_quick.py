@@ -36,7 +36,7 @@ from judged import (
 import threadcast
 from threadcast.runtime.fallback import FirstCall
 from threadcast.runtime.tuning.tuning import Tuning
-from threadcast.runtime.verification.differences import other_threads
+from threadcast.runtime.verification.sensitivity import other_threads
 
 SEED = 5
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from threadcast.runtime.tuning.duel import compared_alone
 from threadcast.runtime.tuning.guard import Guard, Verdict
-from threadcast.runtime.verification.differences import shares
+from threadcast.runtime.verification.limits import shares
 
 TOLERANCE = 0.05
 """Largest difference between results in bfloat16 and float32, as a share of the largest number of the tensor. A number

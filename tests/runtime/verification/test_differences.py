@@ -10,24 +10,28 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from threadcast.runtime.verification.differences import (
+from threadcast.runtime.verification import sensitivity
+from threadcast.runtime.verification.differences import first_beyond_rounding, first_difference, value_difference
+from threadcast.runtime.verification.limits import largest_of_groups
+from threadcast.runtime.verification.sensitivity import (
     REORDERED,
     EagerRun,
     Enough,
     Nudge,
     Sensitivity,
-    first_beyond_rounding,
-    first_difference,
-    largest_of_groups,
-    nudged,
+    moves_alike,
     nudges_for,
     other_threads,
     sensitivities,
-    value_difference,
+    surely_alike,
 )
 from threadcast.runtime.verification.shadow import Shadowed, checked_step
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def nudged(tensor: Tensor, *, seed: int = 0, roundings: int = 1) -> Tensor:
+    return sensitivity.nudged({"x": tensor}, seed=seed, roundings=roundings)["x"]
 
 
 def sensitivities_of(
@@ -312,6 +316,44 @@ def test_groups_of_numbers_are_as_a_slow_search_for_gaps_finds_them() -> None:
                 end = next((end for end in ends if not size or math.frexp(size)[1] <= end), 0)
                 wanted.append(max((x for x in sizes.tolist() if x and math.frexp(x)[1] <= end), default=0.0))
             assert largest_of_groups(sizes, share).expand(count).tolist() == wanted
+
+
+@pytest.mark.parametrize("far", [1e-30, 1e-7, 1e-3, 1e3, 1e30])
+def test_one_number_of_many_is_seen_wherever_it_stands(far: float) -> None:
+    """Of so many numbers not each is looked at where a sample shows that all are of one group."""
+    for at in (0, 1, 77_777, 99_999):
+        sizes = torch.rand(100_000, generator=torch.Generator().manual_seed(0)) + 1
+        sizes[at] = far
+        others = sizes[torch.arange(100_000) != at].max()
+        if 1e-4 < far < 1e4:
+            wanted = sizes.max().expand(100_000)  # one group
+        else:
+            wanted = sizes.new_tensor(far).where(torch.arange(100_000) == at, others)
+        assert torch.equal(largest_of_groups(sizes, 2e-4).expand(100_000), wanted)
+        sizes[at] = 0.0
+        assert float(largest_of_groups(sizes, 2e-4)) == float(others)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_movements_that_are_near_each_other_by_their_largest_numbers_move_alike(dtype: torch.dtype) -> None:
+    """What is taken to be alike without a look at the direction is so with one."""
+    generator, found = torch.Generator().manual_seed(0), 0
+    for _ in range(200):
+        count = int(torch.randint(1, 100, (), generator=generator))
+        wanted = torch.randn(count, generator=generator).to(dtype)
+        noise = 0.3 * torch.rand((), generator=generator) * torch.randn(count, generator=generator)
+        other = wanted + noise.to(dtype)
+        if surely_alike(float((other - wanted).abs().max()), float(wanted.abs().max()), count):
+            found += 1
+            assert moves_alike(wanted, other)
+    assert found > 10
+
+
+def test_equal_infinities_have_no_direction() -> None:
+    before = torch.zeros(40)
+    movement = torch.ones(40).where(torch.arange(40) < 30, -math.inf)
+    assert value_difference("mask", movement, movement * (1 + 1e-6), before=before) is None
+    assert value_difference("mask", movement, (movement * -1).where(movement > 0, -math.inf), before=before) is not None
 
 
 def _ranked() -> tuple[Tensor, Shadowed]:

@@ -71,7 +71,8 @@ def test_signs_of_numbers_near_zero_are_chance_and_wrong_kernels_are_not() -> No
         differed += not torch.equal(shadowed.eager(x), plan(x))
         assert checked_step(shadowed, plan, (x,), None, jumps=True).difference is None
         shadowed, wrong = _kinked(wrong=0.05)
-        assert checked_step(shadowed, wrong, (torch.randn(64, 64),), None, jumps=True).difference is not None
+        x = torch.randn(64, 64, generator=torch.Generator().manual_seed(seed))  # eager has no sum near zero either
+        assert checked_step(shadowed, wrong, (x,), None, jumps=True).difference is not None
     assert differed >= 8
 
 
@@ -86,10 +87,11 @@ Wrong = Callable[[Tensor, int], bool]
         (lambda x, number: bool((x == 1).all()), False, True),
         (lambda x, number: True, True, True),
         (lambda x, number: number == 0, True, True),
-        (lambda x, number: bool((x == 1).all()) or number in (2, 3, 4, 5), True, False),
-        (lambda x, number: bool((x == 1).all()) or number in (2, 3, 4, 5, 6), True, True),
+        (lambda x, number: bool((x == 1).all()) or number == 3, True, True),
+        (lambda x, number: number < 14, True, False),
+        (lambda x, number: number < 16, True, True),
     ],
-    ids=["in this step", "no jump", "always", "a race", "in many steps", "in most steps"],
+    ids=["in this step", "no jump", "always", "a race", "a later race", "in six of eight steps", "in seven of eight"],
 )
 def test_a_small_difference_is_chance_where_an_operator_jumps_and_other_steps_agree(
     wrong: Wrong, jumps: bool, refused: bool

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.verification.differences import shares
+from threadcast.runtime.verification.limits import shares
 
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
 """Tolerances of a backend's results: `RELATIVE` to each number, or `ABSOLUTE` times the largest number of its tensor or
@@ -18,7 +18,7 @@ of its group there (`largest_of_groups`). Kernels in single precision that sum i
 after a hundred layers."""
 ROUGH = 0.02
 """The same for a module that computes in bfloat16, as a share of the largest number of a tensor: libraries round in
-other places than PyTorch does. As for plans in bfloat16 (`verification.differences`)."""
+other places than PyTorch does. As for plans in bfloat16 (`verification.limits`)."""
 
 TensorCall = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """Takes the tensors among a call's arguments, and returns the tensors of its result, both in flat order."""

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from threadcast.capture.capture import Captured
-from threadcast.runtime.verification.differences import nudged
+from threadcast.runtime.verification.sensitivity import nudged
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.runtime.verification.step_state import StepState, too_large
 from threadcast.threads.memory import free_bytes
@@ -42,7 +42,6 @@ class FunctionalShadow(Shadowed):
     ) -> tuple[dict[str, Tensor], Sequence[Any]]:
         """Return changed copies of the arguments, as inputs of a step; see `Shadowed.begin`."""
         start.restore()
-        inputs = [
-            nudged(value, seed=seed, roundings=roundings) if isinstance(value, Tensor) else value for value in arguments
-        ]
-        return {}, inputs
+        tensors = {str(i): value for i, value in enumerate(arguments) if isinstance(value, Tensor)}
+        changed = nudged(tensors, seed=seed, roundings=roundings)
+        return {}, [changed.get(str(i), value) for i, value in enumerate(arguments)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,20 +18,20 @@ from threadcast.capture.capture import Captured
 from threadcast.capture.dependencies import writes
 from threadcast.core.errors import ThreadcastError, WrongResult
 from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.verification.differences import (
+from threadcast.runtime.verification.chance import Pair, is_chance
+from threadcast.runtime.verification.differences import Difference, first_beyond_rounding
+from threadcast.runtime.verification.first_operator import EagerValues, first_wrong_call, first_wrong_run
+from threadcast.runtime.verification.jumps import has_jumps
+from threadcast.runtime.verification.sensitivity import (
     REORDERED,
-    Difference,
     EagerRun,
     Enough,
     Nudge,
     Sensitivity,
-    first_beyond_rounding,
     nudges_for,
     other_threads,
     sensitivities,
 )
-from threadcast.runtime.verification.first_operator import EagerValues, first_wrong_call, first_wrong_run
-from threadcast.runtime.verification.jumps import has_jumps
 from threadcast.runtime.verification.step_state import StepState, needed_bytes, too_large
 from threadcast.runtime.verification.telling import tells
 from threadcast.threads.memory import free_bytes
@@ -39,14 +40,11 @@ _logger = logging.getLogger("threadcast")
 
 Run = Callable[..., Any]
 
-_AGREE, _DIFFER = 3, 5
-"""Where a step differs by what may be chance, so many other steps must agree before so many differ, too. A convention:
-ResNet-18 in channels last differed in about every third step, and a wrong kernel differs in all."""
 _AGAIN = 100
-"""The first seed of these steps."""
+"""The first seed of steps that show whether a difference is chance."""
 COPIES = 3
 """Copies of all that a step may change: as before the step, and as each of the two runs leaves it. While rounding is
-looked at there are two more, for which the other half of the free memory is left."""
+looked at there are two or three more, for which the other half of the free memory is left."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,9 +79,10 @@ class Shadowed:
         """
         return start.nudge(seed, roundings), arguments
 
-    def values_after(self, result: Any, start: StepState) -> dict[str, Any]:
-        """Return copies of all values of a step that gave `result`, by name."""
-        return {**self.copied(result), **start.now()}
+    def values_after(self, result: Any, start: StepState, asked: Container[str] | None = None) -> dict[str, Any]:
+        """Return copies of all values of a step that gave `result`, by name; with `asked`, of these only."""
+        found = {name: value for name, value in self.copied(result).items() if asked is None or name in asked}
+        return {**found, **start.now(asked)}
 
     def sensitivity(
         self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Sequence[str],
@@ -101,16 +100,13 @@ class Shadowed:
         return sensitivities(asked, runs, before=start.values, enough=enough)
 
     def _eager_runs(
-        self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Collection[str]
+        self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Container[str]
     ) -> Iterator[EagerRun]:
         """Further runs of eager's step, each when it is asked for, with the values `names`."""
 
-        def asked(values: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: values[name] for name in names if name in values}
-
         def ran(inputs: Sequence[Any]) -> dict[str, Any] | None:
             try:
-                return asked(self.values_after(self.eager(*inputs), start))
+                return self.values_after(self.eager(*inputs), start, names)
             except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only another one raises
                 _logger.debug("a step on numbers changed by some roundings raises: %s", error)
                 return None
@@ -118,7 +114,8 @@ class Shadowed:
         for seed, nudge in enumerate(nudges_for((*start.values.values(), *arguments, *wanted.values()))):
             begun, inputs = self.begin(start, arguments, seed=seed, roundings=nudge.roundings)
             if (changed := ran(inputs)) is not None:
-                yield EagerRun(nudge, changed, asked(begun))
+                yield EagerRun(nudge, changed, begun)
+            del begun, inputs, changed
         start.restore()
         with other_threads():
             reordered = ran(arguments)
@@ -214,20 +211,21 @@ def _difference(
 ) -> Difference | None:  # fmt: skip
     """How `found`, the values of a step, differ from eager's `wanted`, if not by chance.
 
-    What may be chance is compared again, in steps by `again`: with all numbers changed by some roundings, other numbers
-    are near a jump. Does not restore the state afterwards.
+    What may be chance is compared again, in steps by `again` (`chance.py`). Does not restore the state afterwards.
     """
-    sensitivity = partial(step.sensitivity, start, arguments, wanted)
+    known: dict[str, Sensitivity] = {}
+
+    def sensitivity(names: Sequence[str], enough: Enough) -> dict[str, Sensitivity]:
+        known.update(step.sensitivity(start, arguments, wanted, names, enough))
+        return known
+
     difference = first_beyond_rounding(wanted, found, sensitivity, before=start.values, jumps=jumps)
     if difference is None or not difference.may_be_chance:
         return difference
     try:
-        start.restore()
-        same = step.values_after(again(*arguments), start)
-        if first_beyond_rounding(found, same, lambda *_: {}, before=start.values) is not None:
-            return difference  # its results are not the same each time
-        del same
-        if _differ_by_chance(step, again, start, arguments, wanted, _OfAll(sensitivity, list(wanted))):
+        others = _changed_steps(step, again, start, arguments, wanted)
+        first, ask = Pair(start.values, wanted, found), partial(step.sensitivity, start, arguments, wanted)
+        if _repeats(step, again, start, {}, arguments, found) and is_chance(first, others, known, ask):
             _logger.info("a step differs from PyTorch's by chance: %s", difference)
             return None
     except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only another one raises
@@ -235,51 +233,44 @@ def _difference(
     return difference
 
 
-def _differ_by_chance(
-    step: Shadowed, again: Run, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any],
-    sensitivity: _OfAll,
-) -> bool:  # fmt: skip
-    """Whether enough of the steps with all numbers changed by some roundings agree."""
-    roundings, agreed, differed = _roundings(start, arguments, wanted), 0, 0
-    for seed in range(_AGAIN, _AGAIN + _AGREE + _DIFFER):
+def _changed_steps(
+    step: Shadowed, again: Run, start: StepState, arguments: Sequence[Any], wanted: Mapping[str, Any]
+) -> Iterator[Pair]:
+    """Further steps by eager and by `again`, each with all numbers changed by some roundings, when it is asked for.
+
+    Ends where no number is changed, or where `again` does not give the same results twice.
+    """
+    roundings = nudges_for((*start.values.values(), *arguments, *wanted.values()))[-1].roundings
+    for seed in itertools.count(_AGAIN):
         begun, inputs = step.begin(start, arguments, seed=seed, roundings=roundings)
         if not _changed(begun, start.values) and not _changed(dict(enumerate(inputs)), dict(enumerate(arguments))):
-            return False
-        eager = step.values_after(step.eager(*inputs), start)
-        start.go_back_to(begun)
+            return
         found = step.values_after(again(*inputs), start)
-        other = first_beyond_rounding(eager, found, sensitivity, before=begun, jumps=True)
+        if not _repeats(step, again, start, begun, inputs, found):
+            return
+        start.restore(begun)
+        eager = step.values_after(step.eager(*inputs), start)
+        yield Pair(begun, eager, found)
         del begun, inputs, eager, found
-        agreed, differed = agreed + (other is None), differed + (other is not None)
-        if agreed == _AGREE:
-            return True
-        if differed == _DIFFER or (other is not None and not other.may_be_chance):
-            return False
-    return False
 
 
-def _roundings(start: StepState, arguments: Sequence[Any], wanted: Mapping[str, Any]) -> int:
-    return nudges_for((*start.values.values(), *arguments, *wanted.values()))[-1].roundings
+def _repeats(
+    step: Shadowed, again: Run, start: StepState, changed: Mapping[str, Tensor], inputs: Sequence[Any],
+    found: Mapping[str, Any],
+) -> bool:  # fmt: skip
+    """Whether `again` gives what it `found` once more from the same numbers, `changed` ones of `start`.
+
+    A race would not, nor what reads memory that a run with other numbers has left.
+    """
+    start.restore(changed)
+    same = step.values_after(again(*inputs), start)
+    return first_beyond_rounding(found, same, lambda *_: {}, before={**start.values, **changed}) is None
 
 
 def _changed(found: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> bool:
     """Whether a tensor of `found` has other numbers than in `wanted`."""
     pairs = ((value, wanted[name]) for name, value in found.items() if isinstance(value, Tensor))
     return any(one is not other and not torch.equal(one, other) for one, other in pairs)
-
-
-class _OfAll:
-    """The sensitivity of all of eager's values, found when it is asked for: it takes several steps, and serves for the
-    other numbers of some more."""
-
-    def __init__(self, ask: Callable[[Sequence[str]], Mapping[str, Sensitivity]], names: Sequence[str]) -> None:
-        self._ask, self._names = ask, names
-        self._known: Mapping[str, Sensitivity] | None = None
-
-    def __call__(self, names: Sequence[str], _: Enough) -> Mapping[str, Sensitivity]:
-        if self._known is None:
-            self._known = self._ask(self._names)
-        return {name: self._known[name] for name in names if name in self._known}
 
 
 def _report(

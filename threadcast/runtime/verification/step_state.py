@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.module_state import ModuleState
-from threadcast.runtime.verification.differences import nudged
+from threadcast.runtime.verification.sensitivity import nudged
 
 MOST_OF_FREE_MEMORY = 0.5
 """Share of the free memory that copies may take."""
@@ -54,29 +54,29 @@ class StepState:
         self._generators = random.getstate(), np.random.get_state(legacy=False)
         self.values.update(_generators())
 
-    def now(self) -> dict[str, Any]:
-        """Return copies of the same values as they are now, and of optimizer state and gradients added since."""
-        found: dict[str, Any] = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
-        names = {id(tensor) for tensor in self._tensors.values()}
+    def now(self, asked: Container[str] | None = None) -> dict[str, Any]:
+        """Return copies of the same values as they are now, and of optimizer state and gradients added since.
+
+        With `asked`, only of the values that have these names.
+        """
+        found, known = dict(self._tensors), {id(tensor) for tensor in self._tensors.values()}
         if self._optimizer is not None:
-            for name, value in [*_optimizer_state(self._optimizer), *_gradients(self._model, self._optimizer)]:
-                if not isinstance(value, Tensor):
-                    found[name] = copy.deepcopy(value)
-                elif id(value) not in names:
-                    found[name] = value.detach().clone()
-        return {**found, **_generators()}
+            more = [*_optimizer_state(self._optimizer), *_gradients(self._model, self._optimizer)]
+            found.update((name, value) for name, value in more if id(value) not in known)
+        copies = ((name, _copied(value)) for name, value in found.items() if asked is None or name in asked)
+        return {**dict(copies), **_generators()}
 
     def written_besides(self) -> str | None:
         """Return the name of a parameter that was not copied and was written to since; None where there is none."""
         return next((name for name, parameter, version in self._versions if parameter._version != version), None)
 
-    def restore(self) -> None:
-        """Set everything back to the values that it had when this object was made.
+    def restore(self, changed: Mapping[str, Tensor] | None = None) -> None:
+        """Set everything back to the values that it had when this object was made, or to `changed` ones by name.
 
         Tensors that have these values are not written to, so that their version counters stay.
         """
         for name, tensor in self._tensors.items():
-            _set(tensor, self.values[name])
+            _set(tensor, (changed or {}).get(name, self.values[name]))
         if self._attributes is not None:
             self._attributes.restore()
         if self._optimizer is not None:
@@ -97,19 +97,17 @@ class StepState:
 
         They are larger or smaller at random by `seed`. Returns the changed numbers by name.
         """
-        changed = {name: nudged(self.values[name], seed=seed, roundings=roundings) for name in self._tensors}
-        self.go_back_to(changed)
+        changed = nudged({name: self.values[name] for name in self._tensors}, seed=seed, roundings=roundings)
+        self.restore(changed)
         return changed
-
-    def go_back_to(self, begun: Mapping[str, Tensor]) -> None:
-        """Set everything back as `restore` does, but with the numbers that `nudge` returned."""
-        self.restore()
-        for name, value in begun.items():
-            _set(self._tensors[name], value)
 
     def name_of(self, tensor: Tensor) -> str | None:
         """Return the name of the copy of this very tensor; None if the tensor was not copied."""
         return next((name for name, mine in self._tensors.items() if mine is tensor), None)
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
 
 
 _TORCH_GENERATOR = "the state of PyTorch's random generator"

@@ -1,0 +1,109 @@
+"""Whether a plan's step differs from eager's by chance: a wrong kernel's numbers do in each step, others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from threadcast.runtime.verification.differences import Difference, excess, most_beyond, value_difference
+from threadcast.runtime.verification.running_means import scales_of_means
+from threadcast.runtime.verification.sensitivity import EXACT, Sensitivity
+
+_AGREE, _STEPS = 2, 8
+"""Each number that differs must agree in so many of so many further steps. Conventions: where signs before a ReLU
+change in every second step, a number that depends on all of them agrees less often in 9 of 256 cases."""
+
+Ask = Callable[[Sequence[str]], Mapping[str, Sensitivity]]
+"""Finds how sensitive eager's values of these names are."""
+
+
+class Pair(NamedTuple):
+    """A step run by eager and by a plan from the same numbers: the values before it and after both, by name."""
+
+    before: Mapping[str, Any]
+    eager: Mapping[str, Any]
+    plan: Mapping[str, Any]
+
+
+def is_chance(first: Pair, others: Iterable[Pair], known: Mapping[str, Sensitivity], ask: Ask) -> bool:
+    """Return whether every number that differs in the first step agrees in some of the other ones.
+
+    `known` is the sensitivity of all values of which something differs in the first step but for it, `ask` finds that
+    of others. In the other steps all numbers are changed by some roundings, so that other numbers are near a jump.
+    There must be one in which all values that differ in the first step agree, and none in which a value differs by too
+    much for chance. No more steps are looked at than it takes.
+    """
+    known, agreed_once = dict(known), False
+    found = _differences(first, known, ask)
+    if not found or not all(difference.may_be_chance for difference in found.values()):
+        return False
+    scales = scales_of_means(first.eager)
+    asked = {name: _Agreements(_excess(first, name, scales), first.eager[name], known[name]) for name in found}
+    for step in islice(others, _STEPS):
+        if step.eager.keys() != step.plan.keys():
+            return False
+        found, scales = _differences(step, known, ask), scales_of_means(step.eager)
+        if not all(difference.may_be_chance for difference in found.values()):
+            return False
+        agreed_once = agreed_once or not asked.keys() & found.keys()
+        for name, agreements in asked.items():
+            if step.eager[name].shape == first.eager[name].shape:
+                agreements.add(_excess(step, name, scales), step.eager[name])
+        if agreed_once and all(agreements.are_enough() for agreements in asked.values()):
+            return True
+        del step, found  # as large as the model and its optimizer, and the next ones are, too
+    return False
+
+
+def _differences(step: Pair, known: dict[str, Sensitivity], ask: Ask) -> dict[str, Difference]:
+    """All values in which a plan's step differs; the sensitivity of those that may not be chance becomes known."""
+    scales = scales_of_means(step.eager)
+
+    def differences(names: Iterable[str]) -> dict[str, Difference]:
+        found = {
+            name: value_difference(
+                name, step.eager[name], step.plan[name], before=step.before.get(name),
+                sensitivity=known.get(name, EXACT), scale=scales.get(name), jumps=True,
+            )
+            for name in names
+        }  # fmt: skip
+        return {name: difference for name, difference in found.items() if difference is not None}
+
+    found = differences(step.eager)
+    unknown = [name for name, one in found.items() if not one.may_be_chance and name not in known]
+    if unknown:
+        known.update(ask(unknown))
+        found = {name: one for name, one in found.items() if name not in unknown} | differences(unknown)
+    return found
+
+
+def _excess(step: Pair, name: str, scales: Mapping[str, Tensor]) -> Tensor:
+    return excess(step.eager[name], step.plan[name], before=step.before.get(name), scale=scales.get(name))
+
+
+class _Agreements:
+    """In how many further steps each number of a value agreed that differs in the first step."""
+
+    def __init__(self, excess: Tensor, eager: Tensor, sensitivity: Sensitivity) -> None:
+        """`excess` is that of the first step. Infinities of eager's have been judged by their number."""
+        self._sensitivity = sensitivity
+        rest = ~eager.to_dense().isfinite()
+        self._within = _AGREE * (rest | (excess <= sensitivity.allowed)).byte()
+        """Of each number the steps in which it agreed."""
+        self._plain = _AGREE * (rest | (excess <= 0)).byte()
+        """The same by what any value may differ; some of the numbers may do so by more."""
+
+    def add(self, excess: Tensor, eager: Tensor) -> None:
+        """Count one step more. What is infinite or NaN in eager's tells nothing."""
+        told = eager.to_dense().isfinite()
+        self._within += told & (excess <= self._sensitivity.allowed)
+        self._plain += told & (excess <= 0)
+
+    def are_enough(self) -> bool:
+        """Whether each number agreed in enough steps."""
+        if bool((self._within < _AGREE).any()):
+            return False
+        return int((self._plain < _AGREE).sum()) <= most_beyond(self._sensitivity)
