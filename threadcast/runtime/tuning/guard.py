@@ -134,8 +134,8 @@ class Guard:
         self._clear = math.inf if clear is None else clear
         self._blocks: dict[Side, list[float]] = {"default": [], "plan": []}
         self._timed: list[float] = []
-        self._least_s: dict[Side, float] = {}
-        """Fewest seconds of a step of each side, also of those that are not timed."""
+        self._steps_s: dict[Side, list[float]] = {"default": [], "plan": []}
+        """Seconds of the steps of each side before its first block is complete."""
         self._ran_s = 0.0
         """Seconds of all steps."""
         self._last: Side | None = None
@@ -180,7 +180,8 @@ class Guard:
         runner = self.next_runner()
         self._begun = True
         self._ran_s += seconds
-        self._least_s[runner] = min(seconds, self._least_s.get(runner, math.inf))
+        if not self._blocks[runner]:
+            self._steps_s[runner].append(seconds)
         if runner != self._last:
             self._last, self._changed_s = runner, started_s
         elif self.verdict is None and started_s - self._changed_s >= self._rows.quiet_s:
@@ -210,11 +211,12 @@ class Guard:
             self.verdict = verdict
 
     def step_s(self, side: Side) -> float | None:
-        """Median seconds of a step of one side, or fewest before its first block; None before its first step."""
-        return median(self._blocks[side]) if self._blocks[side] else self._least_s.get(side)
+        """Median seconds of a step of one side; before its first block the fewest, None before its second step."""
+        first_s = self._steps_s[side]
+        return median(self._blocks[side]) if self._blocks[side] else min(first_s) if len(first_s) > 1 else None
 
     def pair_s(self, side: Side) -> float:
-        """Seconds that this side's part of a pair takes, as far as that is known; 0 before its first step."""
+        """Seconds that this side's part of a pair takes; 0 as long as it is not known how long a step takes."""
         step_s = self.step_s(side)
         if step_s is None:
             return 0.0

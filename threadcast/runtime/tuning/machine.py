@@ -170,9 +170,12 @@ class TuningMachine:
 
     def _holds_back(self, part: PlanSearch | Duel | None) -> bool:
         """Whether the best way runs the next step in place of what finds a plan, or compares: learning may not lose
-        what the part's next look, trial or pair is expected to cost, or has lost too much while one goes on."""
-        if part is None or part.begun:
-            return part is not None and self.warm_up.overspent
+        what the part's next look, trial or pair is expected to cost, or has lost too much while one goes on. What is
+        compared and does not seem to be slower costs nothing."""
+        if part is None or (isinstance(part, Duel) and part.pair_cost_s <= 0):
+            return False
+        if part.begun:
+            return self.warm_up.overspent
         if isinstance(part, Duel):
             return not self.warm_up.allows(part.pair_cost_s)
         return part.at_start and not self.warm_up.allows(self._costs.search_s(part, self.best_s or 0.0))
