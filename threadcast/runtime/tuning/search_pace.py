@@ -58,8 +58,8 @@ class SearchPace:
         self._note(seconds, by, beside=beside)
         self._apart = self._apart + 1 if idle_s > seconds else 0
         self._ended_s = ended_s
-        share = max(share, LEAST_SHARE)
-        gets_s = seconds * (share / self.disturbs if self.disturbs > share else 1.0)
+        share, disturbs = max(share, LEAST_SHARE), self.disturbs
+        gets_s = seconds * (share / disturbs if disturbs > share else 1.0)
         saved_s = BURST_S + (gets_s if gets_s < seconds else 0.0)  # nothing, of times without a limit
         self._left_s = min(saved_s, self._left_s + gets_s - (seconds if self._works else 0.0))
         self._works = self._left_s > 0 if self._works else self._left_s >= BURST_S
