@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadcast.core.errors import InvalidInput
-from threadcast.runtime.tuning.guard import ALONE, Guard, Verdict, judge
+from threadcast.runtime.tuning.guard import ALONE, LONG_S, Guard, Verdict, judge
 
 
 def test_a_faster_plan_is_kept_and_an_equal_one_is_not() -> None:
@@ -102,7 +102,7 @@ class World:
 
 
 def test_every_step_is_run_once_and_the_faster_one_for_good() -> None:
-    for default_s, planned_s, kept in [(2.0, 1.0, "plan"), (1.0, 1.1, "default")]:
+    for default_s, planned_s, kept in [(0.02, 0.01, "plan"), (0.01, 0.011, "default")]:
         world, guard = World(lambda step, s=default_s: s, lambda step, s=planned_s: s), Guard()
         world.run(guard, 60)
         assert guard.verdict is not None
@@ -170,6 +170,48 @@ def test_rows_of_steps_alone_outlast_threads_that_spin() -> None:
     ran = [name for name in world.ran if name != "rest"]
     runs = [len(list(steps)) for _, steps in itertools.groupby(ran)]
     assert min(runs[:-1]) >= 1e3 * (ALONE.quiet_s + ALONE.seconds)
+
+
+def test_a_block_of_long_steps_has_few_of_them() -> None:
+    def steps(seconds: float) -> int:
+        world = World(lambda step: seconds, lambda step: 2.0 * seconds)
+        world.run_to_verdict()
+        return len([name for name in world.ran if name != "rest"])
+
+    assert steps(1.1 * LONG_S) < steps(0.4 * LONG_S)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "ratio", "pairs"), [(1.0, 1.02, 3), (0.2, 1.02, 5), (1e-3, 1.02, 15), (1.0, 1.2, 15)]
+)
+def test_what_gains_little_is_not_compared_for_long(step_s: float, ratio: float, pairs: int) -> None:
+    guard, factors = Guard(), (1.0, ratio, 1 / ratio)
+    world = World(lambda step: step_s, lambda step: step_s * factors[len(guard._blocks["plan"]) % 3])
+    while guard.verdict is None:
+        world.run(guard, 1)
+    assert (guard.verdict.kept, guard.verdict.pairs) == ("default", pairs)
+
+
+def test_a_pair_that_was_broken_off_begins_once_more() -> None:
+    world, guard = World(lambda step: 1.2, lambda step: 1.0), Guard()
+    world.run(guard, 3)
+    assert (guard.begun, guard.next_runner(), guard.step_s("plan")) == (True, "plan", None), "a first step tells little"
+    guard.break_off()
+    assert (guard.begun, guard.next_runner()) == (False, "default")
+    world._times.update(default=lambda step: 1.0, plan=lambda step: 2.0)
+    world.run(guard, 100)
+    assert guard.verdict is not None
+    assert (guard.verdict.gain, guard.verdict.low, guard.verdict.high) == (0.5, 0.5, 0.5), (
+        "the first block is forgotten"
+    )
+
+
+def test_what_a_pair_takes_is_known_once_it_has_run() -> None:
+    world, guard = World(lambda step: 1.0, lambda step: 2.9), Guard()
+    assert (guard.step_s("plan"), guard.pair_s("plan")) == (None, 0.0)
+    world.run(guard, 4)
+    assert guard.pair_s("plan") == pytest.approx(5.8)
+    assert guard.pair_s("default") == pytest.approx(2.0)
 
 
 def test_without_a_difference_the_default_is_kept_in_the_end() -> None:

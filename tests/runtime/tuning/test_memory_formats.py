@@ -55,8 +55,7 @@ class LatestWins(Guard):
     def next_runner(self) -> Side:
         return "plan"
 
-    @property
-    def planned_s(self) -> float:
+    def step_s(self, side: Side) -> float:
         return 1e-3
 
 

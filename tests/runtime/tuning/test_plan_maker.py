@@ -18,6 +18,7 @@ from threadcast.runtime.plans.curves_in_step import curves_in_step
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Question
 from threadcast.runtime.tuning import plan_maker
+from threadcast.runtime.tuning.plan_search import Look
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 
 
@@ -119,6 +120,19 @@ def test_one_planner_answers_several_users_and_ends_with_the_last(planned_at_onc
     with pytest.raises(ExecutionError, match="closed"):
         planner.answer(second)
     assert planner.answer(first) is not None
+
+
+def test_what_a_look_has_shown_is_forgotten_when_it_begins_once_more(machine: Machine) -> None:
+    captured = capture_forward(lambda x: x * 2, torch.ones(3))
+    maker = plan_maker.PlanMaker(captured, machine, planner=plan_maker.Planner(machine))
+    with closing(maker):
+        timed = []
+        for goes_on in (False, True, True, False, True):
+            maker.prepare(Look(0), goes_on=goes_on)
+            maker.run(Look(0), torch.ones(3))
+            of_cases = [seconds for observed in maker.observed.values() for seconds in observed.values()]
+            timed.append(sum(map(len, of_cases)))
+    assert timed == [0, 1, 2, 0, 1], "the first step warms up"
 
 
 class _User:

@@ -82,6 +82,20 @@ def test_warm_up_steps_do_not_count() -> None:
     assert search.step_s == [1.0]
 
 
+def test_a_look_that_was_broken_off_begins_once_more() -> None:
+    search = PlanSearch(LOOKS, look_steps=LOOK_STEPS)
+    search.break_off()
+    assert (search.begun, search.broken_off_s) == (False, None)
+    take(search, 9.0, steps=3)
+    assert (search.begun, search.at_start) == (True, False)
+    search.break_off()
+    search.break_off()
+    assert (search.begun, search.at_start, search.broken_off_s) == (False, True, 9.0)
+    assert search.next_runner() == Look(0)
+    take(search, 1.0)
+    assert (search.look_s, search.broken_off_s) == ([1.0], None)
+
+
 def test_a_plan_that_nobody_asked_for_is_an_illegal_move_that_tells_its_history() -> None:
     search = PlanSearch(LOOKS, look_steps=LOOK_STEPS)
     with pytest.raises(IllegalMove, match=r"probing -> trying(.|\n)*waiting -> probing") as raised:

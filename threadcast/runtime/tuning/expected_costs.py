@@ -102,7 +102,9 @@ class ExpectedCosts:
     def search_s(self, search: PlanSearch, best_s: float) -> float:
         """Return the cost of the next look or trial."""
         runner, step_s = search.next_runner(), (1 + UNKNOWN) * best_s
-        if isinstance(runner, Look) and search.look_s:
+        if search.broken_off_s is not None:
+            step_s = search.broken_off_s
+        elif isinstance(runner, Look) and search.look_s:
             step_s = search.look_s[0] * self._looks.slowdown(runner.number)
         elif not isinstance(runner, Look):
             step_s = search.predicted_s[-1] * (1 + UNKNOWN / 2)

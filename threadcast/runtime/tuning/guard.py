@@ -35,11 +35,17 @@ HOPELESS_AT_ONCE = 1 / 3
 CLEAR = 1.1
 """Ratio of the default's time to the plan's above which the plan is clearly faster; two medians of the same way differ
 by 5 to 10 %."""
+LONG_S = 0.1
+"""Seconds of timed steps that are enough for a block, however few they are: what disturbs a step for some milliseconds
+is a small part of so long a step."""
+ENOUGH_S, LITTLE = 3.0, 1.05
+"""Seconds of both ways' steps after which a comparison also ends where the interval shows no ratio of the default's
+time to the plan's above this: what more steps may find is worth less than the time that they take. A convention."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """How long each of two ways runs at a time, and how much of that is timed.
+    """How long each of two ways runs at a time, and how much of that is timed (`LONG_S` at most).
 
     After a change of the runner steps are not timed for `quiet_s` seconds; at least one step is not. The first step
     starts thread teams anew and finds caches full of the other runner's data, and threads of the other may still spin.
@@ -128,8 +134,13 @@ class Guard:
         self._clear = math.inf if clear is None else clear
         self._blocks: dict[Side, list[float]] = {"default": [], "plan": []}
         self._timed: list[float] = []
+        self._steps_s: dict[Side, list[float]] = {"default": [], "plan": []}
+        """Seconds of the steps of each side before its first block is complete."""
+        self._ran_s = 0.0
+        """Seconds of all steps."""
         self._last: Side | None = None
         self._changed_s = 0.0
+        self._begun = False
 
     def next_runner(self) -> Side:
         """Return what runs the next step: default, plan, plan, default, and so on, until there is a verdict.
@@ -146,9 +157,31 @@ class Guard:
         """Whether the plan's idle thread teams must end before the next step: they would slow down the default."""
         return self.next_runner() == "default" and self._last != "default"
 
+    @property
+    def plan_ran_last(self) -> bool:
+        """Whether the last step was the plan's, so that its idle thread teams may still be there."""
+        return self._last == "plan"
+
+    @property
+    def begun(self) -> bool:
+        """Whether a pair of blocks has begun, and is not complete."""
+        return self._begun
+
+    def break_off(self) -> None:
+        """Have the pair that has begun, if any, begin once more: other steps have run in between."""
+        self._timed.clear()
+        fewest = min(map(len, self._blocks.values()))
+        for of_side in self._blocks.values():
+            del of_side[fewest:]
+        self._last, self._begun = None, False
+
     def observe(self, *, started_s: float, seconds: float) -> None:
         """Record the step that `next_runner` named: when it started by the caller's clock, and the seconds it took."""
         runner = self.next_runner()
+        self._begun = True
+        self._ran_s += seconds
+        if not self._blocks[runner]:
+            self._steps_s[runner].append(seconds)
         if runner != self._last:
             self._last, self._changed_s = runner, started_s
         elif self.verdict is None and started_s - self._changed_s >= self._rows.quiet_s:
@@ -156,13 +189,15 @@ class Guard:
 
     def _note(self, runner: Side, seconds: float) -> None:
         self._timed.append(seconds)
-        if len(self._timed) < self._rows.steps or sum(self._timed) < self._rows.seconds:
+        timed_s = sum(self._timed)
+        if timed_s < LONG_S and (len(self._timed) < self._rows.steps or timed_s < self._rows.seconds):
             return
         self._blocks[runner].append(median(self._timed))
         self._timed.clear()
         default_s, planned_s = self._blocks["default"], self._blocks["plan"]
         if len(default_s) != len(planned_s):
             return
+        self._begun = False
         ratio = default_s[0] / planned_s[0]
         if self._at_once and len(default_s) == 1 and ratio < HOPELESS_AT_ONCE:
             self.verdict = Verdict("default", ratio, ratio, ratio, 1)
@@ -171,10 +206,19 @@ class Guard:
         verdict = judge(default_s, planned_s)
         at_once = verdict.high < HOPELESS or verdict.low > self._clear
         confident = verdict.pairs >= CONFIDENT_PAIRS and verdict.shown
-        if at_once or confident or verdict.pairs >= self._max_pairs:
+        little = self._ran_s >= ENOUGH_S and verdict.high < LITTLE and verdict.low <= 1.0
+        if at_once or confident or little or verdict.pairs >= self._max_pairs:
             self.verdict = verdict
 
-    @property
-    def planned_s(self) -> float | None:
-        """Median seconds of the plan's steps; None before the first block of them."""
-        return median(self._blocks["plan"]) if self._blocks["plan"] else None
+    def step_s(self, side: Side) -> float | None:
+        """Median seconds of a step of one side; before its first block the fewest, None before its second step."""
+        first_s = self._steps_s[side]
+        return median(self._blocks[side]) if self._blocks[side] else min(first_s) if len(first_s) > 1 else None
+
+    def pair_s(self, side: Side) -> float:
+        """Seconds that this side's part of a pair takes; 0 as long as it is not known how long a step takes."""
+        step_s = self.step_s(side)
+        if step_s is None:
+            return 0.0
+        timed_s = max(self._rows.seconds, self._rows.steps * step_s)
+        return max(self._rows.quiet_s, step_s) + max(step_s, min(LONG_S, timed_s))

@@ -166,10 +166,19 @@ class TuningMachine:
             return False
         if self._pending is not None:
             return not self._allows(self._pending, compiled=True)
-        return self._search is not None and self._holds_back(self._search)
+        return self._holds_back(self._search or self._duel)
 
-    def _holds_back(self, search: PlanSearch) -> bool:
-        return search.at_start and not self.warm_up.allows(self._costs.search_s(search, self.best_s or 0.0))
+    def _holds_back(self, part: PlanSearch | Duel | None) -> bool:
+        """Whether the best way runs the next step in place of what finds a plan, or compares: learning may not lose
+        what the part's next look, trial or pair is expected to cost, or has lost too much while one goes on. What is
+        compared and does not seem to be slower costs nothing."""
+        if part is None or (isinstance(part, Duel) and part.pair_cost_s <= 0):
+            return False
+        if part.begun:
+            return self.warm_up.overspent
+        if isinstance(part, Duel):
+            return not self.warm_up.allows(part.pair_cost_s)
+        return part.at_start and not self.warm_up.allows(self._costs.search_s(part, self.best_s or 0.0))
 
     def due(self, *, compiled: bool = True, planner_free: bool = True) -> Instructions:
         """Return the instruction whose turn has come, if learning may take the time for it now.
@@ -197,11 +206,13 @@ class TuningMachine:
         self.moves.expect("a step", *(state for state in State if state not in (State.STARTING, State.CLOSED)))
         if self._search is not None:
             return self._next_of_search(self._search)
-        return ContenderStep(self.best) if self._duel is None else self._duel.next_runner()
+        if self._duel is None:
+            return ContenderStep(self.best)
+        return self._duel.best_alone if self._holds_back(self._duel) else self._duel.next_runner()
 
     def observe(
         self, seconds: float, *, started_s: float = 0.0, call_s: float | None = None, difference: str | None = None,
-        all_cores: bool = True,
+        all_cores: bool = True, alone: bool = True,
     ) -> Instructions:  # fmt: skip
         """Record a step that `next_runner` named: `seconds` that it took, and when it started (`started_s` of a clock).
 
@@ -209,9 +220,11 @@ class TuningMachine:
         in words how the step's results differ from the default's; None where they do not differ or were not checked.
         Such a contender (the new one, while two are compared) does not run again. During a search the whole variant
         is given up. Pass `all_cores=False` for a step that had fewer cores than its plan is for: it does not count as
-        slower than before.
+        slower than before. Without `alone` a search for backends worked beside the step, which then says nothing
+        of how fast what was kept is alone.
         """
-        runner = self.next_runner()
+        runner, part = self.next_runner(), self._search or self._duel
+        held_back = self._holds_back(part)
         self.steps[self.state] += 1
         self.seconds[self.state] += seconds
         self._count(runner, seconds, seconds if call_s is None else call_s)
@@ -220,11 +233,15 @@ class TuningMachine:
                 return self._refuse_variant(runner.variant, difference)
             return () if isinstance(runner.step, Meanwhile) else self._observe_search(seconds)
         if difference is not None:
-            return self._refuse(self.best if self._duel is None else self._duel.new, difference)
+            return self._refuse(self.best if self._duel is None or held_back else self._duel.new, difference)
+        if part is not None and held_back:
+            part.break_off()
+            return ()
         if self._duel is not None:
             return self._observe_comparison(self._duel, started_s, seconds)
         if self.state in (State.RESUMED, State.SETTLED):
-            return self._observe_alone(seconds, all_cores=all_cores) or self._confirm(seconds, all_cores=all_cores)
+            found = self._observe_alone(seconds, all_cores=all_cores)
+            return found or (self._confirm(seconds, all_cores=all_cores) if alone else ())
         return ()
 
     def captured(self) -> Instructions:

@@ -222,8 +222,13 @@ class PlanMaker:
         self.engine: Engine | None = None
         """The engine that ran the last step; None before the first step and once closed."""
 
-    def prepare(self, step: Look | Try | Meanwhile) -> None:
-        """Open the engine for `step`, which must then be the next one. Where this raises, no step has begun."""
+    def prepare(self, step: Look | Try | Meanwhile, *, goes_on: bool) -> None:
+        """Open the engine for `step`, which must then be the next one. Where this raises, no step has begun.
+
+        Unless the look or trial `goes_on` from the step before, what earlier steps of it have shown is forgotten.
+        """
+        if not (goes_on or isinstance(step, Meanwhile)):
+            self._traces.pop(step, None)
         self._engine_for(step.by if isinstance(step, Meanwhile) else step)
 
     def run(self, step: Look | Try | Meanwhile, *arguments: Any) -> tuple[Any, float | None]:

@@ -64,6 +64,8 @@ class PlanSearch:
         self.look_s: list[float] = []
         """Median seconds of a step of each look, by its number."""
         self._looks, self._look_steps = looks, look_steps
+        self.broken_off_s: float | None = None
+        """Fewest seconds of a step of the current look or trial before it was broken off; None where it was not."""
         self._seconds: list[float] = []
         """Seconds of each step of the current look or trial so far."""
         if known:
@@ -75,6 +77,11 @@ class PlanSearch:
     def at_start(self) -> bool:
         """Whether the next step would be the first of a look or of a trial."""
         return not self._seconds and self.moves.state is not State.PLANNING
+
+    @property
+    def begun(self) -> bool:
+        """Whether the next step would be one of a look or trial that has begun."""
+        return bool(self._seconds)
 
     @property
     def steps(self) -> int:
@@ -94,7 +101,14 @@ class PlanSearch:
             return False
         step_s = median(self._seconds[WARM_UP:])
         self._seconds.clear()
+        self.broken_off_s = None
         return self._looked(step_s) if self.moves.state is State.PROBING else self._tried(step_s)
+
+    def break_off(self) -> None:
+        """Have the look or trial that has begun, if any, begin once more."""
+        if self._seconds:
+            self.broken_off_s = min(self._seconds)
+            self._seconds.clear()
 
     def hopeless(self, best_s: float) -> bool:
         """Return whether the first look was so slow that no plan can beat the best way known, of `best_s` seconds."""

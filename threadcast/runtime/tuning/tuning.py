@@ -118,6 +118,10 @@ class Tuning:
         self._contenders = OpenContenders(default, model_format, machine, feedback)
         self._backends = BackendsBeside(backends)
         self._pace = SearchPace()
+        self._compiles = False
+        """Whether what a graph needs is being compiled by a thread of this process."""
+        self._searched = False
+        """Whether a search for backends works beside the next step, or did beside the last."""
         self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
         self._planner = planner or Planner(machine)
@@ -146,7 +150,11 @@ class Tuning:
         if self._backends.waits and difference is None and self._states.may_search_backends():
             self._search_backends(arguments, result)
         ended_s = self._clock()
-        self._pace.ran(started_s=began_s, ended_s=ended_s, share=self._warm_up.share)
+        if self._backends.works:
+            self._pace.ran(
+                started_s=began_s, ended_s=ended_s, share=self._warm_up.share, beside=self._searched,
+                by=runner if self._states.state is State.SETTLED else None,
+            )  # fmt: skip
         self._observe(timed, ended_s - began_s, difference)
         return result
 
@@ -201,13 +209,15 @@ class Tuning:
         return not self._states.confirmed
 
     def wait(self, timeout_s: float) -> None:
-        """Leave the cores to what makes a plan or searches for backends until it has something to tell, or for
-        `timeout_s` seconds.
+        """Leave the cores to what makes a plan, compiles or searches for backends until it has something to tell, or
+        for `timeout_s` seconds.
 
         Returns at once where nothing but calls can tell what runs fastest.
         """
         if self._states.awaits_plan:
             self._planner.wait(timeout_s)
+        elif self._compiles and (variant := self._states.pending_variant) is not None:
+            self._graphs.wait(variant, timeout_s)
         elif self._backends.works and self._states.state is State.SETTLED:
             self._backends.wait(timeout_s)
         elif self._backends.waits and self._states.may_search_backends():  # another search is at work
@@ -271,19 +281,17 @@ class Tuning:
             self._carry_out(self._instructions)
             self._look()
             self._carry_out(self._due())
-            self._backends.pause(self._states.challenger is not None or self._search_rests)
+            compares = self._states.challenger is not None and not self._states.held_back
+            rests = compares or self._pace.rests
+            self._backends.pause(rests)
+            self._searched = self._backends.works and not rests
             runner = self._states.next_runner()
             if isinstance(runner, SearchStep):
-                self._makers[runner.variant].prepare(runner.step)
+                self._makers[runner.variant].prepare(runner.step, goes_on=runner == self._last)
         except Exception as error:  # noqa: BLE001 - of measuring or planning: the step has not begun, and can run as before
             self._carry_out(self._states.give_up(str(error) or "measuring was broken off"))
             runner = self._states.next_runner()
         return runner
-
-    @property
-    def _search_rests(self) -> bool:
-        """Whether the search for backends has to rest beside the steps of one that it has found."""
-        return self._states.best.kind is Kind.BACKEND and self._pace.rests
 
     def _due(self) -> Instructions:
         """The instructions whose turn has come."""
@@ -306,8 +314,9 @@ class Tuning:
         seconds = timed.seconds if of_default else timed.seconds + self._looking_s()
         try:
             self._instructions = self._states.observe(
-                seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores
-            )
+                seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores,
+                alone=not self._searched,
+            )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - the step has run; only what follows from it fails
             self._instructions = self._states.give_up(str(error))
 
@@ -447,7 +456,8 @@ class Tuning:
         return self._states.start()
 
     def _capture(self, variant: Variant) -> Instructions:
-        if not self._graphs.compiled(variant):
+        self._compiles = not self._graphs.compiled(variant)
+        if self._compiles:
             return self._states.later()
         captured = self._graphs.find(variant)
         if captured is None:

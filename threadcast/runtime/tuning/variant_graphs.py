@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
@@ -19,6 +20,9 @@ from threadcast.runtime.plans.variant import MemoryFormat, Variant
 
 NODE_BYTES = 10_000
 """Bytes of a node with its part in a plan and in an engine, rounded up: LSTM small took 3,800 without plans."""
+
+_PAUSE_S = 0.05
+"""Seconds between two looks at whether something is compiled."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -75,6 +79,12 @@ class VariantGraphs:
         if not variant.fused or variant in self._graphs or not has_native_engine():
             return True
         return not are_being_compiled(self._loops_of(variant))
+
+    def wait(self, variant: Variant, timeout_s: float) -> None:
+        """Return once all that `variant` needs is compiled, or after `timeout_s` seconds."""
+        end_s = time.monotonic() + timeout_s
+        while not self.compiled(variant) and (left_s := end_s - time.monotonic()) > 0:
+            time.sleep(min(_PAUSE_S, left_s))
 
     def find(self, variant: Variant) -> Captured | None:
         """Return the graph of `variant`.

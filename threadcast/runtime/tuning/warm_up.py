@@ -51,6 +51,11 @@ class Allowance:
         start_s = min(START_S, max(LEAST_START_S, WITH_CAPTURE_S - captured_s))
         return self.share >= 1 or self.lost_s + extra_s - captured_s <= max(start_s, self.share * self.seconds)
 
+    @property
+    def overspent(self) -> bool:
+        """Whether learning has lost more seconds than it may."""
+        return not self.allows(0.0)
+
     def charge(self, lost_s: float) -> None:
         """Count seconds as lost that processes beside the calls are expected to cost them, all in all."""
         self.lost_s += lost_s
@@ -120,6 +125,11 @@ class WarmUp:
     def allows(self, extra_s: float) -> bool:
         """Return whether learning may lose `extra_s` more seconds now."""
         return self._allowance.allows(extra_s)
+
+    @property
+    def overspent(self) -> bool:
+        """Whether learning has lost more seconds than it may."""
+        return self._allowance.overspent
 
     def charge(self, lost_s: float) -> None:
         """Count seconds as lost that processes beside the calls are expected to cost them, all in all."""
