@@ -128,9 +128,12 @@ class SequentialPlanner:
 
 @pytest.fixture
 def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans come without another process, and no slow look ends a search: nothing depends on the machine's speed."""
+    """Plans come without another process, and no look ends a search or a comparison: nothing depends on the machine's
+    speed."""
     monkeypatch.setattr(plan_maker, "ForecastingPlanner", SequentialPlanner)
     monkeypatch.setattr(plan_search, "HOPELESS", math.inf)
+    monkeypatch.setattr(plan_search, "SLOWER", math.inf)
+    monkeypatch.setattr(plan_search, "FAR", math.inf)
 
 
 class PlansWin(TuningMachine):
