@@ -51,7 +51,7 @@ class FirstSteps:
         None where they do not differ, or are known. If they were compared, or `step` ran aside, the result is eager's,
         as where memory is too small for that: `step` is not run then.
         """
-        aside = self.aside and isinstance(runner, SearchStep) and isinstance(runner.step, Look)
+        aside = self.runs_aside(runner)
         if self._shadowed is None or not (aside or self._is_first(runner)):
             return step(*arguments), None
         reason = self._shadowed.too_large(arguments, captured)
@@ -67,6 +67,10 @@ class FirstSteps:
         if not over and not left:
             _logger.info("%s: results of %d steps were constant or not finite, and showed little", identity, _MOST)
         return checked.result, None if checked.difference is None else str(checked.difference)
+
+    def runs_aside(self, runner: Runner) -> bool:
+        """Whether the step is a look that runs aside, so that eager PyTorch runs the caller's step."""
+        return self.aside and isinstance(runner, SearchStep) and isinstance(runner.step, Look)
 
     def _run_aside(
         self, shadowed: Shadowed, step: TimedRun, arguments: tuple[Any, ...], captured: Captured

@@ -221,7 +221,7 @@ class Tuning:
     def ran(self) -> Ran | None:
         """The graph that ran the last step, and an engine maker for its plan; None where no plan ran it."""
         if isinstance(self._last, SearchStep):
-            maker = self._makers.get(self._last.variant)
+            maker = None if self._first_steps.runs_aside(self._last) else self._makers.get(self._last.variant)
             engine = None if maker is None else maker.engine
         else:
             variant_plan = self._plan_of(self._last.contender)
