@@ -25,6 +25,11 @@ on eager PyTorch alone, so that once so many have not, only one step by each fur
 _logger = logging.getLogger("threadcast")
 
 
+def looks_aside(shadowed: Shadowed) -> bool:
+    """Return whether looks run aside: at training steps, as comparing all that these change takes as long as many."""
+    return shadowed.optimizer is not None
+
+
 class FirstSteps:
     """Runs steps, and compares those whose results are not known yet with eager PyTorch's.
 
@@ -34,9 +39,8 @@ class FirstSteps:
 
     def __init__(self, shadowed: Shadowed | None, looks: LookSchedule) -> None:
         self._shadowed = shadowed
-        self.aside = shadowed is not None and shadowed.optimizer is not None
-        """Whether looks run aside: all that they change is set back, and eager PyTorch runs the caller's step. To
-        compare all that a training step changes takes as long as many looks."""
+        self.aside = shadowed is not None and looks_aside(shadowed)
+        """Whether looks run aside: all that they change is set back, and eager PyTorch runs the caller's step."""
         self._looks = looks
         self._silent = 0
         """Number of compared steps, since the last that did, that have shown nothing."""
