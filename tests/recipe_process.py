@@ -66,6 +66,7 @@ def by_plans(recipe: str) -> tuple[list[float], int]:
             (warm_up, "are_steady", lambda _: True),
             (plan_maker, "ForecastingPlanner", SequentialPlanner),
             (plan_search, "HOPELESS", math.inf),
+            (plan_search, "SLOWER", math.inf),
             (tuning, "TuningMachine", PlansWin),
             (CompiledCall, "_next_side", lambda *_: None),
             (Tuning, "__call__", noted),

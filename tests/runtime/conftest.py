@@ -24,8 +24,8 @@ from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
-from threadcast.runtime.tuning import plan_maker, plan_search, tuning, warm_up
-from threadcast.runtime.tuning.contender_id import Kind
+from threadcast.runtime.tuning import first_steps, plan_maker, plan_search, tuning, warm_up
+from threadcast.runtime.tuning.contender_id import ContenderId, Kind
 from threadcast.runtime.tuning.duel import Duel
 from threadcast.runtime.tuning.instructions import Instructions
 from threadcast.runtime.tuning.machine import TuningMachine
@@ -128,17 +128,31 @@ class SequentialPlanner:
 
 @pytest.fixture
 def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans come without another process, and no slow look ends a search: nothing depends on the machine's speed."""
+    """Plans come without another process, and no look ends a search or a comparison: nothing depends on the machine's
+    speed."""
     monkeypatch.setattr(plan_maker, "ForecastingPlanner", SequentialPlanner)
     monkeypatch.setattr(plan_search, "HOPELESS", math.inf)
+    monkeypatch.setattr(plan_search, "SLOWER", math.inf)
+    monkeypatch.setattr(plan_search, "FAR", math.inf)
+
+
+@pytest.fixture
+def looks_run_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at training steps take the place of the caller's, as in inference, so that graphs run from the first on."""
+    monkeypatch.setattr(first_steps, "looks_aside", lambda _: False)
 
 
 class PlansWin(TuningMachine):
-    """Each comparison ends at its first step: with a plan where one is compared, else with what was best before."""
+    """Comparisons end at once: with a plan where one is compared, others at their first step with the best before."""
+
+    def opened(self, contender: ContenderId) -> Instructions:
+        opened = super().opened(contender)
+        if contender.kind is not Kind.PLAN:
+            return opened
+        self._best.become(contender)
+        return *opened, *self._next_challenger()
 
     def _observe_comparison(self, duel: Duel, started_s: float, seconds: float) -> Instructions:
-        if duel.challenger.kind is Kind.PLAN:
-            self._best.become(duel.challenger)
         return self._next_challenger()
 
 

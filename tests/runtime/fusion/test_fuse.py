@@ -18,6 +18,7 @@ from torch.nn.functional import mse_loss
 import threadcast
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
+from tests.runtime.small_training import MOST_STEPS
 from threadcast import networks
 from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.core import Machine
@@ -29,6 +30,7 @@ from threadcast.runtime.fusion.fuse import KIND, fused
 from threadcast.runtime.fusion.kernels import Kernel, kernel_of
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import variant_graphs
+from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.variant_graphs import VariantGraphs
 
 pytestmark = needs_compiler
@@ -324,21 +326,39 @@ def test_a_damaged_loop_is_made_anew(
     same(operator(tensor(4, 4)), (tensor(4, 4) * 2).exp() - 3)
 
 
+class Cells(nn.Module):
+    """Twenty times a matrix product and a loop."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor, self.weight = factor, nn.Parameter(tensor(64, 64, seed=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(20):
+            x = (x @ self.weight).sigmoid() * x.tanh() * self.factor + x
+        return x
+
+
+@pytest.mark.usefixtures("one_thread", "planned_at_once")
+def test_learning_waits_for_loops_that_are_being_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(library, "fused_folder", lambda: tmp_path)
+    x = tensor(64, 64)
+    with closing(threadcast.optimize(Cells(0.8125).eval(), backends=False)) as call:
+        for _ in range(MOST_STEPS):
+            call(x)
+            tuning = call._optimized._last
+            if isinstance(tuning, Tuning) and tuning._graphs.compiling:
+                break
+        assert not list(tmp_path.glob("*.so"))
+        tuning.wait(60.0)
+        assert list(tmp_path.glob("*.so"))
+        call(x)
+        assert not tuning._graphs.compiling
+
+
 @pytest.mark.usefixtures("one_thread", "planned_at_once")
 def test_optimised_steps_that_are_fused_say_so(machine: Machine) -> None:
-    x, weight = tensor(64, 64), nn.Parameter(tensor(64, 64, seed=1))
-
-    class Cells(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = weight
-
-        def forward(self, x: Tensor) -> Tensor:
-            for _ in range(20):
-                x = (x @ self.weight).sigmoid() * x.tanh() + x
-            return x
-
-    model = Cells().eval()
+    x, model = tensor(64, 64), Cells().eval()
     with torch.no_grad():
         wanted = model(x)
     with closing(threadcast.optimize(model, backends=False).learn(x)) as call:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import copy
+import time
 from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from threadcast.capture.capture import capture_forward
+from threadcast.core import Case
+from threadcast.runtime.plans.curves_in_step import ENOUGH_S, LEAST_STEPS, WARM_UP, LookSchedule
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import first_steps
 from threadcast.runtime.tuning.contender_id import DEFAULT, backend, eager_in, plan_of
 from threadcast.runtime.tuning.first_steps import FirstSteps
 from threadcast.runtime.tuning.instructions import ContenderStep, Runner, SearchStep
-from threadcast.runtime.tuning.plan_search import Look, Meanwhile
+from threadcast.runtime.tuning.plan_search import Look, Meanwhile, Try
+from threadcast.runtime.tuning.timed_run import TimedRun
 from threadcast.runtime.verification import shadow
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 
 VARIANT = Variant(MemoryFormat.AS_GIVEN)
 PLAN = ContenderStep(plan_of(VARIANT))
+LOOKS = LookSchedule((Case(2), Case(1)), 2, 5)
 CAPTURED = capture_forward(lambda x: x + 1, torch.ones(2))
 
 
@@ -28,7 +34,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.raises = False
-        self.steps = FirstSteps(Shadowed(self._eager, self._eager, None, None, leaves))
+        self.steps = FirstSteps(Shadowed(self._eager, self._eager, None, None, leaves), LOOKS)
 
     def _eager(self, x: Tensor) -> Tensor:
         if self.raises:
@@ -90,7 +96,7 @@ HIDDEN: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", HIDDEN)
 def test_a_plan_whose_first_step_shows_nothing_is_compared_until_one_does(name: str) -> None:
     plan, x = HIDDEN[name]
-    steps = FirstSteps(Shadowed(_cumulated, _cumulated, None, None, leaves))
+    steps = FirstSteps(Shadowed(_cumulated, _cumulated, None, None, leaves), LOOKS)
     telling = torch.arange(4.0)
     assert [steps.run(PLAN, plan, (x,), CAPTURED)[1] for _ in range(2)] == [None, None]
     result, difference = steps.run(PLAN, plan, (telling,), CAPTURED)
@@ -99,7 +105,7 @@ def test_a_plan_whose_first_step_shows_nothing_is_compared_until_one_does(name: 
 
 
 def test_steps_that_never_show_anything_are_compared_some_times() -> None:
-    steps, ran = FirstSteps(Shadowed(_cumulated, _cumulated, None, None, leaves)), []
+    steps, ran = FirstSteps(Shadowed(_cumulated, _cumulated, None, None, leaves), LOOKS), []
 
     def plan(x: Tensor) -> Tensor:
         ran.append(x)
@@ -107,20 +113,103 @@ def test_steps_that_never_show_anything_are_compared_some_times() -> None:
 
     results = [steps.run(PLAN, plan, (torch.zeros(4),), CAPTURED) for _ in range(first_steps._MOST + 3)]
     assert [difference for _, difference in results] == [None] * len(ran)
-    right = FirstSteps(Shadowed(_cumulated, _cumulated, None, None, leaves))
+    right = FirstSteps(Shadowed(_cumulated, _cumulated, None, None, leaves), LOOKS)
     assert right.run(PLAN, plan, (torch.arange(4.0),), CAPTURED)[1] is None
     assert not right._is_first(PLAN)
     assert not steps._is_first(PLAN)
 
 
-def test_a_plan_that_memory_is_too_small_to_compare_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_once_steps_have_shown_nothing_one_step_by_each_further_plan_is_compared() -> None:
+    steps = FirstSteps(Shadowed(_cumulated, _cumulated, None, None, leaves), LOOKS)
+    silent, telling = (torch.zeros(4),), (torch.arange(4.0),)
+
+    def compared(number: int, *arguments: tuple[Tensor]) -> int:
+        """How many of the first steps of another plan are compared, on these arguments and then on zeros."""
+        plan, count = SearchStep(VARIANT, Try(number)), 0
+        while steps._is_first(plan):
+            assert steps.run(plan, _cumulated, [*arguments, *[silent] * 10][count], CAPTURED)[1] is None
+            count += 1
+        return count
+
+    assert [compared(0), compared(1), compared(2)] == [first_steps._MOST, 1, 1]
+    assert [compared(3, telling), compared(4)] == [1, first_steps._MOST]
+
+
+def test_looks_at_a_training_step_leave_nothing_behind() -> None:
+    torch.manual_seed(0)
+    mine, looks, state = nn.Linear(2, 3), [], torch.get_rng_state()
+    eager, x = copy.deepcopy(mine), torch.randn(4, 2)
+
+    def step_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
+        optimizer = optimizers[model] = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: Tensor) -> Tensor:
+            loss = nn.functional.dropout(model(x)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return step
+
+    def look(x: Tensor) -> Tensor:
+        looks.append(torch.rand(5))
+        with torch.no_grad():
+            for parameter in mine.parameters():
+                parameter.fill_(7.0)
+                parameter.grad = torch.ones_like(parameter)
+        optimizers[mine].step()
+        return x.sum()
+
+    optimizers: dict[nn.Module, torch.optim.SGD] = {}
+    step, wanted = step_of(mine), step_of(eager)
+    steps = FirstSteps(Shadowed(step, step, mine, optimizers[mine], leaves), LOOKS)
+    for number, (look_s, runs) in enumerate([(1e-3, LOOKS.steps), (ENOUGH_S, LEAST_STEPS), (ENOUGH_S / 4, 4)]):
+        looks.clear()
+        torch.set_rng_state(state)
+        timed = TimedRun(lambda x, s=look_s: (look(x), s if looks[1:] else 9.0), time.perf_counter)
+        result, difference = steps.run(SearchStep(VARIANT, Look(number)), timed, (x,), CAPTURED)
+        after = torch.get_rng_state()
+        torch.set_rng_state(state)
+        assert torch.equal(result, wanted(x))
+        assert torch.equal(after, torch.get_rng_state())
+        assert (difference, len(looks), timed.seconds) == (None, WARM_UP + runs, look_s)
+        assert all(torch.equal(one, looks[0]) for one in looks), "each from the same state"
+        for one, other in zip(mine.parameters(), eager.parameters(), strict=True):
+            assert torch.equal(one, other)
+            assert one.grad is None
+            momentum = (optimizers[model].state[p]["momentum_buffer"] for model, p in ((mine, one), (eager, other)))
+            assert torch.equal(*momentum)
+
+
+def test_a_look_at_a_training_step_that_raises_is_told_and_the_step_runs() -> None:
+    model = nn.Linear(2, 1)
+
+    def fails(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            model.weight.zero_()
+        raise ValueError("no such kernel")
+
+    before = model.weight.detach().clone()
+    steps = FirstSteps(Shadowed(model, model, model, torch.optim.SGD(model.parameters()), leaves), LOOKS)
+    timed = TimedRun(lambda x: (fails(x), None), time.perf_counter)
+    result, difference = steps.run(SearchStep(VARIANT, Look(0)), timed, (torch.ones(1, 2),), CAPTURED)
+    assert (torch.equal(result, model(torch.ones(1, 2))), torch.equal(model.weight, before)) == (True, True)
+    assert difference == "the step: ValueError: no such kernel"
+
+
+@pytest.mark.parametrize("runner", [PLAN, SearchStep(VARIANT, Look(0))], ids=str)
+def test_a_plan_that_memory_is_too_small_to_compare_does_not_run(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shadow, "free_bytes", lambda: 10)
-    steps = FirstSteps(Shadowed(_cumulated, _cumulated, None, None, leaves))
+    optimizer = torch.optim.SGD(nn.Linear(2, 1).parameters())
+    steps = FirstSteps(Shadowed(_cumulated, _cumulated, None, optimizer, leaves), LOOKS)
 
     def plan(x: Tensor) -> Tensor:
         raise AssertionError("it ran")
 
-    result, difference = steps.run(PLAN, plan, (torch.arange(4.0),), CAPTURED)
+    result, difference = steps.run(runner, plan, (torch.arange(4.0),), CAPTURED)
     assert result.tolist() == [0.0, 1.0, 3.0, 6.0]
     assert difference is not None
     assert "cannot be compared" in difference

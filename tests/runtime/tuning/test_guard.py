@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadcast.core.errors import InvalidInput
-from threadcast.runtime.tuning.guard import ALONE, LONG_S, Guard, Verdict, judge
+from threadcast.runtime.tuning.guard import ALONE, LONG_PAIRS, LONG_S, Guard, Verdict, judge
 
 
 def test_a_faster_plan_is_kept_and_an_equal_one_is_not() -> None:
@@ -151,17 +151,49 @@ def test_short_steps_are_timed_once_the_other_has_come_to_rest_and_enough_of_the
 
 def test_a_disturbed_first_pair_ends_a_comparison_only_where_nothing_is_known_of_the_plan() -> None:
     def disturbed() -> World:
-        return World(lambda step: 1.0, lambda step: 10.0 if step < 6 else 0.5)
+        return World(lambda step: 0.01, lambda step: 0.1 if step < 6 else 0.005)
 
     assert disturbed().run_to_verdict().pairs == 1
     assert disturbed().run_to_verdict(at_once=False).kept == "plan"
 
 
-def test_what_is_clearly_faster_is_kept_after_three_pairs_and_no_sooner_than_all_agree() -> None:
-    assert World(lambda step: 1.2, lambda step: 1.0).run_to_verdict(clear=1.1).pairs == 3
-    assert World(lambda step: 1.05, lambda step: 1.0).run_to_verdict(clear=1.1).pairs == 6
-    verdict = World(lambda step: 0.9 if step < 4 else 1.2, lambda step: 1.0).run_to_verdict(clear=1.1)
-    assert verdict.pairs > 3
+@pytest.mark.parametrize(
+    ("planned_s", "kept", "pairs"),
+    [(0.8, "plan", 3), (0.95, "plan", 6), (1.0, "default", 6), (1.05, "default", 6), (1.2, "default", 3)],
+)
+def test_long_steps_are_blocks_by_themselves_and_end_a_comparison_once_it_is_clear(
+    planned_s: float, kept: str, pairs: int
+) -> None:
+    for scale, wanted in ((1.5 * LONG_S, pairs), (5.0, 6 if kept == "plan" and pairs == 6 else 3)):
+        world = World(lambda _, s=scale: s, lambda _, s=scale: planned_s * s)
+        verdict = world.run_to_verdict()
+        assert (verdict.kept, verdict.pairs) == (kept, wanted), (
+            "three long pairs show that little is gained"
+        )
+        ran = [name for name in world.ran if name != "rest"]
+        assert len(ran) == 3 * wanted + 1, "one block, one step; and one step that does not count after each change"
+    two, short = (World(lambda _, s=s: s, lambda _, s=s: planned_s * s) for s in (0.7 * LONG_S, 0.4 * LONG_S))
+    assert two.run_to_verdict().pairs == pairs, "two steps of each block take as long"
+    assert short.run_to_verdict().pairs > 3
+
+
+def test_a_long_comparison_that_shows_nothing_goes_on_while_the_plan_may_be_faster() -> None:
+    for disturbed, pairs in [(0.97, 6), (0.92, LONG_PAIRS)]:
+        world = World(lambda _: 0.06, lambda step, s=disturbed: 0.06 * (s if step < 5 else 1.0))
+        verdict = world.run_to_verdict()
+        assert (verdict.kept, verdict.pairs) == ("default", pairs)
+
+
+def test_rows_of_steps_alone_are_long() -> None:
+    assert World(lambda _: 0.012, lambda _: 0.01).run_to_verdict(rows=ALONE).pairs == 3
+    assert World(lambda _: 0.0105, lambda _: 0.01).run_to_verdict(rows=ALONE).pairs == 6
+
+
+def test_a_long_comparison_goes_on_where_one_of_three_pairs_disagrees() -> None:
+    for disturbed, planned_s, kept in [(0.5, 0.8, "plan"), (3.0, 1.2, "default")]:
+        world = World(lambda step, s=disturbed: s if step < 3 else 1.0, lambda _, s=planned_s: s)
+        verdict = world.run_to_verdict()
+        assert (verdict.kept, verdict.pairs) == (kept, LONG_PAIRS)
 
 
 def test_rows_of_steps_alone_outlast_threads_that_spin() -> None:
@@ -182,7 +214,7 @@ def test_a_block_of_long_steps_has_few_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step_s", "ratio", "pairs"), [(1.0, 1.02, 3), (0.2, 1.02, 5), (1e-3, 1.02, 15), (1.0, 1.2, 15)]
+    ("step_s", "ratio", "pairs"), [(1.0, 1.02, 3), (0.2, 1.02, 5), (1e-3, 1.02, 15), (1.0, 1.2, LONG_PAIRS)]
 )
 def test_what_gains_little_is_not_compared_for_long(step_s: float, ratio: float, pairs: int) -> None:
     guard, factors = Guard(), (1.0, ratio, 1 / ratio)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from threadcast.core import Case
-from threadcast.runtime.plans.curves_in_step import TRIAL_STEPS, WARM_UP, LookSchedule
+from threadcast.runtime.plans.curves_in_step import LEAST_STEPS, TRIAL_STEPS, WARM_UP, LookSchedule
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuning.confirmation import ALONE_STEPS
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, backend, eager_in, plan_of
 from threadcast.runtime.tuning.drift import DRIFT_LIMIT, DRIFT_STEPS
 from threadcast.runtime.tuning.expected_costs import BESIDE_S
@@ -33,7 +34,7 @@ from threadcast.runtime.tuning.instructions import (
     UsePlan,
 )  # fmt: skip
 from threadcast.runtime.tuning.machine import TuningMachine
-from threadcast.runtime.tuning.plan_search import Meanwhile
+from threadcast.runtime.tuning.plan_search import Look, Meanwhile
 from threadcast.runtime.tuning.states import LEGAL_MOVES, IllegalMove, State
 from threadcast.runtime.tuning.warm_up import START_S, Allowance, WarmUp
 
@@ -130,6 +131,8 @@ class World(Shell):
     ) -> None:  # fmt: skip
         super().__init__(machine, captures=captures, backends=backends, compiled=compiled)
         self.seconds, self.now_s, self.ran = seconds, 0.0, list[ContenderId]()
+        self.looks: dict[Variant, float] = {}
+        """Seconds of looks, where they are others than those of the plan."""
 
     def run(self, steps: int = 1, **observed: Any) -> None:
         for _ in range(steps):
@@ -141,6 +144,8 @@ class World(Shell):
             contender = plan_of(runner.variant) if isinstance(runner, SearchStep) else runner.contender
             self.ran.append(contender)
             seconds = self._seconds(contender)
+            if isinstance(runner, SearchStep) and isinstance(runner.step, Look):
+                seconds = self.looks.get(runner.variant, seconds)
             self.carry_out(self.machine.observe(seconds, started_s=self.now_s, **observed))
             self.now_s += seconds
 
@@ -186,7 +191,7 @@ def test_what_is_fastest_runs_in_the_end(fastest: ContenderId) -> None:
 
 
 def test_each_probe_and_trial_takes_its_steps_and_no_more() -> None:
-    world = settled({}, formats=1, fuse=False)
+    world = settled({DEFAULT: 0.01, plan_of(AS_GIVEN): 0.01}, formats=1, fuse=False)
     assert world.machine.steps[State.PROBING] == LOOKS.uniform * (WARM_UP + LOOKS.steps)
     assert world.machine.steps[State.TRYING] == WARM_UP + TRIAL_STEPS
     assert sum(world.machine.steps.values()) == len(world.ran)
@@ -226,6 +231,15 @@ def test_steps_on_fewer_cores_say_nothing_of_drift() -> None:
     world.seconds = {}
     world.run(5 * DRIFT_STEPS, all_cores=False)
     assert world.machine.state is State.SETTLED
+
+
+def test_slow_steps_beside_compilers_are_no_reason_for_a_doubt() -> None:
+    world = settled({plan_of(AS_GIVEN): 0.5}, formats=1, fuse=False)
+    world.seconds = {plan_of(AS_GIVEN): 0.7}
+    world.run(DRIFT_STEPS - 1, alone=False)
+    assert (world.machine.state, world.machine.confirmed) == (State.SETTLED, False)
+    world.run(ALONE_STEPS)
+    assert world.machine.state is State.COMPARING
 
 
 def test_a_stored_plan_runs_at_once_until_it_is_slower_than_it_was() -> None:
@@ -305,6 +319,24 @@ def test_a_plan_waits_while_the_planner_makes_another() -> None:
     world.carry_out(machine.planned(0.5))
     with pytest.raises(IllegalMove):
         machine.planner_yields()
+
+
+def test_looks_that_run_aside_do_not_run_steps_while_a_plan_is_made() -> None:
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False, aside=True)
+    world = World(machine, {})
+    world.carry_out(machine.start())
+    world.run_until(lambda: machine.awaits_plan)
+    assert machine.planning
+    assert machine.next_runner() == ContenderStep(DEFAULT)
+
+
+@pytest.mark.parametrize("aside", [True, False])
+def test_looks_that_run_aside_are_expected_to_cost_all_that_they_take(aside: bool) -> None:
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False, aside=aside, warm_up=WarmUp(Allowance(0.0)))
+    world = World(machine, {DEFAULT: 0.3})
+    world.carry_out(machine.start())
+    world.run_until(lambda: machine.state is State.PROBING)
+    assert machine.held_back == (world.ran[-1] is DEFAULT) == aside, "2.1 s, or 1.35 s where looks are steps"
 
 
 @pytest.mark.parametrize("wrong", [plan_of(AS_GIVEN), backend("backend 0")], ids=str)
@@ -470,7 +502,52 @@ def test_learning_goes_on_once_it_may_take_the_time() -> None:
 def test_a_variant_whose_first_look_is_far_slower_is_left_out() -> None:
     world = settled({plan_of(AS_GIVEN): 0.5, plan_of(CHANNELS_LAST): 2.0}, fuse=False)
     assert LeaveOut(CHANNELS_LAST) in world.done
-    assert world.ran.count(plan_of(CHANNELS_LAST)) == WARM_UP + LOOKS.steps
+    assert world.ran.count(plan_of(CHANNELS_LAST)) == WARM_UP + LEAST_STEPS
+
+
+@pytest.mark.parametrize(("looked_s", "compared"), [(0.5, True), (0.6, False)])
+def test_eager_in_another_format_is_compared_unless_the_plan_is_far_faster_than_its_look(
+    looked_s: float, compared: bool
+) -> None:
+    eager = eager_in(MemoryFormat.CHANNELS_LAST)
+    machine = TuningMachine([MemoryFormat.CHANNELS_LAST], LOOKS, fuse=False)
+    world = World(machine, {plan_of(CHANNELS_LAST): 0.5, eager: 0.4})
+    world.looks = {CHANNELS_LAST: looked_s}
+    world.carry_out(machine.start())
+    world.run_to(State.SETTLED)
+    assert (Open(eager) in world.done) == compared
+    assert machine.best == (eager if compared else plan_of(CHANNELS_LAST))
+
+
+def test_eager_in_another_format_is_compared_where_the_plan_is_refused() -> None:
+    eager = eager_in(MemoryFormat.CHANNELS_LAST)
+    machine = TuningMachine([MemoryFormat.CHANNELS_LAST], LOOKS, fuse=False)
+    world = World(machine, {plan_of(CHANNELS_LAST): 0.5, eager: 0.4})
+    world.looks = {CHANNELS_LAST: 0.6}
+    world.carry_out(machine.start())
+    world.run_until(lambda: machine.challenger == plan_of(CHANNELS_LAST))
+    world.run(difference="differs")
+    world.run_to(State.SETTLED)
+    assert machine.best == eager
+
+
+@pytest.mark.parametrize(("predicted_s", "tried"), [(0.52, True), (0.6, False)])
+def test_a_plan_that_predicts_to_be_slower_than_the_best_way_is_not_tried(predicted_s: float, tried: bool) -> None:
+    machine = TuningMachine(list(MemoryFormat), LOOKS, fuse=False)
+    world = World(machine, {plan_of(AS_GIVEN): 0.5, plan_of(CHANNELS_LAST): predicted_s})
+    world.carry_out(machine.start())
+    world.run_to(State.SETTLED)
+    assert machine.best == plan_of(AS_GIVEN)
+    assert (LeaveOut(CHANNELS_LAST) in world.done) == (not tried)
+    assert (Open(plan_of(CHANNELS_LAST)) in world.done) == tried
+
+
+def test_the_first_plan_is_tried_whatever_it_predicts() -> None:
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False)
+    world = World(machine, {plan_of(AS_GIVEN): 1.4})
+    world.carry_out(machine.start())
+    world.run_to(State.SETTLED)
+    assert Open(plan_of(AS_GIVEN)) in world.done
 
 
 def test_a_graph_that_is_not_ready_is_asked_for_again_while_the_best_runs() -> None:

@@ -32,6 +32,7 @@ from threadcast.runtime.tuning.drift import DRIFT_STEPS
 from threadcast.runtime.tuning.plan_maker import PlanMaker
 from threadcast.runtime.tuning.states import State
 from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.verification.shadow import Shadowed, leaves
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")
 MOST_STEPS = 2_000
@@ -196,6 +197,33 @@ def test_learning_goes_on_while_backends_are_searched_though_steps_have_become_s
         clock.other_s *= 3
         run_until(tuned, lambda: "slow" in tuned.report.verdicts or not tuned.learning)
         assert "slow" in tuned.report.verdicts
+
+
+def test_the_engine_that_has_tried_a_plan_runs_it_and_is_not_compared_again(machine: Machine, tmp_path: Path) -> None:
+    compared: list[State] = []
+    captured = capture_forward(function, torch.ones(3))
+
+    def eager(x: torch.Tensor) -> torch.Tensor:
+        compared.append(tuned._states.state)
+        return function(x)
+
+    made = Tuning(
+        function, lambda _: captured, ModelFormat(None), (MemoryFormat.AS_GIVEN,), machine, call="a call",
+        plans=PlanStore(tmp_path, machine), fuse=False, checked=Shadowed(eager, eager, None, None, leaves),
+    )  # fmt: skip
+    with closing(made) as tuned:
+        engine = None
+        for i in range(MOST_STEPS):
+            x = torch.arange(3.0) + i
+            torch.testing.assert_close(tuned(x), function(x))
+            if tuned._states.state is State.TRYING:
+                (maker,) = tuned._makers.values()
+                engine = maker.engine
+            elif tuned._states.state is State.COMPARING:
+                assert list(tuned._contenders.engines.values()) == [engine]
+            elif not tuned.report.measuring:
+                break
+    assert compared == [State.PROBING] * LookSchedule.of(machine).uniform + [State.TRYING]
 
 
 def test_a_plan_is_waited_for_while_it_is_made(machine: Machine, tmp_path: Path) -> None:

@@ -70,11 +70,22 @@ def test_as_many_numbers_may_differ_in_each_step_as_eagers_own_often_do(size: in
     )
 
 
-def test_what_differs_by_too_much_for_chance_in_a_further_step_is_wrong() -> None:
-    steps = iter([_pair(_at()), _pair(_at()), _pair(_at(50, by=0.3))])
-    assert is_chance(_pair(_at(3)), steps, KNOWN, _unasked), "two that agree are enough"
-    steps = iter([_pair(_at(50, by=0.3)), *[_pair(_at())] * 7])
-    assert not is_chance(_pair(_at(3)), steps, KNOWN, _unasked)
+@pytest.mark.parametrize(
+    ("far", "chance"),
+    [
+        ("..", True),
+        (".F.", True),
+        ("F..", True),
+        ("F.F..", True),
+        ("FF...", True),
+        ("F.F.F...", False),
+        ("FFF.....", False),
+    ],
+)
+def test_numbers_may_differ_by_much_in_two_further_steps_and_the_fewer_ones(far: str, chance: bool) -> None:
+    steps = iter([_pair(_at(50, by=0.3) if letter == "F" else _at()) for letter in far])
+    assert is_chance(_pair(_at(3)), steps, KNOWN, _unasked) == chance
+    assert next(steps, None) is None or not chance, "no step fewer is enough"
 
 
 def test_steps_that_end_early_do_not_show_chance() -> None:
@@ -152,7 +163,7 @@ def test_what_agreed_in_the_first_step_must_not_be_far_off_in_another(other: Ten
     first, right, wrong = pair(_at(3), torch.ones(100)), pair(_at(), torch.ones(100)), pair(_at(), other)
     for known in (KNOWN, {**KNOWN, "v": exact}):
         assert is_chance(first, iter([right, right, wrong]), known, _unasked)
-        assert not is_chance(first, iter([right, wrong, right, right]), known, lambda names: {"v": exact})
+        assert not is_chance(first, iter([right, *[wrong] * 7]), known, lambda names: {"v": exact})
     missing = Pair(right.before, right.eager, {"w": right.plan["w"]})
     assert not is_chance(first, iter([missing, *[right] * 7]), KNOWN, _unasked)
     assert not is_chance(first, iter([Pair(right.before, missing.plan, right.plan), *[right] * 7]), KNOWN, _unasked)

@@ -89,6 +89,11 @@ def are_being_compiled(kernels: Sequence[Kernel]) -> bool:
     return bool(kernels) and _compilations.running(_symbols(kernels), lambda: compiled(kernels))
 
 
+def wait_for(kernels: Sequence[Kernel], timeout_s: float) -> None:
+    """Return when these kernels are no longer being compiled, or after `timeout_s` seconds."""
+    _compilations.wait(_symbols(kernels), timeout_s)
+
+
 def are_compiled(kernels: Sequence[Kernel]) -> bool:
     """Return whether these kernels are compiled; starts nothing."""
     folder = fused_folder()

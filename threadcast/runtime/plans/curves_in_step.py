@@ -6,6 +6,7 @@ at each thread count measure all ops at once (Graphi, section 4, profiles a few 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,9 @@ TRIAL_STEPS = 3
 """Timed steps of a trial of a plan."""
 MOST_STEPS = 5
 """Most timed steps of a look."""
+LEAST_STEPS, ENOUGH_S = 3, 0.2
+"""Timed steps after which a look is over where they took so many seconds together: ops of longer steps are longer, and
+what interrupts one step says as little about a median of three as of five."""
 LOOK_CALLS = 12
 """Most calls that looks at one graph may take, whatever the machine."""
 UNIFORM = 4
@@ -59,6 +63,11 @@ class LookSchedule:
     def calls(self) -> int:
         """Number of steps of the first looks."""
         return self.uniform * (WARM_UP + self.steps)
+
+    def runs(self, step_s: float) -> int:
+        """Number of steps of a look that take about `step_s` seconds each, with those that are not timed."""
+        enough = math.ceil(ENOUGH_S / step_s) if step_s > 0 else self.steps
+        return WARM_UP + min(self.steps, max(LEAST_STEPS, enough))
 
     def leaves_core(self, number: int) -> bool:
         """Return whether a look, one of the first, leaves a core idle."""

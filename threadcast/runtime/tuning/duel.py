@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind
-from threadcast.runtime.tuning.guard import ALONE, CLEAR, Guard, Side, Verdict
+from threadcast.runtime.tuning.guard import ALONE, Guard, Side, Verdict
 from threadcast.runtime.tuning.instructions import ContenderStep
-
-ALONE_PAIRS = 9
-"""Most pairs of blocks in rows of steps alone, which take longer: of so many, one may disagree at either end."""
 
 
 class Duel:
@@ -70,4 +67,4 @@ class Duel:
 
 def compared_alone() -> Guard:
     """Return a guard that compares two ways in rows of steps, each of which begins when the other has come to rest."""
-    return Guard(max_pairs=ALONE_PAIRS, at_once=False, rows=ALONE, clear=CLEAR)
+    return Guard(at_once=False, rows=ALONE)

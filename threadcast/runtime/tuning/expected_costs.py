@@ -15,6 +15,8 @@ from threadcast.runtime.tuning.warm_up import WarmUp
 
 CHECK_STEPS = 2.5
 """Steps of eager PyTorch that comparing the results of a first step with eager's is expected to take."""
+ASIDE_STEPS = 1.0
+"""Steps of eager PyTorch that copying what a look changes, and setting it back, is expected to take."""
 UNKNOWN = 0.5
 """Share by which a step is expected to be slower than the best way known where nothing is known of it."""
 BESIDE_S = 3.0
@@ -31,11 +33,12 @@ PLANNING_S = 0.2
 class ExpectedCosts:
     """What learning is expected to cost one kind of call, in seconds beyond those of the best way known.
 
-    `looks` is the schedule of looks, `warm_up` knows how long eager PyTorch takes, and counts costs.
+    `looks` is the schedule of looks, which run `aside` or in place of eager PyTorch. `warm_up` knows how long eager
+    PyTorch takes, and counts costs.
     """
 
-    def __init__(self, looks: LookSchedule, warm_up: WarmUp) -> None:
-        self._looks, self._warm_up = looks, warm_up
+    def __init__(self, looks: LookSchedule, warm_up: WarmUp, *, aside: bool = False) -> None:
+        self._looks, self._warm_up, self._aside = looks, warm_up, aside
         self.capture_s = 0.0
         """Seconds that the last capture cost the caller."""
         self.unchecked = True
@@ -108,5 +111,8 @@ class ExpectedCosts:
             step_s = search.look_s[0] * self._looks.slowdown(runner.number)
         elif not isinstance(runner, Look):
             step_s = search.predicted_s[-1] * (1 + UNKNOWN / 2)
-        check_s = CHECK_STEPS * (self._warm_up.eager_s or 0.0) if self.unchecked else 0.0
-        return check_s + search.steps * max(0.0, step_s - best_s)
+        eager_s = self._warm_up.eager_s or 0.0
+        if self._aside and isinstance(runner, Look):
+            return self._looks.runs(step_s) * step_s + (1 + ASIDE_STEPS) * eager_s - min(best_s, eager_s)
+        check_s = CHECK_STEPS * eager_s if self.unchecked else 0.0
+        return check_s + search.steps(step_s) * max(0.0, step_s - best_s)

@@ -1,4 +1,7 @@
-"""Compares the results of the first steps by each plan, and in each other memory format, with eager PyTorch's."""
+"""Compares the results of the first steps by each plan, and in each other memory format, with eager PyTorch's.
+
+Looks of training steps run aside instead: what they give is dropped.
+"""
 
 from __future__ import annotations
 
@@ -6,49 +9,91 @@ import logging
 from typing import Any
 
 from threadcast.capture.capture import Captured
+from threadcast.runtime.plans.curves_in_step import WARM_UP, LookSchedule
 from threadcast.runtime.plans.variant import Variant
-from threadcast.runtime.tuning.contender import Run
 from threadcast.runtime.tuning.contender_id import ContenderId, Kind, plan_of
 from threadcast.runtime.tuning.instructions import ContenderStep, Runner, SearchStep
-from threadcast.runtime.tuning.plan_search import Meanwhile
+from threadcast.runtime.tuning.plan_search import Look, Meanwhile
+from threadcast.runtime.tuning.timed_run import TimedRun
 from threadcast.runtime.verification.shadow import Shadowed, checked_step
 
 _MOST = 4
 """Steps by a plan that are compared at most, where none shows whether its results are right. A convention: branches
-that begin with zeros, and gradients after a first update, tell from the second step on."""
+that begin with zeros, and gradients after a first update, tell from the second step on. Whether a step shows it depends
+on eager PyTorch alone, so that once so many have not, only one step by each further plan is compared."""
 
 _logger = logging.getLogger("threadcast")
+
+
+def looks_aside(shadowed: Shadowed) -> bool:
+    """Return whether looks run aside: at training steps, as comparing all that these change takes as long as many."""
+    return shadowed.optimizer is not None
 
 
 class FirstSteps:
     """Runs steps, and compares those whose results are not known yet with eager PyTorch's.
 
     `shadowed` says how PyTorch runs a step; with None nothing is compared. Results are known once a step has shown
-    something (`telling.tells`), or after `_MOST` steps.
+    something (`telling.tells`), or after `_MOST` steps. `looks` says how often a look runs its step.
     """
 
-    def __init__(self, shadowed: Shadowed | None) -> None:
+    def __init__(self, shadowed: Shadowed | None, looks: LookSchedule) -> None:
         self._shadowed = shadowed
+        self.aside = shadowed is not None and looks_aside(shadowed)
+        """Whether looks run aside: all that they change is set back, and eager PyTorch runs the caller's step."""
+        self._looks = looks
+        self._silent = 0
+        """Number of compared steps, since the last that did, that have shown nothing."""
         self._left: dict[ContenderId | SearchStep, int] = {}
         """How many more steps of what was compared with PyTorch are compared at most."""
 
-    def run(self, runner: Runner, step: Run, arguments: tuple[Any, ...], captured: Captured) -> tuple[Any, str | None]:
+    def run(
+        self, runner: Runner, step: TimedRun, arguments: tuple[Any, ...], captured: Captured
+    ) -> tuple[Any, str | None]:
         """Run `step`, a step by `runner`; return the result, and in words how the results differ from eager's.
 
-        None where they do not differ, or are known. If they were compared, the result is eager's, as where memory is
-        too small to compare them: `step` is not run then.
+        None where they do not differ, or are known. If they were compared, or `step` ran aside, the result is eager's,
+        as where memory is too small for that: `step` is not run then.
         """
-        if self._shadowed is None or not self._is_first(runner):
+        aside = self.runs_aside(runner)
+        if self._shadowed is None or not (aside or self._is_first(runner)):
             return step(*arguments), None
         reason = self._shadowed.too_large(arguments, captured)
         if reason is not None:
             return self._shadowed.eager(*arguments), f"they cannot be compared: {reason}"
+        if aside:
+            return self._run_aside(self._shadowed, step, arguments, captured)
         checked, identity = checked_step(self._shadowed, step, arguments, captured), _identity(runner)
         over = checked.tells or checked.difference is not None
-        self._left[identity] = left = 0 if over else self._left.get(identity, _MOST) - 1
+        most = 1 if self._silent >= _MOST else _MOST
+        self._silent = 0 if checked.tells else self._silent + 1
+        self._left[identity] = left = 0 if over else self._left.get(identity, most) - 1
         if not over and not left:
             _logger.info("%s: results of %d steps were constant or not finite, and showed little", identity, _MOST)
         return checked.result, None if checked.difference is None else str(checked.difference)
+
+    def runs_aside(self, runner: Runner) -> bool:
+        """Whether the step is a look that runs aside, so that eager PyTorch runs the caller's step."""
+        return self.aside and isinstance(runner, SearchStep) and isinstance(runner.step, Look)
+
+    def _run_aside(
+        self, shadowed: Shadowed, step: TimedRun, arguments: tuple[Any, ...], captured: Captured
+    ) -> tuple[Any, str | None]:
+        """Run all steps of a look, set all back that they have changed, and return eager PyTorch's result.
+
+        With it, in words, what a step raised.
+        """
+        raised = None
+        start = shadowed.state(arguments, captured)
+        try:
+            while len(step.runs_s) <= WARM_UP or len(step.runs_s) < self._looks.runs(step.seconds):
+                step(*arguments)
+                start.restore()
+        except Exception as error:  # noqa: BLE001 - the caller's step is still to come
+            raised = f"the step: {type(error).__name__}: {error}"
+        finally:
+            start.restore()
+        return shadowed.eager(*arguments), raised
 
     def forget(self, variant: Variant, *, search: bool) -> None:
         """Compare again what runs by the plan of `variant`, or with `search` by the plans of its search."""
@@ -57,6 +102,10 @@ class FirstSteps:
             self._left = {one: self._left[one] for one in kept}
         else:
             self._left.pop(plan_of(variant), None)
+
+    def goes_on_as(self, step: SearchStep, contender: ContenderId) -> None:
+        """The engine that ran `step` runs `contender` from now on: what is known of its results stays known."""
+        self._left[contender] = self._left.get(step, _MOST)
 
     def _is_first(self, runner: Runner) -> bool:
         identity = _identity(runner)

@@ -35,12 +35,17 @@ HOPELESS_AT_ONCE = 1 / 3
 CLEAR = 1.1
 """Ratio of the default's time to the plan's above which the plan is clearly faster; two medians of the same way differ
 by 5 to 10 %."""
-LONG_S = 0.1
-"""Seconds of timed steps that are enough for a block, however few they are: what disturbs a step for some milliseconds
-is a small part of so long a step."""
-ENOUGH_S, LITTLE = 3.0, 1.05
-"""Seconds of both ways' steps after which a comparison also ends where the interval shows no ratio of the default's
-time to the plan's above this: what more steps may find is worth less than the time that they take. A convention."""
+LONG_S = 0.05
+"""Seconds from which a block is long: what disturbs single milliseconds says little about it. A step that takes so long
+is a block by itself. Where all blocks are long, `CLEAR` in either direction ends the comparison, as three pairs do."""
+LONG_PAIRS = 9
+"""Most pairs of long blocks: of so many, one may disagree at either end."""
+LITTLE = 1.05
+"""Ratio of the default's time to the plan's below which all pairs of long blocks end a comparison once it could be
+confident: more of them would cost more than so little is worth."""
+ENOUGH_S = 3.0
+"""Seconds of both ways' steps after which a comparison also ends where the plan is not shown to be faster, and its
+interval ends below `LITTLE`. A convention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Rows:
     """
 
     steps: int
-    """Fewest timed steps of a block."""
+    """Fewest timed steps of a block, but for steps of `LONG_S`."""
     seconds: float
     """Fewest seconds that these take together."""
     quiet_s: float
@@ -60,7 +65,7 @@ class Rows:
 
 BY_TURNS = Rows(2, 0.005, 0.005)
 """Costs the least: for ways that do not disturb each other for longer than that."""
-ALONE = Rows(3, 0.05, 0.06)
+ALONE = Rows(3, LONG_S, 0.06)
 """For ways that do: ONNX Runtime's threads spun for 50 ms after a call (decision 52)."""
 
 
@@ -119,19 +124,17 @@ class Guard:
     "default" is the way to beat, "plan" the new one. Both do the whole step, so no step of the caller is wasted. The
     caller measures the times and reports each step to `observe`, except steps that raised: these do not count.
     `at_once`: the first pair alone may end the comparison, at `HOPELESS_AT_ONCE`. Pass False for a way that is known to
-    be about as fast: there such a pair shows only that something else used the cores. With `clear` the plan is kept
-    once it is faster by more than this ratio in all of the first `PAIRS_AT_LEAST` pairs. `rows` is the length of turns.
+    be about as fast: there such a pair shows only that something else used the cores. `rows` is the length of turns.
     """
 
-    def __init__(
-        self, *, max_pairs: int = MAX_PAIRS, at_once: bool = True, rows: Rows = BY_TURNS, clear: float | None = None
-    ) -> None:
+    def __init__(self, *, max_pairs: int = MAX_PAIRS, at_once: bool = True, rows: Rows = BY_TURNS) -> None:
         if max_pairs < PAIRS_AT_LEAST:
             raise InvalidInput(f"max_pairs={max_pairs} must be at least {PAIRS_AT_LEAST}")
         self.verdict: Verdict | None = None
         """The verdict, once it is clear which way is faster, or once `max_pairs` have shown no difference."""
         self._max_pairs, self._at_once, self._rows = max_pairs, at_once, rows
-        self._clear = math.inf if clear is None else clear
+        self._long = True
+        """Whether all blocks so far are long."""
         self._blocks: dict[Side, list[float]] = {"default": [], "plan": []}
         self._timed: list[float] = []
         self._steps_s: dict[Side, list[float]] = {"default": [], "plan": []}
@@ -189,9 +192,10 @@ class Guard:
 
     def _note(self, runner: Side, seconds: float) -> None:
         self._timed.append(seconds)
-        timed_s = sum(self._timed)
-        if timed_s < LONG_S and (len(self._timed) < self._rows.steps or timed_s < self._rows.seconds):
+        block_s = sum(self._timed)
+        if seconds < LONG_S and (len(self._timed) < self._rows.steps or block_s < self._rows.seconds):
             return
+        self._long = self._long and block_s >= LONG_S
         self._blocks[runner].append(median(self._timed))
         self._timed.clear()
         default_s, planned_s = self._blocks["default"], self._blocks["plan"]
@@ -204,10 +208,12 @@ class Guard:
         if len(default_s) < PAIRS_AT_LEAST:
             return
         verdict = judge(default_s, planned_s)
-        at_once = verdict.high < HOPELESS or verdict.low > self._clear
-        confident = verdict.pairs >= CONFIDENT_PAIRS and verdict.shown
-        little = self._ran_s >= ENOUGH_S and verdict.high < LITTLE and verdict.low <= 1.0
-        if at_once or confident or little or verdict.pairs >= self._max_pairs:
+        clear = verdict.high < HOPELESS or (self._long and (verdict.high < 1 / CLEAR or verdict.low > CLEAR))
+        little = self._long and verdict.high < LITTLE
+        confident = verdict.pairs >= CONFIDENT_PAIRS and (verdict.shown or little)
+        enough = self._ran_s >= ENOUGH_S and verdict.high < LITTLE and verdict.low <= 1.0
+        most = min(self._max_pairs, LONG_PAIRS) if self._long else self._max_pairs
+        if clear or confident or enough or verdict.pairs >= most:
             self.verdict = verdict
 
     def step_s(self, side: Side) -> float | None:
@@ -220,5 +226,5 @@ class Guard:
         step_s = self.step_s(side)
         if step_s is None:
             return 0.0
-        timed_s = max(self._rows.seconds, self._rows.steps * step_s)
-        return max(self._rows.quiet_s, step_s) + max(step_s, min(LONG_S, timed_s))
+        block_s = step_s if step_s >= LONG_S else max(self._rows.seconds, self._rows.steps * step_s)
+        return max(self._rows.quiet_s, step_s) + block_s

@@ -54,7 +54,8 @@ class UsePlan:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOut:
-    """No plan of `variant` is made: the first look at it was far slower than the best way known."""
+    """No plan of `variant` is tried: the first look at it was far slower than the best way known, or its plan predicts
+    to be slower."""
 
     variant: Variant
 

@@ -35,7 +35,8 @@ class TuningMachine:
 
     `formats` are the memory formats to try, in this order; `looks` says at which thread counts operators are timed.
     With `fuse` the fastest variant is also tried with fused operators, once the fastest plan without them runs. With
-    `known` something is known of operators on this machine, so that a plan is made before any look. `warm_up` counts
+    `known` something is known of operators on this machine, so that a plan is made before any look. With `aside` looks
+    run within the caller's steps, all of one in one, and do not take their place while a plan is made. `warm_up` counts
     what learning costs, and says how much it may cost; without it, anything. `moved` is called at each change of state.
 
     Call `start` first. Then, for each step: carry out all instructions, and those that their answers return; call
@@ -46,7 +47,7 @@ class TuningMachine:
 
     def __init__(
         self, formats: Sequence[MemoryFormat], looks: LookSchedule, *, fuse: bool, known: bool = False,
-        warm_up: WarmUp | None = None, moved: Callable[[Move], None] = lambda _: None,
+        aside: bool = False, warm_up: WarmUp | None = None, moved: Callable[[Move], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.moves = Moves(moved=moved)
         self.warm_up = WarmUp() if warm_up is None else warm_up
@@ -59,7 +60,7 @@ class TuningMachine:
         """Seconds that the caller's steps took in each state."""
         self.awaited: Instruction | None = None
         """The instruction that must be answered before the next step; None where there is none."""
-        self._looks, self._known = looks, known
+        self._looks, self._known, self._aside = looks, known, aside
         self._queue = VariantQueue(formats, fuse=fuse)
         self._variant = Variant(formats[0])
         """The variant that is being captured or searched."""
@@ -69,10 +70,12 @@ class TuningMachine:
         self._to_open: deque[ContenderId] = deque()
         self._duel: Duel | None = None
         """The comparison of the best with another contender; None while there is none."""
+        self._slower: ContenderId | None = None
+        """What is not compared once the plan that was found last has been: it is known to be slower than that."""
         self._alone = False
         """Whether contenders are compared in rows of steps alone, because what was kept is doubted."""
         self._drift = Drift()
-        self._costs = ExpectedCosts(looks, self.warm_up)
+        self._costs = ExpectedCosts(looks, self.warm_up, aside=aside)
         self._confirmation = Confirmation(self._costs)
         self._like: Variant | None = None
         """The variant of a plan of calls of other shapes, while that is compared and for as long as it runs."""
@@ -220,8 +223,8 @@ class TuningMachine:
         in words how the step's results differ from the default's; None where they do not differ or were not checked.
         Such a contender (the new one, while two are compared) does not run again. During a search the whole variant
         is given up. Pass `all_cores=False` for a step that had fewer cores than its plan is for: it does not count as
-        slower than before. Without `alone` a search for backends worked beside the step, which then says nothing
-        of how fast what was kept is alone.
+        slower than before, and `alone=False` for one beside compilers or a search for backends: it says nothing of how
+        fast what was kept is alone, and is no reason for a doubt.
         """
         runner, part = self.next_runner(), self._search or self._duel
         held_back = self._holds_back(part)
@@ -251,7 +254,7 @@ class TuningMachine:
         looks_s = self._looks.calls * (self.warm_up.eager_s or 0.0)
         known = self._known and looks_s > FORECAST_S
         unsettled = (do.Unsettle(further=True),) if self.state is State.SETTLED else ()
-        self._search = PlanSearch(self._looks.uniform, self.moves, look_steps=self._looks.steps, known=known)
+        self._search = PlanSearch(self._looks, self.moves, aside=self._aside, known=known)
         self._costs.unchecked = True
         if known:
             self._pending = do.MakePlan(self._variant)
@@ -284,7 +287,12 @@ class TuningMachine:
 
     def planned(self, predicted_s: float) -> Instructions:
         """Answer to `MakePlan`: the plan is made, and predicts `predicted_s` seconds for a step."""
-        self._searching("planned").planned(predicted_s)
+        search, best_s = self._searching("planned"), self.best_s
+        if best_s is not None and search.too_slow(predicted_s, best_s) and self._has_other:
+            return do.LeaveOut(self._variant), *self._next_variant(f"a plan predicts {predicted_s:.3g} s")
+        search.planned(predicted_s)
+        if search.best is not None:
+            return self._end_of(search)
         self._costs.unchecked = True
         return ()
 
@@ -394,7 +402,7 @@ class TuningMachine:
         if self.state is State.PLANNING and self._pending is not None:
             return ContenderStep(self.best)
         if self.state is State.PLANNING:
-            if self._planner_yields:
+            if self._planner_yields or self._aside:
                 return ContenderStep(self.best)
             # one that leaves a core to the planning process, which otherwise all threads wait for after every operator
             beside = [(step_s, i) for i, step_s in enumerate(search.look_s) if self._looks.leaves_core(i)]
@@ -431,12 +439,17 @@ class TuningMachine:
         if len(search.look_s) > before:
             self._costs.unchecked = True
             best_s = self.best_s
-            if best_s is not None and search.hopeless(best_s) and (self.variants or self.best is not DEFAULT):
+            if best_s is not None and search.hopeless(best_s) and self._has_other:
                 return do.LeaveOut(self._variant), *self._next_variant("the first look was far slower")
         if wants_plan:
             self._pending = do.MakePlan(self._variant)
             return ()
         return self._end_of(search) if search.best is not None else ()
+
+    @property
+    def _has_other(self) -> bool:
+        """Whether there is another plan, or something faster than the default."""
+        return bool(self.variants) or self.best is not DEFAULT
 
     def _end_of(self, search: PlanSearch) -> Instructions:
         assert search.best is not None
@@ -444,8 +457,10 @@ class TuningMachine:
         variant, best = self._variant, search.best
         self._queue.add(variant, search.step_s[best])
         contenders = [plan_of(variant)]
+        self._slower = None
         if variant.memory_format is not MemoryFormat.AS_GIVEN and not variant.fused:
             contenders.append(eager_in(variant.memory_format))
+            self._slower = contenders[1] if search.far_faster else None
         return do.UsePlan(variant, best), *self._compare("a plan is found", contenders)
 
     def _compare(self, reason: str, contenders: Iterable[ContenderId]) -> Instructions:
@@ -470,6 +485,9 @@ class TuningMachine:
         verdict = duel.observe(started_s=started_s, seconds=seconds)
         if verdict is None:
             return ()
+        slower, self._slower = self._slower, None
+        if slower is not None and slower in self._to_open:
+            self._to_open.remove(slower)
         if verdict.kept == "plan":
             self._confirmation.won(duel.new, duel.base, gain=verdict.gain, step_s=duel.new_s)
             self._best.loses_to(duel.new, duel.new_s)

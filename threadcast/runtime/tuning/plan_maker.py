@@ -221,6 +221,8 @@ class PlanMaker:
         self._correcting = False
         self.engine: Engine | None = None
         """The engine that ran the last step; None before the first step and once closed."""
+        self._tried: dict[Try, Engine] = {}
+        """The engines that have tried plans; they stay open, as one may be kept."""
 
     def prepare(self, step: Look | Try | Meanwhile, *, goes_on: bool) -> None:
         """Open the engine for `step`, which must then be the next one. Where this raises, no step has begun.
@@ -312,14 +314,24 @@ class PlanMaker:
                     found.setdefault(op.key, {}).setdefault(case, []).append(seconds)
         return found
 
+    def handed_over(self, number: int) -> Engine | None:
+        """Return the open engine that has tried plan `number`, which `close` then leaves open; None if it has none."""
+        engine = self._tried.pop(Try(number), None)
+        if engine is self.engine:
+            self.engine = None
+        return engine
+
     def close(self) -> None:
-        """End the engine's threads, and give up the plan that is being made; closing again does nothing."""
+        """End the engines' threads, and give up the plan that is being made; closing again does nothing."""
         if self._asked is not None:
             self._planner.give_up(self._asked)
             self._asked = None
-        if self.engine is not None:
+        if self.engine is not None and self.engine not in self._tried.values():
             self.engine.close()
-            self.engine = None
+        for engine in self._tried.values():
+            engine.close()
+        self._tried.clear()
+        self.engine = None
 
     def _warm(self, step: Look | Try) -> list[Trace]:
         """The traces of a look or trial without those that warm up."""
@@ -329,12 +341,18 @@ class PlanMaker:
         plan = self._plan_of(step)
         if self.engine is not None and self.engine.plan is plan:
             return self.engine
-        if self.engine is not None:
+        if self.engine is not None and self.engine not in self._tried.values():
             self.engine.close()
             self.engine = None
-        self.engine = open_engine(self.captured, plan, self._machine)
-        return_free_memory()
+        self.engine = self._tried[step] if isinstance(step, Try) and step in self._tried else self._opened(plan)
+        if isinstance(step, Try):
+            self._tried[step] = self.engine
         return self.engine
+
+    def _opened(self, plan: Plan) -> Engine:
+        engine = open_engine(self.captured, plan, self._machine)
+        return_free_memory()
+        return engine
 
     def _plan_of(self, step: Look | Try) -> Plan:
         if isinstance(step, Try):

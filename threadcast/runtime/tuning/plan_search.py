@@ -8,10 +8,11 @@ from curves corrected by the trial, until a plan takes as long as it predicts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from threadcast.runtime.plans.curves_in_step import TRIAL_STEPS, WARM_UP
+from threadcast.runtime.plans.curves_in_step import TRIAL_STEPS, WARM_UP, LookSchedule
 from threadcast.runtime.tuning.states import Moves, State
 
 CLOSE = 0.05
@@ -22,6 +23,15 @@ MOST_PLANS = 3
 HOPELESS = 1.5
 """Ratio of the first look's seconds to those of the best way known, above which no plan is made: what differs between a
 look and a plan has not been worth so much in any network (docs/engine-contributions.md)."""
+SLOWER = 1.05
+"""Ratio of the seconds that a first plan predicts to those of the best way known, above which it is not tried. It does
+not know yet what ops cost each other side by side: no plan took less than it predicted by more than `CLOSE`."""
+PROMISE = 1.1
+"""How many times as fast as the fastest step by a plan that was tried a corrected one has to be by its prediction, to
+be tried. Ones that promised less were no faster than the first (decision 33)."""
+FAR = 1.1
+"""Ratio of the first look's seconds to the best plan's above which eager PyTorch in the same memory format is slower
+than that: it runs the same operators one after the other on all cores, with more between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +59,14 @@ class PlanSearch:
     """Decides what runs each step of the search, and when a plan has to be made.
 
     With `known` the search begins with a plan from what is known, and takes looks only where that does not hold. The
-    first `looks` looks follow each other without a question, unless the first shows that the graph is hopeless;
-    `look_steps` is the number of timed steps of each. `best` is the number of the best plan, None until it is known.
-    Looks and plans are numbered from 0 in the order in which they were taken and made.
+    first looks of the schedule follow each other without a question, unless the first shows that the graph is hopeless.
+    With `aside` one step of the caller's takes all that a look runs. `best` is the number of the best plan, None until
+    it is known. Looks and plans are numbered from 0 in the order in which they were taken and made.
     """
 
-    def __init__(self, looks: int, moves: Moves | None = None, *, look_steps: int, known: bool = False) -> None:
+    def __init__(
+        self, looks: LookSchedule, moves: Moves | None = None, *, aside: bool = False, known: bool = False
+    ) -> None:
         self.moves = moves or Moves(State.WAITING)
         self.best: int | None = None
         self.predicted_s: list[float] = []
@@ -63,15 +75,17 @@ class PlanSearch:
         """Median seconds of a step by each plan that was tried, by plan number."""
         self.look_s: list[float] = []
         """Median seconds of a step of each look, by its number."""
-        self._looks, self._look_steps = looks, look_steps
+        self._schedule, self._looks, self._aside = looks, looks.uniform, aside
         self.broken_off_s: float | None = None
         """Fewest seconds of a step of the current look or trial before it was broken off; None where it was not."""
         self._seconds: list[float] = []
         """Seconds of each step of the current look or trial so far."""
+        self._fastest_s: list[float] = []
+        """Seconds of the fastest step by each plan that was tried, by plan number."""
         if known:
             self.moves.to(State.PLANNING, "operators may be known")
         else:
-            self.moves.to(State.PROBING, f"{looks} looks to take")
+            self.moves.to(State.PROBING, f"{self._looks} looks to take")
 
     @property
     def at_start(self) -> bool:
@@ -83,10 +97,11 @@ class PlanSearch:
         """Whether the next step would be one of a look or trial that has begun."""
         return bool(self._seconds)
 
-    @property
-    def steps(self) -> int:
-        """Number of steps of the current look or trial."""
-        return WARM_UP + (TRIAL_STEPS if self.moves.state is State.TRYING else self._look_steps)
+    def steps(self, step_s: float) -> int:
+        """Number of the caller's steps of the current look or trial, if each takes about `step_s` seconds."""
+        if self.moves.state is State.TRYING:
+            return WARM_UP + TRIAL_STEPS
+        return 1 if self._aside else self._schedule.runs(step_s)
 
     def next_runner(self) -> Look | Try:
         """Return what runs the next step of the search; a step while planning is no step of it."""
@@ -97,12 +112,13 @@ class PlanSearch:
         """Record the seconds of a step; return whether a plan has to be made now, from all steps so far."""
         self.moves.expect("a step of the search", State.PROBING, State.TRYING)
         self._seconds.append(seconds)
-        if len(self._seconds) < self.steps:
+        looked_aside = self._aside and self.moves.state is State.PROBING
+        timed = self._seconds[0 if looked_aside else WARM_UP :]
+        if not timed or len(self._seconds) < self.steps(sum(timed) / len(timed)):
             return False
-        step_s = median(self._seconds[WARM_UP:])
         self._seconds.clear()
         self.broken_off_s = None
-        return self._looked(step_s) if self.moves.state is State.PROBING else self._tried(step_s)
+        return self._looked(median(timed)) if self.moves.state is State.PROBING else self._tried(timed)
 
     def break_off(self) -> None:
         """Have the look or trial that has begun, if any, begin once more."""
@@ -114,13 +130,29 @@ class PlanSearch:
         """Return whether the first look was so slow that no plan can beat the best way known, of `best_s` seconds."""
         return len(self.look_s) == 1 and self.look_s[0] > HOPELESS * best_s
 
+    @property
+    def far_faster(self) -> bool:
+        """Whether the best plan is so much faster than the first look that eager PyTorch cannot be."""
+        return self.best is not None and bool(self.look_s) and self.look_s[0] > FAR * self.step_s[self.best]
+
     def look_again(self) -> None:
         """Record that looks have to be taken before a plan can be made: the first ones, or one more."""
         self.moves.to(State.PROBING, "the plan depends on operators that are not known well enough")
         self._looks = max(self._looks, len(self.look_s) + 1)
 
+    def too_slow(self, predicted_s: float, best_s: float) -> bool:
+        """Return whether the first plan predicts to take longer than the best way known, of `best_s` seconds."""
+        return not self.step_s and predicted_s > SLOWER * best_s
+
     def planned(self, predicted_s: float) -> None:
-        """Record that a plan was made, which predicts `predicted_s` seconds for a step."""
+        """Record that a plan was made, which predicts `predicted_s` seconds for a step.
+
+        A corrected plan that does not promise enough ends the search.
+        """
+        if self.step_s and PROMISE * predicted_s > min(self._fastest_s):
+            self.moves.expect("planned", State.PLANNING)
+            self._choose()
+            return
         self.moves.to(State.TRYING, f"a plan predicts {predicted_s:.3g} s")
         self.predicted_s.append(predicted_s)
 
@@ -136,10 +168,11 @@ class PlanSearch:
         self.moves.to(State.PLANNING, f"looked, {min(self.look_s):.3g} s at best")
         return True
 
-    def _tried(self, step_s: float) -> bool:
+    def _tried(self, timed: Sequence[float]) -> bool:
+        step_s, fastest_s, predicted_s = median(timed), min(timed), self.predicted_s[-1]
         self.step_s.append(step_s)
-        predicted_s = self.predicted_s[-1]
-        close = abs(step_s - predicted_s) <= CLOSE * step_s
+        self._fastest_s.append(fastest_s)
+        close = any(abs(one - predicted_s) <= CLOSE * one for one in (step_s, fastest_s))
         if close or (self.look_s and len(self.step_s) >= MOST_PLANS):
             self._choose()
             return False

@@ -39,6 +39,7 @@ from threadcast.runtime.tuning.instructions import ContenderStep, Instruction, I
 from threadcast.runtime.tuning.machine import TuningMachine
 from threadcast.runtime.tuning.open_contenders import OpenContenders
 from threadcast.runtime.tuning.plan_maker import PlanMaker, Planner
+from threadcast.runtime.tuning.plan_search import Try
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.search_pace import SearchPace
 from threadcast.runtime.tuning.states import Move, State
@@ -127,14 +128,15 @@ class Tuning:
         self._planner = planner or Planner(machine)
         self._makers: dict[Variant, PlanMaker] = {}
         self._plans: dict[Variant, VariantPlan] = {}
-        self._first_steps = FirstSteps(checked)
+        looks = LookSchedule.of(machine)
+        self._first_steps = FirstSteps(checked, looks)
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._follower = CoreFollower(machine)
         self._store, self._like, self._steady, self._looking_s = store, like, steady, looking_s
         self._states = TuningMachine(
-            self._graphs.formats, LookSchedule.of(machine), fuse=fuse, known=may_be_known(store), warm_up=self._warm_up,
-            moved=partial(_log_move, title),
+            self._graphs.formats, looks, fuse=fuse, known=may_be_known(store),
+            aside=self._first_steps.aside, warm_up=self._warm_up, moved=partial(_log_move, title),
         )  # fmt: skip
         self._instructions: Instructions = ()
 
@@ -227,7 +229,7 @@ class Tuning:
     def ran(self) -> Ran | None:
         """The graph that ran the last step, and an engine maker for its plan; None where no plan ran it."""
         if isinstance(self._last, SearchStep):
-            maker = self._makers.get(self._last.variant)
+            maker = None if self._first_steps.runs_aside(self._last) else self._makers.get(self._last.variant)
             engine = None if maker is None else maker.engine
         else:
             variant_plan = self._plan_of(self._last.contender)
@@ -315,7 +317,7 @@ class Tuning:
         try:
             self._instructions = self._states.observe(
                 seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores,
-                alone=not self._searched,
+                alone=not (self._searched or self._graphs.compiling),
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - the step has run; only what follows from it fails
             self._instructions = self._states.give_up(str(error))
@@ -324,7 +326,7 @@ class Tuning:
         """Report to the state machine what has happened since the last step: plans, backends, stale contenders."""
         self._planner.unlimited = self._warm_up.unlimited
         if self._states.state is State.PLANNING:
-            for maker in self._makers.values():
+            for maker in list(self._makers.values()):
                 if (answer := maker.poll()) is not None:
                     self._carry_out(self._answered(maker, answer))
             if self._planner.yields and self._states.planning:
@@ -472,6 +474,7 @@ class Tuning:
 
     def _use(self, variant: Variant, number: int) -> None:
         maker = self._makers.pop(variant)
+        engine = maker.handed_over(number)
         maker.close()
         if self._feedback is not None:
             self._looked.append((maker.captured.graph, maker.observed))
@@ -479,6 +482,9 @@ class Tuning:
         self._plans[variant] = VariantPlan(
             variant, maker.captured, planned.plan, self._graphs.unfused(variant).graph, planned.problem
         )
+        if engine is not None:
+            self._contenders.take_over(self._plans[variant], engine)
+            self._first_steps.goes_on_as(SearchStep(variant, Try(number)), plan_of(variant))
         self.report.predicted_s[str(variant)] = planned.plan.makespan_s
         if self.report.measuring:
             self._report_plan(self._plans[self._states.variants[0]])

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from threadcast.capture.capture import Captured
 from threadcast.core.errors import CaptureError, ThreadcastError
-from threadcast.runtime.engines.native.library import is_being_compiled
+from threadcast.runtime.engines.native.library import is_being_compiled, wait_for_library
 from threadcast.runtime.engines.open_engine import has_native_engine
 from threadcast.runtime.fusion.fuse import fused, loops_of
 from threadcast.runtime.fusion.kernels import Kernel
-from threadcast.runtime.fusion.library import are_being_compiled, are_compiled
+from threadcast.runtime.fusion.library import are_being_compiled, are_compiled, wait_for
 from threadcast.runtime.plans.model_format import formats_with_equal_results
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 
 NODE_BYTES = 10_000
 """Bytes of a node with its part in a plan and in an engine, rounded up: LSTM small took 3,800 without plans."""
 
-_PAUSE_S = 0.05
-"""Seconds between two looks at whether something is compiled."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -45,6 +42,8 @@ class VariantGraphs:
         self._loops: dict[Variant, list[Kernel]] = {}
         self._compiled: dict[Variant, bool] = {}
         """Whether the loops of each variant were compiled when that was first asked."""
+        self.compiling = False
+        """Whether something was being compiled beside the calls when `compiled` was asked last."""
 
     def unfused(self, variant: Variant) -> Captured:
         """Return the graph of a captured variant, without fused operators."""
@@ -74,17 +73,19 @@ class VariantGraphs:
 
     def compiled(self, variant: Variant) -> bool:
         """Return whether all that `variant` needs is compiled. If not, a thread compiles it, and `find` has to wait."""
-        if is_being_compiled():
-            return False
+        self.compiling = is_being_compiled() or self._compiles_loops(variant)
+        return not self.compiling
+
+    def _compiles_loops(self, variant: Variant) -> bool:
         if not variant.fused or variant in self._graphs or not has_native_engine():
-            return True
-        return not are_being_compiled(self._loops_of(variant))
+            return False
+        return are_being_compiled(self._loops_of(variant))
 
     def wait(self, variant: Variant, timeout_s: float) -> None:
-        """Return once all that `variant` needs is compiled, or after `timeout_s` seconds."""
-        end_s = time.monotonic() + timeout_s
-        while not self.compiled(variant) and (left_s := end_s - time.monotonic()) > 0:
-            time.sleep(min(_PAUSE_S, left_s))
+        """Return when all that `compiled` has begun to compile for `variant` is made, or after `timeout_s` seconds."""
+        wait_for_library(timeout_s)
+        if variant in self._loops:
+            wait_for(self._loops[variant], timeout_s)
 
     def find(self, variant: Variant) -> Captured | None:
         """Return the graph of `variant`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -15,6 +16,9 @@ from threadcast.runtime.verification.sensitivity import EXACT, Sensitivity
 _AGREE, _STEPS = 2, 8
 """Each number that differs must agree in so many of so many further steps. Conventions: where signs before a ReLU
 change in every second step, a number that depends on all of them agrees less often in 9 of 256 cases."""
+_FAR = 2
+"""Most further steps in which numbers differ by too much for chance in one step: several signs may change at once, as
+in one of three steps of DenseNet. More of the steps must not."""
 
 Ask = Callable[[Sequence[str]], Mapping[str, Sensitivity]]
 """Finds how sensitive eager's values of these names are."""
@@ -33,26 +37,29 @@ def is_chance(first: Pair, others: Iterable[Pair], known: Mapping[str, Sensitivi
 
     `known` is the sensitivity of all values of which something differs in the first step but for it, `ask` finds that
     of others. In the other steps all numbers are changed by some roundings, so that other numbers are near a jump.
-    There must be one in which all values that differ in the first step agree, and none in which a value differs by too
-    much for chance. No more steps are looked at than it takes.
+    There must be one in which all values that differ in the first step agree, and few in which numbers differ by too
+    much for chance (`_FAR`); a difference of types, of sizes, of integers or of what is not finite is none. No more
+    steps are looked at than it takes.
     """
-    known, agreed_once = dict(known), False
+    known, agreed_once, far = dict(known), False, 0
     found = _differences(first, known, ask)
     if not found or not all(difference.may_be_chance for difference in found.values()):
         return False
     scales = scales_of_means(first.eager)
     asked = {name: _Agreements(_excess(first, name, scales), first.eager[name], known[name]) for name in found}
-    for step in islice(others, _STEPS):
+    for count, step in enumerate(islice(others, _STEPS), 1):
         if step.eager.keys() != step.plan.keys():
             return False
         found, scales = _differences(step, known, ask), scales_of_means(step.eager)
-        if not all(difference.may_be_chance for difference in found.values()):
+        too_much = [difference for difference in found.values() if not difference.may_be_chance]
+        far += bool(too_much)
+        if far > _FAR or any(math.isinf(difference.largest) for difference in too_much):
             return False
         agreed_once = agreed_once or not asked.keys() & found.keys()
         for name, agreements in asked.items():
             if step.eager[name].shape == first.eager[name].shape:
                 agreements.add(_excess(step, name, scales), step.eager[name])
-        if agreed_once and all(agreements.are_enough() for agreements in asked.values()):
+        if agreed_once and 2 * far < count and all(agreements.are_enough() for agreements in asked.values()):
             return True
         del step, found  # as large as the model and its optimizer, and the next ones are, too
     return False

@@ -33,3 +33,14 @@ def test_an_error_is_kept_for_whoever_asks() -> None:
         pass
     assert compilations.error("key") is error
     assert compilations.error("another key") is None
+
+
+def test_a_compilation_is_waited_for_until_it_ends_or_for_a_time() -> None:
+    compilations, go_on = Compilations(), threading.Event()
+    compilations.wait("key", 60.0)  # none has begun
+    assert compilations.running("key", lambda: go_on.wait(60))
+    compilations.wait("key", 0.01)
+    assert compilations.running("key", lambda: None)
+    go_on.set()
+    compilations.wait("key", 60.0)
+    assert not compilations.running("key", lambda: None)

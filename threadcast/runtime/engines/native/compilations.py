@@ -28,6 +28,11 @@ class Compilations:
             thread.start()
         return self._threads[key].is_alive()
 
+    def wait(self, key: Hashable, timeout_s: float) -> None:
+        """Return when the compilation of this key has ended, or after `timeout_s` seconds; at once where none began."""
+        if (thread := self._threads.get(key)) is not None:
+            thread.join(timeout_s)
+
     def error(self, key: Hashable) -> ExecutionError | None:
         """Return why the compilation of this key failed; None where it did not."""
         return self._errors.get(key)

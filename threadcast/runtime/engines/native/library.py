@@ -67,6 +67,12 @@ def is_being_compiled() -> bool:
     return _compilations.running(built, lambda: _build(built))
 
 
+def wait_for_library(timeout_s: float) -> None:
+    """Return when the library is no longer being compiled by a thread, or after `timeout_s` seconds."""
+    if not _library.cache_info().currsize:
+        _compilations.wait(library_folder() / f"{NAME}.so", timeout_s)
+
+
 def native_library() -> ModuleType:
     """Return the loaded library; compile it first if needed, which takes about a minute on 2 cores and logs a WARNING.
 
