@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from threadcast.capture.calls import Call, compiled
-from threadcast.capture.dependencies import is_random, returned, writes
+from threadcast.capture.dependencies import is_random, is_view, returned, writes
 from threadcast.capture.program import Node, below_autograd
 from threadcast.capture.random_draws import MOST_DRAWN, drawing, generator_kept, of_global_generator
 from threadcast.capture.recording import Recorded, Recording
@@ -40,6 +40,8 @@ equal tensors give equal numbers each time."""
 MOST_INTEGERS = 1 << 17
 """Most numbers in each tensor of integers or conditions: their results are equal however they are divided. A comparison
 and a count of as many take some 50 us, which calls on masks of that size last many times."""
+MOST_CONSTANT_CALLS, MOST_CONSTANTS = 256, 1 << 24
+"""As `MOST_CALLS` and `MOST_INTEGERS` where a number depends on no input, and is found out once."""
 MOST_SETTINGS = 8
 """Most floating-point numbers in an argument that is taken for settings, as are strides and rates; more are data, which
 differ from call to call."""
@@ -168,7 +170,9 @@ class ReadRecorder:
         read = Node(target, args, {}, "forward")
         needed = self._calls_before(list(read.refs()))
         if needed is None:
-            return None
+            needed = self._calls_before(list(read.refs()), of_constants=True)
+            if needed is None or self._inputs([*(self._nodes[i][1] for i in needed), read]) != {}:
+                return None
         if self._asks_for_less_than_0(needed):  # no layer is left out, as by default in most models that may do so
             return False
         draws, inputs = self._draws_before(needed, read), self._inputs([*(self._nodes[i][1] for i in needed), read])
@@ -245,8 +249,14 @@ class ReadRecorder:
             slot = next_one
         return slot
 
-    def _calls_before(self, refs: Sequence[Ref]) -> list[int] | None:
-        """The numbers of the calls that the values of `refs` depend on, ascending; None for too many or unknown."""
+    def _calls_before(self, refs: Sequence[Ref], *, of_constants: bool = False) -> list[int] | None:
+        """The numbers of the calls that the values of `refs` depend on, ascending; None for too many or unknown.
+
+        `of_constants`: what may be much, as it is made once, but depends on nothing that could change it.
+        """
+        most, may_be_called = (
+            (MOST_CONSTANT_CALLS, self._is_constant) if of_constants else (MOST_CALLS, self._may_be_called)
+        )
         slots = {ref.slot for ref in refs}
         memory = {self._root(slot) for slot in slots}
         found: list[int] = []
@@ -254,7 +264,7 @@ class ReadRecorder:
             number, node, written = self._nodes[i]
             if number not in slots and not any(self._root(ref.slot) in memory for ref in written):
                 continue
-            if len(found) == MOST_CALLS or not self._may_be_called(self._recording.calls[i], node):
+            if len(found) == most or not may_be_called(self._recording.calls[i], node):
                 return None
             found.append(i)
             slots.update(ref.slot for ref in node.refs())
@@ -300,9 +310,23 @@ class ReadRecorder:
             return False
         if is_random(node) and not of_global_generator(node):
             return False
+        return all(spec is not None and _is_small(spec.shape, spec.dtype) for spec in self._specs(call, node))
+
+    def _is_constant(self, call: Recorded, node: Node) -> bool:
+        """Whether the call is the same each time, and adds up no more numbers than always in the same order."""
+        if call.target.namespace != "aten" or is_random(node) or any(_varies(arg) for arg in _leaves(node)):
+            return False
+        specs = self._specs(call, node)
+        one_by_one = torch.Tag.pointwise in call.target.tags or is_view(node) or not any(True for _ in node.refs())
+        return all(
+            spec is not None and spec.numel <= MOST_CONSTANTS and (one_by_one or _is_small(spec.shape, spec.dtype))
+            for spec in specs
+        )
+
+    def _specs(self, call: Recorded, node: Node) -> list[TensorSpec | None]:
+        """The specs of what a call takes and returns."""
         results = call.result if isinstance(call.result, list) else [call.result]
-        specs = [*results, *(self._recording.specs.get(ref) for ref in node.refs())]
-        return all(spec is not None and _is_small(spec.shape, spec.dtype) for spec in specs)
+        return [*results, *(self._recording.specs.get(ref) for ref in node.refs())]
 
     def _inputs(self, nodes: Sequence[Node]) -> dict[int, Tensor] | None:
         """The tensors, by slot, that these calls take and none of them makes; None where one has no known values."""

@@ -104,6 +104,8 @@ class Reachable:
         self._beside: dict[str, str] = {}
         """Such values that modules hold, by the name of the global variable, of which it is known who reads them."""
         self._functions: list[FunctionType] = []
+        self._asked: set[str] = set()
+        """Names of attributes that objects ask for, as those of `operator.attrgetter`, which no code shows."""
         self._names: set[str] = set()
         self._frozen: frozenset[str] = frozenset()
         self._reflective = False
@@ -181,6 +183,8 @@ class Reachable:
             named = (op for name, op in OPDEFS.items() if name.rpartition("::")[2] in self._names)
             pending.extend(op for op in named if id(op) not in self._seen)  # called as `torch.ops.library.name`
             pending = [value for value in pending if not is_opaque(value)]
+        for name in self._beside.keys() & self._asked:
+            self._cannot(self._beside[name])
 
     def _names_in(self, of: type | None) -> frozenset[str]:
         """The names that matter in a module of a library, or in its class `of` of layers."""
@@ -364,7 +368,8 @@ class Reachable:
             self._cannot(reason)
             return
         if isinstance(value, operator.attrgetter | operator.methodcaller):
-            self._names.update(part for name in value.__reduce__()[1] for part in str(name).split("."))
+            self._asked |= {part for name in value.__reduce__()[1] for part in str(name).split(".")}
+            self._names |= self._asked
         if isinstance(value, types.BuiltinFunctionType):  # a method of an object too, as a list's `append`
             yield value.__self__
         elif attributes is None and _hides(value, kind):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
 import threading
 from collections.abc import Callable
@@ -112,9 +113,14 @@ def of_a_list() -> int:
 
 
 LISTED = [itertools.count()]
+HERE, ASKING = sys.modules[__name__], operator.attrgetter("TOKENS")
 
 
-@pytest.mark.parametrize("read", [aliased, of_a_list, lambda tokens=ALIASED: next(tokens)])
+def asked() -> int:
+    return next(ASKING(HERE))
+
+
+@pytest.mark.parametrize("read", [aliased, of_a_list, lambda tokens=ALIASED: next(tokens), asked])
 def test_values_that_code_has_by_other_ways_are_refused(read: Callable[[], float]) -> None:
     named = ALIASED  # the module's variable alone would be looked at by its readers
     assert PythonState([Sometimes(read), lambda: ALIASED]).unwatchable is not None
