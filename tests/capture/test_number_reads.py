@@ -246,7 +246,8 @@ def test_a_number_of_what_each_step_changes_is_not_built_in() -> None:
 
 def test_numbers_out_of_large_constants_are_built_in() -> None:
     def function(x: Tensor) -> Tensor:
-        mask = torch.where(torch.ones(2, 1, 300, 300, dtype=torch.bool), 0.0, -torch.inf)
+        batch, column = torch.arange(2)[:, None, None, None], torch.arange(300).expand(1, 1, 300, 300)
+        mask = torch.where(torch.ones(2, 300, dtype=torch.bool)[batch, column], 0.0, -torch.inf)
         for _ in range(30):
             mask = mask[:, :, :300] * 2
         is_open = (mask[:, 0, 0] >= 0).flatten().all().item()

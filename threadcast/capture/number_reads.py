@@ -316,11 +316,12 @@ class ReadRecorder:
         """Whether the call is the same each time, and adds up no more numbers than always in the same order."""
         if call.target.namespace != "aten" or is_random(node) or any(_varies(arg) for arg in _leaves(node)):
             return False
-        specs = self._specs(call, node)
         one_by_one = torch.Tag.pointwise in call.target.tags or is_view(node) or not any(True for _ in node.refs())
         return all(
-            spec is not None and spec.numel <= MOST_CONSTANTS and (one_by_one or _is_small(spec.shape, spec.dtype))
-            for spec in specs
+            spec is not None
+            and spec.numel <= MOST_CONSTANTS
+            and (one_by_one or not _rounds(spec.dtype) or _is_small(spec.shape, spec.dtype))
+            for spec in self._specs(call, node)
         )
 
     def _specs(self, call: Recorded, node: Node) -> list[TensorSpec | None]:
@@ -381,10 +382,14 @@ def _is_small(shape: Sequence[int], dtype: str) -> bool:
     size = 1
     for side in shape:
         size *= side
-    if "float" not in dtype and "complex" not in dtype:
+    if not _rounds(dtype):
         return size <= MOST_INTEGERS
     in_one_order = len(shape) < 4 or (len(shape) == 4 and (shape[1] == 1 or tuple(shape[2:]) == (1, 1)))
     return size <= MOST_ELEMENTS and in_one_order
+
+
+def _rounds(dtype: str) -> bool:
+    return "float" in dtype or "complex" in dtype
 
 
 def _varies(argument: Any) -> bool:
