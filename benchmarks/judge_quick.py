@@ -98,11 +98,15 @@ def training(case: Judged) -> dict[str, Any]:
         fast(*case.inputs, target)
         ran = _prepared(fast, (*case.inputs, target), {})
     begin_again(case.model, optimizer, first)
-    if isinstance(ran, Tuning):
-        captured = ran.captured
-        found = run(case, lambda: captured.run((*case.inputs, target), {})["loss"])
-    else:
-        found = run(case, lambda: fast(*case.inputs, target))
+
+    def step() -> torch.Tensor:
+        by = fast._optimized.prepare((*case.inputs, target), {})  # chance may decide which graph is right for a step
+        if not isinstance(by, Tuning):
+            return fast(*case.inputs, target)
+        value: torch.Tensor = by.captured.run((*case.inputs, target), {})["loss"]
+        return value
+
+    found = run(case, step)
     return _said(ran, found, wanted, again, eager_s)
 
 

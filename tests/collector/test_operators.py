@@ -64,6 +64,17 @@ def test_indices_lie_in_range_and_vary() -> None:
     assert len(index.unique()) > 10
 
 
+@pytest.mark.parametrize(("a", "b"), [((12, 16), (3, 16, 8)), ((16, 12), (12, 8)), ((3, 16, 8), (8, 12))])
+def test_all_rows_are_in_groups(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    ends = torch.tensor([2, 2, 12], dtype=torch.int32)
+    captured = capture_forward(torch._grouped_mm, torch.randn(a), torch.randn(b), ends)
+    prepared = prepare(next(op for op in captured.graph.ops if op.kind == "_grouped_mm"))
+    assert prepared.args[2].tolist() == [4, 8, 12]
+    with below_autograd():
+        result = prepared.target(*prepared.args, **prepared.kwargs)
+    assert bool((result != 0).all())
+
+
 def test_masks_select_as_many_elements_as_in_the_graph() -> None:
     def selecting(x: torch.Tensor, edges: torch.Tensor) -> list[torch.Tensor]:
         mask, row = edges[0] != edges[1], torch.tensor([1])

@@ -12,7 +12,7 @@ from threadcast.capture.program import Node
 
 _NAMES = frozenset((
     "_assert_async", "_assert_scalar", "_ctc_loss", "_embedding_bag", "_embedding_bag_forward_only",
-    "_functional_assert_async", "_functional_assert_scalar", "_index_put_impl", "_sample_dirichlet",
+    "_functional_assert_async", "_functional_assert_scalar", "_grouped_mm", "_index_put_impl", "_sample_dirichlet",
     "_standard_gamma", "_unsafe_index", "_unsafe_index_put", "bernoulli", "binary_cross_entropy", "bincount",
     "binomial", "cholesky", "cholesky_inverse", "ctc_loss", "embedding", "embedding_bag", "embedding_renorm",
     "floor_divide", "fmod", "gather", "histc", "index", "index_add", "index_copy", "index_fill", "index_put",

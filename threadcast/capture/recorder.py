@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 from threadcast.capture.fake_tensors import FakeTensors
+from threadcast.capture.grouped_products import grouped_product
 from threadcast.capture.mask_sizes import counted_result
 from threadcast.capture.number_reads import READS, NumberReads, ReadRecorder
 from threadcast.capture.numbers import Number, Numbers
@@ -215,7 +216,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What `func` returns for fake tensors; PyTorch's exception where its size may be another in the next call."""
         try:
-            result = func(*args, **kwargs)
+            result = (grouped_product if func is aten._grouped_mm.default else func)(*args, **kwargs)
             return pytree.tree_map_only(Tensor, _contiguous, result) if func in _CONTIGUOUS else result
         except DynamicOutputShapeException:
             found = counted_result(func, args, kwargs, self._count) if self._fakes.symbols is None else None

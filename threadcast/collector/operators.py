@@ -123,6 +123,10 @@ def _make_valid(
         weight.fill_(1.0)
     if name == "embedding_dense_backward" and (index := tensor("indices")) is not None:
         index.random_(0, max(int(arguments["num_weights"]), 1), generator=generator)
+    if name == "_grouped_mm" and (ends := tensor("offs")) is not None:
+        a, b = tensors[arguments["self"].slot], tensors[arguments["mat2"].slot]
+        shared = a.shape[1] if a.dim() == b.dim() == 2 else a.shape[0] if a.dim() == 2 else b.shape[1]
+        ends.copy_(torch.arange(1, len(ends) + 1) * shared // len(ends))  # groups of the same size
     if name == "max_pool2d_with_indices_backward" and (source := tensor("self")) is not None:
         window = [arguments.get(k) for k in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")]
         indices = torch.ops.aten.max_pool2d_with_indices.default(source, *window)[1]
