@@ -115,6 +115,36 @@ def test_results_are_those_of_eager_in_every_order_that_edges_allow(function: Ca
             torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.parametrize(
+    ("function", "good", "bad"),
+    [
+        (lambda x, by: x // by, [3], [0]),
+        (lambda x, by: x % by, [3], [0]),
+        (lambda x, by: torch.div(x, by, rounding_mode="floor"), [3], [0]),
+        (lambda x, by: x.div_(by, rounding_mode="trunc"), [3], [0]),
+        (lambda x, order: torch.searchsorted(x, x, sorter=order), [2, 0, 1], [2, 0, 3]),
+        (lambda x, last: torch.histogram(x / last, bins=3).hist, [1.0], [0.0]),
+    ],
+)
+def test_nothing_is_written_after_an_operator_that_raises(
+    function: Callable[..., Any], good: list[Any], bad: list[Any]
+) -> None:
+    def call(x: Tensor, other: Tensor, count: Tensor) -> Tensor:
+        found: Tensor = function(x * 1, other)
+        count.add_(1)
+        return found
+
+    x, count = torch.arange(3).to(torch.tensor(good).dtype), torch.zeros(())
+    with pytest.raises(RuntimeError):
+        call(x, torch.tensor(bad), count)
+    captured = capture_forward(call, x, torch.tensor(good), count)
+    for plan in range(8):
+        order = arrange(make_random_plan(captured.graph, (0, 1, 2), seed=plan), captured.graph).order
+        with pytest.raises(RuntimeError):
+            captured.run(x, torch.tensor(bad), count, order=order)
+        assert count == 0
+
+
 def test_a_tensor_given_twice_and_one_that_is_also_closed_over_are_told_apart_later() -> None:
     x, y, z = torch.ones(3), torch.arange(3.0), torch.full((3,), 5.0)
     difference = capture_forward(lambda a, b: (a - b).tanh(), x, x)
