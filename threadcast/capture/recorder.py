@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 from threadcast.capture.fake_tensors import FakeTensors
-from threadcast.capture.mask_sizes import counted_result
+from threadcast.capture.mask_sizes import counted_result, ctc_result
 from threadcast.capture.number_reads import READS, NumberReads, ReadRecorder
 from threadcast.capture.numbers import Number, Numbers
 from threadcast.capture.program import Phase
@@ -214,6 +214,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What `func` returns for fake tensors; PyTorch's exception where its size may be another in the next call."""
+        if (losses := ctc_result(func, args)) is not None:
+            return losses
         try:
             result = func(*args, **kwargs)
             return pytree.tree_map_only(Tensor, _contiguous, result) if func in _CONTIGUOUS else result
