@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.capture import capture_forward, capture_training
 from threadcast.capture.module_values import ModuleChanged
+from threadcast.capture.optimizers import NoUpdate
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.engines.replay import arrange
 
@@ -113,6 +114,63 @@ def test_results_are_those_of_eager_in_every_order_that_edges_allow(function: Ca
             found = captured.run(x.clone(), order=order)
             assert type(found) is type(wanted)
             torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("function", "good", "bad"),
+    [
+        (lambda x, by: x // by, [3], [0]),
+        (lambda x, by: x % by, [3], [0]),
+        (lambda x, by: torch.div(x, by, rounding_mode="floor"), [3], [0]),
+        (lambda x, by: x.div_(by, rounding_mode="trunc"), [3], [0]),
+        (lambda x, order: torch.searchsorted(x, x, sorter=order), [2, 0, 1], [2, 0, 3]),
+        (lambda x, last: torch.histogram(x / last, bins=3).hist, [1.0], [0.0]),
+    ],
+)
+def test_nothing_is_written_after_an_operator_that_raises(
+    function: Callable[..., Any], good: list[Any], bad: list[Any]
+) -> None:
+    def call(x: Tensor, other: Tensor, count: Tensor) -> Tensor:
+        found: Tensor = function(x * 1, other)
+        count.add_(1)
+        return found
+
+    x, count = torch.arange(3).to(torch.tensor(good).dtype), torch.zeros(())
+    with pytest.raises(RuntimeError):
+        call(x, torch.tensor(bad), count)
+    captured = capture_forward(call, x, torch.tensor(good), count)
+    for plan in range(8):
+        order = arrange(make_random_plan(captured.graph, (0, 1, 2), seed=plan), captured.graph).order
+        with pytest.raises(RuntimeError):
+            captured.run(x, torch.tensor(bad), count, order=order)
+        assert count == 0
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["padded", "joined"])
+@pytest.mark.parametrize("known", [False, True], ids=["lengths given", "lengths known"])
+def test_ctc_loss_of_targets_of_any_length(joined: bool, known: bool) -> None:
+    def loss(scores: Tensor, data: tuple[Tensor, Tensor]) -> Tensor:
+        targets, lengths = data
+        of_targets = (2, 2, 2) if known else lengths
+        of_scores = (9, 9, 9) if known else lengths * 0 + 9
+        reduction = "sum" if known else "mean"  # PyTorch has no mean by known lengths on fake tensors
+        found: Tensor = nn.functional.ctc_loss(
+            scores.log_softmax(-1), targets, of_scores, of_targets, reduction=reduction
+        )
+        return found
+
+    torch.manual_seed(0)
+    model, x = nn.Linear(4, 6), torch.randn(9, 3, 4)
+    padded, captured = torch.randint(1, 6, (3, 3)), None
+    for lengths in ([2, 2, 2],) if known else ([2, 1, 3], [3, 1, 2], [1, 1, 1]):
+        targets = torch.cat([row[:size] for row, size in zip(padded, lengths)]) if joined else padded
+        data = targets, torch.tensor(lengths)
+        if captured is None or joined:  # one graph for all lengths
+            captured = capture_training(model, loss, NoUpdate(), (x,), data)
+        wanted = torch.autograd.grad(loss(model(x), data), list(model.parameters()))
+        model.zero_grad()
+        captured.run((x,), data)
+        torch.testing.assert_close([parameter.grad for parameter in model.parameters()], list(wanted))
 
 
 def test_a_tensor_given_twice_and_one_that_is_also_closed_over_are_told_apart_later() -> None:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from threadcast.capture import substitution_check
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.capture import capture_forward, capture_training
+from threadcast.capture.optimizers import NoUpdate
 from threadcast.capture.splitting import Part, split_call
 from threadcast.capture.substitution_check import products_add, splits_convolution, splits_layer_norm
+from threadcast.core.tensor import TensorSpec
 
 aten = torch.ops.aten
 CONVOLUTION, LAYER_NORM = aten.convolution_backward.default, aten.native_layer_norm_backward.default
@@ -30,7 +32,8 @@ def checked_anew() -> Iterator[None]:
 
 
 def parts(arguments: tuple[Any, ...], dtype: torch.dtype = torch.float32) -> list[Part]:
-    return split_call(CONVOLUTION if len(arguments) == 11 else LAYER_NORM, arguments, {}, dtype)
+    first = TensorSpec((2, 6, 5, 5), str(dtype).removeprefix("torch."))
+    return split_call(CONVOLUTION if len(arguments) == 11 else LAYER_NORM, arguments, {}, first)
 
 
 def convolution(transposed: bool = False) -> tuple[Any, ...]:
@@ -55,6 +58,24 @@ def test_a_wrong_part_is_not_used() -> None:
         return [sums]
 
     assert not splits_convolution(torch.float32, 2, False, wrong)
+
+
+def test_a_convolution_with_one_stride_for_all_dimensions_is_left_whole() -> None:
+    class Convolution(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.rand(3, 2, 3, 3)), nn.Parameter(torch.rand(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.convolution(x, self.weight, self.bias, [1], [0], [1], False, [0], 1)
+
+    model, x = Convolution(), torch.rand(2, 2, 5, 5)
+    captured = capture_training(model, lambda result, _: result.square().sum(), NoUpdate(), (x,), None)
+    model(x).square().sum().backward()
+    wanted = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    captured.run((x,), None)
+    torch.testing.assert_close([parameter.grad for parameter in model.parameters()], wanted)
 
 
 def test_products_that_do_not_add_are_left_apart(monkeypatch: pytest.MonkeyPatch) -> None:

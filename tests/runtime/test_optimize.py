@@ -88,6 +88,18 @@ def test_inference_takes_keywords_and_nested_values_and_a_change_of_parameters()
         assert call(pair)["sum"].tolist() == [0, 0, 0]
 
 
+def test_numbers_that_are_read_as_their_conjugates_are_another_kind_of_argument() -> None:
+    def parts(z: Tensor) -> Tensor:
+        return z.real * 2 + z.imag
+
+    z = torch.randn(6, dtype=torch.complex64)
+    with closing(threadcast.optimize(parts, backends=False)) as call:
+        for _ in range(20):
+            torch.testing.assert_close(call(z), parts(z))
+            torch.testing.assert_close(call(z.conj()), parts(z.conj()))
+        assert [report.reason for report in call.reports] == ["", ""]
+
+
 def test_a_training_step_takes_a_tuple_of_tensors_as_an_input() -> None:
     class Paired(nn.Linear):
         def forward(self, pair: Any) -> torch.Tensor:

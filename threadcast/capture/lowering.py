@@ -101,7 +101,7 @@ class _Builder:
     def add(self, call: Recorded) -> None:
         """Add a call, or the parts of a split one."""
         args, kwargs = map_refs(self._meant, call.args), map_refs(self._meant, call.kwargs)
-        parts = split_call(call.target, args, kwargs, self._dtype(args)) if self.split else []
+        parts = split_call(call.target, args, kwargs, self._first(args)) if self.split else []
         if not parts:
             slot = self._append(_Call(call.name, Part(call.target, args, kwargs), call.phase, call.result))
             for item, spec in _items(call.result):
@@ -118,11 +118,9 @@ class _Builder:
                 mine = Ref(slot, item if part.single is None else None)
                 self._define(Ref(call.number, item), mine, call.result[item])
 
-    def _dtype(self, args: tuple[Any, ...]) -> torch.dtype:
-        """The type of the first tensor among arguments; float32 where there is none."""
-        specs = (self.specs[arg].dtype for arg in args if isinstance(arg, Ref) and arg in self.specs)
-        found: torch.dtype = getattr(torch, next(specs, "float32"))
-        return found
+    def _first(self, args: tuple[Any, ...]) -> TensorSpec:
+        """The first tensor among arguments; one float32 where there is none."""
+        return next((self.specs[arg] for arg in args if isinstance(arg, Ref) and arg in self.specs), TensorSpec(()))
 
     def _append(self, call: _Call) -> int:
         self.calls.append(call)

@@ -12,6 +12,24 @@ from torch._ops import OpOverload
 aten = torch.ops.aten
 
 
+_CTC = (aten._ctc_loss.default, aten._ctc_loss.Tensor)
+_CTC_BACKWARD = (aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor)
+
+
+def ctc_result(func: OpOverload, args: tuple[Any, ...]) -> Any:
+    """Return what a CTC loss of (steps, batch, classes) or its gradient returns, as fakes; None for other operators.
+
+    The loss's second result, which only its gradient reads, has the places of the longest target that there may be.
+    """
+    if func in _CTC_BACKWARD:
+        return torch.empty_like(args[1], memory_format=torch.contiguous_format)
+    if func not in _CTC or args[0].dim() != 3:
+        return None
+    scores, targets = args[:2]
+    steps, batch = scores.shape[:2]
+    return scores.new_empty(batch), scores.new_empty(batch, steps, 2 * targets.shape[-1] + 1)
+
+
 def counted_result(
     func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], count: Callable[[Tensor], int | None]
 ) -> Tensor | None:

@@ -15,11 +15,11 @@ _NAMES = frozenset((
     "_functional_assert_async", "_functional_assert_scalar", "_grouped_mm", "_index_put_impl", "_sample_dirichlet",
     "_standard_gamma", "_unsafe_index", "_unsafe_index_put", "bernoulli", "binary_cross_entropy", "bincount",
     "binomial", "cholesky", "cholesky_inverse", "ctc_loss", "embedding", "embedding_bag", "embedding_renorm",
-    "floor_divide", "fmod", "gather", "histc", "index", "index_add", "index_copy", "index_fill", "index_put",
-    "index_reduce", "index_select", "inverse", "lu_unpack", "masked_scatter", "max_unpool2d", "max_unpool3d",
-    "multi_margin_loss", "multilabel_margin_loss", "multilabel_margin_loss_forward", "multinomial", "nll_loss",
-    "nll_loss2d", "nll_loss2d_forward", "nll_loss_forward", "normal", "poisson", "put", "remainder",
-    "repeat_interleave", "scatter", "scatter_add", "scatter_reduce", "segment_reduce", "take",
+    "floor_divide", "fmod", "gather", "histc", "histogram", "index", "index_add", "index_copy", "index_fill",
+    "index_put", "index_reduce", "index_select", "inverse", "lu_unpack", "masked_scatter", "max_unpool2d",
+    "max_unpool3d", "multi_margin_loss", "multilabel_margin_loss", "multilabel_margin_loss_forward", "multinomial",
+    "nll_loss", "nll_loss2d", "nll_loss2d_forward", "nll_loss_forward", "normal", "poisson", "put", "remainder",
+    "repeat_interleave", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "segment_reduce", "take",
 ))  # fmt: skip
 _LINEAR_ALGEBRA = ("linalg_", "_linalg_")
 _NEVER_RAISE = frozenset(("linalg_vector_norm", "linalg_cross", "linalg_diagonal"))
@@ -38,4 +38,5 @@ def may_raise(node: Node) -> bool:
         return library != "prims"
     name = name if name.startswith("__") else name.rstrip("_")
     linear_algebra = name.startswith(_LINEAR_ALGEBRA) and name not in _NEVER_RAISE
-    return node.phase == "forward" and (name in _NAMES or linear_algebra)
+    divides_integers = name == "div" and node.kwargs.get("rounding_mode") is not None
+    return node.phase == "forward" and (name in _NAMES or linear_algebra or divides_integers)

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_
 
 from threadcast.capture.fake_tensors import FakeTensors
 from threadcast.capture.grouped_products import grouped_product
-from threadcast.capture.mask_sizes import counted_result
+from threadcast.capture.mask_sizes import counted_result, ctc_result
 from threadcast.capture.number_reads import READS, NumberReads, ReadRecorder
 from threadcast.capture.numbers import Number, Numbers
 from threadcast.capture.program import Phase
@@ -215,6 +215,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What `func` returns for fake tensors; PyTorch's exception where its size may be another in the next call."""
+        if (losses := ctc_result(func, args)) is not None:
+            return losses
         try:
             result = (grouped_product if func is aten._grouped_mm.default else func)(*args, **kwargs)
             return pytree.tree_map_only(Tensor, _contiguous, result) if func in _CONTIGUOUS else result

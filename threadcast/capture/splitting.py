@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from threadcast.capture.substitution_check import splits_convolution, splits_layer_norm
+from threadcast.core.tensor import TensorSpec
 
 aten = torch.ops.aten
 
@@ -33,15 +34,18 @@ class Part:
 
 
 def split_call(
-    target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype
+    target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], first: TensorSpec
 ) -> list[Part]:
-    """The parts that together compute what the call computes.
+    """The parts that together compute what the call computes; `first` describes the first tensor among `args`.
 
-    An empty list where the operator is not split, or where in `dtype` the parts would give other gradients.
+    An empty list where the operator is not split, or where in the type of `first` the parts would give other gradients.
     """
     if kwargs:
         return []
+    dtype: torch.dtype = getattr(torch, first.dtype)
     if target is aten.convolution_backward.default:
+        if len(args[4]) + 2 != len(first.shape):  # one stride for all dimensions: how many there are is not said
+            return []
         if not splits_convolution(dtype, len(args[4]), args[7], _convolution_backward):
             return []
         return _convolution_backward(args)

@@ -16,7 +16,8 @@ class CallKind(NamedTuple):
     """Identifies a kind of calls. Settings in it are pairs (name, value), nested to any depth."""
 
     arguments: Hashable
-    """Shape, type, strides and device of each tensor, type and value of every other argument, and their nesting."""
+    """Shape, type, strides and device of each tensor and whether it is read as conjugate or negative, type and value of
+    every other argument, and their nesting."""
     overlaps: Hashable
     """Which tensors share memory, with one another and with the model."""
     settings: Hashable
@@ -60,13 +61,24 @@ def kind_of(leaves: list[Any], structure: object, held: frozenset[int], settings
     """
     described = tuple(
         [
-            (leaf.shape, leaf.dtype, leaf.stride(), leaf.device) if isinstance(leaf, Tensor) else exact(leaf)
+            (leaf.shape, leaf.dtype, leaf.stride(), leaf.device, *read_as(leaf))
+            if isinstance(leaf, Tensor)
+            else exact(leaf)
             for leaf in leaves
         ]
     )
     overlaps, casts_to = _overlaps(leaves, held), torch.get_autocast_dtype("cpu")
     autocast = casts_to if torch.is_autocast_enabled("cpu") else None
     return CallKind((described, structure), overlaps, settings, torch.get_default_dtype(), autocast, casts_to)
+
+
+def read_as(tensor: Tensor) -> tuple[bool, ...]:
+    """Whether the conjugates, and whether the negatives of the numbers in memory are meant; () where neither are.
+
+    Operators such as `view_as_real` do not take them, and PyTorch calls others in their place.
+    """
+    conjugate, negative = tensor.is_conj(), tensor.is_neg()
+    return (conjugate, negative) if conjugate or negative else ()
 
 
 def differences(kind: CallKind, others: Iterable[CallKind]) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 from threadcast.capture.capture import Captured
 from threadcast.capture.sizes import LEAST, Dynamic, Place, sizes_at
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.call_kinds import CallKind
+from threadcast.runtime.call_kinds import CallKind, read_as
 from threadcast.runtime.watching.constants import exact
 
 SEVERAL = 3
@@ -171,5 +171,5 @@ def _described(leaf: Any) -> Hashable:
     """What of a leaf is equal in all calls of a family."""
     if isinstance(leaf, Tensor):
         layout = None if leaf.is_contiguous() else (leaf.shape, leaf.stride())
-        return leaf.dim(), leaf.dtype, leaf.device, layout
+        return leaf.dim(), leaf.dtype, leaf.device, layout, read_as(leaf)
     return int if type(leaf) is int else exact(leaf)

@@ -167,9 +167,7 @@ def test_long_steps_are_blocks_by_themselves_and_end_a_comparison_once_it_is_cle
     for scale, wanted in ((1.5 * LONG_S, pairs), (5.0, 6 if kept == "plan" and pairs == 6 else 3)):
         world = World(lambda _, s=scale: s, lambda _, s=scale: planned_s * s)
         verdict = world.run_to_verdict()
-        assert (verdict.kept, verdict.pairs) == (kept, wanted), (
-            "three long pairs show that little is gained"
-        )
+        assert (verdict.kept, verdict.pairs) == (kept, wanted), "three long pairs show that little is gained"
         ran = [name for name in world.ran if name != "rest"]
         assert len(ran) == 3 * wanted + 1, "one block, one step; and one step that does not count after each change"
     two, short = (World(lambda _, s=s: s, lambda _, s=s: planned_s * s) for s in (0.7 * LONG_S, 0.4 * LONG_S))
