@@ -21,12 +21,14 @@ _NAMES = frozenset((
     "nll_loss", "nll_loss2d", "nll_loss2d_forward", "nll_loss_forward", "normal", "poisson", "put", "remainder",
     "repeat_interleave", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "segment_reduce", "take",
 ))  # fmt: skip
+_OURS = frozenset(("prims", "threadcast"))
+"""Libraries whose operators compute each number by itself and look at no value: loops of fused operators are ours."""
 _LINEAR_ALGEBRA = ("linalg_", "_linalg_")
 _NEVER_RAISE = frozenset(("linalg_vector_norm", "linalg_cross", "linalg_diagonal"))
 
 
 def may_raise(node: Node) -> bool:
-    """Whether the node's operator may raise because of values: any custom operator, and those of PyTorch known for it.
+    """Whether the node's operator may raise because of values: those of PyTorch known for it, and any custom one.
 
     In a backward pass PyTorch's own operators use the indices that the forward pass has checked; those of a user's
     `autograd.Function` are recorded as of the forward pass.
@@ -35,7 +37,7 @@ def may_raise(node: Node) -> bool:
         return False
     library, name = node.target._schema.name.split("::")
     if library != "aten":
-        return library != "prims"
+        return library not in _OURS
     name = name if name.startswith("__") else name.rstrip("_")
     linear_algebra = name.startswith(_LINEAR_ALGEBRA) and name not in _NEVER_RAISE
     divides_integers = name == "div" and node.kwargs.get("rounding_mode") is not None
