@@ -56,3 +56,25 @@ REFUSED: dict[str, Callable[[Tensor], Tensor]] = {
 def test_what_chance_decides_is_not_built_in(call: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(CaptureError):
         capture_forward(call, torch.ones(2))
+
+
+SEEDING: dict[str, Callable[[Tensor], object]] = {
+    "manual_seed": lambda x: torch.manual_seed(int(x.dim()) + 7),
+    "of the generator": lambda x: torch.default_generator.manual_seed(int(x.dim()) + 7),
+    "seed": lambda x: torch.seed(),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDING.values(), ids=SEEDING)
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_call_that_sets_the_generator_is_not_captured_and_leaves_it(
+    seed: Callable[[Tensor], object], draws: bool
+) -> None:
+    def call(x: Tensor) -> Tensor:
+        seed(x)
+        return x + torch.rand(2) if draws else x * 2
+
+    before = torch.get_rng_state()
+    with pytest.raises(CaptureError, match="generator"):
+        capture_forward(call, torch.ones(2))
+    assert torch.equal(torch.get_rng_state(), before)

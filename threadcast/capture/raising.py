@@ -15,6 +15,8 @@ _NAMES = frozenset((
     "_functional_assert_async", "_functional_assert_scalar", "_grouped_mm", "_index_put_impl", "_sample_dirichlet",
     "_standard_gamma", "_unsafe_index", "_unsafe_index_put", "bernoulli", "binary_cross_entropy", "bincount",
     "binomial", "cholesky", "cholesky_inverse", "ctc_loss", "embedding", "embedding_bag", "embedding_renorm",
+    "_histogramdd_bin_edges", "_histogramdd_from_bin_cts", "_pack_padded_sequence",
+    "fake_quantize_per_channel_affine", "fake_quantize_per_channel_affine_cachemask",
     "floor_divide", "fmod", "gather", "histc", "histogram", "index", "index_add", "index_copy", "index_fill",
     "index_put", "index_reduce", "index_select", "inverse", "lu_unpack", "masked_scatter", "max_unpool2d",
     "max_unpool3d", "multi_margin_loss", "multilabel_margin_loss", "multilabel_margin_loss_forward", "multinomial",
