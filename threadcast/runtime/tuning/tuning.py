@@ -1,7 +1,7 @@
 """Finds the fastest way to run one kind of call, in the caller's own steps.
 
-Every step that is measured counts for the caller, and no training step is applied twice. `TuningMachine` decides; this
-module carries out its decisions.
+Every step that is measured counts for the caller, but for looks at training steps, which are set back; no training step
+is applied twice. `TuningMachine` decides; this module carries out its decisions.
 """
 
 from __future__ import annotations
