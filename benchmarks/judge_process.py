@@ -103,8 +103,7 @@ class Way:
     def _learning(self) -> bool:
         if self._who != "threadcast":
             return False
-        reports = self._step.reports  # where chance decides which graph is right, of several kinds of calls
-        return bool(self._step._optimized.learning) or not reports or any(report.measuring for report in reports)
+        return bool(self._step._optimized.learning) or not self._step.reports
 
     def runs(self) -> list[list[str]]:
         """What runs the steps, and why; nothing but in threadcast."""

@@ -242,28 +242,3 @@ def test_a_number_of_what_each_step_changes_is_not_built_in() -> None:
     model.factor.fill_(1.0)
     with pytest.raises(CaptureError, match="other numbers"):
         captured.run((torch.ones(2), False), torch.ones(2))
-
-
-def test_numbers_out_of_large_constants_are_built_in() -> None:
-    def function(x: Tensor) -> Tensor:
-        batch, column = torch.arange(2)[:, None, None, None], torch.arange(300).expand(1, 1, 300, 300)
-        mask = torch.where(torch.ones(2, 300, dtype=torch.bool)[batch, column], 0.0, -torch.inf)
-        for _ in range(30):
-            mask = mask[:, :, :300] * 2
-        is_open = (mask[:, 0, 0] >= 0).flatten().all().item()
-        return x * 2 if is_open else x * 3
-
-    captured = capture_forward(function, torch.ones(2))
-    assert captured.reads is None
-    assert captured.run(torch.ones(2)).tolist() == [2.0, 2.0]
-
-
-@pytest.mark.parametrize("function", [
-    lambda x: x * 2 if torch.ones(200, 200).sum() > 3 else x,  # threads divide the sum
-    lambda x: x * 2 if (torch.ones(300, 300) * x[0])[0, 0] > 3 else x,
-])  # fmt: skip
-def test_numbers_out_of_large_sums_and_of_much_that_depends_on_inputs_are_not(
-    function: Callable[[Tensor], Tensor],
-) -> None:
-    with pytest.raises(CaptureError, match="Control flow"):
-        capture_forward(function, torch.ones(2))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from threadcast import optimize, optimize_training
+from threadcast import optimize
 from threadcast.runtime.number_kinds import MOST, OTHER_NUMBERS
 
 
@@ -80,51 +80,3 @@ def test_calls_whose_masks_select_others_are_right_whatever_runs_them(monkeypatc
         assert len(selected) > MOST == len(fast.fastest)
     finally:
         fast.close()
-
-
-class Dropping(nn.Module):
-    """Leaves out layers by chance, between draws for dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            if torch.rand([]) < 0.3:
-                continue
-            x = x + nn.functional.dropout(layer(x).relu(), 0.2, self.training)
-        return x
-
-
-@pytest.mark.filterwarnings("ignore:threadcast runs this as PyTorch does")
-def test_training_steps_that_go_their_ways_by_chance_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
-    x, target = torch.randn(8, 16, dtype=torch.float64), torch.randn(8, 16, dtype=torch.float64)
-
-    def made() -> tuple[Dropping, torch.optim.Optimizer]:
-        model = Dropping().double()
-        return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-
-    model, optimizer = made()
-    wanted = []
-    torch.manual_seed(1)
-    for _ in range(40):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(x), target)
-        loss.backward()
-        optimizer.step()
-        wanted.append((loss.detach(), torch.get_rng_state()))
-    other, optimizer = made()
-    fast = optimize_training(other, nn.functional.mse_loss, optimizer)
-    try:
-        torch.manual_seed(1)
-        for expected, state in wanted:
-            torch.testing.assert_close(fast(x, target), expected)
-            assert torch.equal(torch.get_rng_state(), state)
-        assert len(fast.fastest) == MOST
-    finally:
-        fast.close()
-    for mine, theirs in zip(other.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs)

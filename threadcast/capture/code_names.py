@@ -62,19 +62,6 @@ def names_in(code: CodeType) -> CodeNames:
     )
 
 
-def codes_in(code: CodeType) -> Iterator[CodeType]:
-    """A piece of code, and that of all functions that it defines."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from codes_in(constant)
-
-
-def named_by(code: CodeType) -> frozenset[str]:
-    """All names in a piece of code, texts that may be names too, without those in the functions that it defines."""
-    return frozenset((*code.co_names, *(text for constant in code.co_consts for text in _texts_in(constant))))
-
-
 def _texts_in(constant: object) -> Iterator[str]:
     if isinstance(constant, str) and constant.isidentifier():
         yield constant

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import CodeType, FrameType
 from typing import Any
 
 from torch import Tensor, nn
@@ -68,8 +66,7 @@ class ModuleValues:
     def left_alone(self, *functions: Any) -> Iterator[None]:
         """At the end of the block restore the module's attributes and all Python values that `functions` can reach.
 
-        ModuleChanged where the block changed any of them. Unwatchable where changes of a value would not be noticed:
-        where one cannot be watched that only some code reads, only where the block calls this code.
+        ModuleChanged where the block changed any of them. Unwatchable where changes of a value would not be noticed.
         """
         reads = PythonState(functions)
         if reads.unwatchable is not None:
@@ -77,40 +74,12 @@ class ModuleValues:
         check_supported(nn.ModuleList(reads.modules))
         modules = ModuleState(nn.ModuleList([self.module, *reads.modules]))
         try:
-            with _not_called(reads.readers):
-                yield
+            yield
         finally:
             of_modules, elsewhere = modules.restore(), reads.restore()
         changed = of_modules or elsewhere
         if changed is not None:
             raise ModuleChanged(f"cannot capture: {changed} is set in every call, which a graph would not do")
-
-
-@contextmanager
-def _not_called(codes: Mapping[CodeType, str]) -> Iterator[None]:
-    """Within the block Unwatchable where this thread is about to run one of `codes`, which say what they read.
-
-    Also at its end, where the block has caught that.
-    """
-    if not codes:
-        yield
-        return
-    if sys.getprofile() is not None:  # which would be ended by another one
-        raise Unwatchable(f"cannot capture: it may read {next(iter(codes.values()))}, and a profiler is at work")
-    found: list[str] = []
-
-    def look(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code in codes:
-            found.append(codes[frame.f_code])
-            raise Unwatchable(f"cannot capture: it reads {found[0]}")
-
-    sys.setprofile(look)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-    if found:
-        raise Unwatchable(f"cannot capture: it reads {found[0]}")
 
 
 @contextmanager

@@ -2,15 +2,13 @@
 graph of it has built in.
 
 The graph is right for calls that read the same numbers. They are found out before a call: the few operators between the
-inputs and each number are recorded, too, and run again on the call's own tensors. Where chance decides
-(`if torch.rand([]) < p`), all random numbers up to there are drawn once more, from the generator as it is.
+inputs and each number are recorded, too, and run again on the call's own tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,13 +18,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from threadcast.capture.calls import Call, compiled
-from threadcast.capture.dependencies import is_random, is_view, returned, writes
+from threadcast.capture.dependencies import is_random, returned, writes
 from threadcast.capture.program import Node, below_autograd
-from threadcast.capture.random_draws import MOST_DRAWN, drawing, generator_kept, of_global_generator
 from threadcast.capture.recording import Recorded, Recording
 from threadcast.capture.sizes import Size
 from threadcast.capture.values import AsNumber, Ref, map_refs
-from threadcast.core.tensor import TensorSpec
 
 aten = torch.ops.aten
 
@@ -40,8 +36,6 @@ equal tensors give equal numbers each time."""
 MOST_INTEGERS = 1 << 17
 """Most numbers in each tensor of integers or conditions: their results are equal however they are divided. A comparison
 and a count of as many take some 50 us, which calls on masks of that size last many times."""
-MOST_CONSTANT_CALLS, MOST_CONSTANTS = 256, 1 << 24
-"""As `MOST_CALLS` and `MOST_INTEGERS` where a number depends on no input, and is found out once."""
 MOST_SETTINGS = 8
 """Most floating-point numbers in an argument that is taken for settings, as are strides and rates; more are data, which
 differ from call to call."""
@@ -56,11 +50,7 @@ class NumberReads:
     """
 
     sources: tuple[tuple[int, Tensor | int], ...]
-    steps: tuple[_Step | _Draw, ...]
-    random: bool = False
-    """Whether the numbers depend on the state of the random generator."""
-    _held: list[Tensor] = field(default_factory=list, repr=False)
-    """The last state of the generator for which numbers held that depend on nothing else."""
+    steps: tuple[_Step, ...]
 
     def of_any(self, tensors: Iterable[Any]) -> bool:
         """Return whether a number is read out of the memory of any of the tensors."""
@@ -68,21 +58,9 @@ class NumberReads:
         return any(isinstance(value, Tensor) and value.untyped_storage()._cdata in memory for value in tensors)
 
     def hold(self, tensors: Sequence[Tensor]) -> bool:
-        """Return whether a call with these tensors as arguments reads the graph's numbers. Nothing is changed by it."""
-        if self.random and not self.sources:
-            return self._holds_for(torch.default_generator.get_state())
-        return self._holds(tensors)
-
-    def _holds_for(self, state: Tensor) -> bool:
-        """As `hold`, where all depends on the state of the generator: a call asks twice."""
-        if self._held and torch.equal(self._held[0], state):
-            return True
-        self._held[:] = [state] if self._holds(()) else []
-        return bool(self._held)
-
-    def _holds(self, tensors: Sequence[Tensor]) -> bool:
+        """Return whether a call with these tensors as arguments reads the graph's numbers. Nothing is written."""
         slots = {slot: tensors[source] if isinstance(source, int) else source for slot, source in self.sources}
-        with below_autograd(), generator_kept() if self.random else nullcontext():
+        with below_autograd():
             try:
                 return all(step.holds(slots) for step in self.steps)
             except (RuntimeError, IndexError):  # of an operator that was not captured for such numbers
@@ -115,24 +93,6 @@ class _Step:
         return type(found) is self._kind and found == self._number
 
 
-class _Draw:
-    """Moves the random generator on as a call does whose numbers are not read."""
-
-    __slots__ = ("_draw",)
-
-    def __init__(self, draw: Callable[[], object]) -> None:
-        self._draw = draw
-
-    def holds(self, _: dict[int, Any]) -> bool:
-        """Draw."""
-        self._draw()
-        return True
-
-
-_Read = tuple[Node, int | None, Any]
-"""A call with its slot, or without one a read with its number."""
-
-
 class ReadRecorder:
     """Finds the numbers that a callable reads while it is recorded; `given` are the real arguments of the recording.
 
@@ -152,8 +112,6 @@ class ReadRecorder:
         """The number of calls before each read, the read, and its number."""
         self._needed: set[int] = set()
         """Numbers of the calls that reads need."""
-        self._draws: dict[int, _Draw] = {}
-        """By the number of each other call that draws random numbers before one that is needed, what draws them."""
         self._storages: dict[int, int] = {}
         """The first slot with a tensor in each storage."""
         for slot, value in enumerate(given):
@@ -162,39 +120,25 @@ class ReadRecorder:
     def number(self, target: OpOverload, args: tuple[Any, ...]) -> Any:
         """Return the number that `target` returns, plain or in a tensor, for the example; None where that is unknown.
 
-        It is unknown where too much is computed before it, where that writes to inputs, and where it depends on
-        arguments with many floating-point numbers, which are others in each call. Of random numbers only conditions are
-        known: other numbers hardly ever come again.
+        It is unknown where too much is computed before it, where that writes to inputs or draws random numbers (but
+        none is less than 0), and where it depends on arguments with many floating-point numbers, which are others in
+        each call.
         """
         self._look_at_calls()
         read = Node(target, args, {}, "forward")
-        needed = self._calls_before(list(read.refs()))
-        if needed is None:
-            needed = self._calls_before(list(read.refs()), of_constants=True)
-            if needed is None or self._inputs([*(self._nodes[i][1] for i in needed), read]) != {}:
-                return None
-        if self._asks_for_less_than_0(needed):  # no layer is left out, as by default in most models that may do so
+        if self._asks_for_less_than_0(read):  # no layer is left out, as by default in most models that may do so
             return False
-        draws, inputs = self._draws_before(needed, read), self._inputs([*(self._nodes[i][1] for i in needed), read])
-        random = any(is_random(self._nodes[i][1]) for i in needed)
-        if draws is None or inputs is None or ((inputs or random) and not self._of_inputs):
+        needed = self._calls_before(list(read.refs()))
+        inputs = None if needed is None else self._inputs([*(self._nodes[i][1] for i in needed), read])
+        if needed is None or inputs is None or (inputs and not self._of_inputs):
             return None
         slots: dict[int, Any] = dict(inputs)
-        with ExitStack() as end:
-            for context in (_disable_current_modes(), torch.autocast("cpu", enabled=False), torch.no_grad()):
-                end.enter_context(context)
-            end.enter_context(below_autograd())
-            end.enter_context(generator_kept())
-            for i in sorted({*needed, *draws}):
-                if i in draws:
-                    draws[i].holds(slots)
-                    continue
-                slot, node, _ = self._nodes[i]
+        with _disable_current_modes(), torch.autocast("cpu", enabled=False), torch.no_grad(), below_autograd():
+            for slot, node, _ in map(self._nodes.__getitem__, needed):
                 slots[slot] = compiled(node.target, node.args, node.kwargs)(slots)  # type: ignore[arg-type]
             number = _number(compiled(target, args, {})(slots))  # type: ignore[arg-type]
-        if inputs or random:  # the others are the same in each call
+        if inputs:  # the others are the same in each call
             self._needed.update(needed)
-            self._draws.update(draws)
             self._reads.append((len(self._nodes), read, number))
         return number
 
@@ -203,18 +147,18 @@ class ReadRecorder:
         if not self._reads:
             return None
         steps = self._steps()
-        random = any(is_random(self._nodes[i][1]) for i in self._needed)
-        if not random and not any(written for i in self._needed for written in self._nodes[i][2]):
+        if not any(written for i in self._needed for written in self._nodes[i][2]):
             steps = _without_repeats(steps)
-        inputs = self._inputs([step[0] for step in steps if not isinstance(step, _Draw)]) or {}
+        nodes = [node for node, _, _ in steps]
+        inputs = self._inputs(nodes) or {}
         leaves = [slot for slot in range(self._first, len(self._given)) if isinstance(self._given[slot], Tensor)]
         positions = {slot: i for i, slot in enumerate(leaves)}
         sources = tuple((slot, positions.get(slot, tensor)) for slot, tensor in inputs.items())
-        return NumberReads(sources, tuple(s if isinstance(s, _Draw) else _Step(*s) for s in steps), random)
+        return NumberReads(sources, tuple(_Step(*step) for step in steps))
 
-    def _steps(self) -> list[_Read | _Draw]:
-        """All calls that reads need, all other draws before these, and all reads, in their order."""
-        steps: list[_Read | _Draw] = []
+    def _steps(self) -> list[tuple[Node, int | None, Any]]:
+        """All calls that reads need and all reads, in their order; each with its slot or its number."""
+        steps: list[tuple[Node, int | None, Any]] = []
         reads = [*self._reads]
         for i in range(len(self._nodes) + 1):
             while reads and reads[0][0] == i:
@@ -223,8 +167,6 @@ class ReadRecorder:
             if i in self._needed:
                 slot, node, _ = self._nodes[i]
                 steps.append((node, slot, None))
-            elif i in self._draws:
-                steps.append(self._draws[i])
         return steps
 
     def _add_input(self, slot: int, value: Any) -> None:
@@ -249,14 +191,8 @@ class ReadRecorder:
             slot = next_one
         return slot
 
-    def _calls_before(self, refs: Sequence[Ref], *, of_constants: bool = False) -> list[int] | None:
-        """The numbers of the calls that the values of `refs` depend on, ascending; None for too many or unknown.
-
-        `of_constants`: what may be much, as it is made once, but depends on nothing that could change it.
-        """
-        most, may_be_called = (
-            (MOST_CONSTANT_CALLS, self._is_constant) if of_constants else (MOST_CALLS, self._may_be_called)
-        )
+    def _calls_before(self, refs: Sequence[Ref]) -> list[int] | None:
+        """The numbers of the calls that the values of `refs` depend on, ascending; None for too many or unknown."""
         slots = {ref.slot for ref in refs}
         memory = {self._root(slot) for slot in slots}
         found: list[int] = []
@@ -264,7 +200,7 @@ class ReadRecorder:
             number, node, written = self._nodes[i]
             if number not in slots and not any(self._root(ref.slot) in memory for ref in written):
                 continue
-            if len(found) == most or not may_be_called(self._recording.calls[i], node):
+            if len(found) == MOST_CALLS or not self._may_be_called(self._recording.calls[i], node):
                 return None
             found.append(i)
             slots.update(ref.slot for ref in node.refs())
@@ -274,60 +210,30 @@ class ReadRecorder:
             return None  # a call writes to an input
         return found[::-1]
 
-    def _asks_for_less_than_0(self, needed: Sequence[int]) -> bool:
-        """Whether all that is needed is a number of `torch.rand` and the question whether it is less than 0."""
-        if [self._nodes[i][1].target for i in needed] != [aten.rand.default, aten.lt.Scalar]:
+    def _asks_for_less_than_0(self, read: Node) -> bool:
+        """Whether what is read is the answer to the question whether a number of `torch.rand` is less than 0."""
+        if read.target is not aten._local_scalar_dense.default:
             return False
-        drawn, bound = self._nodes[needed[1]][1].args
-        return drawn == Ref(self._nodes[needed[0]][0]) and type(bound) in (int, float) and bound <= 0
-
-    def _draws_before(self, needed: Sequence[int], read: Node) -> dict[int, _Draw] | None:
-        """What draws random numbers before the last of the calls `needed` that does; none where none of these does.
-
-        None where that is unknown, too much, or where what is read is no condition.
-        """
-        last = max((i for i in needed if is_random(self._nodes[i][1])), default=-1)
-        if last < 0:
-            return {}
-        specs, drawn = self._recording.specs, 0
-        found: dict[int, _Draw] = {}
-        if read.target not in READS or not (read.target is aten.equal.default or _is_condition(read, specs)):
-            return None
-        for i in range(last + 1):
-            node = self._nodes[i][1]
-            if not is_random(node) or i in needed:
-                continue
-            draw, results = drawing(node, specs), self._recording.calls[i].result
-            drawn += sum(spec.numel for spec in (results if isinstance(results, list) else [results]) if spec)
-            if draw is None or drawn > MOST_DRAWN:
-                return None
-            found[i] = _Draw(draw)
-        return found
+        made = {slot: node for slot, node, _ in self._nodes}
+        (answer,) = read.refs()
+        asked = made.get(answer.slot)
+        if asked is None or asked.target is not aten.lt.Scalar:
+            return False
+        drawn, bound = asked.args
+        random = made.get(drawn.slot) if isinstance(drawn, Ref) else None
+        if random is None or random.target is not aten.rand.default:
+            return False
+        changed = {self._root(ref.slot) for _, _, written in self._nodes for ref in written}
+        same = not changed & {self._root(drawn.slot), self._root(answer.slot)}
+        return same and type(bound) in (int, float) and bound <= 0
 
     def _may_be_called(self, call: Recorded, node: Node) -> bool:
         """Whether the call may be made once more before a step: it is quick, and each time the same."""
-        if call.target.namespace != "aten" or any(_varies(arg) for arg in _leaves(node)):
-            return False
-        if is_random(node) and not of_global_generator(node):
-            return False
-        return all(spec is not None and _is_small(spec.shape, spec.dtype) for spec in self._specs(call, node))
-
-    def _is_constant(self, call: Recorded, node: Node) -> bool:
-        """Whether the call is the same each time, and adds up no more numbers than always in the same order."""
         if call.target.namespace != "aten" or is_random(node) or any(_varies(arg) for arg in _leaves(node)):
             return False
-        one_by_one = torch.Tag.pointwise in call.target.tags or is_view(node) or not any(True for _ in node.refs())
-        return all(
-            spec is not None
-            and spec.numel <= MOST_CONSTANTS
-            and (one_by_one or not _rounds(spec.dtype) or _is_small(spec.shape, spec.dtype))
-            for spec in self._specs(call, node)
-        )
-
-    def _specs(self, call: Recorded, node: Node) -> list[TensorSpec | None]:
-        """The specs of what a call takes and returns."""
         results = call.result if isinstance(call.result, list) else [call.result]
-        return [*results, *(self._recording.specs.get(ref) for ref in node.refs())]
+        specs = [*results, *(self._recording.specs.get(ref) for ref in node.refs())]
+        return all(spec is not None and _is_small(spec.shape, spec.dtype) for spec in specs)
 
     def _inputs(self, nodes: Sequence[Node]) -> dict[int, Tensor] | None:
         """The tensors, by slot, that these calls take and none of them makes; None where one has no known values."""
@@ -347,18 +253,16 @@ class ReadRecorder:
         return found
 
 
-def _without_repeats(steps: Sequence[_Read | _Draw]) -> list[_Read | _Draw]:
-    """The steps, which write and draw nothing, without those that were made before: layers may find one mask each."""
+def _without_repeats(steps: Sequence[tuple[Node, int | None, Any]]) -> list[tuple[Node, int | None, Any]]:
+    """The steps, which write nothing, without those that were made before: each layer of a model may find one mask."""
     same: dict[int, int] = {}
     first: dict[tuple[Any, str], int | None] = {}
-    found: list[_Read | _Draw] = []
+    found = []
 
     def kept(ref: Ref) -> Ref:
         return ref._replace(slot=same.get(ref.slot, ref.slot))
 
-    for step in steps:
-        assert not isinstance(step, _Draw)
-        node, slot, number = step
+    for node, slot, number in steps:
         args, kwargs = (map_refs(kept, part) for part in (node.args, node.kwargs))
         key = node.target, repr((args, kwargs))
         if key not in first:
@@ -367,10 +271,6 @@ def _without_repeats(steps: Sequence[_Read | _Draw]) -> list[_Read | _Draw]:
         elif slot is not None and (other := first[key]) is not None:
             same[slot] = other
     return found
-
-
-def _is_condition(read: Node, specs: Mapping[Ref, TensorSpec]) -> bool:
-    return all(specs[ref].dtype == "bool" for ref in read.refs())
 
 
 def _number(found: Any) -> Any:
@@ -382,14 +282,8 @@ def _is_small(shape: Sequence[int], dtype: str) -> bool:
     size = 1
     for side in shape:
         size *= side
-    if not _rounds(dtype):
-        return size <= MOST_INTEGERS
-    in_one_order = len(shape) < 4 or (len(shape) == 4 and (shape[1] == 1 or tuple(shape[2:]) == (1, 1)))
-    return size <= MOST_ELEMENTS and in_one_order
-
-
-def _rounds(dtype: str) -> bool:
-    return "float" in dtype or "complex" in dtype
+    rounds = "float" in dtype or "complex" in dtype
+    return size <= MOST_ELEMENTS and len(shape) < 4 if rounds else size <= MOST_INTEGERS
 
 
 def _varies(argument: Any) -> bool:

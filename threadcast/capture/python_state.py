@@ -81,8 +81,6 @@ class PythonState:
         self.tensors, self.modules, self.names = found.tensors, found.modules, found.names
         self.unwatchable = found.unwatchable
         """A value that is read but cannot be watched for changes, as text; None where there is none."""
-        self.readers = found.readers
-        """Code that reads further such values, with these as text: it must not be called."""
         self.tables = [
             Table(table, owner, names, items_of(table, names), of, constants=id(table) not in known)
             for table, owner, names, of in found.tables

@@ -15,18 +15,22 @@ _NAMES = frozenset((
     "_functional_assert_async", "_functional_assert_scalar", "_grouped_mm", "_index_put_impl", "_sample_dirichlet",
     "_standard_gamma", "_unsafe_index", "_unsafe_index_put", "bernoulli", "binary_cross_entropy", "bincount",
     "binomial", "cholesky", "cholesky_inverse", "ctc_loss", "embedding", "embedding_bag", "embedding_renorm",
+    "_histogramdd_bin_edges", "_histogramdd_from_bin_cts", "_pack_padded_sequence",
+    "fake_quantize_per_channel_affine", "fake_quantize_per_channel_affine_cachemask",
     "floor_divide", "fmod", "gather", "histc", "histogram", "index", "index_add", "index_copy", "index_fill",
     "index_put", "index_reduce", "index_select", "inverse", "lu_unpack", "masked_scatter", "max_unpool2d",
     "max_unpool3d", "multi_margin_loss", "multilabel_margin_loss", "multilabel_margin_loss_forward", "multinomial",
     "nll_loss", "nll_loss2d", "nll_loss2d_forward", "nll_loss_forward", "normal", "poisson", "put", "remainder",
     "repeat_interleave", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "segment_reduce", "take",
 ))  # fmt: skip
+_OURS = frozenset(("prims", "threadcast"))
+"""Libraries whose operators compute each number by itself and look at no value: loops of fused operators are ours."""
 _LINEAR_ALGEBRA = ("linalg_", "_linalg_")
 _NEVER_RAISE = frozenset(("linalg_vector_norm", "linalg_cross", "linalg_diagonal"))
 
 
 def may_raise(node: Node) -> bool:
-    """Whether the node's operator may raise because of values: any custom operator, and those of PyTorch known for it.
+    """Whether the node's operator may raise because of values: those of PyTorch known for it, and any custom one.
 
     In a backward pass PyTorch's own operators use the indices that the forward pass has checked; those of a user's
     `autograd.Function` are recorded as of the forward pass.
@@ -35,7 +39,7 @@ def may_raise(node: Node) -> bool:
         return False
     library, name = node.target._schema.name.split("::")
     if library != "aten":
-        return library != "prims"
+        return library not in _OURS
     name = name if name.startswith("__") else name.rstrip("_")
     linear_algebra = name.startswith(_LINEAR_ALGEBRA) and name not in _NEVER_RAISE
     divides_integers = name == "div" and node.kwargs.get("rounding_mode") is not None

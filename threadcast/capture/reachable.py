@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import _GeneratorContextManager
 from contextvars import ContextVar
 from functools import cached_property, partial
-from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
+from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
-from threadcast.capture.code_names import codes_in, named_by, names_in
+from threadcast.capture.code_names import names_in
 from threadcast.capture.libraries import attributes_read_by, is_library, is_of_library, runs_users_code
 from threadcast.capture.module_state import FOLLOWS_PARAMETERS
 
@@ -71,11 +71,6 @@ _MANAGING = {"unittest", "threading", "multiprocessing", "concurrent", "asyncio"
 """Libraries whose classes run tests, threads and processes."""
 _WRAPPERS = (MethodType, partial, property, cached_property, staticmethod, classmethod)
 _CONTAINERS = (dict, tuple, frozenset, list, set, deque, np.ndarray, bytearray)
-_LOOKED_INTO = (
-    Tensor, nn.Module, FunctionType, *_WRAPPERS, ModuleType, type, *_CONTAINERS, ContextVar, MappingProxyType,
-    CustomOpDef,
-)  # fmt: skip
-"""Types of which all values are looked into."""
 _CLASS_OWN = frozenset(("__doc__", "__module__", "__dict__", "__weakref__"))
 _CALLS = frozenset(("forward", "__call__", "_call_impl"))
 """The methods of a library's layer that a call of it runs."""
@@ -101,11 +96,6 @@ class Reachable:
         self.variables: list[ContextVar[Any]] = []
         self.unwatchable: str | None = None
         """A reachable value whose changes cannot be detected, as text; None where there is none."""
-        self._beside: dict[str, str] = {}
-        """Such values that modules hold, by the name of the global variable, of which it is known who reads them."""
-        self._functions: list[FunctionType] = []
-        self._asked: set[str] = set()
-        """Names of attributes that objects ask for, as those of `operator.attrgetter`, which no code shows."""
         self._names: set[str] = set()
         self._frozen: frozenset[str] = frozenset()
         self._reflective = False
@@ -139,38 +129,19 @@ class Reachable:
         for table, owner, of in self._of_libraries:
             yield table, owner, self._names_in(of), of
 
-    @property
-    def readers(self) -> dict[CodeType, str]:
-        """Code that names a module's global variable whose value cannot be watched, with that value as text.
-
-        A call that does not run it has not read the value.
-        """
-        codes = [code for function in self._functions for code in codes_in(function.__code__)] if self._beside else ()
-        named = ((code, self._beside.keys() & named_by(code)) for code in codes)
-        return {code: self._beside[min(names)] for code, names in named if names}
-
     def _followed(self) -> Iterator[Any]:
         """The values in all dictionaries from which others can be reached."""
         for table, _, names in self._globals.values():
-            yield from self._watchable(items_of(table, frozenset(names)))
+            yield from items_of(table, frozenset(names)).values()
         for table, _, holder in self._by_name:
             if table:
-                found = items_of(table, self._names_of(table, holder, followed=True))
-                yield from self._watchable(found) if isinstance(holder, ModuleType) else found.values()
+                yield from items_of(table, self._names_of(table, holder, followed=True)).values()
         for table, _ in self._whole:
             yield from items_of(table, None).values()
         for table, _, of in self._of_libraries:
             for value in items_of(table, self._names_in(of)).values():
                 if isinstance(value, ModuleType) or runs_users_code(value):
                     yield value
-
-    def _watchable(self, variables: dict[str, Any]) -> Iterator[Any]:
-        """The values of a module's global variables, without those whose changes cannot be detected."""
-        for name, value in variables.items():
-            if id(value) in self._seen or (reason := _why_unwatchable(value)) is None:
-                yield value
-            else:
-                self._beside[name] = reason
 
     def _walk(self, pending: list[Any]) -> None:
         while pending:
@@ -183,8 +154,6 @@ class Reachable:
             named = (op for name, op in OPDEFS.items() if name.rpartition("::")[2] in self._names)
             pending.extend(op for op in named if id(op) not in self._seen)  # called as `torch.ops.library.name`
             pending = [value for value in pending if not is_opaque(value)]
-        for name in self._beside.keys() & self._asked:
-            self._cannot(self._beside[name])
 
     def _names_in(self, of: type | None) -> frozenset[str]:
         """The names that matter in a module of a library, or in its class `of` of layers."""
@@ -263,12 +232,12 @@ class Reachable:
             if hasattr(value, "func"):
                 yield from (value.func, *value.args, *value.kwds.values())
             else:  # it was entered, and forgot them
-                self._add_source(value.gen)
+                self._add_source(value.gen, type(value.gen))
         elif isinstance(value, CustomOpDef):
             self.attributes += [(value, "_setup_context_fn"), (value, "_backward_fn")]
             yield from (value._init_fn, value._setup_context_fn, value._backward_fn, *value._backend_fns.values())
         elif isinstance(value, (*_GENERATORS, Iterator)):
-            self._add_source(value)
+            self._add_source(value, kind)
         else:
             yield getattr(value, "__wrapped__", None)
             yield from self._of_object(value, kind)
@@ -309,10 +278,12 @@ class Reachable:
         if not isinstance(value, np.ndarray | bytearray):
             yield from value
 
-    def _add_source(self, value: Any) -> None:
+    def _add_source(self, value: Any, kind: type) -> None:
         """Refuse what gives another value each time it is read."""
-        if (reason := _why_source(value)) is not None:
-            self._cannot(reason)
+        if not isinstance(value, _GENERATORS):
+            self._cannot(f"a {kind.__name__}, which gives another value each time")
+        elif value is not getattr(random, "_inst", None):  # the recorder finds out whether that is used
+            self._cannot(f"a {kind.__module__}.{kind.__name__}, which gives other numbers each time")
 
     def _of_function(self, function: FunctionType) -> Iterator[Any]:
         for cell in function.__closure__ or ():
@@ -320,7 +291,6 @@ class Reachable:
             yield contents_of(cell)
         if is_of_library(function):
             return
-        self._functions.append(function)
         self.attributes += [(function, "__code__"), (function, "__defaults__"), (function, "__kwdefaults__")]
         yield from (*(function.__defaults__ or ()), function.__kwdefaults__)
         names = names_in(function.__code__)
@@ -364,15 +334,17 @@ class Reachable:
         attributes = _own_dictionary(value)
         if library and kind.__module__.split(".")[0] == "threadcast":
             return
-        if (reason := _why_hidden(value, kind)) is not None:
-            self._cannot(reason)
+        if isinstance(value, threading.local):
+            self._cannot(f"a {kind.__name__} of threading, which has other attributes in each thread")
+            return
+        if any(base.__module__ in _HIDDEN for base in kind.__mro__):
+            self._cannot(f"a {kind.__name__}, whose changes cannot be detected")
             return
         if isinstance(value, operator.attrgetter | operator.methodcaller):
-            self._asked |= {part for name in value.__reduce__()[1] for part in str(name).split(".")}
-            self._names |= self._asked
+            self._names.update(part for name in value.__reduce__()[1] for part in str(name).split("."))
         if isinstance(value, types.BuiltinFunctionType):  # a method of an object too, as a list's `append`
             yield value.__self__
-        elif attributes is None and _hides(value, kind):
+        elif attributes is None and self._hides(value, kind, library):
             self._cannot(f"a {kind.__name__}, whose changes cannot be detected")
         if attributes is not None:
             if library and not isinstance(value, _PLAIN_OBJECTS):
@@ -401,6 +373,12 @@ class Reachable:
                     self.attributes.append((value, name))
                     yield getattr(value, name, None)
 
+    def _hides(self, value: Any, kind: type, library: bool) -> bool:
+        """Whether an object without a dictionary may have values that can change unnoticed."""
+        if isinstance(value, _UNCHANGING) or kind is object or kind.__module__.split(".")[0] in _WITHOUT_STATE:
+            return False
+        return not any("__slots__" in vars(base) for base in kind.__mro__)
+
     def _count(self, items: Any) -> None:
         self._items += len(items)
         if self._items > MOST:
@@ -408,38 +386,6 @@ class Reachable:
 
     def _cannot(self, reason: str) -> None:
         self.unwatchable = self.unwatchable or reason
-
-
-def _why_source(value: Any) -> str | None:
-    """What gives another value each time it is read, as text; None for other values."""
-    kind = type(value)
-    if isinstance(value, _GENERATORS):
-        found = f"a {kind.__module__}.{kind.__name__}, which gives other numbers each time"
-        return None if value is getattr(random, "_inst", None) else found  # the recorder finds out whether that is used
-    return f"a {kind.__name__}, which gives another value each time" if isinstance(value, Iterator) else None
-
-
-def _why_hidden(value: Any, kind: type) -> str | None:
-    """What holds values where none can be compared, as text; None for other values."""
-    if isinstance(value, threading.local):
-        return f"a {kind.__name__} of threading, which has other attributes in each thread"
-    if any(base.__module__ in _HIDDEN for base in kind.__mro__):
-        return f"a {kind.__name__}, whose changes cannot be detected"
-    return None
-
-
-def _why_unwatchable(value: Any) -> str | None:
-    """A value whose changes cannot be detected, as text; None for one that is looked into further."""
-    if is_opaque(value) or isinstance(value, _LOOKED_INTO):
-        return None
-    return _why_source(value) or _why_hidden(value, type(value))
-
-
-def _hides(value: Any, kind: type) -> bool:
-    """Whether an object without a dictionary may have values that can change unnoticed."""
-    if isinstance(value, _UNCHANGING) or kind is object or kind.__module__.split(".")[0] in _WITHOUT_STATE:
-        return False
-    return not any("__slots__" in vars(base) for base in kind.__mro__)
 
 
 def is_opaque(value: Any) -> bool:

@@ -21,6 +21,7 @@ from tests.runtime.random_plans import make_random_plan
 from tests.runtime.small_training import MOST_STEPS
 from threadcast import networks
 from threadcast.capture.capture import Captured, capture_forward, capture_training
+from threadcast.capture.raising import may_raise
 from threadcast.core import Machine
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.engines.native.engine import NativeEngine
@@ -196,6 +197,17 @@ def test_masks_and_constants_that_are_more_than_that_stay_right(
         plan = make_random_plan(found.graph, tuple(core.id for core in machine.cores), seed=seed)
         with NativeEngine(found, plan, machine) as engine:
             same(engine.run(found.bind(x.clone())), function(x.clone()))
+
+
+def test_updates_wait_for_no_loop_but_for_their_data() -> None:
+    """Custom operators may raise, so that what is written must come after them; loops do not."""
+    model = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+    optimizer, x = torch.optim.SGD(model.parameters(), lr=0.1), torch.randn(4, 16, 64)
+    captured = fused(capture_training(model, mse_loss, optimizer, [x], x))
+    assert captured is not None
+    nodes = captured.program.nodes
+    assert any(str(node.target).startswith("threadcast.fused") for node in nodes)
+    assert not any(may_raise(node) for node in nodes)
 
 
 def test_shapes_other_than_the_captured_are_refused() -> None:

@@ -80,3 +80,22 @@ def test_an_argument_that_is_returned_need_not_tell() -> None:
 
     shadowed = Shadowed(call, call, None, None, leaves)
     assert checked_step(shadowed, call, (torch.randn(3), torch.ones(3)), None).tells
+
+
+@pytest.mark.parametrize(("shape", "tells"), [((4,), True), ((1, 1, 4), True), ((1, 4), False), ((2, 2, 1), False)])
+def test_a_scale_that_does_not_move_hides_nothing(shape: tuple[int, ...], tells: bool) -> None:
+    """As those of layers that scale each channel, by which an image of tokens is multiplied."""
+    model = nn.Linear(4, 4)
+    model.register_parameter("scale", nn.Parameter(torch.full(shape, 1e8)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = (model(x) * (model.scale * 1e-8).sum()).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    checked = checked_step(Shadowed(step, step, model, optimizer, leaves), step, (torch.randn(3, 4),), None)
+    assert bool((model.scale == 1e8).all())
+    assert checked.tells == tells

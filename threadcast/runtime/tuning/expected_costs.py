@@ -99,7 +99,7 @@ class ExpectedCosts:
 
     def allows_confirming(self, step_s: float, other_s: float) -> bool:
         """Return whether what takes `step_s` seconds may be compared, in rows of steps, with what takes `other_s`."""
-        row_s = max(ALONE.seconds, ALONE.steps * other_s) + max(ALONE.quiet_s, other_s) / 2  # each is two blocks long
+        row_s = ALONE.block_s(other_s) + max(ALONE.quiet_s, other_s) / 2  # each is two blocks long
         return self._warm_up.allows(CONFIDENT_PAIRS * row_s * max(0.0, 1 - step_s / other_s))
 
     def search_s(self, search: PlanSearch, best_s: float) -> float:

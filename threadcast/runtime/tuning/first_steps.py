@@ -69,7 +69,7 @@ class FirstSteps:
         self._silent = 0 if checked.tells else self._silent + 1
         self._left[identity] = left = 0 if over else self._left.get(identity, most) - 1
         if not over and not left:
-            _logger.info("%s: results of %d steps were constant or not finite, and showed little", identity, _MOST)
+            _logger.info("%s: results of %d steps were constant or not finite, and showed little", identity, most)
         return checked.result, None if checked.difference is None else str(checked.difference)
 
     def runs_aside(self, runner: Runner) -> bool:

@@ -36,8 +36,8 @@ CLEAR = 1.1
 """Ratio of the default's time to the plan's above which the plan is clearly faster; two medians of the same way differ
 by 5 to 10 %."""
 LONG_S = 0.05
-"""Seconds from which a block is long: what disturbs single milliseconds says little about it. A step that takes so long
-is a block by itself. Where all blocks are long, `CLEAR` in either direction ends the comparison, as three pairs do."""
+"""Seconds from which a block is long: what disturbs single milliseconds says little about it. Steps that take so long
+are blocks by themselves. Where all blocks are long, three pairs end a comparison that are all beyond `CLEAR`."""
 LONG_PAIRS = 9
 """Most pairs of long blocks: of so many, one may disagree at either end."""
 LITTLE = 1.05
@@ -50,7 +50,7 @@ interval ends below `LITTLE`. A convention."""
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """How long each of two ways runs at a time, and how much of that is timed (`LONG_S` at most).
+    """How long each of two ways runs at a time, and how much of that is timed: one step of those that are long.
 
     After a change of the runner steps are not timed for `quiet_s` seconds; at least one step is not. The first step
     starts thread teams anew and finds caches full of the other runner's data, and threads of the other may still spin.
@@ -61,6 +61,10 @@ class Rows:
     seconds: float
     """Fewest seconds that these take together."""
     quiet_s: float
+
+    def block_s(self, step_s: float) -> float:
+        """Return the seconds of a block whose steps take `step_s`."""
+        return step_s if step_s >= LONG_S else max(self.seconds, self.steps * step_s)
 
 
 BY_TURNS = Rows(2, 0.005, 0.005)
@@ -193,7 +197,8 @@ class Guard:
     def _note(self, runner: Side, seconds: float) -> None:
         self._timed.append(seconds)
         block_s = sum(self._timed)
-        if seconds < LONG_S and (len(self._timed) < self._rows.steps or block_s < self._rows.seconds):
+        is_long = (self.step_s(runner) or 0.0) >= LONG_S  # not one step alone that something else disturbed
+        if not is_long and (len(self._timed) < self._rows.steps or block_s < self._rows.seconds):
             return
         self._long = self._long and block_s >= LONG_S
         self._blocks[runner].append(median(self._timed))
@@ -226,5 +231,4 @@ class Guard:
         step_s = self.step_s(side)
         if step_s is None:
             return 0.0
-        block_s = step_s if step_s >= LONG_S else max(self._rows.seconds, self._rows.steps * step_s)
-        return max(self._rows.quiet_s, step_s) + block_s
+        return max(self._rows.quiet_s, step_s) + self._rows.block_s(step_s)

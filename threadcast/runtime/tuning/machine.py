@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
+from threadcast.runtime.tuning.attempts import Attempts
 from threadcast.runtime.tuning.best_so_far import BestSoFar
 from threadcast.runtime.tuning.confirmation import Confirmation
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_in, plan_of
@@ -74,6 +75,10 @@ class TuningMachine:
         """What is not compared once the plan that was found last has been: it is known to be slower than that."""
         self._alone = False
         """Whether contenders are compared in rows of steps alone, because what was kept is doubted."""
+        self._chosen: tuple[Runner, bool] | None = None
+        """What `next_runner` named last, and whether it was the best only because learning may not lose more. Calls of
+        other kinds may change meanwhile what learning may lose."""
+        self._attempts = Attempts()
         self._drift = Drift()
         self._costs = ExpectedCosts(looks, self.warm_up, aside=aside)
         self._confirmation = Confirmation(self._costs)
@@ -179,9 +184,10 @@ class TuningMachine:
             return False
         if part.begun:
             return self.warm_up.overspent
+        besides_s = self._attempts.besides_s(part)
         if isinstance(part, Duel):
-            return not self.warm_up.allows(part.pair_cost_s)
-        return part.at_start and not self.warm_up.allows(self._costs.search_s(part, self.best_s or 0.0))
+            return not self.warm_up.allows(part.pair_cost_s + besides_s)
+        return part.at_start and not self.warm_up.allows(self._costs.search_s(part, self.best_s or 0.0) + besides_s)
 
     def due(self, *, compiled: bool = True, planner_free: bool = True) -> Instructions:
         """Return the instruction whose turn has come, if learning may take the time for it now.
@@ -207,11 +213,16 @@ class TuningMachine:
         if self.awaited is not None:
             raise self.moves.illegal(f"a step before {self.awaited} was answered")
         self.moves.expect("a step", *(state for state in State if state not in (State.STARTING, State.CLOSED)))
+        part = self._search or self._duel
+        held_back = self._holds_back(part)
         if self._search is not None:
-            return self._next_of_search(self._search)
-        if self._duel is None:
-            return ContenderStep(self.best)
-        return self._duel.best_alone if self._holds_back(self._duel) else self._duel.next_runner()
+            runner = self._next_of_search(self._search, held_back=held_back)
+        elif self._duel is not None:
+            runner = self._duel.best_alone if held_back else self._duel.next_runner()
+        else:
+            runner = ContenderStep(self.best)
+        self._chosen = runner, held_back
+        return runner
 
     def observe(
         self, seconds: float, *, started_s: float = 0.0, call_s: float | None = None, difference: str | None = None,
@@ -226,22 +237,25 @@ class TuningMachine:
         slower than before, and `alone=False` for one beside compilers or a search for backends: it says nothing of how
         fast what was kept is alone, and is no reason for a doubt.
         """
-        runner, part = self.next_runner(), self._search or self._duel
-        held_back = self._holds_back(part)
+        if self._chosen is None:
+            self.next_runner()
+        assert self._chosen is not None
+        (runner, held_back), part, self._chosen = self._chosen, self._search or self._duel, None
         self.steps[self.state] += 1
         self.seconds[self.state] += seconds
-        self._count(runner, seconds, seconds if call_s is None else call_s)
+        lost_s = self._count(runner, seconds, seconds if call_s is None else call_s)
         if isinstance(runner, SearchStep):
             if difference is not None:
                 return self._refuse_variant(runner.variant, difference)
-            return () if isinstance(runner.step, Meanwhile) else self._observe_search(seconds)
+            return () if isinstance(runner.step, Meanwhile) else self._observe_search(seconds, lost_s)
         if difference is not None:
             return self._refuse(self.best if self._duel is None or held_back else self._duel.new, difference)
         if part is not None and held_back:
             part.break_off()
+            self._attempts.broke_off()
             return ()
         if self._duel is not None:
-            return self._observe_comparison(self._duel, started_s, seconds)
+            return self._observe_comparison(self._duel, started_s, seconds, lost_s)
         if self.state in (State.RESUMED, State.SETTLED):
             found = self._observe_alone(seconds, all_cores=all_cores)
             return found or (self._confirm(seconds, all_cores=all_cores) if alone else ())
@@ -398,7 +412,7 @@ class TuningMachine:
             return self.give_up(next(differences, "no graph could be captured"))
         return self._settle()
 
-    def _next_of_search(self, search: PlanSearch) -> Runner:
+    def _next_of_search(self, search: PlanSearch, *, held_back: bool) -> Runner:
         if self.state is State.PLANNING and self._pending is not None:
             return ContenderStep(self.best)
         if self.state is State.PLANNING:
@@ -407,16 +421,18 @@ class TuningMachine:
             # one that leaves a core to the planning process, which otherwise all threads wait for after every operator
             beside = [(step_s, i) for i, step_s in enumerate(search.look_s) if self._looks.leaves_core(i)]
             return SearchStep(self._variant, Meanwhile(Look(min(beside)[1]))) if beside else ContenderStep(self.best)
-        if self._holds_back(search):
+        if held_back:
             return ContenderStep(self.best)
         return SearchStep(self._variant, search.next_runner())
 
-    def _count(self, runner: Runner, seconds: float, call_s: float) -> None:
-        """Record a call for `warm_up`. What the best way takes longer than before is not lost, the machine is slower;
-        only what came before and after its step is. While a plan is being made it may run with fewer cores."""
+    def _count(self, runner: Runner, seconds: float, call_s: float) -> float:
+        """Record a call for `warm_up`, and return what it lost. What the best way takes longer than before is not lost,
+        the machine is slower; only what came before and after its step is. While a plan is being made it may run with
+        fewer cores."""
         by_best = isinstance(runner, ContenderStep) and runner.contender == self.best
         best_s = seconds if by_best and not self.planning else self.best_s
-        self.warm_up.ran(call_s, lost_s=0.0 if best_s is None else call_s - best_s)
+        lost_s = 0.0 if best_s is None else call_s - best_s
+        self.warm_up.ran(call_s, lost_s=lost_s)
         if isinstance(runner, ContenderStep) and not self.planning:
             if runner.contender is DEFAULT:
                 self.warm_up.ran_eager(seconds)
@@ -425,6 +441,7 @@ class TuningMachine:
         if isinstance(runner, SearchStep) and self._costs.unchecked:
             self._costs.unchecked = False
             self._costs.capture_s = max(self._costs.capture_s, call_s - seconds)
+        return lost_s
 
     def _allows(self, instruction: Instruction, *, compiled: bool) -> bool:
         """Whether learning may take the time of an instruction, and of what it begins."""
@@ -432,10 +449,11 @@ class TuningMachine:
             self._costs.instruction_s(instruction, self.best_s or 0.0, self._queue.seconds, compiled=compiled)
         )
 
-    def _observe_search(self, seconds: float) -> Instructions:
+    def _observe_search(self, seconds: float, lost_s: float) -> Instructions:
         search = self._searching("a step of the search")
         before = len(search.look_s)
         wants_plan = search.observe(seconds)
+        self._attempts.ran(search, lost_s)
         if len(search.look_s) > before:
             self._costs.unchecked = True
             best_s = self.best_s
@@ -481,8 +499,9 @@ class TuningMachine:
         self._pending = do.Open(self._to_open.popleft())
         return ()
 
-    def _observe_comparison(self, duel: Duel, started_s: float, seconds: float) -> Instructions:
+    def _observe_comparison(self, duel: Duel, started_s: float, seconds: float, lost_s: float) -> Instructions:
         verdict = duel.observe(started_s=started_s, seconds=seconds)
+        self._attempts.ran(duel, lost_s)
         if verdict is None:
             return ()
         slower, self._slower = self._slower, None

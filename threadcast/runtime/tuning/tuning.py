@@ -1,7 +1,7 @@
 """Finds the fastest way to run one kind of call, in the caller's own steps.
 
-Every step that is measured counts for the caller, and no training step is applied twice. `TuningMachine` decides; this
-module carries out its decisions.
+Every step that is measured counts for the caller, but for looks at training steps, which are set back; no training step
+is applied twice. `TuningMachine` decides; this module carries out its decisions.
 """
 
 from __future__ import annotations
@@ -119,8 +119,6 @@ class Tuning:
         self._contenders = OpenContenders(default, model_format, machine, feedback)
         self._backends = BackendsBeside(backends)
         self._pace = SearchPace()
-        self._compiles = False
-        """Whether what a graph needs is being compiled by a thread of this process."""
         self._searched = False
         """Whether a search for backends works beside the next step, or did beside the last."""
         self.fastest = self._contenders[DEFAULT]
@@ -218,7 +216,7 @@ class Tuning:
         """
         if self._states.awaits_plan:
             self._planner.wait(timeout_s)
-        elif self._compiles and (variant := self._states.pending_variant) is not None:
+        elif (variant := self._states.pending_variant) is not None and self._graphs.compiling:
             self._graphs.wait(variant, timeout_s)
         elif self._backends.works and self._states.state is State.SETTLED:
             self._backends.wait(timeout_s)
@@ -458,8 +456,7 @@ class Tuning:
         return self._states.start()
 
     def _capture(self, variant: Variant) -> Instructions:
-        self._compiles = not self._graphs.compiled(variant)
-        if self._compiles:
+        if not self._graphs.compiled(variant):
             return self._states.later()
         captured = self._graphs.find(variant)
         if captured is None:

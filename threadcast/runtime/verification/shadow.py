@@ -309,7 +309,7 @@ def _tells(results: Mapping[str, Any], wanted: Mapping[str, Any], start: StepSta
     """Whether all results of eager's step, and the movements of what it learned, would show wrong numbers.
 
     Results in the memory of an argument are not asked, and of what it learned no vectors: the bias before a batch norm
-    hardly ever moves.
+    hardly ever moves, nor do scales of 1.
     """
     given = {_memory(leaf) for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)}
     for name, value in wanted.items():
@@ -318,10 +318,15 @@ def _tells(results: Mapping[str, Any], wanted: Mapping[str, Any], start: StepSta
         if name in results:
             asked = _memory(results[name]) not in given
         else:
-            asked = value.dim() > 1 and name not in start.may_stay
+            asked = _is_matrix(value) and name not in start.may_stay
         if asked and not tells(value, start.values.get(name)):
             return False
     return True
+
+
+def _is_matrix(tensor: Tensor) -> bool:
+    """Whether a tensor is neither a vector nor one that only its shape makes broadcast, as (1, 1, channels)."""
+    return tensor.dim() == 2 or sum(size > 1 for size in tensor.shape) > 1
 
 
 def _memory(tensor: Tensor) -> int:

@@ -172,7 +172,8 @@ def _is_writable(tensor: Tensor) -> bool:
     """Whether an operator could write to the tensor: not to expanded, sparse or inference tensors."""
     if tensor.layout is not torch.strided or (tensor.is_inference() and not torch.is_inference_mode_enabled()):
         return False
-    return not any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    sides = zip(tensor.shape, tensor.stride(), strict=True)
+    return not tensor.numel() or not any(stride == 0 and size > 1 for size, stride in sides)
 
 
 def _all_values(
