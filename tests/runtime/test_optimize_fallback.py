@@ -43,7 +43,7 @@ def test_arguments_that_cannot_be_captured_run_as_before(argument: Any, reason: 
 
 
 def test_what_fails_while_measuring_leaves_steps_as_they_were(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: PlanMaker, step: Any) -> Any:
+    def fails(self: PlanMaker, step: Any, *, goes_on: bool) -> Any:
         raise OSError("no space left")
 
     monkeypatch.setattr(PlanMaker, "prepare", fails)

@@ -389,16 +389,3 @@ def test_whether_loops_are_compiled_is_looked_up_once(monkeypatch: pytest.Monkey
     assert [graphs.is_compiled(fused_variant) for _ in range(3)] == [False] * 3
     assert len(looked) == 1
     assert graphs.is_compiled(Variant(MemoryFormat.AS_GIVEN))
-
-
-def test_loops_that_are_being_compiled_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    captured = capture_forward(lambda x: (x * 2).exp() - 3, tensor(4, 4))
-    graphs, left = VariantGraphs(lambda _: captured, [MemoryFormat.AS_GIVEN]), [True, True, False]
-    monkeypatch.setattr(variant_graphs, "has_native_engine", lambda: True)
-    monkeypatch.setattr(variant_graphs, "is_being_compiled", lambda: False)
-    monkeypatch.setattr(variant_graphs, "are_being_compiled", lambda loops: left.pop(0))
-    fused_variant = Variant(MemoryFormat.AS_GIVEN, fused=True)
-    graphs.wait(fused_variant, 0.0)
-    assert left == [True, False], "no time to wait"
-    graphs.wait(fused_variant, 60.0)
-    assert not left

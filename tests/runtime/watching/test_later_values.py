@@ -281,7 +281,7 @@ def trains_as_pytorch(
         for change in (lambda *_: None, *changes):
             change(*mine[:2])
             change(*eager[:2])
-            for _ in range(4):
+            for _ in range(40):
                 step(x, y)
                 eager[2].zero_grad()
                 torch.autograd.backward(eager[1](eager[0](x), y))

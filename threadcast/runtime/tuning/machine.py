@@ -247,7 +247,12 @@ class TuningMachine:
         if isinstance(runner, SearchStep):
             if difference is not None:
                 return self._refuse_variant(runner.variant, difference)
-            return () if isinstance(runner.step, Meanwhile) else self._observe_search(seconds, lost_s)
+            if isinstance(runner.step, Meanwhile):
+                return ()
+            search = self._searching("a step of the search")
+            found = self._observe_search(search, seconds)
+            self._attempts.ran(search, lost_s)
+            return found
         if difference is not None:
             return self._refuse(self.best if self._duel is None or held_back else self._duel.new, difference)
         if part is not None and held_back:
@@ -255,7 +260,10 @@ class TuningMachine:
             self._attempts.broke_off()
             return ()
         if self._duel is not None:
-            return self._observe_comparison(self._duel, started_s, seconds, lost_s)
+            duel = self._duel
+            found = self._observe_comparison(duel, started_s, seconds)
+            self._attempts.ran(duel, lost_s)
+            return found
         if self.state in (State.RESUMED, State.SETTLED):
             found = self._observe_alone(seconds, all_cores=all_cores)
             return found or (self._confirm(seconds, all_cores=all_cores) if alone else ())
@@ -449,11 +457,9 @@ class TuningMachine:
             self._costs.instruction_s(instruction, self.best_s or 0.0, self._queue.seconds, compiled=compiled)
         )
 
-    def _observe_search(self, seconds: float, lost_s: float) -> Instructions:
-        search = self._searching("a step of the search")
+    def _observe_search(self, search: PlanSearch, seconds: float) -> Instructions:
         before = len(search.look_s)
         wants_plan = search.observe(seconds)
-        self._attempts.ran(search, lost_s)
         if len(search.look_s) > before:
             self._costs.unchecked = True
             best_s = self.best_s
@@ -499,9 +505,8 @@ class TuningMachine:
         self._pending = do.Open(self._to_open.popleft())
         return ()
 
-    def _observe_comparison(self, duel: Duel, started_s: float, seconds: float, lost_s: float) -> Instructions:
+    def _observe_comparison(self, duel: Duel, started_s: float, seconds: float) -> Instructions:
         verdict = duel.observe(started_s=started_s, seconds=seconds)
-        self._attempts.ran(duel, lost_s)
         if verdict is None:
             return ()
         slower, self._slower = self._slower, None
