@@ -127,13 +127,17 @@ class SequentialPlanner:
 
 
 @pytest.fixture
-def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans come without another process, and no look ends a search or a comparison: nothing depends on the machine's
-    speed."""
-    monkeypatch.setattr(plan_maker, "ForecastingPlanner", SequentialPlanner)
+def nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No look and no forecast ends a search or a comparison: nothing that is tried depends on the machine's speed."""
     monkeypatch.setattr(plan_search, "HOPELESS", math.inf)
     monkeypatch.setattr(plan_search, "SLOWER", math.inf)
     monkeypatch.setattr(plan_search, "FAR", math.inf)
+
+
+@pytest.fixture
+def planned_at_once(monkeypatch: pytest.MonkeyPatch, nothing_is_left_out: None) -> None:
+    """Plans come without another process, and nothing is left out."""
+    monkeypatch.setattr(plan_maker, "ForecastingPlanner", SequentialPlanner)
 
 
 @pytest.fixture

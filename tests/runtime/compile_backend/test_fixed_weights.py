@@ -68,6 +68,7 @@ def reports() -> list[Report]:
     return [report for graph in compiled_graphs() for report in graph.reports]
 
 
+@pytest.mark.usefixtures("nothing_is_left_out")
 def test_channels_last_is_tried_and_results_lie_as_eagers_do() -> None:
     model = images()
     compiled = torch.compile(model, backend="threadcast", options=FREEZE)
