@@ -1,7 +1,9 @@
-"""No number of `torch.rand` is less than 0: layers that are left out with a probability of 0 never are."""
+"""No number of `torch.rand` is less than 0; calls that set the generator are refused, others' draws are not."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -78,3 +80,27 @@ def test_a_call_that_sets_the_generator_is_not_captured_and_leaves_it(
     with pytest.raises(CaptureError, match="generator"):
         capture_forward(call, torch.ones(2))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_another_thread_draws_meanwhile_is_neither_refused_nor_drawn_again() -> None:
+    drawn: list[int] = []
+    begun, over = threading.Event(), threading.Event()
+
+    def draw() -> None:
+        while not over.is_set():
+            drawn.append(int(torch.randint(1 << 62, ())))
+            begun.set()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        begun.wait(60)
+        for _ in range(5):
+            capture_forward(lambda x: x + torch.rand(2), torch.ones(2))
+            before = len(drawn)
+            while len(drawn) == before and thread.is_alive():
+                time.sleep(1e-3)
+    finally:
+        over.set()
+        thread.join()
+    assert len(set(drawn)) == len(drawn)

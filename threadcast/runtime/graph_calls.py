@@ -26,7 +26,7 @@ from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
 from threadcast.runtime.backends.ways import installed
-from threadcast.runtime.call_kinds import CallKind
+from threadcast.runtime.call_kinds import CallKind, read_as
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.core_choice import core_choice
@@ -447,7 +447,9 @@ def _kind_of(arguments: tuple[Any, ...], fixed: bool, channels_last: bool) -> Ca
     """
     described = tuple(
         [
-            (value.shape, value.dtype, value.stride()) if isinstance(value, Tensor) else (type(value), value)
+            (value.shape, value.dtype, value.stride(), *read_as(value))
+            if isinstance(value, Tensor)
+            else (type(value), value)
             for value in arguments
         ]
     )

@@ -178,8 +178,8 @@ class TuningMachine:
 
     def _holds_back(self, part: PlanSearch | Duel | None) -> bool:
         """Whether the best way runs the next step in place of what finds a plan, or compares: learning may not lose
-        what the part's next look, trial or pair is expected to cost, or has lost too much while one goes on. What is
-        compared and does not seem to be slower costs nothing."""
+        what the part's next look, trial or pair is expected to cost, besides what an attempt lost that was broken off,
+        or has lost too much while one goes on. What is compared and does not seem to be slower costs nothing."""
         if part is None or (isinstance(part, Duel) and part.pair_cost_s <= 0):
             return False
         if part.begun:
@@ -209,7 +209,7 @@ class TuningMachine:
         return (pending,)
 
     def next_runner(self) -> Runner:
-        """Return what runs the next step. It stays the same until the next event."""
+        """Return what runs the next step; `observe` records a step by what was named last."""
         if self.awaited is not None:
             raise self.moves.illegal(f"a step before {self.awaited} was answered")
         self.moves.expect("a step", *(state for state in State if state not in (State.STARTING, State.CLOSED)))

@@ -216,7 +216,7 @@ class Tuning:
         """
         if self._states.awaits_plan:
             self._planner.wait(timeout_s)
-        elif (variant := self._states.pending_variant) is not None and self._graphs.compiling:
+        elif (variant := self._states.pending_variant) is not None and self._graphs.awaited:
             self._graphs.wait(variant, timeout_s)
         elif self._backends.works and self._states.state is State.SETTLED:
             self._backends.wait(timeout_s)

@@ -42,7 +42,7 @@ class VariantGraphs:
         self._loops: dict[Variant, list[Kernel]] = {}
         self._compiled: dict[Variant, bool] = {}
         """Whether the loops of each variant were compiled when that was first asked."""
-        self._awaited: Variant | None = None
+        self.awaited: Variant | None = None
         """The variant for which something was being compiled when `compiled` was asked last."""
 
     def unfused(self, variant: Variant) -> Captured:
@@ -74,13 +74,13 @@ class VariantGraphs:
     def compiled(self, variant: Variant) -> bool:
         """Return whether all that `variant` needs is compiled. If not, a thread compiles it, and `find` has to wait."""
         compiles = is_being_compiled() or self._compiles_loops(variant)
-        self._awaited = variant if compiles else None
+        self.awaited = variant if compiles else None
         return not compiles
 
     @property
     def compiling(self) -> bool:
         """Whether what `compiled` was asked for last is still being compiled."""
-        return self._awaited is not None and not self.compiled(self._awaited)
+        return self.awaited is not None and not self.compiled(self.awaited)
 
     def _compiles_loops(self, variant: Variant) -> bool:
         if not variant.fused or variant in self._graphs or not has_native_engine():
