@@ -57,7 +57,7 @@ def ordered(nodes: Sequence[Node], inputs: Sequence[Input]) -> set[tuple[int, in
     found: set[tuple[int, int]] = set()
     for index, node in enumerate(nodes):
         written = {memory[ref.slot] for ref in writes(node)} | ({RANDOM_STATE} if is_random(node) else set())
-        read = set() if is_view(node) else {memory[ref.slot] for ref in node.refs()} - written
+        read = set() if _is_view(node) else {memory[ref.slot] for ref in node.refs()} - written
         for place in read:
             if place in last_write:
                 found.add((last_write[place], index))
@@ -119,7 +119,7 @@ def _stays(node: Node) -> bool:
     """Whether the node is before the update and is not one that fusion may leave out, such as a comparison."""
     if node.phase == "update" or not isinstance(node.target, OpOverload):
         return False
-    return torch.Tag.pointwise not in node.target.tags and not is_view(node)
+    return torch.Tag.pointwise not in node.target.tags and not _is_view(node)
 
 
 def memories(nodes: Sequence[Node], inputs: Sequence[Input]) -> list[int]:
@@ -142,7 +142,7 @@ def memories(nodes: Sequence[Node], inputs: Sequence[Input]) -> list[int]:
     return [lowest(slot) for slot in memory]
 
 
-def is_view(node: Node) -> bool:
+def _is_view(node: Node) -> bool:
     """Whether the node only describes memory."""
     return _schema_name(node).removeprefix("aten::") in VIEW_KINDS
 
