@@ -87,8 +87,9 @@ class FirstSteps:
         start = shadowed.state(arguments, captured)
         try:
             while len(step.runs_s) <= WARM_UP or len(step.runs_s) < self._looks.runs(step.seconds):
+                if step.runs_s:
+                    start.restore()
                 step(*arguments)
-                start.restore()
         except Exception as error:  # noqa: BLE001 - the caller's step is still to come
             raised = f"the step: {type(error).__name__}: {error}"
         finally:
