@@ -42,7 +42,7 @@ def is_chance(first: Pair, others: Iterable[Pair], known: Mapping[str, Sensitivi
     steps are looked at than it takes.
     """
     known, agreed_once, far = dict(known), False, 0
-    found = _differences(first, known, ask)
+    found = _differences(first, first.eager.keys() & known.keys(), known, ask)
     if not found or not all(difference.may_be_chance for difference in found.values()):
         return False
     scales = scales_of_means(first.eager)
@@ -50,7 +50,7 @@ def is_chance(first: Pair, others: Iterable[Pair], known: Mapping[str, Sensitivi
     for count, step in enumerate(islice(others, _STEPS), 1):
         if step.eager.keys() != step.plan.keys():
             return False
-        found, scales = _differences(step, known, ask), scales_of_means(step.eager)
+        found, scales = _differences(step, step.eager, known, ask), scales_of_means(step.eager)
         too_much = [difference for difference in found.values() if not difference.may_be_chance]
         far += bool(too_much)
         if far > _FAR or any(math.isinf(difference.largest) for difference in too_much):
@@ -65,8 +65,8 @@ def is_chance(first: Pair, others: Iterable[Pair], known: Mapping[str, Sensitivi
     return False
 
 
-def _differences(step: Pair, known: dict[str, Sensitivity], ask: Ask) -> dict[str, Difference]:
-    """All values in which a plan's step differs; the sensitivity of those that may not be chance becomes known."""
+def _differences(step: Pair, names: Iterable[str], known: dict[str, Sensitivity], ask: Ask) -> dict[str, Difference]:
+    """How the values `names` differ, of those that do; the sensitivity of what may not be chance becomes known."""
     scales = scales_of_means(step.eager)
 
     def differences(names: Iterable[str]) -> dict[str, Difference]:
@@ -79,7 +79,7 @@ def _differences(step: Pair, known: dict[str, Sensitivity], ask: Ask) -> dict[st
         }  # fmt: skip
         return {name: difference for name, difference in found.items() if difference is not None}
 
-    found = differences(step.eager)
+    found = differences(names)
     unknown = [name for name, one in found.items() if not one.may_be_chance and name not in known]
     if unknown:
         known.update(ask(unknown))

@@ -57,7 +57,7 @@ class StepState:
     def now(self, asked: Container[str] | None = None) -> dict[str, Any]:
         """Return copies of the same values as they are now, and of optimizer state and gradients added since.
 
-        With `asked`, only of the values that have these names.
+        With `asked`, only of the values that have these names, and of the random generators' states.
         """
         found, known = dict(self._tensors), {id(tensor) for tensor in self._tensors.values()}
         if self._optimizer is not None:
