@@ -12,16 +12,16 @@ from threadcast.capture.program import Node
 
 _NAMES = frozenset((
     "_assert_async", "_assert_scalar", "_ctc_loss", "_embedding_bag", "_embedding_bag_forward_only",
-    "_functional_assert_async", "_functional_assert_scalar", "_grouped_mm", "_index_put_impl", "_sample_dirichlet",
-    "_standard_gamma", "_unsafe_index", "_unsafe_index_put", "bernoulli", "binary_cross_entropy", "bincount",
-    "binomial", "cholesky", "cholesky_inverse", "ctc_loss", "embedding", "embedding_bag", "embedding_renorm",
-    "_histogramdd_bin_edges", "_histogramdd_from_bin_cts", "_pack_padded_sequence",
-    "fake_quantize_per_channel_affine", "fake_quantize_per_channel_affine_cachemask",
-    "floor_divide", "fmod", "gather", "histc", "histogram", "index", "index_add", "index_copy", "index_fill",
-    "index_put", "index_reduce", "index_select", "inverse", "lu_unpack", "masked_scatter", "max_unpool2d",
-    "max_unpool3d", "multi_margin_loss", "multilabel_margin_loss", "multilabel_margin_loss_forward", "multinomial",
-    "nll_loss", "nll_loss2d", "nll_loss2d_forward", "nll_loss_forward", "normal", "poisson", "put", "remainder",
-    "repeat_interleave", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "segment_reduce", "take",
+    "_functional_assert_async", "_functional_assert_scalar", "_grouped_mm", "_histogramdd_bin_edges",
+    "_histogramdd_from_bin_cts", "_index_put_impl", "_pack_padded_sequence", "_sample_dirichlet", "_standard_gamma",
+    "_unsafe_index", "_unsafe_index_put", "bernoulli", "binary_cross_entropy", "bincount", "binomial", "cholesky",
+    "cholesky_inverse", "ctc_loss", "embedding", "embedding_bag", "embedding_renorm",
+    "fake_quantize_per_channel_affine", "fake_quantize_per_channel_affine_cachemask", "floor_divide", "fmod", "gather",
+    "histc", "histogram", "index", "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "index_select",
+    "inverse", "lu_unpack", "masked_scatter", "max_unpool2d", "max_unpool3d", "multi_margin_loss",
+    "multilabel_margin_loss", "multilabel_margin_loss_forward", "multinomial", "nll_loss", "nll_loss2d",
+    "nll_loss2d_forward", "nll_loss_forward", "normal", "poisson", "put", "remainder", "repeat_interleave", "scatter",
+    "scatter_add", "scatter_reduce", "searchsorted", "segment_reduce", "take",
 ))  # fmt: skip
 _OURS = frozenset(("prims", "threadcast"))
 """Libraries whose operators compute each number by itself and look at no value: loops of fused operators are ours."""

@@ -20,7 +20,6 @@ from threadcast.runtime.plans.variant import MemoryFormat, Variant
 NODE_BYTES = 10_000
 """Bytes of a node with its part in a plan and in an engine, rounded up: LSTM small took 3,800 without plans."""
 
-
 _logger = logging.getLogger("threadcast")
 
 
