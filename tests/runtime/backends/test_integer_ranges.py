@@ -60,6 +60,8 @@ def test_positions_counted_from_a_mask_are_known() -> None:
         (lambda w: w.to(torch.float32).sum().to(torch.int64) * 1, "_to_copy"),
         (lambda w: w.cumsum(0) * MOST, "mul"),
         (lambda w: -w - 2**31, "sub"),
+        (lambda w: torch.max(w, torch.full((3,), 2**40)), "maximum"),
+        (lambda w: torch.ops.aten.max.other(w, torch.full((3,), 2**40)), "maximum"),
     ],
 )
 def test_integers_that_may_need_64_bits_are_found(function: Callable[[Tensor], Tensor], name: str) -> None:

@@ -261,7 +261,9 @@ class _Ranges(fx.Interpreter):
         if name in _FILLED:
             return range_of(value)
         if name in _AMONG:
-            return _union([*(self._range(node.args[at]) for at in _AMONG[name]), *positions])
+            others = [one for one in node.args[1:] if isinstance(self._value(one), Tensor)] if positions else []
+            given = [*(node.args[at] for at in _AMONG[name]), *others]
+            return _union([*map(self._range, given), *positions])
         first, second = (*map(self._range, node.args), None, None)[:2]
         if name in _LIMIT:
             return self._limited(node, *_LIMIT[name])
