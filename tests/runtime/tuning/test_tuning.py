@@ -257,7 +257,7 @@ def test_a_search_for_backends_rests_while_contenders_are_compared(machine: Mach
         search = tuned._backends._search
         assert isinstance(search, Found)
         search._left += [None] * 400  # goes on after that
-        run_until(tuned, lambda: tuned._states.challenger is not None)
+        run_until(tuned, lambda: tuned._states.contest.challenger is not None)
         run(tuned, 1)
         assert search.paused
         run_until(tuned, lambda: tuned._states.state is State.SETTLED)

@@ -204,9 +204,9 @@ class Tuning:
         if state in (State.GIVEN_UP, State.CLOSED):
             return False
         searching = not self._backends.over or bool(self._instructions)
-        if searching or state is not State.SETTLED or self._states.pending_variant is not None:
+        if searching or state is not State.SETTLED or self._states.agenda.variant is not None:
             return True
-        return not self._states.confirmed
+        return not self._states.contest.confirmed
 
     def wait(self, timeout_s: float) -> None:
         """Leave the cores to what makes a plan, compiles or searches for backends until it has something to tell, or
@@ -216,7 +216,7 @@ class Tuning:
         """
         if self._states.awaits_plan:
             self._planner.wait(timeout_s)
-        elif (variant := self._states.pending_variant) is not None and self._graphs.awaited:
+        elif (variant := self._states.agenda.variant) is not None and self._graphs.awaited:
             self._graphs.wait(variant, timeout_s)
         elif self._backends.works and self._states.state is State.SETTLED:
             self._backends.wait(timeout_s)
@@ -281,7 +281,7 @@ class Tuning:
             self._carry_out(self._instructions)
             self._look()
             self._carry_out(self._due())
-            compares = self._states.challenger is not None and not self._states.held_back
+            compares = self._states.contest.challenger is not None and not self._states.held_back
             rests = compares or self._pace.rests
             self._backends.pause(rests)
             self._searched = self._backends.works and not rests
@@ -295,7 +295,7 @@ class Tuning:
 
     def _due(self) -> Instructions:
         """The instructions whose turn has come."""
-        variant = self._states.pending_variant
+        variant = self._states.agenda.variant
         compiled = variant is None or self._graphs.is_compiled(variant)
         return self._states.due(compiled=compiled, planner_free=self._planner.free)
 
@@ -335,8 +335,8 @@ class Tuning:
                 self._feedback.add_looks(self._looked)
                 self._looked.clear()
             self._look_for_backends()
-        while stale := [one for one in self._states.contenders if not self._contenders[one].holds()]:
-            self._carry_out(self._states.stale(stale[0]))
+        while stale := [one for one in self._states.contest.contenders if not self._contenders[one].holds()]:
+            self._carry_out(self._states.contest.stale(stale[0]))
 
     def _carry_out(self, instructions: Instructions) -> None:
         """Carry out instructions, and those that their answers bring. What Ctrl-C interrupts is begun anew later."""
@@ -366,7 +366,7 @@ class Tuning:
             case do.Open(contender):
                 return_free_memory()
                 self._open(contender)
-                return self._states.opened(contender)
+                return self._states.contest.opened(contender)
             case do.Compared(contender, verdict):
                 self.report.verdicts[str(contender)] = verdict
                 _logger.info("%s over the best before it: %.2f", contender, verdict.gain)
@@ -404,7 +404,7 @@ class Tuning:
             return
         if found is not None:
             self._contenders.add(found)
-            self._carry_out(self._states.found_backend(found.id))
+            self._carry_out(self._states.contest.found_backend(found.id))
         elif self._backends.over and (variant_plan := self._plan_of(self._states.best)) is not None:
             self._stored.add_tried(variant_plan, self._tried)
 
@@ -504,7 +504,7 @@ class Tuning:
             self._stored.drop(self._graphs.unfused(variant_plan.variant))
 
     def _settle(self, contender: ContenderId) -> None:
-        if self._states.pending_variant is None or not self._warm_up.allows(BESIDE_S):
+        if self._states.agenda.variant is None or not self._warm_up.allows(BESIDE_S):
             self._planner.done(self)  # else it is needed again soon
         variant_plan = self._plan_of(contender)
         if variant_plan is None and contender.kind is not Kind.BACKEND:
