@@ -217,7 +217,7 @@ def test_the_engine_that_has_tried_a_plan_runs_it_and_is_not_compared_again(mach
             x = torch.arange(3.0) + i
             torch.testing.assert_close(tuned(x), function(x))
             if tuned._states.state is State.TRYING:
-                (maker,) = tuned._makers.values()
+                (maker,) = tuned._plans.makers.values()
                 engine = maker.engine
             elif tuned._states.state is State.COMPARING:
                 assert list(tuned._contenders.engines.values()) == [engine]

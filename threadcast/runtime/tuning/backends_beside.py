@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
 from typing import Any
 
 from threadcast.capture.capture import Captured
 from threadcast.runtime.tuning.contender import Backends, Contender, MakeBackends
+from threadcast.runtime.tuning.search_pace import SearchPace
 
 _logger = logging.getLogger("threadcast")
 
@@ -17,6 +19,9 @@ class BackendsBeside:
     def __init__(self, make: MakeBackends | None) -> None:
         self._make = make
         self._search: Backends | None = None
+        self._pace = SearchPace()
+        self.beside = False
+        """Whether the search works beside the next step, or did beside the last."""
 
     @property
     def waits(self) -> bool:
@@ -66,11 +71,20 @@ class BackendsBeside:
         if self._search is not None:
             self._search.wait(timeout_s)
 
-    def pause(self, paused: bool) -> None:
-        """Let the search rest while `paused`: what contenders with threads of their own take would not be what they
-        take once it is over."""
+    def before_step(self, *, compares: bool) -> None:
+        """Let the search rest beside the next step where that compares contenders, or where steps leave it little time.
+
+        What contenders with threads of their own take beside it would not be what they take once it is over.
+        """
+        rests = compares or self._pace.rests
         if self._search is not None:
-            self._search.pause(paused)
+            self._search.pause(rests)
+        self.beside = self.works and not rests
+
+    def after_step(self, *, started_s: float, ended_s: float, share: float, by: Hashable) -> None:
+        """Record a step, as `SearchPace.ran` does."""
+        if self._search is not None:
+            self._pace.ran(started_s=started_s, ended_s=ended_s, share=share, by=by, beside=self.beside)
 
     def leave_out(self, error: Exception) -> None:
         """End the search, or never begin it, because of this error."""
