@@ -9,6 +9,7 @@ from typing import Any
 from threadcast.capture.capture import Captured
 from threadcast.runtime.tuning.contender import Backends, Contender, MakeBackends
 from threadcast.runtime.tuning.search_pace import SearchPace
+from threadcast.runtime.tuning.states import SearchStage
 
 _logger = logging.getLogger("threadcast")
 
@@ -37,6 +38,11 @@ class BackendsBeside:
     def over(self) -> bool:
         """Whether nothing more will be found."""
         return self._make is None and self._search is None
+
+    @property
+    def stage(self) -> SearchStage:
+        """How far the search is."""
+        return SearchStage.WAITS if self.waits else SearchStage.WORKS if self.works else SearchStage.OVER
 
     def make(self, captured: Captured | None, arguments: tuple[Any, ...], result: Any) -> bool:
         """Make the search by the example of a step, its graph (None: it has none) and its result; `start` starts it.

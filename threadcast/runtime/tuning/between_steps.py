@@ -61,7 +61,9 @@ class BetweenSteps:
         self._look()
         variant = self._states.agenda.variant
         compiled = variant is None or self._graphs.is_compiled(variant)
-        self._carry_out(self._states.due(compiled=compiled, planner_free=self._planner.free))
+        self._carry_out(
+            self._states.due(compiled=compiled, planner_free=self._planner.free, backends=self._backends.stage)
+        )
 
     def give_up(self, reason: str) -> None:
         """Have the default run for good."""

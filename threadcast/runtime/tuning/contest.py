@@ -168,9 +168,9 @@ class Contest:
         elif second is not DEFAULT:
             self._to_open = deque((second,))
 
-    def settle(self) -> Instructions:
+    def settle(self, reason: str | None = None) -> Instructions:
         """Run the best from now on, and watch it; nothing else is compared."""
-        self._moves.to(State.SETTLED, f"{self._best.id} is the fastest")
+        self._moves.to(State.SETTLED, reason or f"{self._best.id} is the fastest")
         self._offer_fused()
         return self._run_alone(self._best.id, expected_s=None)
 

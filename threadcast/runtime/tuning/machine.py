@@ -21,13 +21,20 @@ from threadcast.runtime.tuning.expected_costs import ExpectedCosts
 from threadcast.runtime.tuning.instructions import ContenderStep, Instructions, Runner, SearchStep
 from threadcast.runtime.tuning.plan_search import Look, Meanwhile, PlanSearch, Try
 from threadcast.runtime.tuning.spending import Spending
-from threadcast.runtime.tuning.states import Move, Moves, State
+from threadcast.runtime.tuning.states import Move, Moves, SearchStage, State
 from threadcast.runtime.tuning.variant_queue import VariantQueue
 from threadcast.runtime.tuning.warm_up import WarmUp
 
 FORECAST_S = 4.0
 """Seconds of looks above which operators are forecast from what is known of others first. A convention: a process that
 loads the models and a store and forecasts 300 ops takes about as long on one core."""
+
+
+LONG_S = 0.1
+"""Seconds of a step in eager PyTorch from which backends are searched before plans, where learning may take any time:
+some dozens of such steps, which looks and comparisons are, take longer than a backend takes to build. A convention."""
+PAYS = 1.25
+"""Ratio of eager PyTorch's time to a backend's from which no plan is searched after that. A convention."""
 
 
 class TuningMachine:
@@ -67,6 +74,8 @@ class TuningMachine:
         """The search for a plan; None while there is none."""
         self._variant = Variant(formats[0])
         """The variant that is being searched."""
+        self._later: do.Capture | None = None
+        """What comes next once the search for backends is over, unless a backend is so fast that no plan is needed."""
         self._chosen: tuple[Runner, bool] | None = None
         """What `next_runner` named last, and whether it was the best only because learning may not lose more. Calls of
         other kinds may change meanwhile what learning may lose."""
@@ -125,11 +134,18 @@ class TuningMachine:
             return self._next_variant("nothing is known")
         return self.contest.resume(stored, step_s, fuse=fuse)
 
-    def due(self, *, compiled: bool = True, planner_free: bool = True) -> Instructions:
+    def due(
+        self, *, compiled: bool = True, planner_free: bool = True, backends: SearchStage = SearchStage.OVER
+    ) -> Instructions:
         """Return the instruction whose turn has come, if learning may take the time for it now.
 
         `compiled`: whether all that `agenda.variant` needs is compiled. `planner_free`: whether a plan can be begun.
+        `backends`: how far the search for backends is.
         """
+        if self._backends_first(backends):
+            return self._wait_for_backends()
+        if self._later is not None and self._needs_plan(backends):
+            self.agenda.pending, self._later = self._later, None
         pending = self.agenda.pending
         if pending is None or self.agenda.awaited is not None:
             return ()
@@ -141,6 +157,33 @@ class TuningMachine:
             return ()
         self.agenda.begin(pending)
         return (pending,)
+
+    def _backends_first(self, backends: SearchStage) -> bool:
+        """Whether to search for backends before a first plan is searched."""
+        if backends is not SearchStage.WAITS or not self.warm_up.unlimited or self._has_other:
+            return False
+        if self.warm_up.eager_s is None or self.warm_up.eager_s < LONG_S:
+            return False
+        if self.state is State.WAITING:
+            return self.agenda.variant is not None
+        idle = self.agenda.awaited is None and not self.awaits_plan
+        return self._search is not None and self._search.untouched and idle
+
+    def _wait_for_backends(self) -> Instructions:
+        """Let the default run while backends are searched."""
+        self._later = do.Capture(self.agenda.variant or self._variant)
+        left_out = () if self._search is None else (do.LeaveOut(self._variant),)
+        self._search = self.agenda.pending = None
+        return *left_out, *self._next_variant("backends are tried first")
+
+    def _needs_plan(self, backends: SearchStage) -> bool:
+        """Whether what waits for the search for backends comes next."""
+        if self.state is not State.SETTLED or not self.agenda.empty or backends is SearchStage.WORKS:
+            return False
+        if backends is SearchStage.WAITS and self.warm_up.unlimited:
+            return False
+        best_s, eager_s = self._best.step_s, self.warm_up.eager_s
+        return self.best is DEFAULT or best_s is None or eager_s is None or eager_s < PAYS * best_s
 
     def next_runner(self) -> Runner:
         """Return what runs the next step; `observe` records a step by what was named last."""
@@ -220,8 +263,10 @@ class TuningMachine:
 
     def not_captured(self) -> Instructions:
         """Answer to `Capture`: the variant has no graph, or none that differs from other variants'."""
-        self._captured("not captured")
-        return () if self.state is State.SETTLED else self._next_variant("no graph")
+        variant = self._captured("not captured")
+        if self.state is State.SETTLED and (variant.fused or self._queue.searched):
+            return ()
+        return self._next_variant("no graph")
 
     def _captured(self, event: str) -> Variant:
         variant = self.agenda.answer(event, do.Capture).variant
@@ -313,11 +358,13 @@ class TuningMachine:
         self._search = None
         if self.state is not State.WAITING:
             self.moves.to(State.WAITING, reason)
+        if self._later is not None:
+            return self.contest.settle(f"{self.best} runs while backends are searched")
         variant = None if self.contest.earlier.like is not None else self._queue.next()
         if variant is not None:
             self.agenda.pending = do.Capture(variant)
             return ()
-        if not self._queue.searched:
+        if not self._queue.searched and self.best is DEFAULT:
             refused = self.contest.refused.values()
             differences = (f"its results are not PyTorch's: {difference}" for difference in refused)
             return self.give_up(next(differences, "no graph could be captured"))

@@ -99,6 +99,11 @@ class PlanSearch:
         """Whether the next step would be one of a look or trial that has begun."""
         return bool(self._seconds)
 
+    @property
+    def untouched(self) -> bool:
+        """Whether no step was taken, and no plan made."""
+        return not (self._seconds or self.look_s or self.predicted_s)
+
     def steps(self, step_s: float) -> int:
         """Number of the caller's steps of the current look or trial, if each takes about `step_s` seconds."""
         if self.moves.state is State.TRYING:
