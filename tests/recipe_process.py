@@ -23,7 +23,7 @@ from tests.runtime.conftest import PlansWin, SequentialPlanner
 from tests.runtime.loops.reference import EagerStep
 from threadcast.runtime.compile_backend import backend
 from threadcast.runtime.compiled_call import CompiledCall
-from threadcast.runtime.tuning import plan_maker, plan_search, tuning, warm_up
+from threadcast.runtime.tuning import machine, plan_maker, plan_search, warm_up
 from threadcast.runtime.tuning.tuning import Tuning
 
 
@@ -67,7 +67,7 @@ def by_plans(recipe: str) -> tuple[list[float], int]:
             (plan_maker, "ForecastingPlanner", SequentialPlanner),
             (plan_search, "HOPELESS", math.inf),
             (plan_search, "SLOWER", math.inf),
-            (tuning, "TuningMachine", PlansWin),
+            (machine, "Contest", PlansWin),
             (CompiledCall, "_next_side", lambda *_: None),
             (Tuning, "__call__", noted),
         ):

@@ -24,11 +24,12 @@ from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
-from threadcast.runtime.tuning import first_steps, plan_maker, plan_search, tuning, warm_up
+from threadcast.runtime.tuning import first_steps, plan_maker, plan_search, warm_up
+from threadcast.runtime.tuning import machine as tuning_machine
 from threadcast.runtime.tuning.contender_id import ContenderId, Kind
+from threadcast.runtime.tuning.contest import Contest
 from threadcast.runtime.tuning.duel import Duel
 from threadcast.runtime.tuning.instructions import Instructions
-from threadcast.runtime.tuning.machine import TuningMachine
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +147,7 @@ def looks_run_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_steps, "looks_aside", lambda _: False)
 
 
-class PlansWin(TuningMachine):
+class PlansWin(Contest):
     """Comparisons end at once: with a plan where one is compared, others at their first step with the best before."""
 
     def opened(self, contender: ContenderId) -> Instructions:
@@ -156,14 +157,14 @@ class PlansWin(TuningMachine):
         self._best.become(contender)
         return *opened, *self._next_challenger()
 
-    def _observe_comparison(self, duel: Duel, started_s: float, seconds: float) -> Instructions:
+    def observe(self, duel: Duel, *, started_s: float, seconds: float) -> Instructions:
         return self._next_challenger()
 
 
 @pytest.fixture
 def plans_win(planned_at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning settles on a plan, whichever is faster."""
-    monkeypatch.setattr(tuning, "TuningMachine", PlansWin)
+    monkeypatch.setattr(tuning_machine, "Contest", PlansWin)
 
 
 @pytest.fixture

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from threadcast.capture.reachable import CONSTANTS, Reachable, contents_of, is_constant, is_opaque, items_of
+from threadcast.capture.opaque_values import CONSTANTS, is_constant, is_opaque
+from threadcast.capture.own_items import contents_of, items_of
+from threadcast.capture.reachable import Reachable
 
 _MISSING = object()
 _CONTENTS = "cell_contents"

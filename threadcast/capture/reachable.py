@@ -8,63 +8,38 @@ can be reached: a trainer's step counter does not matter to a loss that never re
 from __future__ import annotations
 
 import argparse
-import datetime
-import decimal
 import enum
-import fractions
 import gc
-import inspect
-import io
-import logging
 import operator
 import os
-import pathlib
 import random
-import re
 import sys
 import threading
 import types
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import _GeneratorContextManager
 from contextvars import ContextVar
 from functools import cached_property, partial
-from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
+from types import FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._library.custom_ops import OPDEFS, CustomOpDef
-from torch._ops import OpOverload, OpOverloadPacket
 
 from threadcast.capture.code_names import names_in
 from threadcast.capture.libraries import attributes_read_by, is_library, is_of_library, runs_users_code
 from threadcast.capture.module_state import FOLLOWS_PARAMETERS
+from threadcast.capture.opaque_values import holds_memory, is_constant, is_opaque, may_hide_values
+from threadcast.capture.own_items import attributes_of, contents_of, items_of, own_dictionary, slots_of
 
-CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
-"""Values that do not change and are compared by value."""
 MOST = 20_000
 """Most items of lists, dictionaries, sets and arrays that are watched: more would take longer than a small step."""
 
 _PLAIN_OBJECTS = (SimpleNamespace, argparse.Namespace)
 """Classes of the standard library whose objects only hold attributes; these are watched by name."""
-_OPAQUE = (
-    logging.Logger, io.IOBase, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic,
-    np.dtype, range, slice, inspect.Signature, OpOverload, OpOverloadPacket,
-)  # fmt: skip
-_UNCHANGING = (
-    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
-    types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType,
-    types.GenericAlias, types.UnionType, types.EllipsisType, types.NotImplementedType, re.Pattern, re.Match,
-    operator.attrgetter, operator.itemgetter, operator.methodcaller, datetime.date, datetime.time, datetime.timedelta,
-    datetime.tzinfo, decimal.Decimal, fractions.Fraction, pathlib.PurePath, CellType, type(inspect.Traceback.lineno),
-)  # fmt: skip
-"""Types without attributes that code could set, besides those that are not looked at."""
-_WITHOUT_STATE = {"torch", "numpy", "typing", "_abc", "_thread", "threading"}
-"""Libraries whose objects without attributes, as operators, types and locks, give code no values of their own."""
-_HIDDEN = {"_ctypes", "ctypes", "array", "mmap"}
-"""Modules whose objects hold values in memory that no attribute shows."""
 _ENVIRONMENT = {"environ", "environb", "getenv"}
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _MANAGING = {"unittest", "threading", "multiprocessing", "concurrent", "asyncio"}
@@ -262,7 +237,7 @@ class Reachable:
 
     def _of_container(self, value: Any) -> Iterator[Any]:
         if not is_library(type(value).__module__):  # it may have attributes and methods
-            if _own_dictionary(value) is not None:
+            if own_dictionary(value) is not None:
                 self._of_attributes(value, type(value).__name__)
             yield from self._of_kind(value, type(value))
         if isinstance(value, tuple | frozenset):
@@ -331,20 +306,20 @@ class Reachable:
 
     def _of_object(self, value: Any, kind: type) -> Iterator[Any]:
         library = is_library(kind.__module__)
-        attributes = _own_dictionary(value)
+        attributes = own_dictionary(value)
         if library and kind.__module__.split(".")[0] == "threadcast":
             return
         if isinstance(value, threading.local):
             self._cannot(f"a {kind.__name__} of threading, which has other attributes in each thread")
             return
-        if any(base.__module__ in _HIDDEN for base in kind.__mro__):
+        if holds_memory(kind):
             self._cannot(f"a {kind.__name__}, whose changes cannot be detected")
             return
         if isinstance(value, operator.attrgetter | operator.methodcaller):
             self._names.update(part for name in value.__reduce__()[1] for part in str(name).split("."))
         if isinstance(value, types.BuiltinFunctionType):  # a method of an object too, as a list's `append`
             yield value.__self__
-        elif attributes is None and self._hides(value, kind, library):
+        elif attributes is None and may_hide_values(value):
             self._cannot(f"a {kind.__name__}, whose changes cannot be detected")
         if attributes is not None:
             if library and not isinstance(value, _PLAIN_OBJECTS):
@@ -365,19 +340,9 @@ class Reachable:
         yield from self._of_slots(value, kind)
 
     def _of_slots(self, value: Any, kind: type) -> Iterator[Any]:
-        for base in kind.__mro__:
-            if "__slots__" not in vars(base):
-                continue
-            for name, slot in vars(base).items():  # the names in `__slots__` may lack their class's, as `__gain` does
-                if isinstance(slot, types.MemberDescriptorType):
-                    self.attributes.append((value, name))
-                    yield getattr(value, name, None)
-
-    def _hides(self, value: Any, kind: type, library: bool) -> bool:
-        """Whether an object without a dictionary may have values that can change unnoticed."""
-        if isinstance(value, _UNCHANGING) or kind is object or kind.__module__.split(".")[0] in _WITHOUT_STATE:
-            return False
-        return not any("__slots__" in vars(base) for base in kind.__mro__)
+        for name in slots_of(kind):
+            self.attributes.append((value, name))
+            yield getattr(value, name, None)
 
     def _count(self, items: Any) -> None:
         self._items += len(items)
@@ -386,56 +351,6 @@ class Reachable:
 
     def _cannot(self, reason: str) -> None:
         self.unwatchable = self.unwatchable or reason
-
-
-def is_opaque(value: Any) -> bool:
-    """Whether a value is a constant, or one that the walk does not look into.
-
-    Numbers, texts and members of enumerations of the user's own classes are looked into: they may have attributes.
-    """
-    if type(value) in CONSTANTS:
-        return True
-    if isinstance(value, (*CONSTANTS, enum.Enum)):
-        return is_library(type(value).__module__)
-    return isinstance(value, _OPAQUE)
-
-
-def is_constant(value: Any) -> bool:
-    """Whether a value is a constant, or a tuple of nothing else."""
-    if isinstance(value, tuple):
-        return all(map(is_constant, value))
-    return isinstance(value, CONSTANTS) and is_opaque(value)
-
-
-def attributes_of(kind: type) -> dict[str, Any]:
-    """The dictionary of a class's own attributes, behind the read-only view that `vars` gives."""
-    (table,) = gc.get_referents(vars(kind))
-    found: dict[str, Any] = table
-    return found
-
-
-def items_of(table: dict[Any, Any], names: frozenset[str] | None) -> dict[Any, Any]:
-    """The items that a dictionary holds, those of `names` only; a subclass of `dict` may give others for its keys."""
-    if names is None:
-        keys = OrderedDict.keys(table) if isinstance(table, OrderedDict) else dict.keys(table)  # in their order
-        return {name: dict.__getitem__(table, name) for name in keys}
-    if len(table) < len(names):
-        return {name: value for name, value in dict.items(table) if name in names}
-    return {name: dict.__getitem__(table, name) for name in names & dict.keys(table)}
-
-
-def contents_of(cell: CellType) -> Any:
-    """What a variable of a closure holds; None where it has no value yet."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
-def _own_dictionary(value: Any) -> dict[str, Any] | None:
-    """Where an object holds its attributes; None where there is none, or `__dict__` gives another one each time."""
-    found = getattr(value, "__dict__", None)
-    return found if isinstance(found, dict) and found is getattr(value, "__dict__", None) else None
 
 
 def _is_left_out(kind: type) -> bool:

@@ -18,10 +18,10 @@ from threadcast.core.errors import ExecutionError
 from threadcast.runtime.compile_backend import compiled_calls
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.short_way import CALLS
-from threadcast.runtime.tuning import tuning
+from threadcast.runtime.tuning import machine
+from threadcast.runtime.tuning.contest import Contest
 from threadcast.runtime.tuning.duel import Duel
 from threadcast.runtime.tuning.instructions import Instructions
-from threadcast.runtime.tuning.machine import TuningMachine
 
 MOST_CALLS = 2_000
 
@@ -29,17 +29,17 @@ MOST_CALLS = 2_000
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 
 
-class DefaultWins(TuningMachine):
+class DefaultWins(Contest):
     """Each comparison ends at its first step, with what was best before."""
 
-    def _observe_comparison(self, duel: Duel, started_s: float, seconds: float) -> Instructions:
+    def observe(self, duel: Duel, *, started_s: float, seconds: float) -> Instructions:
         return self._next_challenger()
 
 
 @pytest.fixture(autouse=True, params=["plan", "default"])
 def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What runs both graphs once they have settled; no call is verified, which none by the short way can be."""
-    monkeypatch.setattr(tuning, "TuningMachine", PlansWin if request.param == "plan" else DefaultWins)
+    monkeypatch.setattr(machine, "Contest", PlansWin if request.param == "plan" else DefaultWins)
     monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "0")
     return str(request.param)
 

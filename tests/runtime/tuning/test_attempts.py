@@ -55,7 +55,7 @@ def test_what_is_broken_off_for_what_was_not_expected_ends_none_the_less(state: 
     machine = world.machine
 
     def begun() -> bool:
-        part = machine._search or machine._duel
+        part = machine._search or machine.contest.duel
         return machine.state is state and part is not None and part.begun and world.ran[-1] == OTHER
 
     world.run_until(begun)
@@ -70,16 +70,17 @@ def test_what_is_refused_is_what_ran_though_another_thread_has_used_up_what_may_
     """Calls of several kinds share what learning may lose."""
     world, allowance = _begun(share=1.0)
     machine = world.machine
-    world.run_until(lambda: machine.best is not DEFAULT and machine.state is state and machine._pending is None)
+    world.run_until(lambda: machine.best is not DEFAULT and machine.state is state and machine.agenda.pending is None)
 
     def names_other() -> bool:
         runner = machine.next_runner()
         return (plan_of(runner.variant) if isinstance(runner, SearchStep) else runner.contender) == OTHER
 
     world.run_until(names_other)
-    if machine._duel is not None:
+    contest = machine.contest
+    if contest.duel is not None:
         world.seconds[OTHER] = 0.3
-        world.run_until(lambda: names_other() and machine._duel is not None and machine._duel.pair_cost_s > 0)
+        world.run_until(lambda: names_other() and contest.duel is not None and contest.duel.pair_cost_s > 0)
     assert names_other()
     allowance.share = 0.0
     allowance.charge(100.0)

@@ -31,7 +31,7 @@ class Misleading(World):
         self.at_first = at_first
 
     def _seconds(self, contender: ContenderId) -> float:
-        first = self.machine.challenger == contender and not comparisons(self, contender)
+        first = self.machine.contest.challenger == contender and not comparisons(self, contender)
         return (self.at_first if first else {}).get(contender, super()._seconds(contender))
 
 
@@ -55,10 +55,10 @@ def comparisons(world: World, contender: ContenderId) -> int:
 def test_what_is_slower_alone_than_the_default_gives_way_to_it(kept: ContenderId, backends: int) -> None:
     world = misled({kept: 0.0125, DEFAULT: 0.01, PLAN: 0.0125}, {kept: 0.008}, backends=backends)
     assert world.machine.best == kept
-    assert not world.machine.confirmed
+    assert not world.machine.contest.confirmed
     world.run_until(lambda: world.machine.best == DEFAULT)
     world.run_to(State.SETTLED)
-    assert (world.machine.best, world.machine.confirmed, world.done[-1]) == (DEFAULT, True, Settle(DEFAULT))
+    assert (world.machine.best, world.machine.contest.confirmed, world.done[-1]) == (DEFAULT, True, Settle(DEFAULT))
     last = next(one for one in reversed(world.done) if isinstance(one, Compared))
     assert (last.contender, last.verdict.kept, last.verdict.gain) == (kept, "default", pytest.approx(0.8))
     world.ran.clear()
@@ -71,7 +71,7 @@ def test_what_is_slower_beside_a_search_is_not_doubted() -> None:
     world.seconds[PLAN] = 0.0125
     world.ran.clear()
     world.run(2 * ALONE_STEPS, alone=False)
-    assert (world.machine.confirmed, set(world.ran)) == (False, {PLAN})
+    assert (world.machine.contest.confirmed, set(world.ran)) == (False, {PLAN})
     world.run(ALONE_STEPS)
     assert world.machine.state is State.COMPARING
 
@@ -79,10 +79,10 @@ def test_what_is_slower_beside_a_search_is_not_doubted() -> None:
 def test_what_is_clearly_faster_alone_is_not_disturbed() -> None:
     world = misled({PLAN: 0.005, DEFAULT: 0.01, BACKEND: 0.004}, {}, backends=1)
     world.run(5)
-    assert not world.machine.confirmed
+    assert not world.machine.contest.confirmed
     world.ran.clear()
     world.run(2_000)
-    assert (world.machine.confirmed, set(world.ran)) == (True, {BACKEND})
+    assert (world.machine.contest.confirmed, set(world.ran)) == (True, {BACKEND})
 
 
 def test_what_is_a_little_faster_is_compared_again_and_kept_a_few_times_at_growing_distances() -> None:
@@ -123,7 +123,7 @@ def test_what_is_slower_alone_than_the_second_best_was_gives_way_to_that() -> No
 def test_on_fewer_cores_nothing_is_doubted_nor_waited_for() -> None:
     world = misled({PLAN: 0.02, DEFAULT: 0.01}, {PLAN: 0.008})
     world.run(2 * DRIFT_STEPS, all_cores=False)
-    assert (world.machine.state, world.machine.best, world.machine.confirmed) == (State.SETTLED, PLAN, True)
+    assert (world.machine.state, world.machine.best, world.machine.contest.confirmed) == (State.SETTLED, PLAN, True)
     world.run_until(lambda: world.machine.best == DEFAULT)
 
 
@@ -148,7 +148,7 @@ def test_a_doubted_contender_with_other_results_is_refused_not_the_default() -> 
     world = misled({PLAN: 0.0125, DEFAULT: 0.01}, {PLAN: 0.008})
     world.run_to(State.COMPARING)
     world.run(difference="output 0 differs")
-    assert set(world.machine.refused) == {PLAN}
+    assert set(world.machine.contest.refused) == {PLAN}
     world.run_to(State.SETTLED)
     assert world.machine.best == DEFAULT
 
@@ -156,7 +156,7 @@ def test_a_doubted_contender_with_other_results_is_refused_not_the_default() -> 
 def test_a_doubted_backend_that_is_stale_meanwhile_makes_way_for_the_plan() -> None:
     world = misled({PLAN: 0.009, BACKEND: 0.0125, DEFAULT: 0.01}, {BACKEND: 0.006}, backends=1)
     world.run_to(State.COMPARING)
-    world.carry_out(world.machine.stale(BACKEND))
+    world.carry_out(world.machine.contest.stale(BACKEND))
     world.run_to(State.SETTLED)
     assert world.machine.best == PLAN
 
@@ -174,7 +174,7 @@ def test_a_comparison_waits_until_learning_may_take_its_time_and_is_counted() ->
     stuck.machine.warm_up._allowance.share = 0.0
     stuck.machine.warm_up.charge(100.0)
     stuck.run(20 * ALONE_STEPS)
-    assert (stuck.machine.state, stuck.machine.confirmed) == (State.SETTLED, True)
+    assert (stuck.machine.state, stuck.machine.contest.confirmed) == (State.SETTLED, True)
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ from threadcast.runtime.tuning.instructions import (
     Store,
     UsePlan,
 )  # fmt: skip
-from threadcast.runtime.tuning.machine import TuningMachine
+from threadcast.runtime.tuning.machine import LONG_S, PAYS, TuningMachine
 from threadcast.runtime.tuning.plan_search import Look, Meanwhile
-from threadcast.runtime.tuning.states import LEGAL_MOVES, IllegalMove, State
+from threadcast.runtime.tuning.states import LEGAL_MOVES, IllegalMove, SearchStage, State
 from threadcast.runtime.tuning.warm_up import START_S, Allowance, WarmUp
 
 LOOKS = LookSchedule((Case(2), Case(1)), 2, 5)
@@ -54,18 +54,18 @@ def check_invariants(machine: TuningMachine) -> None:
     assert all(move.target in LEGAL_MOVES[move.source] for move in history)
     assert all(one.target is two.source for one, two in pairwise(history))
     assert machine.state is (history[-1].target if history else State.STARTING)
-    assert not {machine.best, machine.challenger} & machine.refused.keys()
-    assert DEFAULT not in machine.refused
+    assert not {machine.best, machine.contest.challenger} & machine.contest.refused.keys()
+    assert DEFAULT not in machine.contest.refused
     assert len(set(machine.variants)) == len(machine.variants)
-    if machine.state is State.STARTING and machine.awaited is None:
+    if machine.state is State.STARTING and machine.agenda.awaited is None:
         return
     if machine.state in (State.CLOSED, State.GIVEN_UP):
-        assert machine.awaited is None
+        assert machine.agenda.awaited is None
     if machine.state is State.CLOSED:
         return
-    assert machine.contenders[0] == machine.best
-    assert (machine.challenger is None) == (len(machine.contenders) == 1)
-    if machine.awaited is not None:
+    assert machine.contest.contenders[0] == machine.best
+    assert (machine.contest.challenger is None) == (len(machine.contest.contenders) == 1)
+    if machine.agenda.awaited is not None:
         with pytest.raises(IllegalMove):
             machine.next_runner()
         return
@@ -76,8 +76,8 @@ def check_invariants(machine: TuningMachine) -> None:
         assert searching
         assert isinstance(runner.step, Meanwhile) == (machine.state is State.PLANNING)
         return
-    assert runner.contender in machine.contenders
-    assert machine.challenger is None or machine.state is State.COMPARING
+    assert runner.contender in machine.contest.contenders
+    assert machine.contest.challenger is None or machine.state is State.COMPARING
     if machine.state is State.GIVEN_UP:
         assert runner == ContenderStep(DEFAULT)
     elif machine.state is not State.RESUMED and machine.best.variant is not None:
@@ -91,15 +91,23 @@ class Shell:
         self, machine: TuningMachine, *, captures: Any = True, backends: int = 0, compiled: bool = True
     ) -> None:  # fmt: skip
         self.machine, self.captures, self.backends, self.compiled = machine, captures, backends, compiled
+        self.stage = SearchStage.OVER
+        """How far the search for backends is; it begins when it may, where it waits."""
         self.done: list[Instruction] = []
         self.planning: Variant | None = None
 
     def look(self) -> None:
         """What comes before each step."""
-        if self.machine.state is State.SETTLED and self.backends:
-            self.backends -= 1
-            self.carry_out(self.machine.found_backend(backend(f"backend {self.backends}")))
-        self.carry_out(self.machine.due(compiled=self.compiled))
+        if self.stage is SearchStage.WAITS and self.machine.may_search_backends():
+            self.machine.searches_backends()
+            self.stage = SearchStage.WORKS
+        if self.machine.state is State.SETTLED and self.stage is not SearchStage.WAITS:
+            if self.backends:
+                self.backends -= 1
+                self.carry_out(self.machine.contest.found_backend(backend(f"backend {self.backends}")))
+            else:
+                self.stage = SearchStage.OVER
+        self.carry_out(self.machine.due(compiled=self.compiled, backends=self.stage))
 
     def carry_out(self, instructions: Instructions) -> None:
         waiting = list(instructions)
@@ -118,7 +126,7 @@ class Shell:
             case UsePlan() | LeaveOut():
                 self.planning = None
             case Open(contender):
-                return self.machine.opened(contender)
+                return self.machine.contest.opened(contender)
         return ()
 
 
@@ -237,7 +245,7 @@ def test_slow_steps_beside_compilers_are_no_reason_for_a_doubt() -> None:
     world = settled({plan_of(AS_GIVEN): 0.5}, formats=1, fuse=False)
     world.seconds = {plan_of(AS_GIVEN): 0.7}
     world.run(DRIFT_STEPS - 1, alone=False)
-    assert (world.machine.state, world.machine.confirmed) == (State.SETTLED, False)
+    assert (world.machine.state, world.machine.contest.confirmed) == (State.SETTLED, False)
     world.run(ALONE_STEPS)
     assert world.machine.state is State.COMPARING
 
@@ -344,9 +352,9 @@ def test_a_faster_contender_with_different_results_never_runs_again(wrong: Conte
     machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False)
     world = World(machine, {wrong: 0.1}, backends=1)
     world.carry_out(machine.start())
-    world.run_until(lambda: machine.challenger == wrong)
+    world.run_until(lambda: machine.contest.challenger == wrong)
     world.run(difference="output 0 differs by 3")
-    assert (Refuse(wrong, "output 0 differs by 3") in world.done, machine.refused) == (
+    assert (Refuse(wrong, "output 0 differs by 3") in world.done, machine.contest.refused) == (
         True, {wrong: "output 0 differs by 3"}
     )  # fmt: skip
     world.ran.clear()
@@ -374,9 +382,88 @@ def test_a_stored_plan_that_is_found_to_differ_is_made_anew() -> None:
 
 def test_a_backend_whose_weights_were_changed_makes_way_for_the_fastest_plan() -> None:
     world = settled({backend("backend 0"): 0.2, plan_of(AS_GIVEN): 0.5}, formats=1, fuse=False, backends=1)
-    world.carry_out(world.machine.stale(backend("backend 0")))
+    world.carry_out(world.machine.contest.stale(backend("backend 0")))
     world.run_to(State.SETTLED)
     assert world.machine.best == plan_of(AS_GIVEN)
+
+
+def with_search(
+    seconds: dict[ContenderId, float], *, backends: int, share: float = 1.0, captures: bool = True
+) -> World:
+    """A world whose search for backends finds so many, once it may begin."""
+    machine = TuningMachine(list(MemoryFormat), LOOKS, fuse=True, warm_up=WarmUp(Allowance(share)))
+    world = World(machine, seconds, backends=backends, captures=captures)
+    world.stage = SearchStage.WAITS
+    world.carry_out(machine.start())
+    return world
+
+
+def is_over(world: World) -> bool:
+    """Whether nothing will be tried any more."""
+    machine = world.machine
+    return machine.state is State.SETTLED and world.stage is SearchStage.OVER and machine.agenda.empty
+
+
+@pytest.mark.parametrize("backend_s", [LONG_S / PAYS, LONG_S / PAYS * 1.1, 2 * LONG_S])
+def test_long_steps_have_backends_tried_first_and_plans_where_no_backend_is_far_faster(backend_s: float) -> None:
+    name = backend("backend 0")
+    world = with_search({DEFAULT: LONG_S, name: backend_s, plan_of(AS_GIVEN): LONG_S / 4}, backends=1)
+    machine = world.machine
+    world.run_until(lambda: is_over(world))
+    plan_ran = plan_of(AS_GIVEN) in world.ran
+    assert plan_ran == (backend_s > LONG_S / PAYS)
+    assert machine.best == (plan_of(AS_GIVEN) if plan_ran else name)
+    assert next(contender for contender in world.ran if contender is not DEFAULT) == name
+    if not plan_ran:
+        world.run(50)
+        world.carry_out(machine.contest.stale(name))
+        world.run_until(lambda: plan_of(AS_GIVEN) in world.ran)
+        world.run_until(lambda: is_over(world))
+        assert machine.best == plan_of(AS_GIVEN), "plans are searched once the backend is gone"
+
+
+@pytest.mark.parametrize(("eager_s", "share"), [(0.9 * LONG_S, 1.0), (2 * LONG_S, 0.05)])
+def test_plans_are_tried_before_backends_where_steps_are_short_or_learning_may_not_take_any_time(
+    eager_s: float, share: float
+) -> None:
+    name = backend("backend 0")
+    world = with_search({DEFAULT: eager_s, name: eager_s / 2, plan_of(AS_GIVEN): eager_s / 4}, backends=1, share=share)
+    world.run_until(lambda: name in world.ran)
+    assert plan_of(AS_GIVEN) in world.ran
+
+
+def test_backends_go_first_also_once_learning_may_take_any_time_before_the_first_look() -> None:
+    name, allowance = backend("backend 0"), Allowance(0.05)
+    machine = TuningMachine(list(MemoryFormat), LOOKS, fuse=True, warm_up=WarmUp(allowance))
+    world = World(machine, {DEFAULT: 10 * LONG_S, name: LONG_S}, backends=1)
+    world.stage = SearchStage.WAITS
+    world.carry_out(machine.start())
+    world.run_to(State.PROBING)
+    assert machine.held_back
+    allowance.share = 1.0
+    world.run_until(lambda: is_over(world))
+    assert set(world.ran) == {DEFAULT, name}
+    assert [done for done in world.done if isinstance(done, LeaveOut)] == [LeaveOut(AS_GIVEN)]
+
+
+def test_a_search_that_learning_leaves_no_time_for_does_not_keep_plans_waiting() -> None:
+    allowance = Allowance(1.0)
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False, warm_up=WarmUp(allowance))
+    world = World(machine, {DEFAULT: 2 * LONG_S, plan_of(AS_GIVEN): LONG_S})
+    world.stage = SearchStage.WAITS
+    world.carry_out(machine.start())
+    world.run_to(State.SETTLED)
+    allowance.share = 0.01
+    world.run_until(lambda: plan_of(AS_GIVEN) in world.ran)
+
+
+def test_a_backend_runs_where_no_graph_of_a_plan_can_be_captured() -> None:
+    name = backend("backend 0")
+    world = with_search({DEFAULT: LONG_S, name: 0.9 * LONG_S}, backends=1, captures=False)
+    world.run_until(lambda: is_over(world))
+    assert world.machine.best == name
+    world.run(100)
+    assert world.machine.state is State.SETTLED
 
 
 def test_an_event_out_of_turn_tells_the_history() -> None:
@@ -434,7 +521,7 @@ def test_what_is_not_slower_is_compared_though_learning_has_lost_too_much() -> N
     world.run_to(State.SETTLED)
     allowance.share = 0.05
     allowance.charge(1e6)
-    world.carry_out(machine.found_backend(backend("backend 0")))
+    world.carry_out(machine.contest.found_backend(backend("backend 0")))
     world.run(100)
     assert (machine.state, machine.best) == (State.SETTLED, backend("backend 0"))
 
@@ -525,7 +612,7 @@ def test_eager_in_another_format_is_compared_where_the_plan_is_refused() -> None
     world = World(machine, {plan_of(CHANNELS_LAST): 0.5, eager: 0.4})
     world.looks = {CHANNELS_LAST: 0.6}
     world.carry_out(machine.start())
-    world.run_until(lambda: machine.challenger == plan_of(CHANNELS_LAST))
+    world.run_until(lambda: machine.contest.challenger == plan_of(CHANNELS_LAST))
     world.run(difference="differs")
     world.run_to(State.SETTLED)
     assert machine.best == eager
@@ -607,7 +694,7 @@ class AnyOrder(RuleBasedStateMachine):
     def step(self, count: int, seconds: float, ratio: float) -> None:
         for _ in range(count):
             self.shell.look()
-            challenger = self.machine.challenger
+            challenger = self.machine.contest.challenger
             challenging = challenger is not None and self.machine.next_runner() == ContenderStep(challenger)
             self._step(seconds * ratio if challenging else seconds)
 
@@ -648,26 +735,25 @@ class AnyOrder(RuleBasedStateMachine):
         if search is not None and search.step_s:
             self.shell.carry_out(self.machine.nothing_to_correct())
 
-    @precondition(lambda self: self._running() and self.machine.contenders[-1:] not in ((), (DEFAULT,)))
+    @precondition(lambda self: self._running() and self.machine.contest.contenders[-1:] not in ((), (DEFAULT,)))
     @rule(first=st.booleans())
     def become_stale(self, first: bool) -> None:
-        contender = self.machine.contenders[0 if first else -1]
+        contender = self.machine.contest.contenders[0 if first else -1]
         if contender != DEFAULT:
-            self.shell.carry_out(self.machine.stale(contender))
+            self.shell.carry_out(self.machine.contest.stale(contender))
 
-    @precondition(lambda self: self._running() and self.machine.contenders[-1:] not in ((), (DEFAULT,)))
+    @precondition(lambda self: self._running() and self.machine.contest.contenders[-1:] not in ((), (DEFAULT,)))
     @rule()
     def differ(self) -> None:
         self.shell.look()
-        wrong = self.machine.contenders[-1]
-        others = {plan_of(one) for one in (self.machine._like, self.machine._stored) if one is not None}
-        resumed = self.machine.state is State.RESUMED or wrong in others
-        held_back = self.machine._holds_back(self.machine._search or self.machine._duel)
+        wrong = self.machine.contest.contenders[-1]
+        resumed = self.machine.state is State.RESUMED or wrong in self.machine.contest.earlier.contenders
+        held_back = self.machine._spending.holds_back(self.machine._search or self.machine.contest.duel)
         if isinstance(self.machine.next_runner(), SearchStep) or held_back:
             return
         self._step(1.0, difference="differs")
-        assert wrong not in self.machine.contenders
-        assert (wrong in self.machine.refused) == (not resumed)
+        assert wrong not in self.machine.contest.contenders
+        assert (wrong in self.machine.contest.refused) == (not resumed)
 
     @precondition(lambda self: self.machine.state not in (State.CLOSED, State.GIVEN_UP))
     @rule(seldom=SELDOM)

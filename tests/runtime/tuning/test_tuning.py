@@ -217,7 +217,7 @@ def test_the_engine_that_has_tried_a_plan_runs_it_and_is_not_compared_again(mach
             x = torch.arange(3.0) + i
             torch.testing.assert_close(tuned(x), function(x))
             if tuned._states.state is State.TRYING:
-                (maker,) = tuned._makers.values()
+                (maker,) = tuned._plans.makers.values()
                 engine = maker.engine
             elif tuned._states.state is State.COMPARING:
                 assert list(tuned._contenders.engines.values()) == [engine]
@@ -257,7 +257,7 @@ def test_a_search_for_backends_rests_while_contenders_are_compared(machine: Mach
         search = tuned._backends._search
         assert isinstance(search, Found)
         search._left += [None] * 400  # goes on after that
-        run_until(tuned, lambda: tuned._states.challenger is not None)
+        run_until(tuned, lambda: tuned._states.contest.challenger is not None)
         run(tuned, 1)
         assert search.paused
         run_until(tuned, lambda: tuned._states.state is State.SETTLED)

@@ -8,14 +8,16 @@ from statistics import median
 
 from threadcast.runtime.plans.variant import Variant
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, plan_of
+from threadcast.runtime.tuning.warm_up import WarmUp
 
 _RECENT = 15
 
 
 class BestSoFar:
-    """The fastest contender that is known, which is the default at first."""
+    """The fastest contender that is known, which is the default at first. `warm_up` knows how long that takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up: WarmUp) -> None:
+        self._warm_up = warm_up
         self.id = DEFAULT
         self._before = DEFAULT
         """The best contender before this one won."""
@@ -40,10 +42,11 @@ class BestSoFar:
         """Record a step by the best, which is not the default."""
         self._recent_s.append(seconds)
 
-    def step_s(self, eager_s: float | None) -> float | None:
-        """Return the seconds of a step, `eager_s` for the default; None where they are not known."""
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of a step; None where they are not known."""
         if self.id is DEFAULT:
-            return eager_s
+            return self._warm_up.eager_s
         return median(self._recent_s) if self._recent_s else None
 
     def second(self, planned: Sequence[Variant], refused: Collection[ContenderId]) -> ContenderId:

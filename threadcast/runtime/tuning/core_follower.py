@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
+from weakref import ref
 
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import ThreadcastError
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.plans.malleable_plan import MalleablePlan
-from threadcast.scheduler.policies import Problem
+from threadcast.runtime.tuning.call_plans import CallPlans
+from threadcast.runtime.tuning.contender import VariantPlan
+from threadcast.threads.this_process import this_process
 
 _logger = logging.getLogger("threadcast")
 
@@ -40,13 +43,26 @@ class CoreFollower:
             self._cores = cores
             self._apply()
 
-    def follow(
-        self, engine: Engine, plan: Plan, problem: Problem | None, known: Mapping[int, Plan],
-        *, done: Callable[[Mapping[int, Plan]], None],
-    ) -> None:  # fmt: skip
-        """Keep `engine`, which runs `plan`, on the cores that were set last; for the others see `MalleablePlan`."""
+    def follow(self, engine: Engine, variant_plan: VariantPlan, stored: CallPlans) -> None:
+        """Keep `engine`, which runs this plan, on the cores that were set last; for the others see `MalleablePlan`.
+
+        `stored` has the plans for fewer cores that are known, and takes those that are made.
+        """
+        whole, weak = len(self._machine), ref(stored)  # a model that is dropped ends its planning, not the reverse
+
+        def note(fewer: Mapping[int, Plan]) -> None:
+            if (call_plans := weak()) is None:
+                return
+            if fewer:
+                plans = {**fewer, whole: variant_plan.plan}
+                this_process().steps.expect({cores: 1 / plan.makespan_s for cores, plan in plans.items()})
+            call_plans.add_fewer(variant_plan, fewer)
+
+        known = stored.fewer(variant_plan)
         with self._lock:
-            self._malleable = MalleablePlan(engine, plan, self._machine, problem, known, done=done)
+            self._malleable = MalleablePlan(
+                engine, variant_plan.plan, self._machine, variant_plan.problem, known, done=note
+            )  # fmt: skip
             self._apply()
 
     def end(self, *, restore: bool) -> None:

@@ -62,7 +62,7 @@ class LeaveOut:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Make this contender (never a backend) ready to run, then call `opened`."""
+    """Make this contender (never a backend) ready to run, then call `opened` of the machine's `contest`."""
 
     contender: ContenderId
 

@@ -75,6 +75,8 @@ class PlanSearch:
         """Median seconds of a step by each plan that was tried, by plan number."""
         self.look_s: list[float] = []
         """Median seconds of a step of each look, by its number."""
+        self.planner_yields = False
+        """Whether the process that makes a plan gets only CPU time that no step wants."""
         self._schedule, self._looks, self._aside = looks, looks.uniform, aside
         self.broken_off_s: float | None = None
         """Fewest seconds of a step of the current look or trial before it was broken off; None where it was not."""
@@ -83,7 +85,7 @@ class PlanSearch:
         self._fastest_s: list[float] = []
         """Seconds of the fastest step by each plan that was tried, by plan number."""
         if known:
-            self.moves.to(State.PLANNING, "operators may be known")
+            self._plan("operators may be known")
         else:
             self.moves.to(State.PROBING, f"{self._looks} looks to take")
 
@@ -97,6 +99,11 @@ class PlanSearch:
         """Whether the next step would be one of a look or trial that has begun."""
         return bool(self._seconds)
 
+    @property
+    def untouched(self) -> bool:
+        """Whether no step was taken, and no plan made."""
+        return not (self._seconds or self.look_s or self.predicted_s)
+
     def steps(self, step_s: float) -> int:
         """Number of the caller's steps of the current look or trial, if each takes about `step_s` seconds."""
         if self.moves.state is State.TRYING:
@@ -107,6 +114,17 @@ class PlanSearch:
         """Return what runs the next step of the search; a step while planning is no step of it."""
         self.moves.expect("a step of the search", State.PROBING, State.TRYING)
         return Look(len(self.look_s)) if self.moves.state is State.PROBING else Try(len(self.step_s))
+
+    @property
+    def meanwhile(self) -> Meanwhile | None:
+        """What runs a step while a plan is being made; None: what runs without the search.
+
+        It leaves a core to the planning process, which otherwise all threads wait for after every operator.
+        """
+        if self.planner_yields or self._aside:
+            return None
+        beside = [(step_s, i) for i, step_s in enumerate(self.look_s) if self._schedule.leaves_core(i)]
+        return Meanwhile(Look(min(beside)[1])) if beside else None
 
     def observe(self, seconds: float) -> bool:
         """Record the seconds of a step; return whether a plan has to be made now, from all steps so far."""
@@ -165,7 +183,7 @@ class PlanSearch:
         self.look_s.append(step_s)
         if len(self.look_s) < self._looks:
             return False
-        self.moves.to(State.PLANNING, f"looked, {min(self.look_s):.3g} s at best")
+        self._plan(f"looked, {min(self.look_s):.3g} s at best")
         return True
 
     def _tried(self, timed: Sequence[float]) -> bool:
@@ -179,8 +197,12 @@ class PlanSearch:
         if not self.look_s:
             self.look_again()
             return False
-        self.moves.to(State.PLANNING, f"a plan takes {step_s:.3g} s, not {predicted_s:.3g} s")
+        self._plan(f"a plan takes {step_s:.3g} s, not {predicted_s:.3g} s")
         return True
+
+    def _plan(self, reason: str) -> None:
+        self.moves.to(State.PLANNING, reason)
+        self.planner_yields = False
 
     def _choose(self) -> None:
         """Choose the latest of the plans about as fast as the fastest: later plans come from better-known curves."""

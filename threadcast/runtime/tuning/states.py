@@ -44,6 +44,17 @@ class State(Enum):
     """Nothing runs any more."""
 
 
+class SearchStage(Enum):
+    """How far the search for backends is."""
+
+    WAITS = "waits"
+    """It may begin."""
+    WORKS = "works"
+    """It is at work beside the steps."""
+    OVER = "over"
+    """It has ended, or there is none."""
+
+
 _ENDS = frozenset({State.GIVEN_UP, State.CLOSED})
 LEGAL_MOVES: dict[State, frozenset[State]] = {
     State.STARTING: frozenset({State.RESUMED, State.WAITING, State.COMPARING}) | _ENDS,

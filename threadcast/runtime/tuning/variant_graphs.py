@@ -15,7 +15,9 @@ from threadcast.runtime.fusion.fuse import fused, loops_of
 from threadcast.runtime.fusion.kernels import Kernel
 from threadcast.runtime.fusion.library import are_being_compiled, are_compiled, wait_for
 from threadcast.runtime.plans.model_format import formats_with_equal_results
+from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuning.contender import VariantPlan
 
 NODE_BYTES = 10_000
 """Bytes of a node with its part in a plan and in an engine, rounded up: LSTM small took 3,800 without plans."""
@@ -104,6 +106,19 @@ class VariantGraphs:
                 return None
             self._graphs[variant] = found
         return self._graphs[variant]
+
+    def plan_like(self, other: VariantPlan) -> VariantPlan | None:
+        """Return the plan of another call as one of this call; None where the graphs differ in structure.
+
+        None also where not all that it needs is compiled.
+        """
+        variant, memory_format = other.variant, other.variant.memory_format
+        if memory_format not in self.formats or self.find(Variant(memory_format)) is None:
+            return None
+        captured = self.find(variant) if self.compiled(variant) else None
+        if captured is None or not same_structure(captured.graph, other.captured.graph):
+            return None
+        return VariantPlan(variant, captured, other.plan, self.unfused(variant).graph)
 
     def _loops_of(self, variant: Variant) -> list[Kernel]:
         if variant not in self._loops:

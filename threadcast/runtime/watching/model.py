@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from threadcast.capture.optimizers import built_in
-from threadcast.capture.reachable import attributes_of
+from threadcast.capture.own_items import attributes_of
 from threadcast.capture.unsupported import is_plain
 from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.watching.constants import constants_of
