@@ -16,7 +16,8 @@ import threadcast
 from tests.runtime.small_training import run_until_settled, train_eagerly
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine
-from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime import optimized
+from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning import duel
@@ -62,6 +63,15 @@ class LatestWins(Guard):
 @pytest.fixture(autouse=True)
 def latest_wins(planned_at_once: None, one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duel, "Guard", LatestWins)
+
+
+@pytest.fixture(params=["plan", "eager"])
+def channels_last_wins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is tried in channels last is tried last and kept: a plan, or eager PyTorch."""
+    monkeypatch.setattr(optimized, "formats_of", lambda *_: (MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST))
+    if request.param == "plan":
+        request.getfixturevalue("plans_win")
+    return f"{request.param}, channels last"
 
 
 def train(change: str) -> Report:
@@ -152,6 +162,81 @@ def test_a_random_graph_is_captured_as_given_where_another_format_came_first(mac
         assert formats == [MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN]
         assert model_format.current is MemoryFormat.AS_GIVEN
         assert tuned.captured.program.nodes
+
+
+class Cleaning(nn.Module):
+    """Writes to its argument before a convolution, or after it, or to another argument with the same memory."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self.convolve, self.out = nn.Conv2d(3, 6, 3, padding=1), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor, flat: Tensor | None = None) -> Tensor:
+        written = x if flat is None else flat
+        if self.where == "before":
+            written.nan_to_num_()
+        y = self.convolve(x).relu()
+        if self.where == "after":
+            written[0].clamp_(-1)
+        result: Tensor = self.out(y.mean((2, 3)))
+        return result
+
+
+LATE = 10_000
+"""The number from which on images need to be cleaned."""
+
+
+def images(number: int) -> Tensor:
+    x = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(number))
+    if number >= LATE:
+        x[:, 0, number % 8] = -2.0
+        x[:, 1, number % 8] = torch.nan
+    return x
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.usefixtures("channels_last_wins")
+def test_a_call_writes_to_the_callers_argument(where: str, flat: bool) -> None:
+    torch.manual_seed(0)
+    model = Cleaning(where).eval()
+    with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
+
+        def check(number: int) -> None:
+            mine, eager = images(number), images(number)
+            found = call(mine, mine.view(-1)) if flat else call(mine)
+            wanted = model(eager, eager.view(-1)) if flat else model(eager)
+            torch.testing.assert_close(found, wanted, equal_nan=True)
+            torch.testing.assert_close(mine, eager, rtol=0.0, atol=0.0, equal_nan=True)
+
+        run_until_settled(call, check)
+        for number in range(LATE, LATE + 10):
+            check(number)
+        assert set(call.reports[0].predicted_s) <= {"as given", "as given, fused"}
+
+
+@pytest.mark.usefixtures("channels_last_wins")
+def test_a_training_step_writes_to_the_callers_argument() -> None:
+    model = Cleaning("before")
+    step = threadcast.optimize_training(model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.01), cores=1)
+    with closing(step):
+
+        def check(number: int) -> None:
+            x = images(number)
+            step(x, torch.zeros(4, dtype=torch.int64))
+            assert x.isfinite().all()
+
+        run_until_settled(step, check)
+        for number in range(LATE, LATE + 10):
+            check(number)
+
+
+def test_arguments_that_are_no_images_stay_the_callers_own_in_channels_last() -> None:
+    images, others = torch.ones(2, 3, 4, 4), [torch.ones(3, 4).t(), torch.ones(2, 3, 4, 4, dtype=torch.int64).mT]
+    with_images = with_images_channels_last((images, others))
+    assert with_images[0].is_contiguous(memory_format=torch.channels_last)
+    assert [one is other for one, other in zip(with_images[1], others, strict=True)] == [True, True]
 
 
 def test_what_runs_as_before_runs_in_the_given_format() -> None:
