@@ -65,6 +65,8 @@ class Captured:
     apart: tuple[int, ...] = ()
     """Positions of results to be detached from what a run returns: that is another result or an input, or may require a
     gradient."""
+    restore: Callable[[Any], Any] | None = None
+    """What gives the results of a run the strides that they have in PyTorch; None where they have them."""
     random: bool = field(init=False)
     """Whether a run draws random numbers."""
     written: tuple[int, ...] = field(init=False)
@@ -117,12 +119,14 @@ class Captured:
     def finish(self, result: Any) -> Any:
         """Do what is left to do with a run's result, and return the result.
 
-        Results `apart` become tensors of their own, detached from what they are. The gradients of `others` are removed
-        and added to their `.grad`, as PyTorch does.
+        Results `apart` become tensors of their own, detached from what they are, and `restore` has its effect. The
+        gradients of `others` are removed and added to their `.grad`, as PyTorch does.
         """
         if self.apart:
             found, structure = pytree.tree_flatten(result)
             result = pytree.tree_unflatten(self._apart(found), structure)
+        if self.restore is not None:
+            result = self.restore(result)
         for name, gradient in (result.pop(OTHERS, {}) if self.others else {}).items():
             parameter = self.others[name]
             if parameter.grad is None and name in self._fresh and _fills_memory_as(gradient, parameter):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils import _pytree as pytree
 
 import threadcast
 from tests.runtime.small_training import run_until_settled, train_eagerly
@@ -230,6 +232,96 @@ def test_a_training_step_writes_to_the_callers_argument() -> None:
         run_until_settled(step, check)
         for number in range(LATE, LATE + 10):
             check(number)
+
+
+class Found(NamedTuple):
+    """A result of several tensors."""
+
+    maps: Tensor
+    pooled: dict[str, Any]
+
+
+class Returning(nn.Module):
+    """Returns what `results` makes of an image, of what a convolution makes of it, and of that module."""
+
+    def __init__(self, results: Callable[[Tensor, Tensor, Any], Any]) -> None:
+        super().__init__()
+        self.convolve, self.results = nn.Conv2d(3, 6, 3, padding=1), results
+
+    def forward(self, x: Tensor) -> Any:
+        return self.results(x, self.convolve(x).relu(), self)
+
+
+def called(results: Callable[[Tensor, Tensor, Any], Any]) -> Report:
+    """The report of optimised calls, whose results have eager's strides, and share memory as eager's do."""
+    torch.manual_seed(0)
+    model = Returning(results).eval()
+    eager = copy.deepcopy(model)
+    with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
+
+        def check(number: int, *, memory: bool = False) -> None:
+            mine, given = images(number), images(number)
+            found, wanted = call(mine), eager(given)
+            torch.testing.assert_close(found, wanted)
+            assert strides(found) == strides(wanted)
+            if memory:
+                assert shared(found, mine, *model.parameters()) == shared(wanted, given, *eager.parameters())
+
+        run_until_settled(call, check)
+        for number in range(10):
+            check(number, memory=True)
+        (report,) = call.reports
+        return report
+
+
+def strides(results: Any) -> Any:
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.stride(), results)
+
+
+def shared(*tensors: Any) -> list[Any]:
+    """For each tensor the first one with its memory, and the first one that is the same."""
+    leaves = [leaf for leaf in pytree.tree_leaves(tensors) if isinstance(leaf, Tensor)]
+    memory, objects = [leaf.untyped_storage()._cdata for leaf in leaves], list(map(id, leaves))
+    return [*map(memory.index, memory), *map(objects.index, objects)]
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        lambda x, y, of: y,
+        lambda x, y, of: [y, y, y.mean((2, 3)), of.convolve.bias],
+        lambda x, y, of: Found(y, {"mean": y.mean((2, 3), keepdim=True), "one": y[:, :1] + 1, "none": None}),
+        lambda x, y, of: (y[:, :2], (y + 1).transpose(2, 3), (y + 2).flatten(2)),
+        lambda x, y, of: (y, y.permute(0, 2, 3, 1).reshape(len(y), -1)),  # copied in the given format only
+    ],
+)
+def test_results_in_channels_last_have_the_strides_that_eager_pytorch_gives(
+    results: Callable[[Tensor, Tensor, Any], Any], channels_last_wins: str
+) -> None:
+    report = called(results)
+    assert channels_last_wins in (report.runs, f"{report.runs}, {report.layout}")
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        lambda x, y, of: (y, x),
+        lambda x, y, of: (y, x[:, :, 0, 0]),
+        lambda x, y, of: (y, of.convolve.weight.detach()),
+        lambda x, y, of: (y, of.convolve.weight.flatten(1)),
+        lambda x, y, of: (y, y[:, :2]),
+        lambda x, y, of: (y, y.flatten(1)),
+        lambda x, y, of: (y.flatten(1), y.flatten(2)),
+        lambda x, y, of: (y[:, :, 0, 0].expand(5, 4, 6), (y + 1)[:, :, None, 0].expand(-1, -1, 2, -1)),
+    ],
+)
+@pytest.mark.usefixtures("channels_last_wins")
+def test_what_shares_memory_with_a_result_in_one_format_only_does_not_run_in_channels_last(
+    results: Callable[[Tensor, Tensor, Any], Any],
+) -> None:
+    report = called(results)
+    assert "channels last" not in report.runs
+    assert report.layout is not MemoryFormat.CHANNELS_LAST
 
 
 def test_arguments_that_are_no_images_stay_the_callers_own_in_channels_last() -> None:

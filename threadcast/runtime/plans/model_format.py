@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from threadcast.capture.capture import Captured
 from threadcast.capture.dependencies import memories, writes
 from threadcast.capture.program import Node
+from threadcast.capture.values import find_refs
 from threadcast.runtime.plans.variant import MemoryFormat
 
 
@@ -30,10 +31,11 @@ def formats_of(model: nn.Module | None, example: Any) -> tuple[MemoryFormat, ...
 def formats_with_equal_results(captured: Captured, formats: Sequence[MemoryFormat]) -> tuple[MemoryFormat, ...]:
     """Return those of `formats` in which a call with this graph gives what it gives in the given format.
 
-    Random numbers are drawn in the order of a tensor's numbers in memory, and another format has copies of images: a
-    graph that draws numbers or writes to an image among its arguments has only the given format.
+    Random numbers are drawn in the order of a tensor's numbers in memory, and another format has copies of images and
+    weights in other memory: a graph that draws numbers, writes to an image among its arguments, or returns one or a
+    weight has only the given format.
     """
-    return (MemoryFormat.AS_GIVEN,) if captured.random or _writes_to_images(captured) else tuple(formats)
+    return (MemoryFormat.AS_GIVEN,) if captured.random or _shares_images(captured) else tuple(formats)
 
 
 def with_images_channels_last(values: Any) -> Any:
@@ -45,25 +47,28 @@ def with_images_channels_last(values: Any) -> Any:
 
 
 def _channels_last(tensor: Tensor) -> Tensor:
-    return tensor.contiguous(memory_format=torch.channels_last) if _is_image(tensor) else tensor
+    return tensor.contiguous(memory_format=torch.channels_last) if is_image(tensor) else tensor
 
 
-def _is_image(tensor: Tensor) -> bool:
+def is_image(tensor: Tensor) -> bool:
+    """Return whether a call's argument has other strides in channels last."""
     return tensor.dim() == 4 and tensor.is_floating_point()
 
 
-def _writes_to_images(captured: Captured) -> bool:
-    """Whether a graph writes to an image among its arguments, or to the copy of one that it begins with."""
-    nodes, inputs = captured.program.nodes, captured.program.inputs
+def _shares_images(captured: Captured) -> bool:
+    """Whether a graph writes to an image among its arguments, or to the copy of one that it begins with, or returns
+    what lies in their memory or in that of a weight."""
+    program = captured.program
+    nodes, inputs = program.nodes, program.inputs
     slots = (slot for slot, one in enumerate(inputs) if one.role == "input")
-    images = {slot for slot, tensor in zip(slots, captured.arguments, strict=True) if _is_image(tensor)}
-    if not images:
-        return False
-    if images.intersection(captured.written):
-        return True
+    images = {slot for slot, tensor in zip(slots, captured.arguments, strict=True) if is_image(tensor)}
+    weights = {slot for slot, one in enumerate(inputs) if one.role == "parameter" and is_image(captured.held[slot])}
     memory = memories(nodes, inputs)
-    copies = {memory[captured.program.slot_of(i)] for i, node in enumerate(nodes) if _copies(node, images)}
-    return any(memory[ref.slot] in copies for node in nodes for ref in writes(node))
+    copies = {program.slot_of(i) for i, node in enumerate(nodes) if _copies(node, images)}
+    shared = {memory[slot] for slot in images | copies}
+    written = {memory[ref.slot] for node in nodes for ref in writes(node)}
+    returned = {memory[ref.slot] for ref in find_refs(program.outputs)}
+    return bool(written & shared) or bool(returned & (shared | {memory[slot] for slot in weights}))
 
 
 def _copies(node: Node, images: set[int]) -> bool:
