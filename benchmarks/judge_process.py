@@ -43,8 +43,9 @@ STEPS = 3
 """Training steps of a result."""
 FIRST_STEPS = 4
 """Steps before learning begins."""
-WAIT_S = 0.5
-"""Longest time for which a search for backends has the cores to itself before the next step."""
+WAIT_S = 1.0
+"""Longest time for which a search for backends has the cores to itself before the next step,
+as in `OptimizedCall.learn`."""
 
 
 class Way:

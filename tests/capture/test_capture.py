@@ -7,6 +7,7 @@ import gc
 import random
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -281,6 +282,40 @@ def test_outputs_of_any_nesting_come_back_as_they_were() -> None:
 
 
 OUTSIDE = torch.ones(2)
+
+
+class Returning(nn.Module):
+    """Returns parameters, arguments and values, themselves and as tensors of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.frozen = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(2), requires_grad=False)
+
+    def forward(self, x: Tensor, written: Tensor) -> dict[str, Any]:
+        y = x * 2
+        detached, grown = self.weight.detach(), written.add_(1).detach()
+        written.mul_(2)
+        return {
+            "parameters": [self.weight, self.weight.t().t(), self.weight.view(-1), self.frozen],
+            "detached": (detached, detached.t(), self.weight.detach()[0], self.weight.data, self.frozen.detach()),
+            "arguments": [x, x.detach(), x.t().t(), written, grown],
+            "values": [y, y.detach(), y.t(), y.t(), y.t().t(), y],
+            "others": [OUTSIDE, OUTSIDE.detach()],
+        }
+
+
+def test_results_are_tensors_of_their_own_where_eagers_are() -> None:
+    model, given = Returning(), [torch.ones(2, 3), torch.ones(3)]
+    captured = capture_forward(model, *given)
+    with torch.no_grad():
+        eager = model(*given)
+    for found in (captured.run(*given), captured.run()):
+        tensors = [pytree.tree_leaves((result, given, list(model.parameters()), OUTSIDE)) for result in (eager, found)]
+        wanted, mine = tensors
+        assert [one.requires_grad for one in mine] == [one.requires_grad for one in wanted]
+        for (one, other), (my_one, my_other) in zip(combinations(wanted, 2), combinations(mine, 2), strict=True):
+            assert (my_one is my_other) == (one is other)
+            assert (my_one.data_ptr() == my_other.data_ptr()) == (one.data_ptr() == other.data_ptr())
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,27 @@ def test_inference_takes_keywords_and_nested_values_and_a_change_of_parameters()
         assert call(pair)["sum"].tolist() == [0, 0, 0]
 
 
+@pytest.mark.usefixtures("plans_win")
+def test_a_detached_parameter_is_a_result_without_a_gradient_in_the_parameters_memory() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.scale = nn.Linear(3, 3), nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Any:
+            return self.layer(x), {"scale": self.scale.detach(), "weight": self.layer.weight.detach().t()}
+
+    model = Scaled().eval()
+    with closing(threadcast.optimize(model, cores=1, backends=False).learn(torch.ones(2, 3))) as call:
+        assert call.reports[0].runs == "plan"
+        y, found = call(torch.ones(2, 3))
+        assert not (y * found["scale"]).requires_grad
+        found["scale"].mul_(2)
+        found["weight"].zero_()
+        assert model.scale.tolist() == [2, 2, 2]
+        assert not model.layer.weight.any()
+
+
 def test_numbers_that_are_read_as_their_conjugates_are_another_kind_of_argument() -> None:
     def parts(z: Tensor) -> Tensor:
         return z.real * 2 + z.imag

@@ -400,6 +400,30 @@ def test_what_writes_to_the_model_or_is_random_runs_in_float32() -> None:
         assert int(model.calls) == CALLS + 1
 
 
+@pytest.mark.usefixtures("fast_cpu", "planned_at_once")
+def test_what_writes_to_its_images_runs_in_float32() -> None:
+    class Normalising(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = network()
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.layers(x.sub_(0.5).div_(0.25))
+            return result
+
+    model = Normalising().eval()
+    with closing(threadcast.optimize(model, backends=False, dtypes=("float32", "bfloat16"))) as call:
+        for _ in range(10 * CALLS):
+            x = torch.rand(4, 3, 8, 8)
+            normalised = (x - 0.5) / 0.25
+            call(x)
+            torch.testing.assert_close(x, normalised)
+            (report,) = call.types  # type: ignore[attr-defined]
+            if report.runs is not None:
+                break
+        assert "the call writes to tensors" in report.reason
+
+
 def test_other_types_are_refused() -> None:
     refused: Any
     for refused in (("bfloat16",), ("float32", "float16"), "float32", (), 5, None, [["float32"]], (torch.float32,)):

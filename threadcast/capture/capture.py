@@ -30,7 +30,7 @@ from threadcast.capture.sizes import ArgumentSizes, Dynamic
 from threadcast.capture.training_step import OTHERS, Objective, TrainingStep
 from threadcast.capture.unsafe_kernels import check_kernels
 from threadcast.capture.unsupported import check_function, check_supported
-from threadcast.capture.values import Ref, find_refs
+from threadcast.capture.values import find_refs
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 from threadcast.threads.memory import return_freed_memory
@@ -62,6 +62,11 @@ class Captured:
     """The numbers that calls must read out of tensors for the graph to be right; None where it is right for all."""
     weakly: bool = False
     """Whether `held` does not keep the caller's tensors alive."""
+    apart: tuple[int, ...] = ()
+    """Positions of results to be detached from what a run returns: that is another result or an input, or may require a
+    gradient."""
+    restore: Callable[[Any], Any] | None = None
+    """What gives the results of a run the strides that they have in PyTorch; None where they have them."""
     random: bool = field(init=False)
     """Whether a run draws random numbers."""
     written: tuple[int, ...] = field(init=False)
@@ -114,8 +119,14 @@ class Captured:
     def finish(self, result: Any) -> Any:
         """Do what is left to do with a run's result, and return the result.
 
-        The gradients of `others` are removed from it and added to their `.grad`, as PyTorch does.
+        Results `apart` become tensors of their own, detached from what they are, and `restore` has its effect. The
+        gradients of `others` are removed and added to their `.grad`, as PyTorch does.
         """
+        if self.apart:
+            found, structure = pytree.tree_flatten(result)
+            result = pytree.tree_unflatten(self._apart(found), structure)
+        if self.restore is not None:
+            result = self.restore(result)
         for name, gradient in (result.pop(OTHERS, {}) if self.others else {}).items():
             parameter = self.others[name]
             if parameter.grad is None and name in self._fresh and _fills_memory_as(gradient, parameter):
@@ -125,6 +136,11 @@ class Captured:
             else:
                 parameter.grad += gradient
         return result
+
+    def _apart(self, found: list[Any]) -> list[Any]:
+        for position in self.apart:
+            found[position] = found[position].detach()
+        return found
 
     def run(self, *arguments: Any, order: Sequence[int] | None = None) -> Any:
         """Execute the graph once on the calling thread; return what the captured callable would return.
@@ -200,8 +216,6 @@ def _same_shape(given: Tensor, example: Tensor, varying: Collection[int | None])
 class CapturedGraph(Captured):
     """A captured graph that reads its arguments and weights alone, as `capture_graph` returns it."""
 
-    apart: tuple[int, ...] = ()
-    """Positions of results that the graph returns as tensors of their own, and a run as another result or argument."""
     weights: int = 0
     """Number of inputs that are weights; they are the first slots."""
 
@@ -226,10 +240,7 @@ class CapturedGraph(Captured):
 
     def finish(self, result: Any) -> Any:
         """Return the results as a list, each that is a tensor of its own in the graph as one: autograd marks them."""
-        found = list(result)
-        for position in self.apart:
-            found[position] = found[position].detach()
-        return found
+        return self._apart(list(result))
 
 
 def capture_forward(function: Callable[..., Any], *inputs: Any, dynamic: Dynamic | None = None) -> Captured:
@@ -266,15 +277,10 @@ def capture_graph(
     """
     recorder = Recorder(fixed_offsets=True)  # of views that AOTAutograd makes of memory which inputs share
     recorder.phase = phase
-    given: list[Any] = []
-    returned: list[Any] = []
 
     def call(held: list[Tensor], arguments: tuple[Any, ...]) -> Any:
         with torch.no_grad():
-            result = graph(*arguments) if weights is None else graph(held, *arguments)
-        given.extend([*held, *arguments])
-        returned.extend(result)
-        return result
+            return graph(*arguments) if weights is None else graph(held, *arguments)
 
     examples = tuple(value.detach() if isinstance(value, Tensor) else value for value in inputs)
     group = {f"weight {i}": weight for i, weight in enumerate(weights or ())}
@@ -282,16 +288,9 @@ def capture_graph(
     if captured.written:
         raise CaptureError("cannot capture: a graph writes to an input of its own")
     shapes = tuple(value.to("meta") for value in captured.arguments)
-    first = {Ref(slot): value for slot, value in enumerate(given)}
-    outputs = captured.program.outputs
-    apart = [
-        i
-        for i, ref in enumerate(outputs)
-        if isinstance(ref, Ref) and first.setdefault(ref, returned[i]) is not returned[i]
-    ]
     return CapturedGraph(
         captured.graph, captured.program, captured.held, shapes if weights is None else captured.arguments,
-        sizes=captured.sizes, apart=tuple(apart), weights=len(group),
+        sizes=captured.sizes, apart=captured.apart, weights=len(group),
     )  # fmt: skip
 
 
@@ -393,7 +392,9 @@ def _capture(
     return_freed_memory()
     symbols = recorder.symbols
     sizes = None if symbols is None else symbols.sizes(lowered.sizes, first=first, leaves=leaves)
-    captured = Captured(lowered.graph, lowered.program, held, tensors, settings, sizes=sizes, reads=recorder.reads)
+    captured = Captured(
+        lowered.graph, lowered.program, held, tensors, settings, sizes=sizes, reads=recorder.reads, apart=lowered.apart
+    )  # fmt: skip
     if captured.reads is not None and captured.reads.of_any(captured.held.get(slot) for slot in captured.written):
         raise CaptureError("cannot capture: a number is read out of a tensor that each call writes to")
     return captured

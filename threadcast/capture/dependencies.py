@@ -179,3 +179,18 @@ def returned(node: Node) -> list[Ref]:
         if declared or UNDECLARED_VIEWS.get(_schema_name(node)) == name:
             shared.extend(find_refs(value))
     return shared
+
+
+def returns_written(node: Node, item: int) -> Ref | None:
+    """The tensor that the node writes to and returns as its result number `item`; None where that is another one."""
+    if not isinstance(node.target, OpOverload):
+        return None
+    results = node.target._schema.returns
+    info = results[item].alias_info if item < len(results) else None
+    if info is None or not info.is_write:
+        return None
+    for argument, (_, value, _) in zip(node.target._schema.arguments, _arguments(node)):
+        given = argument.alias_info
+        if given is not None and given.before_set & info.before_set and isinstance(value, Ref):
+            return value
+    return None

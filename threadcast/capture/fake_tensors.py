@@ -44,7 +44,8 @@ class FakeTensors:
         self._refs: dict[int, Ref] = {}  # by the tensor's id
         self._alive: list[Tensor] = []  # so that no id is used twice
         self._storages: dict[int, int] = {}  # by the tensor's id
-        self._given: set[int] = set()  # ids of fakes of arguments and of the callable's closure
+        self.given: dict[int, int] = {}
+        """By slot the id of the fake of each argument and of each tensor in the callable's closure."""
         self._of_arguments: set[int] = set()  # storages
         self._closed_over: dict[int, Tensor] = {}  # fakes by the id of what they stand for
         self._aliased: set[Ref] = set()  # refs that several tensors have
@@ -63,10 +64,10 @@ class FakeTensors:
             value = self.symbols.fake(self.mode, self._slots, leaf)
         else:
             value = self._fake(leaf) if isinstance(leaf, Tensor) else leaf
-        self.define(value, Ref(self.new_slot()))
+        self.define(value, ref := Ref(self.new_slot()))
         if isinstance(value, Tensor):
             self._of_arguments.add(self._storages[id(value)])
-            self._given.add(id(value))
+            self.given[ref.slot] = id(value)
         return value
 
     def define(self, value: Any, ref: Ref, name: str = "a tensor") -> TensorSpec | None:
@@ -101,7 +102,7 @@ class FakeTensors:
         if isinstance(tensor, FakeTensor):
             raise CaptureError("cannot capture: a tensor comes from a call that was not seen")
         self.define(tensor, ref := self._constant(tensor))
-        self._given.add(id(tensor))
+        self.given[ref.slot] = id(tensor)
         return ref
 
     def with_refs(self, value: Any) -> Any:
@@ -118,7 +119,7 @@ class FakeTensors:
 
     def is_own(self, tensor: Tensor) -> bool:
         """Whether a recorded call returned the tensor: it is no argument, and not of the callable's closure."""
-        return id(tensor) in self._refs and id(tensor) not in self._given
+        return id(tensor) in self._refs and id(tensor) not in self.given.values()
 
     def is_new(self, tensor: Tensor) -> bool:
         """Whether the last recorded call created the tensor, in new memory that nothing else refers to yet."""
@@ -141,8 +142,8 @@ class FakeTensors:
             return tensor
         if id(tensor) not in self._closed_over:
             self._closed_over[id(tensor)] = self._fake(tensor)
-            self.define(self._closed_over[id(tensor)], self._constant(tensor))
-            self._given.add(id(self._closed_over[id(tensor)]))
+            self.define(self._closed_over[id(tensor)], ref := self._constant(tensor))
+            self.given[ref.slot] = id(self._closed_over[id(tensor)])
         return self._closed_over[id(tensor)]
 
     def _fake(self, tensor: Tensor) -> Tensor:

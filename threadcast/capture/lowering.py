@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from threadcast.capture.argument_json import encode
-from threadcast.capture.dependencies import edges, is_random, writes
+from threadcast.capture.dependencies import edges, is_random, memories, returns_written, writes
 from threadcast.capture.program import Input, Node, Phase, Program
 from threadcast.capture.recording import Recorded, Recording, Result
 from threadcast.capture.simplify import Simplifier
@@ -51,12 +51,14 @@ KINDS = {
 class Lowered:
     """A graph and its program; `constants` are the tensors in the callable's closure, by input slot.
 
-    `sizes` are the expressions of the program's last inputs, which have role "size".
+    `sizes` are the expressions of the program's last inputs, which have role "size". `apart` are the positions of
+    outputs to be detached from what they are in a run (`_apart`).
     """
 
     graph: OpGraph
     program: Program
     constants: Mapping[int, Tensor]
+    apart: tuple[int, ...]
     sizes: tuple[sympy.Expr, ...] = ()
 
 
@@ -90,6 +92,7 @@ class _Builder:
         self.inputs = _sharing(names, [*given, *self.constants.values()])
         self.n_inputs = len(self.inputs)
         slots = [*range(len(inputs)), *recording.constants]
+        self.given = {slot: recording.given[own] for slot, own in enumerate(slots) if own in recording.given}
         self.values: dict[Ref, Ref | None] = {Ref(recorded): Ref(slot) for slot, recorded in enumerate(slots)}
         """For each ref of the recording the ref in the program.
 
@@ -162,7 +165,8 @@ class _Builder:
         outputs = tuple(map_refs(renumber, simpler.outputs))
         program = Program(tuple(inputs), renumbered, outputs, recording.structure)
         graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, inputs))
-        return Lowered(graph, program, self.constants, tuple(sizes))
+        apart = _apart(program, recording, self.given)
+        return Lowered(graph, program, self.constants, apart, tuple(sizes))
 
     def _op(self, call: _Call) -> Op:
         refs = list(dict.fromkeys(find_refs((call.part.args, call.part.kwargs))))
@@ -175,6 +179,35 @@ class _Builder:
         inputs = tuple(self.specs[ref] for ref in refs)
         outputs = tuple(spec for _, spec in _items(call.result) if spec is not None)
         return Op(call.part.kind or kind_of(call.part.target, call.part.args), inputs, arguments, outputs)
+
+
+def _apart(program: Program, recording: Recording, given: Mapping[int, int]) -> tuple[int, ...]:
+    """Positions of outputs that are tensors of their own, or require no gradient, where those of a run would not be so,
+    as `detach` is left out.
+
+    `given` identifies the inputs by slot, as the recording does.
+    """
+    first: dict[Ref, int | None] = {Ref(slot): tensor for slot, tensor in given.items()}
+    memory, found = memories(program.nodes, program.inputs), []
+    for position, (output, tensor) in enumerate(zip(program.outputs, recording.returned, strict=True)):
+        if not isinstance(output, Ref):
+            continue
+        ref, lies_in = _written_to(program, output), memory[output.slot]
+        is_view = ref.slot >= len(program.inputs) > lies_in
+        may_require = is_view and program.inputs[lies_in].role in ("parameter", "constant")
+        if first.setdefault(ref, tensor) != tensor or (may_require and position in recording.detached):
+            found.append(position)
+    return tuple(found)
+
+
+def _written_to(program: Program, ref: Ref) -> Ref:
+    """The value that a value is once more, after operators that write to a tensor and return it."""
+    while ref.slot >= len(program.inputs):
+        before = returns_written(program.nodes[ref.slot - len(program.inputs)], ref.item or 0)
+        if before is None:
+            break
+        ref = before
+    return ref
 
 
 def _sizes(template: Any) -> Iterator[Size]:

@@ -150,7 +150,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if strange is not None:
             raise CaptureError(f"cannot capture: a {type(strange).__name__} is returned, in which tensors may be")
         fakes = self._fakes
-        self.recording.outputs = [fakes.ref(fakes.faked(leaf)) if isinstance(leaf, Tensor) else leaf for leaf in found]
+        returned = fakes.faked(found)
+        self.recording.outputs = [fakes.ref(leaf) if isinstance(leaf, Tensor) else leaf for leaf in returned]
+        self.recording.returned = [id(leaf) if isinstance(leaf, Tensor) else None for leaf in returned]
+        self.recording.given = fakes.given
+        tensors = ((i, leaf) for i, leaf in enumerate(returned) if isinstance(leaf, Tensor))
+        self.recording.detached = {i for i, leaf in tensors if not leaf.requires_grad}
         for leaf in given:
             if isinstance(leaf, Tensor):
                 self._fakes.ref(leaf)  # raises where its memory was exchanged

@@ -49,11 +49,16 @@ class Recording:
 
     The first slots are the arguments', by position. `constants` are the tensors of the callable's closure, by slot.
     `specs` are the specs of all tensors. `outputs` is the flat list of refs and plain values that the callable
-    returned, `structure` its nested form.
+    returned, `structure` its nested form. `returned` identifies the tensors among the outputs, None for others, and
+    `given` by slot those of the arguments and constants: two numbers are equal where it is one tensor. `detached` are
+    the positions of outputs that require no gradient.
     """
 
     specs: dict[Ref, TensorSpec] = field(default_factory=dict)
     calls: list[Recorded] = field(default_factory=list)
     constants: dict[int, Tensor] = field(default_factory=dict)
     outputs: list[Any] = field(default_factory=list)
+    returned: list[int | None] = field(default_factory=list)
+    given: dict[int, int] = field(default_factory=dict)
+    detached: set[int] = field(default_factory=set)
     structure: pytree.TreeSpec = field(default_factory=lambda: pytree.tree_structure(()))

@@ -73,7 +73,10 @@ class Simplifier:
             known = views.setdefault((part.target, repr(part.args), repr(part.kwargs)), mine)
             if known != mine:
                 same[mine] = known
-        self.outputs = map_refs(swapped, self.outputs)
+        others = {*find_refs(self.outputs), *map(Ref, range(self._n_inputs))}  # an output is a tensor of its own
+        self.outputs = [
+            one if not isinstance(one, Ref) or swapped(one) in others else swapped(one) for one in self.outputs
+        ]
 
     def _add_in_products(self) -> None:
         uses = self._uses()

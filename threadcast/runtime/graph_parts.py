@@ -55,7 +55,7 @@ def parts_of(graph: GraphModule) -> list[GraphPart]:
     follow from sizes are computed in each part that needs them.
     """
     refused = {node: reason for node in graph.graph.nodes if (reason := _why_refused(node)) is not None}
-    ordered = any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in graph.graph.nodes)
+    ordered = _may_draw(graph)
     of_sizes = _of_sizes(graph)
     numbers: dict[Node, int] = {}
     last = 0
@@ -118,6 +118,33 @@ def _why_refused(node: Node) -> str | None:
     if any(_varies(other.meta.get("val")) for other in node.all_input_nodes):
         return "operators on sizes or integers that depend on values"
     return None
+
+
+def _may_draw(graph: GraphModule) -> bool:
+    """Whether a graph may draw random numbers, itself or in graphs and functions that its operators call."""
+    return any(
+        _call_may_draw(graph, node) if isinstance(node.target, HigherOrderOperator) else _draws(node.target)
+        for node in graph.graph.nodes
+    )
+
+
+def _call_may_draw(graph: GraphModule, node: Node) -> bool:
+    """Whether what a higher-order operator calls may draw: all but graphs and operators that are known not to."""
+    found = False
+    for value in pytree.tree_leaves((node.args, node.kwargs)):
+        called = _attribute(graph, value.target) if isinstance(value, Node) and value.op == "get_attr" else value
+        if _may_draw(called) if isinstance(called, GraphModule) else _draws(called):
+            return True
+        found |= isinstance(called, GraphModule | OpOverload)
+    return not found
+
+
+def _draws(target: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def _attribute(graph: GraphModule, name: Any) -> Any:
+    return operator.attrgetter(name)(graph)
 
 
 def _varies(value: Any) -> bool:

@@ -48,6 +48,7 @@ from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.result_layout import ResultLayout
 from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.size_families import SizeFamilies, SizeFamily
 from threadcast.runtime.traced_step import TracedStep, traced_step
@@ -115,7 +116,8 @@ class Optimized:
         self._watch = Watch(model or nn.Module(), optimizer, functions=functions)
         self._format = ModelFormat(model, reordered or optimizer, changed=self._watch.renew)
         self._formats = formats
-        self._shadowed = replace(shadowed, eager=self._reference, trace=partial(shadowed.trace, self._format))
+        reference, trace = partial(self._reference, shadowed.eager), partial(shadowed.trace, self._format)
+        self._shadowed = replace(shadowed, eager=reference, trace=trace)
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
         self._families = SizeFamilies()
@@ -399,18 +401,23 @@ class Optimized:
     ) -> Tuning | Fallback | FirstCall:
         def capture(memory_format: MemoryFormat) -> Captured:
             if family is None:
-                return self._captured(arguments, memory_format)
+                captured = self._captured(arguments, memory_format)
+                return captured if layout is None or memory_format is given else layout.restored(captured)
             return family.captured(partial(self._captured, arguments, memory_format))
 
         if self._feedback is None and self._store is not None:
             self._feedback = StepFeedback(self._store, self.machine)
-        formats = (self._formats or formats_of(self._model, arguments)) if family is None else (MemoryFormat.AS_GIVEN,)
+        given = MemoryFormat.AS_GIVEN
+        formats = (self._formats or formats_of(self._model, arguments)) if family is None else (given,)
+        in_one = formats == (given,) or self._shadowed.optimizer is not None  # a training step returns a loss
+        layout = None if in_one else ResultLayout(self._model, self._format)
+        default = self._default if layout is None else layout.eager(self._default)
         chosen = self.cores.chosen
         stored = PlanStore(self._folder, self.machine, among=f"{self._among(chosen)}, fused: {self._fuse}")
         fixed = family is None and kind.autocast is None
         try:
             return Tuning(
-                self._default,
+                default,
                 capture,
                 self._format,
                 formats,
@@ -419,7 +426,7 @@ class Optimized:
                 plans=stored if family is None else NoPlanStore(self.machine),
                 backends=self._backends(len(self.machine), chosen) if fixed else None,
                 fuse=self._fuse and family is None,
-                checked=self._shadowed,
+                checked=replace(self._shadowed, eager=partial(self._reference, default)),
                 store=self._store if family is None else None,
                 feedback=self._feedback if family is None else None,
                 like=[plan for tuning in reversed(self._table.tunings) for plan in tuning.plans],
@@ -503,10 +510,10 @@ class Optimized:
         self._format.set(MemoryFormat.AS_GIVEN)
         return self._default(*arguments)
 
-    def _reference(self, *arguments: Any) -> Any:
+    def _reference(self, default: Callable[..., Any], *arguments: Any) -> Any:
         """Run a call as `_as_given` does, and restore the memory format, in which the compared call ran."""
         with self._format.as_given():
-            return self._default(*arguments)
+            return default(*arguments)
 
     def _verified(self, tuning: Tuning, arguments: tuple[Any, ...]) -> Any:
         """Run a call, and some calls in eager PyTorch too; WrongResult where the results differ."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from threadcast.runtime.plans.model_format import ModelFormat, formats_of
+from threadcast.capture.capture import capture_forward
+from threadcast.runtime.optimized_model import Formatted
+from threadcast.runtime.plans.model_format import ModelFormat, formats_of, formats_with_equal_results
 from threadcast.runtime.plans.variant import MemoryFormat
 
 IMAGES = torch.randn(2, 3, 4, 5)
@@ -84,3 +89,37 @@ def test_channels_last_is_tried_where_images_meet_convolutions(
     model: nn.Module | None, example: torch.Tensor, formats: int
 ) -> None:
     assert len(formats_of(model, [example])) == formats
+
+
+@pytest.mark.parametrize("memory_format", MemoryFormat)
+@pytest.mark.parametrize(
+    ("function", "equal"),
+    [
+        (lambda x, of: of(x).relu_(), True),
+        (lambda x, of: of(x * 1), True),
+        (lambda x, of: of(x.clone().clamp_(0)), True),
+        (lambda x, of: (of(x), x.shape, of[0].bias, of[2].weight), True),
+        (lambda x, of: of(x.clamp_(0)), False),
+        (lambda x, of: (of(x), x[0].zero_())[0], False),
+        (lambda x, of: (of(x), x.transpose(1, 2)), False),
+        (lambda x, of: (of(x), of[0].weight.detach()), False),
+        (lambda x, of: nn.functional.dropout(of(x)), False),
+    ],
+)
+def test_another_format_is_for_calls_without_effects_on_what_it_copies(
+    function: Callable[[Tensor, nn.Module], Any], equal: bool, memory_format: MemoryFormat, model: nn.Sequential
+) -> None:
+    class Calling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = model
+
+        def forward(self, x: Tensor) -> Any:
+            return function(x, self.layers)
+
+    caller = Calling()
+    owner = ModelFormat(caller)
+    owner.set(memory_format)
+    captured = capture_forward(Formatted(caller, owner), (IMAGES.clone(),), {})
+    formats = formats_with_equal_results(captured, tuple(MemoryFormat))
+    assert formats == (tuple(MemoryFormat) if equal else (MemoryFormat.AS_GIVEN,))

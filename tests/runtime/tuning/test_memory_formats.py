@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils import _pytree as pytree
 
 import threadcast
 from tests.runtime.small_training import run_until_settled, train_eagerly
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine
-from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime import optimized
+from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning import duel
@@ -62,6 +65,15 @@ class LatestWins(Guard):
 @pytest.fixture(autouse=True)
 def latest_wins(planned_at_once: None, one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duel, "Guard", LatestWins)
+
+
+@pytest.fixture(params=["plan", "eager"])
+def channels_last_wins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is tried in channels last is tried last and kept: a plan, or eager PyTorch."""
+    monkeypatch.setattr(optimized, "formats_of", lambda *_: (MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST))
+    if request.param == "plan":
+        request.getfixturevalue("plans_win")
+    return f"{request.param}, channels last"
 
 
 def train(change: str) -> Report:
@@ -152,6 +164,171 @@ def test_a_random_graph_is_captured_as_given_where_another_format_came_first(mac
         assert formats == [MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN]
         assert model_format.current is MemoryFormat.AS_GIVEN
         assert tuned.captured.program.nodes
+
+
+class Cleaning(nn.Module):
+    """Writes to its argument before a convolution, or after it, or to another argument with the same memory."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self.convolve, self.out = nn.Conv2d(3, 6, 3, padding=1), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor, flat: Tensor | None = None) -> Tensor:
+        written = x if flat is None else flat
+        if self.where == "before":
+            written.nan_to_num_()
+        y = self.convolve(x).relu()
+        if self.where == "after":
+            written[0].clamp_(-1)
+        result: Tensor = self.out(y.mean((2, 3)))
+        return result
+
+
+LATE = 10_000
+"""The number from which on images need to be cleaned."""
+
+
+def images(number: int) -> Tensor:
+    x = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(number))
+    if number >= LATE:
+        x[:, 0, number % 8] = -2.0
+        x[:, 1, number % 8] = torch.nan
+    return x
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.usefixtures("channels_last_wins")
+def test_a_call_writes_to_the_callers_argument(where: str, flat: bool) -> None:
+    torch.manual_seed(0)
+    model = Cleaning(where).eval()
+    with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
+
+        def check(number: int) -> None:
+            mine, eager = images(number), images(number)
+            found = call(mine, mine.view(-1)) if flat else call(mine)
+            wanted = model(eager, eager.view(-1)) if flat else model(eager)
+            torch.testing.assert_close(found, wanted, equal_nan=True)
+            torch.testing.assert_close(mine, eager, rtol=0.0, atol=0.0, equal_nan=True)
+
+        run_until_settled(call, check)
+        for number in range(LATE, LATE + 10):
+            check(number)
+        assert set(call.reports[0].predicted_s) <= {"as given", "as given, fused"}
+
+
+@pytest.mark.usefixtures("channels_last_wins")
+def test_a_training_step_writes_to_the_callers_argument() -> None:
+    model = Cleaning("before")
+    step = threadcast.optimize_training(model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.01), cores=1)
+    with closing(step):
+
+        def check(number: int) -> None:
+            x = images(number)
+            step(x, torch.zeros(4, dtype=torch.int64))
+            assert x.isfinite().all()
+
+        run_until_settled(step, check)
+        for number in range(LATE, LATE + 10):
+            check(number)
+
+
+class Found(NamedTuple):
+    """A result of several tensors."""
+
+    maps: Tensor
+    pooled: dict[str, Any]
+
+
+class Returning(nn.Module):
+    """Returns what `results` makes of an image, of what a convolution makes of it, and of that module."""
+
+    def __init__(self, results: Callable[[Tensor, Tensor, Any], Any]) -> None:
+        super().__init__()
+        self.convolve, self.results = nn.Conv2d(3, 6, 3, padding=1), results
+
+    def forward(self, x: Tensor) -> Any:
+        return self.results(x, self.convolve(x).relu(), self)
+
+
+def called(results: Callable[[Tensor, Tensor, Any], Any]) -> Report:
+    """The report of optimised calls, whose results have eager's strides, and share memory as eager's do."""
+    torch.manual_seed(0)
+    model = Returning(results).eval()
+    eager = copy.deepcopy(model)
+    with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
+
+        def check(number: int, *, memory: bool = False) -> None:
+            mine, given = images(number), images(number)
+            found, wanted = call(mine), eager(given)
+            torch.testing.assert_close(found, wanted)
+            assert strides(found) == strides(wanted)
+            if memory:
+                assert shared(found, mine, *model.parameters()) == shared(wanted, given, *eager.parameters())
+
+        run_until_settled(call, check)
+        for number in range(10):
+            check(number, memory=True)
+        (report,) = call.reports
+        return report
+
+
+def strides(results: Any) -> Any:
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.stride(), results)
+
+
+def shared(*tensors: Any) -> list[Any]:
+    """For each tensor the first one with its memory, and the first one that is the same."""
+    leaves = [leaf for leaf in pytree.tree_leaves(tensors) if isinstance(leaf, Tensor)]
+    memory, objects = [leaf.untyped_storage()._cdata for leaf in leaves], list(map(id, leaves))
+    return [*map(memory.index, memory), *map(objects.index, objects)]
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        lambda x, y, of: y,
+        lambda x, y, of: [y, y, y.mean((2, 3)), of.convolve.bias],
+        lambda x, y, of: Found(y, {"mean": y.mean((2, 3), keepdim=True), "one": y[:, :1] + 1, "none": None}),
+        lambda x, y, of: (y[:, :2], (y + 1).transpose(2, 3), (y + 2).flatten(2)),
+        lambda x, y, of: (y, y.permute(0, 2, 3, 1).reshape(len(y), -1)),  # copied in the given format only
+    ],
+)
+def test_results_in_channels_last_have_the_strides_that_eager_pytorch_gives(
+    results: Callable[[Tensor, Tensor, Any], Any], channels_last_wins: str
+) -> None:
+    report = called(results)
+    assert channels_last_wins in (report.runs, f"{report.runs}, {report.layout}")
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        lambda x, y, of: (y, x),
+        lambda x, y, of: (y, x[:, :, 0, 0]),
+        lambda x, y, of: (y, of.convolve.weight.detach()),
+        lambda x, y, of: (y, of.convolve.weight.flatten(1)),
+        lambda x, y, of: (y, y[:, :2]),
+        lambda x, y, of: (y, y.flatten(1)),
+        lambda x, y, of: (y.flatten(1), y.flatten(2)),
+        lambda x, y, of: (y[:, :, 0, 0].expand(5, 4, 6), (y + 1)[:, :, None, 0].expand(-1, -1, 2, -1)),
+    ],
+)
+@pytest.mark.usefixtures("channels_last_wins")
+def test_what_shares_memory_with_a_result_in_one_format_only_does_not_run_in_channels_last(
+    results: Callable[[Tensor, Tensor, Any], Any],
+) -> None:
+    report = called(results)
+    assert "channels last" not in report.runs
+    assert report.layout is not MemoryFormat.CHANNELS_LAST
+
+
+def test_arguments_that_are_no_images_stay_the_callers_own_in_channels_last() -> None:
+    images, others = torch.ones(2, 3, 4, 4), [torch.ones(3, 4).t(), torch.ones(2, 3, 4, 4, dtype=torch.int64).mT]
+    with_images = with_images_channels_last((images, others))
+    assert with_images[0].is_contiguous(memory_format=torch.channels_last)
+    assert [one is other for one, other in zip(with_images[1], others, strict=True)] == [True, True]
 
 
 def test_what_runs_as_before_runs_in_the_given_format() -> None:

@@ -12,6 +12,9 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.capture import Captured
+from threadcast.capture.dependencies import memories, writes
+from threadcast.capture.program import Node
+from threadcast.capture.values import find_refs
 from threadcast.runtime.plans.variant import MemoryFormat
 
 
@@ -28,20 +31,51 @@ def formats_of(model: nn.Module | None, example: Any) -> tuple[MemoryFormat, ...
 def formats_with_equal_results(captured: Captured, formats: Sequence[MemoryFormat]) -> tuple[MemoryFormat, ...]:
     """Return those of `formats` in which a call with this graph gives what it gives in the given format.
 
-    Random numbers are drawn in the order of a tensor's numbers in memory: a graph that draws any has only the given
-    format.
+    Random numbers are drawn in the order of a tensor's numbers in memory, and another format has copies of images and
+    weights in other memory: a graph that draws numbers, writes to an image among its arguments, or returns one or a
+    weight has only the given format.
     """
-    return (MemoryFormat.AS_GIVEN,) if captured.random else tuple(formats)
+    return (MemoryFormat.AS_GIVEN,) if captured.random or _shares_images(captured) else tuple(formats)
 
 
 def with_images_channels_last(values: Any) -> Any:
-    """Return the nested `values` with their floating-point tensors of four dimensions in channels-last order."""
-    return pytree.tree_map_only(Tensor, lambda x: x.contiguous(memory_format=_format(x)), values)
+    """Return the nested `values` with copies of their images in channels-last order; all others are the same objects.
+
+    Images are floating-point tensors of four dimensions. Those that are in this order already are not copied.
+    """
+    return pytree.tree_map_only(Tensor, _channels_last, values)
 
 
-def _format(tensor: Tensor) -> torch.memory_format:
-    images = tensor.dim() == 4 and tensor.is_floating_point()
-    return torch.channels_last if images else torch.preserve_format if tensor.dim() != 4 else torch.contiguous_format
+def _channels_last(tensor: Tensor) -> Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if is_image(tensor) else tensor
+
+
+def is_image(tensor: Tensor) -> bool:
+    """Return whether a call's argument has other strides in channels last."""
+    return tensor.dim() == 4 and tensor.is_floating_point()
+
+
+def _shares_images(captured: Captured) -> bool:
+    """Whether a graph writes to an image among its arguments, or to the copy of one that it begins with, or returns
+    what lies in their memory or in that of a weight."""
+    program = captured.program
+    nodes, inputs = program.nodes, program.inputs
+    slots = (slot for slot, one in enumerate(inputs) if one.role == "input")
+    images = {slot for slot, tensor in zip(slots, captured.arguments, strict=True) if is_image(tensor)}
+    weights = {slot for slot, one in enumerate(inputs) if one.role == "parameter" and is_image(captured.held[slot])}
+    memory = memories(nodes, inputs)
+    copies = {program.slot_of(i) for i, node in enumerate(nodes) if _copies(node, images)}
+    shared = {memory[slot] for slot in images | copies}
+    written = {memory[ref.slot] for node in nodes for ref in writes(node)}
+    returned = {memory[ref.slot] for ref in find_refs(program.outputs)}
+    return bool(written & shared) or bool(returned & (shared | {memory[slot] for slot in weights}))
+
+
+def _copies(node: Node, images: set[int]) -> bool:
+    """Whether a node makes the copy in channels last of one of the inputs `images`."""
+    if node.target is not torch.ops.aten.clone.default or not {ref.slot for ref in node.refs()} & images:
+        return False
+    return node.kwargs.get("memory_format") is torch.channels_last
 
 
 class ModelFormat:
