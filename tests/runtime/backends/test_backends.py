@@ -25,6 +25,7 @@ from threadcast.runtime.backends.frozen import FlatModule
 from threadcast.runtime.backends.integer_ranges import Range
 from threadcast.runtime.backends.number_guard import NumberGuard
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
+from threadcast.runtime.backends.result_memory import ResultMemory
 from threadcast.threads.affinity import PinnedThread, thread_ids
 
 
@@ -74,43 +75,24 @@ def test_other_answers_than_the_modules_are_refused(module: Two) -> None:
 ANY = NumberGuard([])
 
 
-class Laid(nn.Module):
-    """Results with strides of their own, one of them twice."""
-
-    def forward(self, x: Tensor, shift: int = 1) -> dict[str, Any]:
-        y = (x + shift).transpose(1, 2)
-        return {"y": y, "sum": x.sum(1), "again": [y]}
-
-
-def test_results_have_the_strides_of_the_modules_and_are_one_where_these_are() -> None:
-    flat = FlatModule(Laid(), ((torch.ones(2, 3, 4),), {}))
-    call = flat.call(lambda tensors: [found.contiguous() for found in flat(*tensors)], ANY)
-    x = torch.randn(2, 3, 4)
-    result, wanted = call((x,), {}), Laid()(x)
-    for found, want in ((result["y"], wanted["y"]), (result["sum"], wanted["sum"])):
-        assert torch.equal(found, want)
-        assert found.stride() == want.stride()
-    assert result["again"][0] is result["y"]
-
-
 def test_what_a_backend_may_compute_otherwise_or_fails_at_pytorch_runs() -> None:
     module, table = nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval(), nn.Embedding(5, 2).eval()
     flat = FlatModule(module, ((torch.ones(2, 3),), {}))
     with torch.no_grad():
-        call = flat.call(lambda tensors: [torch.full((2, 3), 8.0)], NumberGuard(flat.tensors(flat.example)))
+        guard, memory = NumberGuard(flat.tensors(flat.example)), ResultMemory(flat.expected)
+        call = flat.call(lambda tensors: [torch.full((2, 3), 8.0)], guard, memory)
         assert call((torch.zeros(2, 3),), {}).eq(8).all()
         given = torch.tensor([[1.0, math.nan, 2.0], [1.0, 1.0, 1.0]])
         torch.testing.assert_close(call((given,), {}), module(given), equal_nan=True)
-        failing = flat.call(lambda tensors: [torch.full((2, 3), math.nan)], ANY)
+        failing = flat.call(lambda tensors: [torch.full((2, 3), math.nan)], ANY, memory)
         torch.testing.assert_close(failing((torch.ones(2, 3),), {}), module(torch.ones(2, 3)))
         words = FlatModule(table, ((torch.tensor([1, 2]),), {}))
-        indexed = words.call(
-            lambda tensors: [torch.zeros(2, 2)], NumberGuard(words.tensors(words.example), [Range(0, 4)])
-        )
+        guard, memory = NumberGuard(words.tensors(words.example), [Range(0, 4)]), ResultMemory(words.expected)
+        indexed = words.call(lambda tensors: [torch.zeros(2, 2)], guard, memory)
         assert indexed((torch.tensor([0, 4]),), {}).eq(0).all()
         with pytest.raises(IndexError):
             indexed((torch.tensor([-1, 2]),), {})
-        raising = words.call(lambda tensors: 1 / 0, ANY)  # type: ignore[arg-type,return-value]
+        raising = words.call(lambda tensors: 1 / 0, ANY, memory)  # type: ignore[arg-type,return-value]
         with pytest.raises(IndexError):
             raising((torch.tensor([7, 2]),), {})
 

@@ -14,7 +14,7 @@ from tests.runtime.backends.test_program_file import passed_on
 from threadcast.runtime.backends.integer_ranges import MOST, IntegerLimits, Range, integer_limits
 
 WORDS = torch.tensor([[3, 1, 0], [2, 2, 1]])
-TABLE = torch.arange(20.0).reshape(10, 2)
+TABLE, MANY = torch.arange(20.0).reshape(10, 2), torch.zeros(MOST, 1)
 
 
 def limits_of(function: Callable[..., Any], *arguments: Any) -> IntegerLimits:
@@ -24,7 +24,19 @@ def limits_of(function: Callable[..., Any], *arguments: Any) -> IntegerLimits:
 def test_indices_of_a_table_are_its_rows() -> None:
     found = limits_of(lambda words, x: F.embedding(words.t()[1:], TABLE).sum() + x, WORDS, torch.ones(2))
     assert found.arguments == [Range(0, 9), None]
-    assert (found.wide, found.refused, found.divides, found.double) == (None, None, None, False)
+    assert (found.wide, found.refused, found.double) == (None, None, False)
+
+
+def limits_of_words(function: Callable[[Tensor], Any]) -> IntegerLimits:
+    """With words that are not taken to be what they are in the example, as a table says what they may be."""
+    return limits_of(lambda w: [F.embedding(w, MANY), function(w)], WORDS)
+
+
+def written(value: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
+    """Rows of `TABLE` by a copy of `value` to which is written."""
+    copy = value.clone()
+    write(copy)
+    return F.embedding(copy, TABLE)
 
 
 def test_the_smallest_table_counts() -> None:
@@ -39,14 +51,23 @@ def test_indices_that_may_count_from_the_end_may_do_so() -> None:
 def test_positions_counted_from_a_mask_are_known() -> None:
     """As RoBERTa does."""
 
-    def positions(words: Tensor) -> Tensor:
+    def positions(words: Tensor, table: Tensor) -> Tensor:
         mask = words.ne(1).int()
-        return F.embedding((torch.cumsum(mask, 1).type_as(mask) * mask).long() + 1, TABLE)
+        return F.embedding((torch.cumsum(mask, 1).type_as(mask) * mask).long() + 1, table)
 
-    found = limits_of(positions, WORDS)
+    found = limits_of(lambda w: positions(w, TABLE[:5]), WORDS)
     assert found.arguments == [Range(0, MOST)]
-    assert (found.wide, found.refused) == (None, None)  # at most 6 numbers, 1 beside them, of 10 rows
-    assert limits_of(lambda w: positions(w.repeat(2, 1)), WORDS).refused == "embedding"  # 12 of 10, as far as is known
+    assert (found.wide, found.refused) == (None, None), "at most 3 numbers and 1"
+    assert limits_of(lambda w: positions(w, TABLE[:4]), WORDS).refused == "embedding"
+
+
+def test_masks_may_be_what_they_are_in_the_example_where_more_is_too_much() -> None:
+    """As OPT does, and pooling of the last token."""
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    found = limits_of(lambda w, m: F.embedding(w, TABLE) + F.embedding(m.cumsum(1) * m, TABLE[:4]), WORDS, mask)
+    assert found.arguments == [Range(0, 9), Range(0, 1)]
+    assert found.refused is None
+    assert limits_of(lambda w, m: F.embedding(w, TABLE) * m[..., None], WORDS, mask).arguments[1] == Range(0, MOST)
 
 
 @pytest.mark.parametrize(
@@ -65,22 +86,39 @@ def test_positions_counted_from_a_mask_are_known() -> None:
     ],
 )
 def test_integers_that_may_need_64_bits_are_found(function: Callable[[Tensor], Tensor], name: str) -> None:
-    assert limits_of(function, WORDS).wide == name
+    assert limits_of_words(function).wide == name
 
 
 @pytest.mark.parametrize(
-    "function",
+    ("function", "name"),
     [
-        lambda w: F.embedding(w + 0, TABLE),
-        lambda w: F.embedding(w.clamp(max=9) + 1, TABLE),
-        lambda w: torch.gather(TABLE, 0, w[:, :2] * 2),
-        lambda w: TABLE.index_select(0, (w * 2).flatten()),
-        lambda w: torch.zeros(4).scatter(0, (w + 0).flatten(), 1.0),
-        lambda w: w.to(torch.int8) + 1,
+        (lambda w: F.embedding(w + 6, TABLE), "embedding"),
+        (lambda w: F.embedding(w.clamp(max=9) + 1, TABLE), "embedding"),
+        (lambda w: torch.gather(TABLE, 0, w[:, :2] * 3), "gather"),
+        (lambda w: TABLE.index_select(0, (w * 3).flatten()), "index_select"),
+        (lambda w: torch.zeros(4).scatter(0, (w + 0).flatten(), 1.0), "scatter"),
+        (lambda w: TABLE[w.clamp(max=9) - 9 - w] + 0, "index"),
+        (lambda w: F.embedding(torch.cat([w, w * 3]), TABLE), "embedding"),
+        (lambda w: F.embedding(torch.rsub(w.clamp(0, 5), 5), TABLE[:6]), None),
+        (lambda w: F.embedding(torch.add(w.clamp(max=4), w.clamp(max=4), alpha=2), TABLE), "embedding"),
+        (lambda w: F.embedding((w.clamp(0, 1) * 2 - 1).sum(1) + 3, TABLE), None),
+        (lambda w: F.embedding((w.clamp(0, 1) * 2 - 1).sum(1) + 2, TABLE), "embedding"),
+        (lambda w: F.max_unpool2d(*F.max_pool2d(w.float()[None], 2, return_indices=True), 2), "max_unpool2d"),
+        (lambda w: F.binary_cross_entropy(w.float() / 3, torch.ones(2, 3)), "binary_cross_entropy"),
+        (lambda w: F.cross_entropy(w.float(), torch.tensor([0, 1])), "nll_loss_forward"),
+        (lambda w: written(w, lambda y: y[:, 0].sub_(2)), "embedding"),
+        (lambda w: written(torch.zeros_like(w), lambda y: y[:, 1:].copy_(w[:, :-1])), "embedding"),
+        (lambda w: written(torch.zeros_like(w), lambda y: y[:, 1:].copy_(w[:, :-1].clamp(max=9))), None),
+        (lambda w: written(w.clamp(max=5), lambda y: y.view(-1).fill_(9)), None),
+        (lambda w: written(w.clamp(max=5), lambda y: y.view(-1).fill_(2).add_(7)), "embedding"),
+        (lambda w: w.to(torch.int8) + 1, "_to_copy"),
+        (lambda w: w.view(torch.int32).clamp(max=9) + TABLE[w.view(torch.int32).clamp(max=1)[:, 0], 0].sum(), "index"),
     ],
 )
-def test_integers_that_may_be_no_indices_or_not_fit_their_type_are_found(function: Callable[[Tensor], Tensor]) -> None:
-    assert limits_of(function, WORDS).refused is not None
+def test_integers_that_may_be_no_indices_or_not_fit_their_type_are_found(
+    function: Callable[[Tensor], Tensor], name: str
+) -> None:
+    assert limits_of_words(function).refused == name
 
 
 @pytest.mark.parametrize(
@@ -107,9 +145,10 @@ def test_integers_that_are_surely_right_are_allowed(function: Callable[[Tensor],
 
 
 def test_division_by_what_may_be_0_is_found() -> None:
-    assert limits_of(lambda w, d: w // d, WORDS, torch.tensor(3)).divides == "floor_divide"
-    assert limits_of(lambda w: w // 3, WORDS).divides is None
-    assert limits_of(lambda w: w / 2, WORDS).divides is None
+    assert limits_of(lambda w, d: w // d, WORDS, torch.tensor(3)).refused == "floor_divide"
+    assert limits_of_words(lambda w: torch.ones_like(w) // w.pow(2).add_(1)).refused == "floor_divide", "not known"
+    assert limits_of(lambda w: w // 3, WORDS).refused is None
+    assert limits_of(lambda w: w / 2 + (w.float() % 0.0), WORDS).refused is None
 
 
 def test_large_integers_in_the_example_are_wide() -> None:

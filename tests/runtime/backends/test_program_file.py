@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from threadcast.capture.capture import capture_forward
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.fast_paths import written_out
-from threadcast.runtime.backends.program_file import ReadProgram, program_file, read_program
+from threadcast.runtime.backends.program_file import ReadProgram, program_file, read_program, results_share_memory
 
 
 def passed_on(function: Callable[..., Any], *arguments: Any) -> ReadProgram:
@@ -89,10 +89,6 @@ class Counting(nn.Module):
         (lambda x: (x * 2, x), "returns an argument or a parameter itself"),
         (lambda x: (x * 2).sum() + x.view(4)[:2], None),
         (lambda x: ((x * 2).sum(), x.view(4)), "returns an argument or a parameter itself"),
-        (lambda x: [y := x * 2, y.flatten()], "share memory"),
-        (lambda x: [y := x * 2, y[0], x + 1], "share memory"),
-        (lambda x: [y := x * 2, x + 1, y], None),
-        (lambda x: x.split(1) and list((x * 2).topk(1)), None),
     ],
 )
 def test_what_backends_would_not_compute_alike_is_refused(function: Callable[..., Any], reason: str | None) -> None:
@@ -102,6 +98,19 @@ def test_what_backends_would_not_compute_alike_is_refused(function: Callable[...
         return
     with pytest.raises(CaptureError, match=reason):
         program_file(captured)
+
+
+@pytest.mark.parametrize(
+    ("function", "shared"),
+    [
+        (lambda x: [y := x * 2, y.flatten()], True),
+        (lambda x: [y := x * 2, y[0], x + 1], True),
+        (lambda x: [y := x * 2, x + 1, y], False),
+        (lambda x: list((x * 2).topk(1)), False),
+    ],
+)
+def test_it_is_known_whether_results_may_share_memory(function: Callable[..., Any], shared: bool) -> None:
+    assert results_share_memory(capture_forward(function, torch.ones(2, 2))) == shared
 
 
 def test_an_operator_of_another_library_is_refused() -> None:

@@ -100,6 +100,41 @@ def test_a_backend_answers_as_the_module_until_its_weights_change(module: Two, b
     wait_until_gone(folder)
 
 
+class Words(nn.Module):
+    """Rows of a table, and how they lie: a result, a view of it, and it once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.mix = nn.Embedding(10, 8), nn.Linear(8, 8)
+
+    def forward(self, words: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+        y = self.mix(self.table(words) * scale).relu()
+        return y, y[:, 0], y, y.sum(1).expand(3, -1, -1)
+
+
+@needs_compiler
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_backend_runs_the_calls_only_that_it_was_checked_for(backend: str) -> None:
+    torch.manual_seed(0)
+    module, words, scale = Words().eval(), torch.arange(128).reshape(32, 4) % 9, torch.ones(8)
+    (contender,) = found_by(search_for(module, ((words, scale), {}), among=[backend], close=1e6))
+    with torch.no_grad():
+        found, wanted = contender.run((words + 1, scale), {}), module(words + 1, scale)
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+            assert one.stride() == other.stride()
+        assert found[2] is found[0]
+        found[0].fill_(7)
+        assert found[1].eq(7).all()
+        for index in (-1, 10, 2**40):
+            with pytest.raises(IndexError):
+                contender.run((words.where(words != 3, index), scale), {})
+        for number in (float("nan"), float("inf")):
+            odd = scale.where(torch.arange(8) != 2, number)
+            for one, other in zip(contender.run((words, odd), {}), module(words, odd), strict=True):
+                torch.testing.assert_close(one, other, equal_nan=True)
+
+
 @needs_compiler
 @pytest.mark.parametrize("backend", ["onnxruntime", "torch.compile"])
 def test_a_backend_and_the_search_for_it_keep_to_their_cpus(

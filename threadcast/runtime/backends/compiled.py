@@ -52,13 +52,13 @@ def package_call(path: Path, example: Sequence[Tensor]) -> TensorCall:
     compiled_for = [value.stride() for value in example]
 
     def run(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        found: Sequence[Tensor] = runner.run(list(map(_laid_out, tensors, compiled_for)))
+        found: Sequence[Tensor] = runner.run(list(map(_as_compiled_for, tensors, compiled_for)))
         return found
 
     return run
 
 
-def _laid_out(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
+def _as_compiled_for(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
     """The tensor's numbers in memory with these strides."""
     if tensor.stride() == strides and not tensor.is_neg() and not tensor.is_conj():
         return tensor

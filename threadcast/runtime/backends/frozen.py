@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.number_guard import NumberGuard
+from threadcast.runtime.backends.result_memory import ResultMemory
 from threadcast.runtime.verification.limits import real_type, shares
 
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
@@ -52,10 +53,6 @@ class FlatModule(nn.Module):
         self.expected, self.result_structure = pytree.tree_flatten(result)
         if not all(isinstance(leaf, Tensor) for leaf in self.expected):
             raise CaptureError("the module returns something else than tensors")
-        self._strides = [leaf.stride() for leaf in self.expected]
-        first: dict[int, int] = {}
-        at_first = [first.setdefault(id(leaf), at) for at, leaf in enumerate(self.expected)]
-        self._repeated = {at: other for at, other in enumerate(at_first) if at != other}
 
     def tensors(self, arguments: Any) -> list[Tensor]:
         """Return the tensors among the nested `arguments` (a pair: positional ones, keywords), in order."""
@@ -91,8 +88,10 @@ class FlatModule(nn.Module):
 
         return typed
 
-    def call(self, run: TensorCall, guard: NumberGuard) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-        """Return `run` as a callable of `(args, kwargs)` that returns results nested and laid out as the module's.
+    def call(
+        self, run: TensorCall, guard: NumberGuard, memory: ResultMemory
+    ) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+        """Return `run` as a callable of `(args, kwargs)` that returns results nested as the module's, and as `memory`.
 
         PyTorch runs calls whose arguments `guard` does not allow, whose results have NaN or infinities, and at which
         `run` fails: then it raises what PyTorch raises.
@@ -108,31 +107,12 @@ class FlatModule(nn.Module):
                     _logger.info("PyTorch runs a call at which a backend failed: %s", error)
                 else:
                     if finite.allows(found):
-                        found = self._laid_out(found)
+                        found = memory.laid_out(found)
                         return found[0] if of_one else pytree.tree_unflatten(found, self.result_structure)
             with torch.no_grad():
                 return self.module(*args, **kwargs)
 
         return called
-
-    def _laid_out(self, found: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return results with the module's strides, and as one where the module returns one twice."""
-        if all(map(_in_order, found, self._strides)) and not self._repeated:
-            return found
-        ordered = list(found)
-        for at, (value, strides) in enumerate(zip(found, self._strides, strict=True)):
-            if not _in_order(value, strides):
-                ordered[at] = torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
-        for at, first in self._repeated.items():
-            ordered[at] = ordered[first]
-        return ordered
-
-
-def _in_order(value: Tensor, strides: Sequence[int]) -> bool:
-    """Whether a tensor has these strides, but for dimensions of one element."""
-    return value.stride() == strides or all(
-        size == 1 or one == other for size, one, other in zip(value.shape, value.stride(), strides, strict=True)
-    )
 
 
 def _alike(found: Tensor, wanted: Tensor, *, rough: bool) -> bool:

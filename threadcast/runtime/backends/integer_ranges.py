@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
+from threadcast.capture.program import Node
+from threadcast.capture.raising import may_raise
 from threadcast.runtime.backends.program_file import ReadProgram
 from threadcast.runtime.verification.limits import real_type
 
@@ -23,6 +25,8 @@ MOST = 2**20
 """Largest size of integers that arguments are taken to have where nothing says more, more than any vocabulary's. Calls
 with larger ones run as PyTorch."""
 _BITS_32 = torch.iinfo(torch.int32)
+_UNSIGNED = frozenset((torch.uint16, torch.uint32, torch.uint64))
+"""Types of which PyTorch finds no least number."""
 
 _KEEP = frozenset((
     "alias", "view", "reshape", "_unsafe_view", "expand", "permute", "transpose", "t", "squeeze", "unsqueeze", "slice",
@@ -33,30 +37,30 @@ _KEEP = frozenset((
 """Operators whose results hold integers of their first argument, and no others."""
 _AMONG: Mapping[str, tuple[int, ...]] = {
     "where": (1, 2), "masked_fill": (0, 2), "cat": (0,), "stack": (0,), "amax": (0,), "amin": (0,), "sort": (0,),
-    "topk": (0,), "max": (0,), "min": (0,),
+    "topk": (0,), "max": (0,), "min": (0,), "copy": (1,), "fill": (1,), "index_put": (0, 2), "constant_pad_nd": (0, 2),
 }  # fmt: skip
 """Operators whose results hold integers of some of their arguments, and of which."""
-_FILLED = frozenset(("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"))
+_FILLED = frozenset(("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "zero"))
 """Operators that take only shape and type of their first argument."""
 _LIMIT: Mapping[str, tuple[int | None, int | None]] = {
     "clamp": (1, 2), "clamp_min": (1, None), "clamp_max": (None, 1), "maximum": (1, None), "minimum": (None, 1),
 }  # fmt: skip
 """Operators whose first argument is limited by others, and which of these is the least and which the most."""
-_POSITIONS = frozenset((
-    "argmax", "argmin", "argsort", "sort", "topk", "max", "min", "max_pool2d_with_indices", "max_pool3d_with_indices",
-    "adaptive_max_pool2d",
-))  # fmt: skip
-"""Operators whose results are positions in their first argument, or have these beside values."""
+_POSITIONS: Mapping[str, tuple[int, int | None]] = {
+    "argmax": (1, None), "argmin": (1, None), "argsort": (1, -1), "sort": (1, -1), "topk": (2, -1), "max": (1, None),
+    "min": (1, None), "max_pool2d_with_indices": (9, None), "max_pool3d_with_indices": (9, None),
+    "adaptive_max_pool2d": (9, None),
+}  # fmt: skip
+"""Operators whose results are positions in their first argument, or have these beside values: where among the arguments
+the dimension is in which they count, and which it is by default (None: all dimensions together)."""
 _INDEXED = {
     "embedding": 1, "index_select": 2, "gather": 2, "scatter": 2, "scatter_add": 2, "scatter_reduce": 2, "index_add": 2,
 }  # fmt: skip
 """Position of the indices among the arguments of operators that take indices from 0 on."""
-_INDEXED_BY_ALL = frozenset(("index", "_unsafe_index"))
+_INDEXED_BY_ALL = frozenset(("index", "_unsafe_index", "index_put"))
 """Operators that take a list of indices, which may count from the end."""
-_MAY_INDEX = ("index", "scatter", "gather", "embedding", "put", "take", "bucketize", "searchsorted")
-
-
 _DIVIDE = frozenset(("div", "floor_divide", "remainder", "fmod"))
+"""Operators that raise where integers are divided by 0."""
 
 
 class Range(NamedTuple):
@@ -79,26 +83,41 @@ class IntegerLimits:
     wide: str | None
     """The first operator whose integers may need more than 32 bits; None where there is none."""
     refused: str | None
-    """The first operator whose integers may not fit their type or may be no indices; None where there is none."""
-    divides: str | None
-    """The first operator that may divide integers by 0; None where there is none."""
+    """The first operator that may raise because of values, or whose integers may not fit their type; None: there is
+    none."""
     double: bool
     """Whether there are numbers in double precision."""
 
 
 def integer_limits(program: ReadProgram) -> IntegerLimits:
-    """Return what the arguments' integers may be; the program runs for its example, twice where these are indices."""
+    """Return what the arguments' integers may be; the program runs for its example, up to three times.
+
+    An argument may have what is allowed by operators that take it as indices. Others, such as masks, may have integers
+    up to `MOST`, or those of the example where that is too much.
+    """
     ranges = [_first_range(value) for value in program.example]
     found = _Ranges(program.module, ranges)
     found.run(*program.example)
-    if found.limits:
-        for number, limit in found.limits.items():
-            if (one := ranges[number]) is not None:
-                ranges[number] = Range(max(one.low, limit.low), min(one.high, limit.high))
+    limits = found.limits
+    if limits:
+        ranges = [one and _within(one, limits.get(at)) for at, one in enumerate(ranges)]
         found = _Ranges(program.module, ranges)
         found.run(*program.example)
+    if (found.refused or found.wide) and any(one and at not in limits for at, one in enumerate(ranges)):
+        narrow = [
+            one if one is None or at in limits else _union([range_of(value), Range(0, 1)])
+            for at, (one, value) in enumerate(zip(ranges, program.example, strict=True))
+        ]
+        again = _Ranges(program.module, narrow)
+        again.run(*program.example)
+        if not again.refused and (found.refused or not again.wide):
+            ranges, found = narrow, again
     fit = all(one is None or one.within(_BITS_32.min, _BITS_32.max) for one in ranges)
-    return IntegerLimits(ranges, found.wide if fit else "an argument", found.refused, found.divides, found.double)
+    return IntegerLimits(ranges, found.wide if fit else "an argument", found.refused, found.double)
+
+
+def _within(one: Range, limit: Range | None) -> Range:
+    return one if limit is None else Range(max(one.low, limit.low), min(one.high, limit.high))
 
 
 def _first_range(value: Tensor) -> Range | None:
@@ -118,7 +137,10 @@ def _is_integer(value: Any) -> bool:
 
 def range_of(value: Tensor) -> Range:
     """The range of the integers in a tensor; 0 to 0 where it is empty."""
-    least, most = torch.aminmax(value) if value.numel() else (0, 0)
+    if not value.numel():
+        return Range(0, 0)
+    value = value.detach()
+    least, most = torch.aminmax(value.to(torch.int64) if value.dtype in _UNSIGNED else value)
     return Range(int(least), int(most))
 
 
@@ -138,6 +160,13 @@ def _union(ranges: Iterable[Range | None]) -> Range | None:
 def _times(one: Range, other: Range) -> Range:
     products = [a * b for a in one for b in other]
     return Range(min(products), max(products))
+
+
+def _positions(node: fx.Node, source: Tensor, at: int, default: int | None) -> Range:
+    """The range of positions in a tensor, along the dimension that an operator is given."""
+    dim = node.kwargs.get("dim", node.args[at] if len(node.args) > at else default)
+    along = type(dim) is int and source.dim() > 0
+    return Range(0, max(0, (source.shape[dim] if along else source.numel()) - 1))  # type: ignore[index]
 
 
 def _plus(one: Range, other: Range) -> Range:
@@ -180,34 +209,50 @@ class _Ranges(fx.Interpreter):
         """By argument, the range that operators allow which take its integers as indices."""
         self.wide: str | None = None
         self.refused: str | None = None
-        self.divides: str | None = None
         self.double = False
 
     def run_node(self, n: fx.Node) -> Any:
         """Run one operator, and work out the range of its result."""
+        shared = self._sharing(n)
         value = super().run_node(n)
         self.double = self.double or (isinstance(value, Tensor) and real_type(value.dtype) is torch.float64)
         if n.op == "placeholder":
             number, given = next(self._arguments)
             self._known[n] = _Known(given, frozenset((number,)))
-        elif n.op == "call_function" and any(one in self._known for one in n.all_input_nodes):
-            self._known[n] = self._result_of(n, value)
+        elif n.op == "call_function" and any(one in self._known for one in (*n.all_input_nodes, *shared)):
+            self._known[n] = known = self._result_of(n, value)
+            if shared:
+                written = _Known(_union([known.range, *shared.values()]))
+                self._known |= dict.fromkeys((n, *shared), written)
         return value
+
+    def _sharing(self, node: fx.Node) -> dict[fx.Node, Range | None]:
+        """The values with integers in the memory that an operator writes to, with their ranges before."""
+        if not isinstance(node.target, OpOverload):
+            return {}
+        declared = zip(node.target._schema.arguments, node.args)
+        written = [
+            one for argument, one in declared if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        places = {
+            value.untyped_storage()._cdata for value in map(self._value, written) if isinstance(value, Tensor)
+        }  # fmt: skip
+        return {
+            one: self._range(one)
+            for one, value in (self.env.items() if places else ())
+            if _is_integer(value) and value.untyped_storage()._cdata in places
+        }
 
     def _result_of(self, node: fx.Node, value: Any) -> _Known:
         if node.target is operator.getitem:
             source = node.args[0]
             assert isinstance(source, fx.Node)
-            return self._known[source] if _is_integer(value) else _Known()
+            return self._known.get(source, _Known()) if _is_integer(value) else _Known()
         name = _name_of(node.target)
-        self._check_indices(node, name)
         integers = [one for one in (value if isinstance(value, (tuple, list)) else [value]) if _is_integer(one)]
+        self._check_values(node, name, integers=bool(integers))
         if not integers:
             return _Known()
-        if name in _DIVIDE:
-            by = self._range(node.args[1])
-            if by is None or by.low <= 0 <= by.high:
-                self.divides = self.divides or name
         found = self._range_after(node, name, value)
         if found is None or not found.within(_BITS_32.min, _BITS_32.max):
             self.wide = self.wide or name
@@ -227,8 +272,8 @@ class _Ranges(fx.Interpreter):
         kept = [self._known[one].arguments for one in parts if one in self._known]
         return frozenset().union(*kept) if all(kept) else frozenset()
 
-    def _check_indices(self, node: fx.Node, name: str) -> None:
-        """Note what the arguments may be where they are indices, and where indices may be out of range."""
+    def _check_values(self, node: fx.Node, name: str, *, integers: bool) -> None:
+        """Note what the arguments may be where they are indices, and what may raise because of values."""
         source: Any = self._value(node.args[0]) if node.args else None
         if name in _INDEXED_BY_ALL:
             for dim, one in enumerate(node.args[1]):  # type: ignore[arg-type]
@@ -237,9 +282,11 @@ class _Ranges(fx.Interpreter):
             along: Any = 0 if name == "embedding" else node.args[1]
             size = source.shape[along] if source.dim() else 1
             self._allow(node.args[_INDEXED[name]], Range(0, size - 1), name)
-        elif any(part in name for part in _MAY_INDEX) and any(
-            one in self._known and _is_integer(self._value(one)) for one in node.all_input_nodes
-        ):
+        elif name in _DIVIDE:
+            by = self._range(node.args[1]) if integers else Range(1, 1)
+            if by is None or by.low <= 0 <= by.high:
+                self.refused = self.refused or name
+        elif may_raise(Node(node.target, node.args, node.kwargs, "forward")):  # type: ignore[arg-type]
             self.refused = self.refused or name
 
     def _allow(self, indices: Any, limit: Range, name: str) -> None:
@@ -255,22 +302,23 @@ class _Ranges(fx.Interpreter):
     def _range_after(self, node: fx.Node, name: str, value: Any) -> Range | None:
         """The range of an operator's integers; None where it is not known."""
         source = self._value(node.args[0])
-        positions = [Range(0, max(0, source.numel() - 1))] if name in _POSITIONS and isinstance(source, Tensor) else []
+        positions = [_positions(node, source, *_POSITIONS[name])] if name in _POSITIONS else []
         if positions and not _is_integer(source):
             return positions[0]
         if name in _FILLED:
             return range_of(value)
         if name in _AMONG:
             others = [one for one in node.args[1:] if isinstance(self._value(one), Tensor)] if positions else []
-            given = [*(node.args[at] for at in _AMONG[name]), *others]
+            given = [*(node.args[at] if at < len(node.args) else 0 for at in _AMONG[name]), *others]
             return _union([*map(self._range, given), *positions])
         first, second = (*map(self._range, node.args), None, None)[:2]
         if name in _LIMIT:
             return self._limited(node, *_LIMIT[name])
         if first is None or name in _KEEP:
-            return first
+            return None if str(node.target).endswith(".dtype") else first  # which reads the same bits otherwise
         if name in ("sum", "cumsum"):
-            return _times(first, Range(0 if first.low < 0 < first.high else 1, max(1, source.numel())))
+            several = source.shape[node.args[1]] if name == "cumsum" and source.dim() else source.numel()
+            return _times(first, Range(0, several if name == "cumsum" else several // max(1, value.numel())))
         if name == "neg":
             return _times(first, Range(-1, -1))
         if name == "abs":

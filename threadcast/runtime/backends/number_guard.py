@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from threadcast.runtime.backends.integer_ranges import Range, range_of
+from threadcast.runtime.backends.program_file import in_memory_order
 
 
 class NumberGuard:
@@ -41,5 +42,6 @@ class NumberGuard:
 
 def _ends(value: Tensor) -> tuple[float, float]:
     """The least and the largest number; NaN where there is one."""
+    value = in_memory_order(value.detach())  # which takes a fifth of the time in channels last
     least, most = torch.aminmax(torch.view_as_real(value.resolve_conj()) if value.is_complex() else value)
     return float(least), float(most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,8 +34,11 @@ def _request(path: Path, threads: int, precision: str) -> TensorCall:
     }  # fmt: skip
     request = openvino.Core().compile_model(str(path), "CPU", settings).create_infer_request()
 
+    one_at_a_time = threading.Lock()  # the request's own memory is used again
+
     def run(tensors: Sequence[Tensor]) -> list[Tensor]:
-        found = request.infer([tensor.detach().numpy() for tensor in tensors], share_inputs=True)
-        return [torch.from_numpy(value.copy()) for value in found.values()]  # the request's own memory is used again
+        with one_at_a_time:
+            found = request.infer([tensor.detach().numpy() for tensor in tensors], share_inputs=True)
+            return [torch.from_numpy(value.copy()) for value in found.values()]
 
     return run

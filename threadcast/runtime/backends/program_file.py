@@ -52,7 +52,7 @@ class ProgramFile:
         yield 0, memoryview(len(self.head).to_bytes(_LENGTH_BYTES, "big") + self.head)
         for offset, tensor in zip(self.offsets, self.tensors, strict=True):
             if tensor.numel():
-                yield offset, memoryview(_in_memory_order(tensor).reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+                yield offset, memoryview(in_memory_order(tensor).reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +115,7 @@ def dense(tensor: Tensor) -> Tensor:
     if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise CaptureError(f"a tensor is {tensor.layout}, {tensor.device}, {tensor.dtype}, which backends do not read")
     tensor = tensor.detach().resolve_conj().resolve_neg()
-    return tensor if _in_memory_order(tensor).is_contiguous() else tensor.contiguous()
+    return tensor if in_memory_order(tensor).is_contiguous() else tensor.contiguous()
 
 
 def read_program(file: int) -> ReadProgram:
@@ -139,11 +139,16 @@ def _check(captured: Captured) -> None:
     memory = memories(program.nodes, program.inputs)
     if any(memory[output.slot] < len(program.inputs) for output in program.outputs):
         raise CaptureError("the module returns an argument or a parameter itself, of which backends make copies")
+
+
+def results_share_memory(captured: Captured) -> bool:
+    """Return whether results of the program may share memory with one another."""
+    program = captured.program
+    memory = memories(program.nodes, program.inputs)
     fresh = {output for output in program.outputs if memory[output.slot] == output.slot}  # its items are apart
     views = set(program.outputs) - fresh
     roots = {output.slot for output in fresh} | {memory[output.slot] for output in views}
-    if len(roots) < len({output.slot for output in fresh}) + len(views):
-        raise CaptureError("results of the module share memory, of which backends make copies")
+    return len(roots) < len({output.slot for output in fresh}) + len(views)
 
 
 def _drops_nothing(node: Node) -> bool:
@@ -168,7 +173,7 @@ def _name(node: Node) -> list[str]:
     return [target._schema.name.removeprefix(f"{_NAMESPACE}::"), target._overloadname]
 
 
-def _in_memory_order(tensor: Tensor) -> Tensor:
+def in_memory_order(tensor: Tensor) -> Tensor:
     """A view with the dimensions ordered by stride, largest first: contiguous where the elements have no gaps."""
     strides = tensor.stride()
     return tensor.permute(sorted(range(tensor.dim()), key=lambda i: (-strides[i], -tensor.shape[i])))

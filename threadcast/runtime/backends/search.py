@@ -31,7 +31,8 @@ from threadcast.runtime.backends.generators import generators_restored
 from threadcast.runtime.backends.integer_ranges import Range
 from threadcast.runtime.backends.likeliest import network_kind
 from threadcast.runtime.backends.number_guard import NumberGuard
-from threadcast.runtime.backends.program_file import ProgramFile, dense, program_file
+from threadcast.runtime.backends.program_file import ProgramFile, dense, program_file, results_share_memory
+from threadcast.runtime.backends.result_memory import ResultMemory
 from threadcast.runtime.backends.search_worker import BEGIN as PROGRAM_WRITTEN
 from threadcast.runtime.backends.search_worker import GRANTED, REFUSED, Built, Options, opened
 from threadcast.runtime.backends.ways import CHOOSES_CPUS, NEEDED, Way, has
@@ -145,12 +146,15 @@ class BackendSearch:
                     raise CaptureError("the module is in training mode")
                 content = program_file(self._captured)
                 self._versions = WeightVersions(held_tensors(self._captured), weakly=self._captured.weakly)
+                self._memory = ResultMemory(pytree.tree_leaves(self._result))
+                if results_share_memory(self._captured) and not self._memory.shares:
+                    raise CaptureError("results of the module may share memory, and did not in the example")
             except (CaptureError, RuntimeError) as error:
                 self._end("every backend", str(error))
                 return
             # without gaps, as the program that the backends are built for
             self._arguments = pytree.tree_map_only(Tensor, lambda value: dense(value).clone(), self._arguments)
-            self._result = _cloned(self._result)
+            self._result = pytree.tree_map_only(Tensor, torch.clone, self._result)
             try:
                 self._start_process(content)
             except OSError as error:
@@ -346,7 +350,7 @@ class BackendSearch:
         yield built.call_s
         flat.check(call)
         guard = NumberGuard(flat.tensors(self._arguments), built.integers)
-        return Contender(backend(str(built.way)), flat.call(call, guard), self._versions.unchanged)
+        return Contender(backend(str(built.way)), flat.call(call, guard, self._memory), self._versions.unchanged)
 
     def _call(self, built: Built, flat: FlatModule) -> TensorCall:
         """The call of a way: with CPUs of its own, in a thread that has these, as have the threads that it starts.
@@ -383,12 +387,6 @@ class BackendSearch:
             yield
         finally:
             self.caller_s += 0.0 if self._unlimited else time.perf_counter() - began_s
-
-
-def _cloned(result: Any) -> Any:
-    """A copy of a result, in which one tensor at two places is one again."""
-    copies: dict[int, Tensor] = {}
-    return pytree.tree_map_only(Tensor, lambda one: copies.setdefault(id(one), one.clone()), result)
 
 
 def _nice(share: float) -> int:

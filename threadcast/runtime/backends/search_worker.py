@@ -105,12 +105,8 @@ def opened(way: Way, file: Path, cores: int, flat: FlatModule) -> TensorCall:
 
 def unlike(backend: str, integers: IntegerLimits) -> str | None:
     """Return why a backend may compute something else than PyTorch although it agrees in the example; None: nothing."""
-    if integers.divides is not None:
-        return f"{integers.divides} may divide integers by 0, which PyTorch refuses"
-    if backend == "torch.compile":
-        return None
     if integers.refused is not None:
-        return f"integers of {integers.refused} may be out of range, which PyTorch refuses or wraps"
+        return f"{integers.refused} may raise, or wrap integers, because of values"
     if backend != "openvino":
         return None
     if integers.wide is not None:
@@ -210,8 +206,7 @@ class Search:
                 self._leave_out(way, f"{call_s:.3g} s a call; the fastest so far takes {self._best_s:.3g} s")
                 return
         file, _, open_s = built[way]
-        integers = self._integers.arguments if backend != "torch.compile" else [None] * len(self._read.example)
-        self._caller.send(built=asdict(Built(way, str(file), call_s, open_s, integers)))
+        self._caller.send(built=asdict(Built(way, str(file), call_s, open_s, self._integers.arguments)))
 
     def _files(self, backend: str) -> Iterator[tuple[Way, Path]]:
         """Yield the ways of a backend and the file of each."""
