@@ -55,7 +55,7 @@ WITHOUT_IMAGES = ("lstm", "phased_lstm", "transformer")
 PAGE = Path(__file__).parents[1] / "docs" / "engine-tables.md"
 _HEAD = """# What optimised steps gain
 
-`{command}`, {runs}. Every contender
+`make bench-engine`, by `{command}`, {runs}. Every contender
 runs in a process of its own, in turns with the others; medians of all timed steps.
 
 - *eager*: as people run it, default layout, malloc and threads. *best eager*: the fastest of 1 and all threads, both

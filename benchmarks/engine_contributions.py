@@ -43,7 +43,7 @@ from threadcast.threads.openmp import end_idle_workers
 PAGE = Path(__file__).parents[1] / "docs" / "engine-contributions.md"
 _HEAD = """# What each part of the engine contributes
 
-`python benchmarks/engine_contributions.py --write`, {run},
+`make bench-engine`, {run},
 training steps, medians. Plain PyTorch: each setting in a process of its own, in turns; ratios over it as it is run.
 Below, in one process that keeps freed memory: each policy's plan replayed by the native engine, in turns; ratios over
 eager there. Strategies are those of Liu et al.; critical path first is Graphi's.

@@ -83,7 +83,8 @@ def _list_of_decisions() -> str:
         f"- [{path.read_text().partition(chr(10))[0].removeprefix('# ')}](decisions/{path.name})"
         for path in decisions()
     ]
-    return "# Decisions\n\nWhy things are as they are, and what was tried and lost.\n\n" + "\n".join(rows) + "\n"
+    head = "# Decisions\n\nWhy things are as they are, and what was tried and lost. Numbers 49 and 62 are not used.\n\n"
+    return head + "\n".join(rows) + "\n"
 
 
 def _site_path(path: Path) -> str:

@@ -18,8 +18,8 @@ from threadcast.core.errors import CaptureError
 class RandomStateWatch:
     """A context that detects when the random state is set, or random numbers are drawn by anything but operators.
 
-    A run of the graph could not repeat either. At its end the generators of PyTorch, Python and NumPy are as they were
-    before.
+    A run of the graph could not repeat either. At its end the generators of Python and NumPy are as they were before,
+    and so is PyTorch's where the callable has set its seed or state. Else it goes on: other threads may have drawn.
     """
 
     def __enter__(self) -> Self:

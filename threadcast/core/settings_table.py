@@ -53,7 +53,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
                 "service, which is sent what the local store gets and asked what that does not know (with "
                 "predictor.key, if it is predictor.url)."),
         Setting("engine.tuning_share", float, 0.05, "Share of the time since the first call that learning may lose "
-                "against the best way known, and 1.5 seconds at the start; 1 is any time.", minimum=0, maximum=1),
+                "against the best way known, or 1.5 seconds where that is more, beside the first capture; up to twice "
+                "the share while backends are searched; 1 is any time.", minimum=0, maximum=1),
         Setting("engine.most_bytes", int, 2**30, "Memory that an optimised function or step may use for its graphs and "
                 "plans of kinds of calls (shapes, types, modes); those used least recently are dropped.", "bytes",
                 minimum=0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -15,10 +16,14 @@ import torch
 from torch import Tensor, nn
 
 import threadcast
+from tests.runtime.compiler import needs_compiler
 from tests.runtime.small_training import run_until_settled
 from threadcast.core.errors import CaptureError
+from threadcast.runtime.backends.compiled import package_call, write_package
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import FlatModule
+from threadcast.runtime.backends.integer_ranges import Range
+from threadcast.runtime.backends.number_guard import NumberGuard
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.threads.affinity import PinnedThread, thread_ids
 
@@ -64,6 +69,72 @@ def test_other_answers_than_the_modules_are_refused(module: Two) -> None:
         flat.check(lambda tensors: flat(*tensors))
         with pytest.raises(CaptureError, match="differ"):
             flat.check(wrong)
+
+
+ANY = NumberGuard([])
+
+
+class Laid(nn.Module):
+    """Results with strides of their own, one of them twice."""
+
+    def forward(self, x: Tensor, shift: int = 1) -> dict[str, Any]:
+        y = (x + shift).transpose(1, 2)
+        return {"y": y, "sum": x.sum(1), "again": [y]}
+
+
+def test_results_have_the_strides_of_the_modules_and_are_one_where_these_are() -> None:
+    flat = FlatModule(Laid(), ((torch.ones(2, 3, 4),), {}))
+    call = flat.call(lambda tensors: [found.contiguous() for found in flat(*tensors)], ANY)
+    x = torch.randn(2, 3, 4)
+    result, wanted = call((x,), {}), Laid()(x)
+    for found, want in ((result["y"], wanted["y"]), (result["sum"], wanted["sum"])):
+        assert torch.equal(found, want)
+        assert found.stride() == want.stride()
+    assert result["again"][0] is result["y"]
+
+
+def test_what_a_backend_may_compute_otherwise_or_fails_at_pytorch_runs() -> None:
+    module, table = nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval(), nn.Embedding(5, 2).eval()
+    flat = FlatModule(module, ((torch.ones(2, 3),), {}))
+    with torch.no_grad():
+        call = flat.call(lambda tensors: [torch.full((2, 3), 8.0)], NumberGuard(flat.tensors(flat.example)))
+        assert call((torch.zeros(2, 3),), {}).eq(8).all()
+        given = torch.tensor([[1.0, math.nan, 2.0], [1.0, 1.0, 1.0]])
+        torch.testing.assert_close(call((given,), {}), module(given), equal_nan=True)
+        failing = flat.call(lambda tensors: [torch.full((2, 3), math.nan)], ANY)
+        torch.testing.assert_close(failing((torch.ones(2, 3),), {}), module(torch.ones(2, 3)))
+        words = FlatModule(table, ((torch.tensor([1, 2]),), {}))
+        indexed = words.call(
+            lambda tensors: [torch.zeros(2, 2)], NumberGuard(words.tensors(words.example), [Range(0, 4)])
+        )
+        assert indexed((torch.tensor([0, 4]),), {}).eq(0).all()
+        with pytest.raises(IndexError):
+            indexed((torch.tensor([-1, 2]),), {})
+        raising = words.call(lambda tensors: 1 / 0, ANY)  # type: ignore[arg-type,return-value]
+        with pytest.raises(IndexError):
+            raising((torch.tensor([7, 2]),), {})
+
+
+def test_double_precision_is_compared_as_such() -> None:
+    flat = FlatModule(nn.Linear(3, 3).double(), ((torch.ones(2, 3, dtype=torch.float64),), {}))
+    with torch.no_grad():
+        flat.check(lambda tensors: flat(*tensors))
+        with pytest.raises(CaptureError, match="differ"):
+            flat.check(lambda tensors: [found * (1 + 1e-7) for found in flat(*tensors)])
+
+
+@needs_compiler
+def test_inductors_code_reads_arguments_with_any_strides(tmp_path: Path) -> None:
+    module, example = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(6, 4)
+    path = write_package(torch.export.export(module, (example,)), tmp_path, 1, freezing=False)
+    call = package_call(path, [example])
+    wide = torch.randn(6, 9)
+    for given in (example, wide[:, 1:5], wide[:, ::2][:, :4], torch.randn(4, 6).t(), torch.randn(4).expand(6, 4)):
+        with torch.no_grad():
+            torch.testing.assert_close(call([given])[0], module(given))
+    negative = torch.randn(6, 4, dtype=torch.complex64).conj().imag
+    with torch.no_grad():
+        torch.testing.assert_close(call([negative])[0], module(negative))
 
 
 @pytest.mark.usefixtures("planned_at_once")

@@ -89,6 +89,10 @@ class Counting(nn.Module):
         (lambda x: (x * 2, x), "returns an argument or a parameter itself"),
         (lambda x: (x * 2).sum() + x.view(4)[:2], None),
         (lambda x: ((x * 2).sum(), x.view(4)), "returns an argument or a parameter itself"),
+        (lambda x: [y := x * 2, y.flatten()], "share memory"),
+        (lambda x: [y := x * 2, y[0], x + 1], "share memory"),
+        (lambda x: [y := x * 2, x + 1, y], None),
+        (lambda x: x.split(1) and list((x * 2).topk(1)), None),
     ],
 )
 def test_what_backends_would_not_compute_alike_is_refused(function: Callable[..., Any], reason: str | None) -> None:

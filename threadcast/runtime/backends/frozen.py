@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,15 +11,20 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.verification.limits import shares
+from threadcast.runtime.backends.number_guard import NumberGuard
+from threadcast.runtime.verification.limits import real_type, shares
 
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
 """Tolerances of a backend's results: `RELATIVE` to each number, or `ABSOLUTE` times the largest number of its tensor or
 of its group there (`largest_of_groups`). Kernels in single precision that sum in another order differ by 1e-6 to 1e-4
 after a hundred layers."""
+DOUBLE = 1e-9
+"""The same, both, for numbers in double precision. As for plans (`verification.limits`)."""
 ROUGH = 0.02
 """The same for a module that computes in bfloat16, as a share of the largest number of a tensor: libraries round in
 other places than PyTorch does. As for plans in bfloat16 (`verification.limits`)."""
+
+_logger = logging.getLogger("threadcast")
 
 TensorCall = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """Takes the tensors among a call's arguments, and returns the tensors of its result, both in flat order."""
@@ -46,6 +52,10 @@ class FlatModule(nn.Module):
         self.expected, self.result_structure = pytree.tree_flatten(result)
         if not all(isinstance(leaf, Tensor) for leaf in self.expected):
             raise CaptureError("the module returns something else than tensors")
+        self._strides = [leaf.stride() for leaf in self.expected]
+        first: dict[int, int] = {}
+        at_first = [first.setdefault(id(leaf), at) for at, leaf in enumerate(self.expected)]
+        self._repeated = {at: other for at, other in enumerate(at_first) if at != other}
 
     def tensors(self, arguments: Any) -> list[Tensor]:
         """Return the tensors among the nested `arguments` (a pair: positional ones, keywords), in order."""
@@ -81,25 +91,59 @@ class FlatModule(nn.Module):
 
         return typed
 
-    def call(self, run: TensorCall) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-        """Return `run` as a callable of `(args, kwargs)` that returns results nested as the module's."""
+    def call(self, run: TensorCall, guard: NumberGuard) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+        """Return `run` as a callable of `(args, kwargs)` that returns results nested and laid out as the module's.
+
+        PyTorch runs calls whose arguments `guard` does not allow, whose results have NaN or infinities, and at which
+        `run` fails: then it raises what PyTorch raises.
+        """
+        finite, of_one = NumberGuard(self.expected), self.result_structure.is_leaf()
 
         def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return pytree.tree_unflatten(run(self.tensors((args, kwargs))), self.result_structure)
+            tensors = self.tensors((args, kwargs))
+            if guard.allows(tensors):
+                try:
+                    found = run(tensors)
+                except Exception as error:  # noqa: BLE001 - whatever a foreign library raises, PyTorch answers
+                    _logger.info("PyTorch runs a call at which a backend failed: %s", error)
+                else:
+                    if finite.allows(found):
+                        found = self._laid_out(found)
+                        return found[0] if of_one else pytree.tree_unflatten(found, self.result_structure)
+            with torch.no_grad():
+                return self.module(*args, **kwargs)
 
-        def called_for_one(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return run(self.tensors((args, kwargs)))[0]
+        return called
 
-        return called_for_one if self.result_structure.is_leaf() else called
+    def _laid_out(self, found: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return results with the module's strides, and as one where the module returns one twice."""
+        if all(map(_in_order, found, self._strides)) and not self._repeated:
+            return found
+        ordered = list(found)
+        for at, (value, strides) in enumerate(zip(found, self._strides, strict=True)):
+            if not _in_order(value, strides):
+                ordered[at] = torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
+        for at, first in self._repeated.items():
+            ordered[at] = ordered[first]
+        return ordered
+
+
+def _in_order(value: Tensor, strides: Sequence[int]) -> bool:
+    """Whether a tensor has these strides, but for dimensions of one element."""
+    return value.stride() == strides or all(
+        size == 1 or one == other for size, one, other in zip(value.shape, value.stride(), strides, strict=True)
+    )
 
 
 def _alike(found: Tensor, wanted: Tensor, *, rough: bool) -> bool:
     if not wanted.is_floating_point() and not wanted.is_complex():
         return found.equal(wanted)
-    far = shares(wanted, found, gap=ABSOLUTE) > (ROUGH if rough else ABSOLUTE)
+    double = real_type(wanted.dtype) is torch.float64
+    absolute, relative = (DOUBLE, DOUBLE) if double else (ABSOLUTE, RELATIVE)
+    far = shares(wanted, found, gap=absolute) > (ROUGH if rough else absolute)
     if rough or not bool(far.any()):
         return not bool(far.any())
-    return torch.allclose(found[far], wanted[far], rtol=RELATIVE, atol=0.0, equal_nan=True)
+    return torch.allclose(found[far], wanted[far], rtol=relative, atol=0.0, equal_nan=True)
 
 
 def _tried(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:

@@ -139,6 +139,11 @@ def _check(captured: Captured) -> None:
     memory = memories(program.nodes, program.inputs)
     if any(memory[output.slot] < len(program.inputs) for output in program.outputs):
         raise CaptureError("the module returns an argument or a parameter itself, of which backends make copies")
+    fresh = {output for output in program.outputs if memory[output.slot] == output.slot}  # its items are apart
+    views = set(program.outputs) - fresh
+    roots = {output.slot for output in fresh} | {memory[output.slot] for output in views}
+    if len(roots) < len({output.slot for output in fresh}) + len(views):
+        raise CaptureError("results of the module share memory, of which backends make copies")
 
 
 def _drops_nothing(node: Node) -> bool:

@@ -28,8 +28,10 @@ from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.generators import generators_restored
+from threadcast.runtime.backends.integer_ranges import Range
 from threadcast.runtime.backends.likeliest import network_kind
-from threadcast.runtime.backends.program_file import ProgramFile, program_file
+from threadcast.runtime.backends.number_guard import NumberGuard
+from threadcast.runtime.backends.program_file import ProgramFile, dense, program_file
 from threadcast.runtime.backends.search_worker import BEGIN as PROGRAM_WRITTEN
 from threadcast.runtime.backends.search_worker import GRANTED, REFUSED, Built, Options, opened
 from threadcast.runtime.backends.ways import CHOOSES_CPUS, NEEDED, Way, has
@@ -146,8 +148,9 @@ class BackendSearch:
             except (CaptureError, RuntimeError) as error:
                 self._end("every backend", str(error))
                 return
-            self._arguments = pytree.tree_map_only(Tensor, torch.clone, self._arguments)
-            self._result = pytree.tree_map_only(Tensor, torch.clone, self._result)
+            # without gaps, as the program that the backends are built for
+            self._arguments = pytree.tree_map_only(Tensor, lambda value: dense(value).clone(), self._arguments)
+            self._result = _cloned(self._result)
             try:
                 self._start_process(content)
             except OSError as error:
@@ -269,7 +272,8 @@ class BackendSearch:
         for message in messages:
             if "built" in message:
                 built = message["built"]
-                self._built.append(Built(**{**built, "way": Way(*built["way"])}))
+                integers = [one and Range(*one) for one in built["integers"]]
+                self._built.append(Built(**{**built, "way": Way(*built["way"]), "integers": integers}))
             elif "left_out" in message:
                 self._leave_out(message["left_out"], message["reason"])
         if messages and "turn_s" in messages[-1]:
@@ -341,7 +345,8 @@ class BackendSearch:
         call = self._call(built, flat)
         yield built.call_s
         flat.check(call)
-        return Contender(backend(str(built.way)), flat.call(call), self._versions.unchanged)
+        guard = NumberGuard(flat.tensors(self._arguments), built.integers)
+        return Contender(backend(str(built.way)), flat.call(call, guard), self._versions.unchanged)
 
     def _call(self, built: Built, flat: FlatModule) -> TensorCall:
         """The call of a way: with CPUs of its own, in a thread that has these, as have the threads that it starts.
@@ -378,6 +383,12 @@ class BackendSearch:
             yield
         finally:
             self.caller_s += 0.0 if self._unlimited else time.perf_counter() - began_s
+
+
+def _cloned(result: Any) -> Any:
+    """A copy of a result, in which one tensor at two places is one again."""
+    copies: dict[int, Tensor] = {}
+    return pytree.tree_map_only(Tensor, lambda one: copies.setdefault(id(one), one.clone()), result)
 
 
 def _nice(share: float) -> int:

@@ -15,7 +15,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.fast_paths import written_out
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.in_float32 import in_float32
+from threadcast.runtime.backends.integer_ranges import IntegerLimits, Range, integer_limits
 from threadcast.runtime.backends.likeliest import BackendHistory, NetworkKind
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
@@ -72,12 +73,16 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A way to run the program from a file, with the seconds of a call and of opening it."""
+    """A way to run the program from a file, with the seconds of a call and of opening it.
+
+    `integers` are the ranges in which the integers of the program's arguments must be; None for others.
+    """
 
     way: Way
     file: str
     call_s: float
     open_s: float
+    integers: Sequence[Range | None] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +98,24 @@ def opened(way: Way, file: Path, cores: int, flat: FlatModule) -> TensorCall:
     if way.backend == "onnxruntime":
         return sessions(file, cores)[way.setting]()
     if way.backend != "openvino":
-        return package_call(file)
+        return package_call(file, flat.tensors(flat.example))
     call = requests(file, cores)[way.setting]()
     return flat.in_types(call) if way.widened else call
+
+
+def unlike(backend: str, integers: IntegerLimits) -> str | None:
+    """Return why a backend may compute something else than PyTorch although it agrees in the example; None: nothing."""
+    if integers.divides is not None:
+        return f"{integers.divides} may divide integers by 0, which PyTorch refuses"
+    if backend == "torch.compile":
+        return None
+    if integers.refused is not None:
+        return f"integers of {integers.refused} may be out of range, which PyTorch refuses or wraps"
+    if backend != "openvino":
+        return None
+    if integers.wide is not None:
+        return f"integers of {integers.wide} may need more than the 32 bits that it computes in"
+    return "it has no double precision" if integers.double else None
 
 
 class Caller:
@@ -138,6 +158,7 @@ class Search:
         self._rough = options.rough
         self._flat = FlatModule(program.module, (program.example, {}), rough=self._rough)
         self._program_exported: ExportedProgram | None = None
+        self._limits: IntegerLimits | None = None
         self._best_s = float("inf")
         self._shares: dict[str, float] = {}
 
@@ -159,6 +180,9 @@ class Search:
 
     def _try(self, backend: str) -> None:
         built: dict[Way, tuple[Path, TensorCall, float]] = {}
+        if (reason := unlike(backend, self._integers)) is not None:
+            self._leave_out(backend, reason)
+            return
         began_s = time.process_time()
         if backend != "torch.compile":
             importlib.import_module(backend)
@@ -186,7 +210,8 @@ class Search:
                 self._leave_out(way, f"{call_s:.3g} s a call; the fastest so far takes {self._best_s:.3g} s")
                 return
         file, _, open_s = built[way]
-        self._caller.send(built=asdict(Built(way, str(file), call_s, open_s)))
+        integers = self._integers.arguments if backend != "torch.compile" else [None] * len(self._read.example)
+        self._caller.send(built=asdict(Built(way, str(file), call_s, open_s, integers)))
 
     def _files(self, backend: str) -> Iterator[tuple[Way, Path]]:
         """Yield the ways of a backend and the file of each."""
@@ -203,6 +228,12 @@ class Search:
         settings = sessions(file, cores) if backend == "onnxruntime" else requests(file, cores)
         ways = (Way(backend, setting) for setting in settings)
         yield from ((way, file) for way in ways if way.widened is self._rough)
+
+    @property
+    def _integers(self) -> IntegerLimits:
+        if self._limits is None:
+            self._limits = integer_limits(self._read)
+        return self._limits
 
     def _program(self) -> ExportedProgram:
         if self._program_exported is None:

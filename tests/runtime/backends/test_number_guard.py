@@ -1,0 +1,44 @@
+"""A guard allows numbers of the kind that a backend was checked with."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from threadcast.runtime.backends.integer_ranges import Range
+from threadcast.runtime.backends.number_guard import NumberGuard
+
+
+def with_number(value: Tensor, number: float) -> Tensor:
+    changed = value.clone()
+    changed.view(-1)[-2] = number
+    return changed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64])
+def test_numbers_that_are_not_finite_are_not_allowed(dtype: torch.dtype) -> None:
+    example = torch.ones(3, 5, dtype=dtype)
+    guard = NumberGuard([example, torch.ones(2, dtype=torch.bool)])
+    others = [torch.zeros(2, dtype=torch.bool)]
+    assert guard.allows([example * 7, *others])
+    for number in (math.nan, math.inf, -math.inf):
+        assert not guard.allows([with_number(example, number), *others])
+
+
+def test_infinities_are_allowed_where_the_example_has_them() -> None:
+    mask = with_number(torch.zeros(2, 4), -math.inf)
+    guard = NumberGuard([mask, torch.ones(3)])
+    assert guard.allows([mask.flip(1), torch.ones(3)])
+    assert not guard.allows([mask, with_number(torch.ones(3), math.inf)])
+    assert not guard.allows([with_number(mask, math.nan), torch.ones(3)])
+
+
+def test_integers_are_allowed_within_their_range() -> None:
+    guard = NumberGuard([torch.tensor([1, 2]), torch.empty(0, dtype=torch.int64)], [Range(0, 9), Range(0, 9)])
+    empty = torch.empty(0, dtype=torch.int64)
+    assert guard.allows([torch.tensor([0, 9]), empty])
+    assert not guard.allows([torch.tensor([0, 10]), empty])
+    assert not guard.allows([torch.tensor([-1, 3]), empty])
