@@ -41,6 +41,9 @@ def edges(nodes: Sequence[Node], inputs: Sequence[Input]) -> tuple[Edge, ...]:
 
 def writes(node: Node) -> list[Ref]:
     """The values whose memory the node writes."""
+    declared = isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+    if not declared and _schema_name(node) not in UNDECLARED_WRITES:
+        return []  # at once: most nodes are so
     return [ref for name, value, written in _arguments(node) if written for ref in find_refs(value)]
 
 
@@ -140,6 +143,20 @@ def memories(nodes: Sequence[Node], inputs: Sequence[Input]) -> list[int]:
         for slot in together:
             memory[slot] = min(together)
     return [lowest(slot) for slot in memory]
+
+
+def lies_in(nodes: Sequence[Node], inputs: Sequence[Input], ref: Ref) -> list[int]:
+    """The slots of the values in whose memory a value may lie: its own, and those of what it is a view of.
+
+    An input that shares memory with an earlier one lies in that too.
+    """
+    n, found = len(inputs), [ref.slot]
+    for slot in found:
+        if slot >= n:
+            found.extend(other.slot for other in returned(nodes[slot - n]))
+        elif (shared := inputs[slot].shares) is not None:
+            found.append(shared)
+    return found
 
 
 def _is_view(node: Node) -> bool:

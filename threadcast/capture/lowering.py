@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from threadcast.capture.argument_json import encode
-from threadcast.capture.dependencies import edges, is_random, memories, returns_written, writes
+from threadcast.capture.dependencies import edges, is_random, lies_in, returns_written, writes
 from threadcast.capture.program import Input, Node, Phase, Program
 from threadcast.capture.recording import Recorded, Recording, Result
 from threadcast.capture.simplify import Simplifier
@@ -115,8 +115,8 @@ class _Builder:
             self._define(Ref(call.number, item), None, spec)
         for part in parts:
             own = [spec if i in part.members else None for i, spec in enumerate(call.result)]
-            returned = own if part.single is None else own[part.single]
-            slot = self._append(_Call(f"{call.name}.{part.suffix}", part, call.phase, returned))
+            result = own if part.single is None else own[part.single]
+            slot = self._append(_Call(f"{call.name}.{part.suffix}", part, call.phase, result))
             for item in part.members:
                 mine = Ref(slot, item if part.single is None else None)
                 self._define(Ref(call.number, item), mine, call.result[item])
@@ -188,16 +188,22 @@ def _apart(program: Program, recording: Recording, given: Mapping[int, int]) -> 
     `given` identifies the inputs by slot, as the recording does.
     """
     first: dict[Ref, int | None] = {Ref(slot): tensor for slot, tensor in given.items()}
-    memory, found = memories(program.nodes, program.inputs), []
+    found = []
     for position, (output, tensor) in enumerate(zip(program.outputs, recording.returned, strict=True)):
         if not isinstance(output, Ref):
             continue
-        ref, lies_in = _written_to(program, output), memory[output.slot]
-        is_view = ref.slot >= len(program.inputs) > lies_in
-        may_require = is_view and program.inputs[lies_in].role in ("parameter", "constant")
-        if first.setdefault(ref, tensor) != tensor or (may_require and position in recording.detached):
+        ref = _written_to(program, output)
+        may_require = position in recording.detached and _is_view_of_parameter(program, ref)
+        if first.setdefault(ref, tensor) != tensor or may_require:
             found.append(position)
     return tuple(found)
+
+
+def _is_view_of_parameter(program: Program, ref: Ref) -> bool:
+    """Whether a value may be a view of an input that requires a gradient, but not the input itself."""
+    n = len(program.inputs)
+    slots = lies_in(program.nodes, program.inputs, ref) if ref.slot >= n else ()
+    return any(slot < n and program.inputs[slot].role in ("parameter", "constant") for slot in slots)
 
 
 def _written_to(program: Program, ref: Ref) -> Ref:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.capture import Captured
-from threadcast.capture.dependencies import memories, writes
+from threadcast.capture.dependencies import lies_in, writes
 from threadcast.capture.program import Node
-from threadcast.capture.values import find_refs
+from threadcast.capture.values import Ref, find_refs
 from threadcast.runtime.plans.variant import MemoryFormat
 
 
@@ -58,17 +58,18 @@ def is_image(tensor: Tensor) -> bool:
 def _shares_images(captured: Captured) -> bool:
     """Whether a graph writes to an image among its arguments, or to the copy of one that it begins with, or returns
     what lies in their memory or in that of a weight."""
-    program = captured.program
-    nodes, inputs = program.nodes, program.inputs
+    nodes, inputs, outputs = captured.program.nodes, captured.program.inputs, captured.program.outputs
     slots = (slot for slot, one in enumerate(inputs) if one.role == "input")
     images = {slot for slot, tensor in zip(slots, captured.arguments, strict=True) if is_image(tensor)}
     weights = {slot for slot, one in enumerate(inputs) if one.role == "parameter" and is_image(captured.held[slot])}
-    memory = memories(nodes, inputs)
-    copies = {program.slot_of(i) for i, node in enumerate(nodes) if _copies(node, images)}
-    shared = {memory[slot] for slot in images | copies}
-    written = {memory[ref.slot] for node in nodes for ref in writes(node)}
-    returned = {memory[ref.slot] for ref in find_refs(program.outputs)}
-    return bool(written & shared) or bool(returned & (shared | {memory[slot] for slot in weights}))
+    copies = {captured.program.slot_of(i) for i, node in enumerate(nodes) if _copies(node, images)}
+
+    def any_in(refs: Iterable[Ref], slots: set[int]) -> bool:
+        memory = {slot if slot >= len(inputs) or inputs[slot].shares is None else inputs[slot].shares for slot in slots}
+        return any(not memory.isdisjoint(lies_in(nodes, inputs, ref)) for ref in refs)
+
+    written = (ref for node in nodes for ref in writes(node))
+    return any_in(written, images | copies) or any_in(find_refs(outputs), images | copies | weights)
 
 
 def _copies(node: Node, images: set[int]) -> bool:
