@@ -18,7 +18,7 @@ from threadcast.core import Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.bfloat16_speed import bfloat16_speed
 from threadcast.runtime.call_kinds import CallKind, flattened, kind_of
-from threadcast.runtime.fallback import Fallback, FirstCall
+from threadcast.runtime.fallback import Fallback, FirstCall, why_transformed
 from threadcast.runtime.in_bfloat16 import InBfloat16
 from threadcast.runtime.optimized_call import OptimizedCall
 from threadcast.runtime.tuning.contender import Contender
@@ -75,6 +75,8 @@ class CallInTypes(OptimizedCall):
         self._type_lock = RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if why_transformed() is not None:
+            return super().__call__(*args, **kwargs)
         with self._type_lock:
             if self._closed:
                 self._choices.clear()

@@ -39,6 +39,7 @@ from threadcast.runtime.fallback import (
     FirstCall,
     UpdateApart,
     why_not_captured,
+    why_transformed,
 )
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.number_kinds import OTHER_NUMBERS, NumberKinds
@@ -198,6 +199,8 @@ class Optimized:
             core_choice().add(self.cores)
         if self._unsupported is not None:
             return Fallback(self._unsupported)
+        if (transformed := why_transformed()) is not None:
+            return Fallback(transformed)
         leaves, structure = flattened(arguments)
         observed = self._observed()
         if observed.apart is not None:
