@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 from collections.abc import Callable
 from contextlib import closing
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 import threadcast
 from tests.runtime.small_training import Net, batch, net, same_state, train_eagerly
@@ -130,6 +132,32 @@ def test_a_cache_that_the_first_call_fills_is_no_obstacle() -> None:
         assert call.reports[0].reason == ""
     with closing(threadcast.optimize(Cached().eval(), torch.ones(4), backends=False)) as call:
         assert call.reports[0].runs in ("plan", "default")
+
+
+def test_an_example_leaves_no_fake_tensor_in_a_functions_cache() -> None:
+    @functools.lru_cache(maxsize=1)
+    def mask(size: int) -> Tensor:
+        return torch.full((size, size), -torch.inf, dtype=torch.float64).triu(1)
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net()
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.net(x) + mask(len(x)).exp()[:, :1]
+            return found
+
+    mine = Masked()
+    eager = copy.deepcopy(mine)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.05) for model in (mine, eager)]
+    with closing(threadcast.optimize_training(mine, cross_entropy, optimizers[0], *batch(0))) as step:
+        assert mask.cache_info().currsize == 0
+        for seed in range(12):
+            x, y = batch(seed, size=4 if seed // 2 % 2 else 5)
+            torch.testing.assert_close(step(x, y), train_eagerly(eager, optimizers[1], x, y))
+            assert type(mask(len(x))) is Tensor
+        same_state(mine, eager)
 
 
 def test_other_layers_and_other_tensors_than_at_first_count() -> None:

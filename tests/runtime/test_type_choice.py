@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import warnings
-from contextlib import closing
+import weakref
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -422,6 +427,51 @@ def test_what_writes_to_its_images_runs_in_float32() -> None:
             if report.runs is not None:
                 break
         assert "the call writes to tensors" in report.reason
+
+
+@dataclass
+class Batch:
+    """Has no hash, as NumPy's arrays."""
+
+    images: Tensor
+
+
+class Cache(dict[str, Tensor]):
+    """Has a hash, as caches of keys and values that a caller makes for each call."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: torch.eye(3).to_sparse(), "a sparse tensor"),
+        (lambda: torch.eye(3).to_sparse_csr(), "a sparse tensor"),
+        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "a nested tensor"),
+        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged), "a nested tensor"),
+        (lambda: np.ones(3), "a ndarray"),
+        (lambda: Batch(torch.ones(3)), "a Batch"),
+        (lambda: Cache(x=torch.ones(3)), "a Cache"),
+    ],
+)
+@pytest.mark.usefixtures("fast_cpu")
+def test_arguments_that_cannot_be_captured_run_in_float32_and_are_not_kept(
+    make: Callable[[], Any], reason: str
+) -> None:
+    x, alive = torch.ones(3), []
+    with closing(threadcast.optimize(lambda x, _: x * 2, dtypes=("float32", "bfloat16"))) as call:
+        for calls in range(3):
+            with pytest.warns(UserWarning, match=reason) if calls == 0 else nullcontext():
+                torch.testing.assert_close(call(x, argument := make()), x * 2)
+            alive.append(weakref.ref(argument))
+        del argument
+        (report,) = call.types  # type: ignore[attr-defined]
+        assert report.runs == "float32"
+        assert reason in report.reason
+        gc.collect()
+        assert not any(reference() is not None for reference in alive)
 
 
 def test_other_types_are_refused() -> None:

@@ -257,8 +257,9 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, dynamic: Dynamic
             return module.call(function, parameters, buffers, arguments)
 
     groups = {"parameter": module.parameters, "buffer": module.buffers}
-    with module.left_alone(function):
-        return _capture(call, groups, inputs, Recorder(), settings=None, split=True, dynamic=dynamic)
+    recorder = Recorder()
+    with module.left_alone(function) as recorder.caches:
+        return _capture(call, groups, inputs, recorder, settings=None, split=True, dynamic=dynamic)
 
 
 def capture_graph(
@@ -347,7 +348,7 @@ def capture_step(
         check_function(function)
     recorder = Recorder()
     step = TrainingStep(model, objective, optimizer, recorder, gradients=gradients)
-    with step.module.left_alone(model, *functions):
+    with step.module.left_alone(model, *functions) as recorder.caches:
         captured = _capture(
             step, step.groups, data, recorder, settings=step.settings, split=split, dynamic=dynamic
         )  # fmt: skip

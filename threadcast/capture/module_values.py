@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from threadcast.capture.function_caches import FunctionCaches
 from threadcast.capture.module_state import ModuleState
 from threadcast.capture.python_state import PythonState
 from threadcast.capture.unsupported import check_supported
@@ -63,23 +64,27 @@ class ModuleValues:
         return result
 
     @contextmanager
-    def left_alone(self, *functions: Any) -> Iterator[None]:
+    def left_alone(self, *functions: Any) -> Iterator[FunctionCaches]:
         """At the end of the block restore the module's attributes and all Python values that `functions` can reach.
 
         ModuleChanged where the block changed any of them. Unwatchable where changes of a value would not be noticed.
+        Yields the caches of functions that can be reached; CacheFilled where one holds a fake tensor at the end.
         """
         reads = PythonState(functions)
         if reads.unwatchable is not None:
             raise Unwatchable(f"cannot capture: it reads {reads.unwatchable}")
         check_supported(nn.ModuleList(reads.modules))
         modules = ModuleState(nn.ModuleList([self.module, *reads.modules]))
+        caches = FunctionCaches(reads.caches)
         try:
-            yield
+            yield caches
         finally:
-            of_modules, elsewhere = modules.restore(), reads.restore()
+            of_modules, elsewhere, filled = modules.restore(), reads.restore(), caches.clear_filled()
         changed = of_modules or elsewhere
         if changed is not None:
             raise ModuleChanged(f"cannot capture: {changed} is set in every call, which a graph would not do")
+        if filled is not None:
+            raise filled
 
 
 @contextmanager

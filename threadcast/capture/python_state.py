@@ -87,6 +87,8 @@ class PythonState:
             Table(table, owner, names, items_of(table, names), of, constants=id(table) not in known)
             for table, owner, names, of in found.tables
         ]
+        self.caches = found.caches
+        """The caches of functions (`functools.lru_cache`)."""
         self.lists = [value for value in found.containers if isinstance(value, list)]
         self._lists = [list(value) for value in self.lists]
         self._others = [(value, copy.copy(value)) for value in found.containers if not isinstance(value, list)]

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import _GeneratorContextManager
 from contextvars import ContextVar
+from functools import _lru_cache_wrapper as FunctionCache
 from functools import cached_property, partial
 from types import FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
@@ -60,7 +61,8 @@ class Reachable:
 
     `tables` are dictionaries and the names of their items that can be read. `attributes` are pairs of an owner and the
     name of an attribute that is not stored in a dictionary. `containers` are lists, sets, deques and arrays,
-    `variables` are context variables. All objects found stay alive as long as this does, so that no id is used twice.
+    `variables` are context variables, `caches` those of functions. All objects found stay alive as long as this does,
+    so that no id is used twice.
     """
 
     def __init__(self, roots: Iterable[Any]) -> None:
@@ -69,6 +71,7 @@ class Reachable:
         self.containers: list[Any] = []
         self.attributes: list[tuple[Any, str]] = []
         self.variables: list[ContextVar[Any]] = []
+        self.caches: list[FunctionCache[Any]] = []
         self.unwatchable: str | None = None
         """A reachable value whose changes cannot be detected, as text; None where there is none."""
         self._names: set[str] = set()
@@ -214,6 +217,8 @@ class Reachable:
         elif isinstance(value, (*_GENERATORS, Iterator)):
             self._add_source(value, kind)
         else:
+            if isinstance(value, FunctionCache):
+                self.caches.append(value)
             yield getattr(value, "__wrapped__", None)
             yield from self._of_object(value, kind)
 

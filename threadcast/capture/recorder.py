@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 from threadcast.capture.fake_tensors import FakeTensors
+from threadcast.capture.function_caches import FunctionCaches
 from threadcast.capture.grouped_products import grouped_product
 from threadcast.capture.mask_sizes import counted_result, ctc_result
 from threadcast.capture.number_reads import READS, NumberReads, ReadRecorder
@@ -86,6 +87,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._fixed_offsets = fixed_offsets
         self.phase: Phase = "forward"
+        self.caches: FunctionCaches | None = None
+        """The caches of functions that the callable may call; CacheFilled where one would keep a fake tensor."""
         self.recording = Recording()
         self._fakes = FakeTensors(self.recording)
         self._names: Counter[str] = Counter()
@@ -173,6 +176,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if func in _QUERIES:
             return _QUERIES[func](*args, **kwargs)
+        if self.caches is not None:
+            self.caches.check_running()
         reshapes = torch.Tag.inplace_view in func.tags and func not in TRANSPARENT
         becomes_view = func in _VIEWS and self._fakes.is_own(args[0])
         if func in _EXCHANGE_MEMORY or (reshapes and not becomes_view and not self._fakes.is_new(args[0])):

@@ -18,7 +18,7 @@ from threadcast.core import Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.bfloat16_speed import bfloat16_speed
 from threadcast.runtime.call_kinds import CallKind, flattened, kind_of
-from threadcast.runtime.fallback import Fallback, FirstCall
+from threadcast.runtime.fallback import Fallback, FirstCall, why_not_captured, why_transformed
 from threadcast.runtime.in_bfloat16 import InBfloat16
 from threadcast.runtime.optimized_call import OptimizedCall
 from threadcast.runtime.tuning.contender import Contender
@@ -65,7 +65,8 @@ class CallInTypes(OptimizedCall):
         self._never = ""
         """Why no kind of calls runs in bfloat16 from here on; empty where some may."""
         self._changes_in_a_row = self._unchanged_calls = 0
-        self._choices: dict[CallKind, TypeChoice] = {}
+        self._choices: dict[CallKind | str, TypeChoice] = {}
+        """By kind of calls; of calls that cannot be captured, by why."""
         self._choice: TypeChoice | None = None
         """That of the last call."""
         self._share = Settings.read()["engine.tuning_share"]
@@ -75,6 +76,8 @@ class CallInTypes(OptimizedCall):
         self._type_lock = RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if why_transformed() is not None:
+            return super().__call__(*args, **kwargs)
         with self._type_lock:
             if self._closed:
                 self._choices.clear()
@@ -162,9 +165,16 @@ class CallInTypes(OptimizedCall):
 
     def _choice_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TypeChoice:
         leaves, structure = flattened((args, kwargs))
-        kind = kind_of(leaves, structure, frozenset(), None)
-        choice = self._choices.get(kind)
+        try:
+            kind = kind_of(leaves, structure, frozenset(), None)
+            choice = self._choices.get(kind)
+        except (TypeError, RuntimeError):  # sparse and nested tensors have no strides, and objects may have no hash
+            if (reason := why_not_captured(leaves, autocast=True)) is None:
+                raise
+            return self._not_tried(reason)
         if choice is None:
+            if (reason := why_not_captured(leaves, autocast=True)) is not None:
+                return self._not_tried(reason)
             choice = self._choices[kind] = TypeChoice(TypeReport(tolerance=self._tolerance))
             if len(self._choices) > MOST_KINDS:
                 del self._choices[next(iter(self._choices))]
@@ -176,6 +186,14 @@ class CallInTypes(OptimizedCall):
                 choice.keep_float32("bfloat16 is slower on this CPU (threadcast doctor)")
         if isinstance(self._function, nn.Module) and choice.report.runs != "float32" and _trains(self._function):
             return _in_training(self._tolerance)
+        return choice
+
+    def _not_tried(self, reason: str) -> TypeChoice:
+        """The choice for calls that cannot be captured, one for each reason: their arguments are not kept."""
+        choice = self._choices.get(reason)
+        if choice is None:
+            choice = self._choices[reason] = TypeChoice(TypeReport(tolerance=self._tolerance))
+            choice.keep_float32(f"not tried in bfloat16: {reason}")
         return choice
 
     def _settled(self, choice: TypeChoice) -> bool:

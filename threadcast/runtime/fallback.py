@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from threadcast.capture.recording import PLAIN
@@ -47,6 +48,8 @@ AUTOCAST_STEP = (
     "turn it on inside of the model, or with cache_enabled=False"
 )
 ANOMALIES = "torch.autograd.detect_anomaly() is on, which looks at each gradient of PyTorch's own backward pass"
+FORWARD_MODE = "torch.autograd.forward_ad is active, and a graph computes no tangents"
+TRANSFORMED = "a transformation of torch.func (vmap, grad, jvp, functionalize) is active, which a graph does not meet"
 LONG_AUTOCAST = (
     "weights were written to between calls in one autocast context, in which PyTorch goes on with its first casts; "
     "enter it anew for each call, or with cache_enabled=False"
@@ -62,6 +65,16 @@ class FirstCall:
 
 
 FIRST_CALL = FirstCall()
+
+
+def why_transformed() -> str | None:
+    """Why operators do more now than a graph's do, whatever the arguments: they are transformed; None where not so.
+
+    The model's tensors may be wrapped then, so this is asked before they are looked at.
+    """
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return TRANSFORMED
+    return FORWARD_MODE if forward_ad._current_level >= 0 else None
 
 
 def why_not_captured(leaves: Iterable[Any], *, autocast: bool = False) -> str | None:
@@ -89,6 +102,8 @@ def _why_no_input(leaf: Any) -> str | None:
         return None if known else f"an argument is a {type(leaf).__name__}, neither a tensor nor a constant"
     if leaf.layout is not torch.strided or leaf.is_nested:
         return f"an argument is a {'nested' if leaf.is_nested else 'sparse'} tensor"
+    if torch._C._functorch.is_functorch_wrapped_tensor(leaf):
+        return "an argument is a tensor that has left a transformation of torch.func"
     if not is_plain(leaf):
         return f"an argument is a {type(leaf).__name__}, not an ordinary tensor"
     return "an argument requires a gradient, which a captured step does not compute" if leaf.requires_grad else None

@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from threadcast.capture.capture import Captured
+from threadcast.capture.function_caches import CacheFilled
 from threadcast.capture.module_values import ModuleChanged, Unwatchable
 from threadcast.capture.optimizers import FirstStepMissing, OptimizerRefused
 from threadcast.capture.same_way import takes_the_same_way
@@ -39,6 +40,7 @@ from threadcast.runtime.fallback import (
     FirstCall,
     UpdateApart,
     why_not_captured,
+    why_transformed,
 )
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.number_kinds import OTHER_NUMBERS, NumberKinds
@@ -198,6 +200,8 @@ class Optimized:
             core_choice().add(self.cores)
         if self._unsupported is not None:
             return Fallback(self._unsupported)
+        if (transformed := why_transformed()) is not None:
+            return Fallback(transformed)
         leaves, structure = flattened(arguments)
         observed = self._observed()
         if observed.apart is not None:
@@ -448,11 +452,11 @@ class Optimized:
         """What runs a kind of calls that cannot be captured. UpdateApart where only the optimizer's part cannot."""
         if isinstance(error, OptimizerRefused):
             raise UpdateApart(str(error)) from error
-        if isinstance(error, ModuleChanged) and kind.arguments not in self._changing:
+        if isinstance(error, ModuleChanged | CacheFilled) and kind.arguments not in self._changing:
             self._awaited = kind.arguments
             return FIRST_CALL
-        # Dynamo does not watch Python values either, and other processes may divide calls otherwise
-        return Fallback(str(error), divisible=not isinstance(error, Unwatchable | Collective))
+        # Dynamo does not watch Python values and ignores caches, and other processes may divide calls otherwise
+        return Fallback(str(error), divisible=not isinstance(error, Unwatchable | CacheFilled | Collective))
 
     def _captured(
         self, arguments: tuple[Any, ...], memory_format: MemoryFormat, dynamic: Dynamic | None = None

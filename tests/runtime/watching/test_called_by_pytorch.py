@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.functional import mse_loss
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import threadcast
 from threadcast.capture.python_state import PythonState
+from threadcast.runtime.plans.variant import MemoryFormat
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -108,6 +110,56 @@ def test_calls_within_a_mode_run_as_pytorch_does(mode: type[Any]) -> None:
         with mode(), pytest.warns(UserWarning, match="is active"):
             torch.testing.assert_close(call(x), torch.tanh(x))
         torch.testing.assert_close(call(x), torch.tanh(x))
+
+
+def _with_tangent(function: Callable[[Tensor], Tensor], x: Tensor) -> Any:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(function(forward_ad.make_dual(x, x)))
+
+
+TRANSFORMATIONS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
+    "vmap": lambda function, x: torch.func.vmap(function)(x),
+    "grad": lambda function, x: torch.func.grad(lambda x: (function(x) + x * x).sum())(x),
+    "jvp": lambda function, x: torch.func.jvp(function, (x,), (x,)),
+    "functionalize": lambda function, x: torch.func.functionalize(function)(x),
+    "forward_ad": _with_tangent,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # PyTorch's own, in jvp
+@pytest.mark.parametrize("dtypes", [("float32",), ("float32", "bfloat16")])
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_transformed_calls_run_as_pytorch_does(name: str, dtypes: tuple[str, ...]) -> None:
+    transformed, x = TRANSFORMATIONS[name], torch.rand(4, 3)
+    with closing(threadcast.optimize(torch.tanh, cores=1, backends=False, dtypes=dtypes)) as call:
+        for _ in range(3):
+            call(x)
+        with pytest.warns(UserWarning, match="is active"):
+            torch.testing.assert_close(transformed(call, x), transformed(torch.no_grad()(torch.tanh), x))
+        torch.testing.assert_close(call(x), torch.tanh(x))
+
+
+def test_a_tensor_that_has_left_a_transformation_runs_as_pytorch_does() -> None:
+    kept: list[Tensor] = []
+
+    def keeps(x: Tensor) -> Tensor:
+        kept.append(x)
+        return x.sum()
+
+    torch.func.grad(keeps)(torch.ones(3))
+    call = threadcast.optimize(torch.tanh, cores=1, backends=False)
+    with closing(call), pytest.warns(UserWarning, match="has left a transformation"):
+        torch.testing.assert_close(call(kept[0]), torch.tanh(torch.ones(3)))
+
+
+def test_a_transformation_leaves_no_wrapped_parameter_behind_where_the_format_is_set_back() -> None:
+    layer, x = nn.Conv2d(2, 2, 3), torch.rand(1, 2, 5, 5)
+    with closing(threadcast.optimize(layer, cores=1, backends=False)) as call:
+        call._optimized._format.set(MemoryFormat.CHANNELS_LAST)
+        with pytest.warns(UserWarning, match="is active"):
+            torch.func.grad(lambda x: call(x).sum() + x.sum())(x)
+        assert not torch._C._functorch.is_functorch_wrapped_tensor(layer.weight)
+        torch.testing.assert_close(call(x), layer(x).detach())
 
 
 def test_the_cpu_as_default_device_changes_nothing() -> None:

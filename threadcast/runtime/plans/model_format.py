@@ -105,7 +105,8 @@ class ModelFormat:
         if memory_format is self.current:
             return
         self.current = memory_format
-        with torch.no_grad():
+        # Within a transformation of `torch.func` the new memory would be wrapped, and outlive it.
+        with torch.no_grad(), torch._C._DisableFuncTorch():
             for tensor, parameter in self._images():
                 if memory_format is MemoryFormat.CHANNELS_LAST:
                     tensor.data = tensor.detach().contiguous(memory_format=torch.channels_last)
