@@ -235,6 +235,9 @@ class Optimized:
             if other is not None:
                 return other
             found = None
+        if self._changes_format(found) and (why := self._format.why_fixed()) is not None:
+            self._keep_format(why)
+            return self._found(arguments, now=now)
         if isinstance(found, Tuning) and found.leaves_alone(self._looking_s, waiting=family is not None):
             (self._left_alone.after_fastest if family is None else self._left_alone.after_varying)(arguments)
         if family is not None and not ((isinstance(found, Tuning) and found.settled) or family.near(kind, leaves)):
@@ -413,6 +416,9 @@ class Optimized:
             self._feedback = StepFeedback(self._store, self.machine)
         given = MemoryFormat.AS_GIVEN
         formats = (self._formats or formats_of(self._model, arguments)) if family is None else (given,)
+        if formats != (given,) and (why := self._format.why_fixed()) is not None:
+            _logger.info("%s: it runs in the memory format as given only: %s", self._title, why)
+            formats = (given,)
         in_one = formats == (given,) or self._shadowed.optimizer is not None  # a training step returns a loss
         layout = None if in_one else ResultLayout(self._model, self._format)
         default = self._default if layout is None else layout.eager(self._default)
@@ -482,6 +488,19 @@ class Optimized:
             observed = replace(now, unsteady=observed.unsteady or now.unsteady)
         return observed
 
+    def _changes_format(self, found: Tuning | Fallback | None) -> bool:
+        """Whether a call that `found` runs may change the memory format; None: what runs it is still to be made."""
+        runs_in = found.runs_in if isinstance(found, Tuning) else MemoryFormat.AS_GIVEN
+        return runs_in is not self._format.current or (self._verify_every > 0 and runs_in is not MemoryFormat.AS_GIVEN)
+
+    def _keep_format(self, reason: str) -> None:
+        """Leave tensors as they are from now on; the graphs, which need them in several formats, are dropped."""
+        _logger.info("%s: from now on the memory format of the model stays as it is: %s", self._title, reason)
+        self._drop_graphs()
+        self._formats = (MemoryFormat.AS_GIVEN,)
+        self._format.reset()
+        self._watch.renew()
+
     def _warn(self, reason: str) -> None:
         """Warn once of what runs as PyTorch."""
         if reason not in self._warned:
@@ -511,6 +530,8 @@ class Optimized:
 
     def _as_given(self, *arguments: Any) -> Any:
         """Run a call in eager PyTorch in the given memory format."""
+        if self._changes_format(None) and (why := self._format.why_fixed()) is not None:
+            self._keep_format(why)
         self._format.set(MemoryFormat.AS_GIVEN)
         return self._default(*arguments)
 

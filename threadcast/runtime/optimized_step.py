@@ -148,9 +148,14 @@ class OptimizedStep(OptimizedModel):
 
 
 def _formats_for(optimizer: Optimizer) -> tuple[MemoryFormat, ...] | None:
-    """The memory formats to try, None for any: only the given one where an optimizer may rely on tensors' strides."""
+    """The memory formats to try, None for any: only the given one where an optimizer may rely on tensors' strides.
+
+    Fused updates do: they take gradients for as ordered as their parameter, but steps that are compared are made in the
+    format as given.
+    """
     known = type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, LBFGS)
-    return None if known else (MemoryFormat.AS_GIVEN,)
+    fused = any(group.get("fused") for group in optimizer.param_groups)
+    return None if known and not fused else (MemoryFormat.AS_GIVEN,)
 
 
 def _detached(result: dict[str, Any]) -> Tensor:

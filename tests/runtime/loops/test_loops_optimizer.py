@@ -231,6 +231,23 @@ def test_accumulation_with_a_rest_at_the_end_of_each_epoch() -> None:
     trains_as_eager(loop)
 
 
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("kind", [optim.SGD, optim.AdamW])
+def test_fused_updates_of_convolutions(kind: Callable[..., Optimizer], accumulate: int) -> None:
+    """They take numbers in the order of memory, in whatever format the gradients were made."""
+
+    def loop(make: Make) -> Any:
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3)).double()
+        settings = {"momentum": 0.9} if kind is optim.SGD else {}
+        optimizer = kind(model.parameters(), lr=0.01, fused=True, **settings)
+        step = make(model, cross_entropy, optimizer, accumulate=accumulate, clip_grad_norm=1.0)
+        for _ in range(3 * STEPS):
+            step(torch.randn(5, 3, 4, 4, dtype=torch.float64), torch.randint(3, (5,)))
+        return model, optimizer
+
+    trains_as_eager(loop)
+
+
 def test_gradients_that_are_kept() -> None:
     def loop(make: Make) -> Any:
         model = Net()

@@ -344,3 +344,104 @@ def test_what_runs_as_before_runs_in_the_given_format() -> None:
         with pytest.warns(UserWarning, match="requires a gradient"):
             call(torch.ones(2, 3, 8, 8, requires_grad=True))
     assert found == [True]
+
+
+def classifier() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1), nn.Flatten(), nn.Linear(384, 4)
+    return nn.Sequential(*layers).eval()
+
+
+def test_weights_that_share_their_memory_keep_it() -> None:
+    model = classifier()
+    kept = model.state_dict()
+    with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
+
+        def check(number: int) -> None:
+            kept["0.weight"].mul_(0.99)
+            torch.testing.assert_close(call(images(number)), model(images(number)))
+            assert shared(kept["0.weight"], model[0].weight)[1] == 0
+
+        run_until_settled(call, check)
+        assert set(call.reports[0].predicted_s) <= {"as given", "as given, fused"}
+
+
+@pytest.mark.parametrize("aside", [False, True], ids=["another kind of call", "a call with a gradient"])
+def test_weights_that_share_their_memory_after_learning_keep_it(
+    aside: bool, channels_last_wins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "0")
+    model = classifier()
+    with closing(threadcast.optimize(model, cores=1, backends=False)) as call:
+
+        def check(number: int) -> None:
+            torch.testing.assert_close(call(images(number)), model(images(number)).detach())
+
+        def current() -> str:
+            (report,) = call.reports
+            return report.runs if report.runs.endswith("last") else f"{report.runs}, {report.layout}"
+
+        run_until_settled(call, check)
+        assert current() == channels_last_wins
+        kept = model.state_dict()
+        for number in range(10):
+            check(number)
+        assert current() == channels_last_wins
+        if aside:
+            with pytest.warns(UserWarning, match="requires a gradient"):
+                call(images(0).requires_grad_())
+        for number in range(20):
+            found = call(images(number)[:2])
+            torch.testing.assert_close(found, model(images(number)[:2]).detach())
+        kept["0.weight"].mul_(2)
+        check(0)
+        run_until_settled(call, check)
+        assert shared(kept["0.weight"], model[0].weight)[1] == 0
+        assert all(set(report.predicted_s) <= {"as given", "as given, fused"} for report in call.reports)
+
+
+def test_weights_that_another_optimizer_trains_run_in_the_given_format_only() -> None:
+    model = classifier()
+    model(images(0)).sum().backward()
+    with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
+        run_until_settled(call, lambda number: call(images(number)))
+        assert set(call.reports[0].predicted_s) <= {"as given", "as given, fused"}
+
+
+def test_a_convolution_that_grows_by_data_computes_with_its_new_weight() -> None:
+    model = nn.Conv2d(3, 6, 3).eval()
+    with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
+        for number in range(20):
+            call(images(number))
+        call._optimized._format.set(MemoryFormat.CHANNELS_LAST)
+        grown = torch.cat([model.weight, torch.ones(6, 2, 3, 3)], 1)
+        model.weight.data = grown.clone()
+        x = torch.randn(4, 5, 8, 8)
+        torch.testing.assert_close(call(x), nn.functional.conv2d(x, grown, model.bias))
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+@pytest.mark.parametrize("options", [{}, {"clip_grad_norm": 1.0}], ids=str)
+def test_models_whose_weights_nobody_shares_are_tried_in_channels_last(optimizer: str, options: dict[str, Any]) -> None:
+    model = classifier().train()
+    average = copy.deepcopy(model)
+    settings = {"momentum": 0.9} if optimizer == "SGD" else {}
+    made = getattr(torch.optim, optimizer)(model.parameters(), lr=0.01, **settings)
+    with closing(threadcast.optimize_training(model, cross_entropy, made, cores=1, **options)) as step:
+
+        def check(number: int) -> None:
+            step(images(number), torch.zeros(4, dtype=torch.int64))
+            with torch.no_grad():
+                for one, other in zip(average.parameters(), model.parameters(), strict=True):
+                    one.lerp_(other, 0.1)
+
+        run_until_settled(step, check)
+        for number in range(20):
+            check(number)
+        assert "channels last" in step.reports[0].predicted_s
+    model.eval()
+    with closing(threadcast.optimize(model, cores=1)) as call, torch.no_grad():
+        run_until_settled(call, lambda number: call(images(number)))
+        for number in range(20):
+            torch.testing.assert_close(call(images(number)), model(images(number)))
+        assert "channels last" in call.reports[0].predicted_s

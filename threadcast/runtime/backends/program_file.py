@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 
@@ -25,6 +27,7 @@ from threadcast.capture.dependencies import is_random, memories
 from threadcast.capture.program import Node
 from threadcast.capture.values import AsNumber, Ref, find_refs
 from threadcast.core.errors import CaptureError
+from threadcast.runtime.plans.shared_memory import held_by, leave_out
 
 _LENGTH_BYTES = 8
 _ALIGNMENT = 64
@@ -33,13 +36,21 @@ _NAMESPACE = "aten"
 """Operators that another process has too; a library's own operators may be missing there."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class ProgramFile:
-    """What `write` puts into a file: the JSON part, and the tensors, each dense in memory, with their places in it."""
+    """What `write` puts into a file: the JSON part, and the tensors' memory, with the places of both in it."""
 
     head: bytes
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[NDArray[np.uint8], ...]
     offsets: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        leave_out(self)
+
+    @property
+    def views(self) -> list[Tensor]:
+        """The tensors that hold this memory."""
+        return held_by(self.tensors)
 
     @property
     def size_bytes(self) -> int:
@@ -50,9 +61,9 @@ class ProgramFile:
     def parts(self) -> Iterator[tuple[int, memoryview]]:
         """Yield what the file holds, as pairs of an offset in bytes and the content there."""
         yield 0, memoryview(len(self.head).to_bytes(_LENGTH_BYTES, "big") + self.head)
-        for offset, tensor in zip(self.offsets, self.tensors, strict=True):
-            if tensor.numel():
-                yield offset, memoryview(in_memory_order(tensor).reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+        for offset, content in zip(self.offsets, self.tensors, strict=True):
+            if content.size:
+                yield offset, memoryview(content)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +115,8 @@ def program_file(captured: Captured) -> ProgramFile:
         at += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
     head = json.dumps({**document, "tensors": described}).encode()
     begin = -(-(_LENGTH_BYTES + len(head)) // _ALIGNMENT) * _ALIGNMENT
-    return ProgramFile(head, tuple(tensors), tuple(begin + offset for offset in offsets))
+    contents = [in_memory_order(tensor).reshape(-1).view(torch.uint8).numpy() for tensor in tensors]
+    return ProgramFile(head, tuple(contents), tuple(begin + offset for offset in offsets))
 
 
 def dense(tensor: Tensor) -> Tensor:

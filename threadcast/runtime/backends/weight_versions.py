@@ -12,6 +12,7 @@ from torch import Tensor
 
 from threadcast.capture.capture import Captured
 from threadcast.runtime.engines.native.library import loaded_library
+from threadcast.runtime.plans.shared_memory import held_by, leave_out
 
 
 def held_tensors(captured: Captured) -> list[Tensor]:
@@ -45,6 +46,12 @@ class WeightVersions:
         self._find_samples()
         self._quick = self._noted()
         self._values = [element.tobytes() for element in self._elements]
+        leave_out(self)
+
+    @property
+    def views(self) -> list[Tensor]:
+        """The tensors that hold the memory of the elements that are compared."""
+        return held_by(self._elements)
 
     @property
     def _tensors(self) -> list[Tensor]:

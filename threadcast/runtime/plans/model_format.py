@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from threadcast.capture.capture import Captured
 from threadcast.capture.dependencies import lies_in, writes
 from threadcast.capture.program import Node
 from threadcast.capture.values import Ref, find_refs
+from threadcast.runtime.plans.shared_memory import is_shared
 from threadcast.runtime.plans.variant import MemoryFormat
 
 
@@ -51,7 +52,7 @@ def _channels_last(tensor: Tensor) -> Tensor:
 
 
 def is_image(tensor: Tensor) -> bool:
-    """Return whether a call's argument has other strides in channels last."""
+    """Return whether an argument or a weight has other strides in channels last."""
     return tensor.dim() == 4 and tensor.is_floating_point()
 
 
@@ -82,8 +83,10 @@ def _copies(node: Node, images: set[int]) -> bool:
 class ModelFormat:
     """Sets the memory format of one model: of its parameters, of the optimizer's state, and of its calls' arguments.
 
-    The tensors stay the same objects with the same values; only the order of their numbers in memory changes.
-    `changed` is called after each change. Without a model, the format applies to arguments alone.
+    The tensors stay the same objects with the same values; only the order of their numbers in memory changes. That
+    takes new memory, so tensors that share theirs have to stay as they are: ask `why_fixed` before a change. The model
+    must not run in another thread meanwhile. `changed` is called after each change. Without a model, the format applies
+    to arguments alone.
     """
 
     def __init__(
@@ -97,22 +100,32 @@ class ModelFormat:
         """Take the current order of the model's tensors for the given format; the tensors may have been exchanged."""
         self.current = MemoryFormat.AS_GIVEN
         """The format that was set last."""
-        parameters = () if self._model is None else self._model.parameters()
-        self._given = {parameter: parameter.stride() for parameter in parameters}
+        self._placed: dict[nn.Parameter, _Placed] = {}
+        """The parameters that were put in channels last."""
+
+    def why_fixed(self) -> str | None:
+        """Return why the model's tensors must stay in the order that they have, in words; None where they need not."""
+        if self._optimizer is None and any(parameter.grad is not None for parameter in self._parameters()):
+            return "a parameter has a gradient: another optimizer, which may rely on strides, trains the model"
+        images = filter(is_image, self._parameters())
+        if any(_is_bound(tensor) for image in images for tensor in (image, *self._state_of(image))):
+            return "a weight shares its memory with other tensors or processes, or was made in inference mode"
+        return None
 
     def set(self, memory_format: MemoryFormat) -> None:
-        """Reorder the tensors of model and optimizer to this format, if the format that was set last is another."""
+        """Reorder the tensors of model and optimizer to this format, if the format that was set last is another.
+
+        On the way back, parameters stay as they are that were exchanged or moved since, or share their memory by now.
+        """
         if memory_format is self.current:
             return
         self.current = memory_format
         # Within a transformation of `torch.func` the new memory would be wrapped, and outlive it.
-        with torch.no_grad(), torch._C._DisableFuncTorch():
-            for tensor, parameter in self._images():
-                if memory_format is MemoryFormat.CHANNELS_LAST:
-                    tensor.data = tensor.detach().contiguous(memory_format=torch.channels_last)
-                else:
-                    given = torch.empty_strided(tensor.shape, self._given[parameter], dtype=tensor.dtype)
-                    tensor.data = given.copy_(tensor.detach())
+        with torch.inference_mode(False), torch.no_grad(), torch._C._DisableFuncTorch():
+            if memory_format is MemoryFormat.CHANNELS_LAST:
+                self._to_channels_last()
+            else:
+                self._back()
         self._changed()
 
     @contextmanager
@@ -129,13 +142,50 @@ class ModelFormat:
         """Return a call's arguments in the current format."""
         return with_images_channels_last(values) if self.current is MemoryFormat.CHANNELS_LAST else values
 
-    def _images(self) -> Iterator[tuple[Tensor, nn.Parameter]]:
-        """Parameters of four dimensions and the optimizer's state of their shape, each with its parameter."""
-        for parameter in self._given:
-            if parameter.dim() != 4:
-                continue
-            yield parameter, parameter
-            state = self._optimizer.state.get(parameter, {}) if self._optimizer is not None else {}
-            for value in state.values():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    yield value, parameter
+    def _to_channels_last(self) -> None:
+        for parameter in filter(is_image, self._parameters()):
+            given = parameter.stride()
+            parameter.data = parameter.detach().contiguous(memory_format=torch.channels_last)
+            self._placed[parameter] = _Placed(given, _place(parameter))
+            self._order_state(parameter)
+
+    def _back(self) -> None:
+        for parameter, placed in self._placed.items():
+            if _place(parameter) == placed.place and not _is_bound(parameter):
+                given = torch.empty_strided(parameter.shape, placed.given, dtype=parameter.dtype)
+                parameter.data = given.copy_(parameter.detach())
+            self._order_state(parameter)
+        self._placed.clear()
+
+    def _order_state(self, parameter: nn.Parameter) -> None:
+        """Give the optimizer's state the order of its parameter, on which fused updates rely."""
+        for value in self._state_of(parameter):
+            like = torch.empty_like(parameter, dtype=value.dtype)
+            if value.stride() != like.stride():
+                value.data = like.copy_(value.detach())
+
+    def _parameters(self) -> Iterator[nn.Parameter]:
+        return iter(()) if self._model is None else self._model.parameters()
+
+    def _state_of(self, parameter: nn.Parameter) -> list[Tensor]:
+        """The tensors of the parameter's shape in the optimizer's state."""
+        state = self._optimizer.state.get(parameter, {}) if self._optimizer is not None else {}
+        return [one for one in state.values() if isinstance(one, Tensor) and one.shape == parameter.shape]
+
+
+class _Placed(NamedTuple):
+    """How a parameter was put in channels last."""
+
+    given: tuple[int, ...]
+    """Its strides before."""
+    place: tuple[Any, ...]
+    """Where it lay afterwards."""
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _is_bound(tensor: Tensor) -> bool:
+    """Whether no copy may take the tensor's place: it shares its memory, or autograd does not accept it."""
+    return tensor.is_inference() or is_shared(tensor)

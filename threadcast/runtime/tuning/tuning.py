@@ -254,6 +254,16 @@ class Tuning:
         return Kept(self._contenders[best].run, engine)
 
     @property
+    def runs_in(self) -> MemoryFormat | None:
+        """The memory format in which all calls run until something changes; None where they may run in several."""
+        if self._graphs.formats == (MemoryFormat.AS_GIVEN,):
+            return MemoryFormat.AS_GIVEN
+        if self.learning or not self.settled:
+            return None
+        best = self._states.best
+        return best.memory_format or (MemoryFormat.AS_GIVEN if best.variant is None else best.variant.memory_format)
+
+    @property
     def follows(self) -> bool:
         """Whether calls can go on with other cores than those of the machine that they were measured on."""
         return self._follower.active
