@@ -285,6 +285,20 @@ def test_a_retraining_process_that_hangs_is_killed_and_started_again(place: Serv
     assert "made no progress for 15.0 s and is killed" in server.errors
 
 
+def test_the_end_of_a_service_that_retrains_leaves_a_store_of_one_file(
+    place: ServiceSettings, measured: list[Measurement], tmp_path: Path
+) -> None:
+    (tmp_path / "threadcast.toml").write_text("[service]\nretrain_drift = 99\n")
+    with running(place, tmp_path) as server:
+        assert eventually(lambda: value(server, 'retrainer_holds_store{alias="champion"}') == 1, LONG_S)
+        with Store.open(place.store) as store:
+            store.add(measured)
+        assert server.stop(signal.SIGTERM) == 0
+        assert not server.left()
+    assert not Path(f"{place.store}-wal").exists()
+    assert not Path(f"{place.store}-shm").exists()
+
+
 def test_a_run_says_that_it_gets_on(place: ServiceSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrainer_module, "OPS_AT_ONCE", 7)
     signs = []

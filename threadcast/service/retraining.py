@@ -37,6 +37,9 @@ NICE = 10
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 """Pauses before the first restart and between many, in seconds; each pause is twice the one before it."""
 
+END_S = 2.0
+"""Seconds that the training process has to close its store when the service ends; then it is killed."""
+
 STEADY_S = 600.0
 """Seconds after which a process counts as one that works: the next pause is the first one again."""
 
@@ -102,8 +105,7 @@ def watch(wanted: dict[str, str]) -> NoReturn:
                 process.kill()
             code = process.wait()
         finally:
-            process.kill()
-            process.wait()
+            _end(process)
             os.close(beats)
         _forget(process.pid)
         ends = 1 if time.monotonic() - started_s >= STEADY_S else ends + 1
@@ -129,6 +131,7 @@ def main(wanted: dict[str, str]) -> NoReturn:
     from threadcast.store import Store
     from threadcast.store.retrainer_lock import RetrainerLock
 
+    signal.signal(signal.SIGTERM, _exit)  # closes the store, so that all that is in its -wal file is in its database
     os.nice(NICE)
     beating = int(wanted["beats"])
     os.set_inheritable(beating, False)
@@ -167,7 +170,18 @@ def _command(role: str, wanted: Mapping[str, object]) -> list[str]:
     ]  # fmt: skip
 
 
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process by SIGTERM, or by SIGKILL where it takes longer than `END_S`; nothing where it has ended."""
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:  # it is stopped, or within compiled code
+        process.kill()
+        process.wait()
+
+
 def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd and the parent both send it: one must not end the closing
     sys.exit(0)
 
 
