@@ -45,6 +45,36 @@ def test_the_file_is_for_its_owner(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_file_keeps_its_mode(path: Path) -> None:
+    add_key(path, "a", ["read"])
+    path.chmod(0o640)
+    add_key(path, "b", ["read"])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    remove_key(path, "a")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.mark.needs_root
+def test_a_file_keeps_its_owner_and_group(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid():
+        pytest.skip("only root may give files away")
+    add_key(path, "a", ["read"])
+    path.chmod(0o640)
+    os.chown(path, 1234, 2345)
+    add_key(path, "b", ["read"])
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1234, 2345, 0o640)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "chown", refuse)
+    add_key(path, "c", ["read"])
+    found = path.stat()
+    assert found.st_gid != 2345
+    assert stat.S_IMODE(found.st_mode) == 0o600  # not for this group
+
+
 def test_keys_come_and_go_while_the_file_is_in_use(path: Path) -> None:
     first = add_key(path, "first", ["admin"])
     keys = KeyFile(path)

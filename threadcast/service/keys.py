@@ -11,8 +11,10 @@ import json
 import os
 import re
 import secrets
+import stat
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -115,8 +117,8 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 def add_key(path: Path, name: str, scopes: Sequence[str], *, rate_limit: str | None = None) -> str:
     """Create a key, add its digest to the file, and return it; it cannot be shown again.
 
-    A missing file is created, readable by its owner only. InvalidInput for a wrong name or rate, or a
-    name that is in use.
+    A missing file is created, readable by its owner only; one that is there keeps its mode, and its owner and group
+    where this user may set them. InvalidInput for a wrong name or rate, or a name that is in use.
     """
     token = PREFIX + secrets.token_urlsafe(32)
     created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -147,6 +149,17 @@ def _write(path: Path, keys: Sequence[Key]) -> None:
     with replacing(path) as draft:
         draft.touch(mode=0o600)  # keeps its mode when it takes the place of the file
         draft.write_text(json.dumps({"schema": SCHEMA, "keys": entries}, indent=1) + "\n", encoding="utf-8")
+        if path.exists():
+            _let_same_users_read(draft, path.stat())
+
+
+def _let_same_users_read(draft: Path, former: os.stat_result) -> None:
+    """Give a file the owner, group and mode of another one: a service that runs as another user goes on reading it."""
+    for owner, group in ((former.st_uid, -1), (-1, former.st_gid)):
+        with suppress(PermissionError):  # only root may give files away
+            os.chown(draft, owner, group)
+    others = 0 if draft.stat().st_gid == former.st_gid else stat.S_IRWXG  # they are not for another group
+    draft.chmod(stat.S_IMODE(former.st_mode) & ~others)
 
 
 def _key(entry: Any, pointer: str) -> Key:
