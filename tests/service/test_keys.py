@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from threadcast.core.errors import ConfigError, InvalidInput, NotFound
+from threadcast.service import keys as keys_module
 from threadcast.service.keys import KeyFile, add_key, read_keys, remove_key
 
 
@@ -101,6 +105,23 @@ def test_what_is_no_key_is_refused_and_not_written(path: Path, name: str, scopes
     with pytest.raises(InvalidInput):
         add_key(path, name, scopes)
     assert not path.exists()
+
+
+def test_of_keys_that_are_added_and_removed_at_once_none_is_lost(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_key(path, "old", ["read"])
+    write, both = keys_module._write, threading.Barrier(2)
+
+    def write_together(*arguments: object) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # both have read the file, where nothing keeps them from it
+        write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(keys_module, "_write", write_together)
+    with ThreadPoolExecutor() as pool:
+        adding, removing = pool.submit(add_key, path, "new", ["read"]), pool.submit(remove_key, path, "old")
+        adding.result()
+        removing.result()
+    assert [key.name for key in read_keys(path)] == ["new"]
 
 
 def test_a_name_is_taken_once(path: Path) -> None:

@@ -13,8 +13,8 @@ import re
 import secrets
 import stat
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any, Literal, get_args
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import ConfigError, FormatError, InvalidInput, NotFound
 from threadcast.core.json_reading import check_schema, member, parse
+from threadcast.models.stored_files import locked
 from threadcast.service.rates import Rate
 
 SCHEMA = "threadcast.keys/1"
@@ -123,20 +124,36 @@ def add_key(path: Path, name: str, scopes: Sequence[str], *, rate_limit: str | N
     token = PREFIX + secrets.token_urlsafe(32)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     key = Key(name, tuple(scope for scope in SCOPES if scope in scopes), _digest(token), created, rate_limit)
-    keys = read_keys(path) if path.exists() else ()
-    if any(other.name == name for other in keys):
-        raise InvalidInput(f"there is a key named {name!r} in {path}; remove it first, or choose another name")
-    _write(path, (*keys, key))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _changing(path):
+        keys = read_keys(path) if path.exists() else ()
+        if any(other.name == name for other in keys):
+            raise InvalidInput(f"there is a key named {name!r} in {path}; remove it first, or choose another name")
+        _write(path, (*keys, key))
     return token
 
 
 def remove_key(path: Path, name: str) -> None:
     """Remove a key from the file: running services refuse it from the next request on. NotFound where there is none."""
-    keys = read_keys(path)
-    remaining = tuple(key for key in keys if key.name != name)
-    if len(remaining) == len(keys):
-        raise NotFound(f"no key named {name!r} in {path}; there are: {', '.join(key.name for key in keys) or 'none'}")
-    _write(path, remaining)
+    read_keys(path)  # where there is no file, there is perhaps no folder for a lock
+    with _changing(path):
+        keys = read_keys(path)
+        remaining = tuple(key for key in keys if key.name != name)
+        if len(remaining) == len(keys):
+            names = ", ".join(key.name for key in keys) or "none"
+            raise NotFound(f"no key named {name!r} in {path}; there are: {names}")
+        _write(path, remaining)
+
+
+@contextmanager
+def _changing(path: Path) -> Iterator[None]:
+    """Within the block no other process changes the file: each would write what it has read, without the other's keys.
+
+    The lock is a file of its own beside it, since the key file is replaced; it stays. ArtefactError as for `locked`.
+    """
+    target = path.resolve()
+    with locked(target.with_name(f".{target.name}.lock")):
+        yield
 
 
 def _write(path: Path, keys: Sequence[Key]) -> None:
@@ -145,7 +162,6 @@ def _write(path: Path, keys: Sequence[Key]) -> None:
         | ({} if k.rate_limit is None else {"rate_limit": k.rate_limit})
         for k in keys
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as draft:
         draft.touch(mode=0o600)  # keeps its mode when it takes the place of the file
         draft.write_text(json.dumps({"schema": SCHEMA, "keys": entries}, indent=1) + "\n", encoding="utf-8")
