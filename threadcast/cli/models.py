@@ -123,9 +123,13 @@ def add_prior(output: Output, settings: Settings, alias: str) -> None:
 @setting("models", "--models")
 @common
 def prune(output: Output, settings: Settings, keep: int, dry_run: bool) -> None:
-    """Remove old versions. Those that an alias stands for or can be rolled back to stay, whatever their age."""
+    """Remove old versions.
+
+    Those that an alias stands for or can be rolled back to stay, whatever their age, as does the one that the setting
+    service.model names.
+    """
     registry = _registry(settings)
-    chosen = registry.prunable(keep=keep)
+    chosen = registry.prunable(keep=keep, also=[settings["service.model"]])  # a name@version, or an alias
     removed = 0
     for version in chosen:
         removed += sum(size for _, size in registry.manifest(version).files.values())
