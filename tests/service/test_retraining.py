@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import signal
+import subprocess
+import sys
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +30,7 @@ from threadcast.models.registry import ModelRegistry
 from threadcast.models.retraining import held_out
 from threadcast.service import retrainer as retrainer_module
 from threadcast.service.retrainer import Retrainer, stored_ops
-from threadcast.service.retraining import pause_s
+from threadcast.service.retraining import pause_s, watch
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
 
@@ -271,6 +275,30 @@ def test_a_retraining_process_that_is_killed_is_started_again_and_one_of_two_ser
     assert "ended with signal SIGKILL; it is started again in 1 s" in first.errors
     registry = ModelRegistry(place.models)
     assert [move.by for move in registry.history("champion")] == ["", "retraining"]
+
+
+def test_a_retraining_process_that_cannot_be_started_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses = list[float]()
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    def sleep(pause: float) -> None:
+        pauses.append(pause)
+        if len(pauses) == 3:
+            sys.exit()
+
+    monkeypatch.setattr(subprocess, "Popen", no_memory)
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(SystemExit):
+        watch({"alias": "champion", "stall_s": "1"})
+    assert pauses == [1.0, 2.0, 4.0]
+    assert "the retraining process cannot be started: Cannot allocate memory; it is started again in 4 s" in caplog.text
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_retraining_process_that_hangs_is_killed_and_started_again(place: ServiceSettings, tmp_path: Path) -> None:

@@ -94,25 +94,39 @@ def watch(wanted: dict[str, str]) -> NoReturn:
     ends = 0
     while True:
         started_s = time.monotonic()
-        beats, beating = os.pipe()
-        process = subprocess.Popen(
-            _command("retrain", {**wanted, "beats": beating}), stdin=subprocess.DEVNULL, pass_fds=[beating]
-        )
-        os.close(beating)
         try:
-            if not _ends(beats, float(wanted["stall_s"])):
-                _log.error("the retraining process made no progress for %s s and is killed", wanted["stall_s"])
-                process.kill()
-            code = process.wait()
-        finally:
-            _end(process)
-            os.close(beats)
-        _forget(process.pid)
+            process, beats = _started(wanted)
+        except OSError as error:  # no memory, or too many processes
+            why = f"cannot be started: {error.strerror}"
+        else:
+            try:
+                if not _ends(beats, float(wanted["stall_s"])):
+                    _log.error("the retraining process made no progress for %s s and is killed", wanted["stall_s"])
+                    process.kill()
+                code = process.wait()
+            finally:
+                _end(process)
+                os.close(beats)
+            _forget(process.pid)
+            why = f"ended with signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         ends = 1 if time.monotonic() - started_s >= STEADY_S else ends + 1
         metrics.restarts.labels(wanted["alias"]).inc()
-        why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        _log.error("the retraining process ended with %s; it is started again in %.0f s", why, pause_s(ends))
+        _log.error("the retraining process %s; it is started again in %.0f s", why, pause_s(ends))
         time.sleep(pause_s(ends))
+
+
+def _started(wanted: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int]:
+    """A new retraining process, and the end of the pipe to read its signs of progress from; OSError where there can be
+    none now."""
+    beats, beating = os.pipe()
+    try:
+        command = _command("retrain", {**wanted, "beats": beating})
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[beating]), beats
+    except OSError:
+        os.close(beats)
+        raise
+    finally:
+        os.close(beating)
 
 
 def _ends(beats: int, stall_s: float) -> bool:
