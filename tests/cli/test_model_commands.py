@@ -443,3 +443,22 @@ def test_old_versions_are_pruned_and_moves_say_which_user_made_them(folder):
     assert [row["version"] for row in document("models", "list")["models"]] == ["hill_climb@2", "hill_climb@3"]
     (move,) = document("models", "show", "champion")["alias_moves"]
     assert move["by"] == f"user {getpass.getuser()}"
+
+
+def test_a_damaged_version_does_not_keep_others_from_being_pruned(folder):
+    for _ in range(3):
+        document("train", "--model", "hill_climb", "--jobs", "1", "--no-alias")
+    (folder / "threadcast" / "models" / "versions" / "hill_climb@1" / "manifest.json").write_text("{")
+    result = invoke("models", "prune", "--keep", "1", "--json")
+    assert result.exit_code == 0, result.output
+    assert "hill_climb@1 is damaged and stays" in result.stderr
+    pruned = json.loads(result.stdout)
+    assert (pruned["versions"], pruned["left"]) == (["hill_climb@2"], 2)
+
+
+def test_the_version_that_the_service_uses_is_not_pruned(folder):
+    for _ in range(3):
+        document("train", "--model", "hill_climb", "--jobs", "1", "--no-alias")
+    (folder / "threadcast.toml").write_text('[service]\nmodel = "hill_climb@2"\n')
+    assert document("models", "prune", "--keep", "1")["versions"] == ["hill_climb@1"]
+    assert [row["version"] for row in document("models", "list")["models"]] == ["hill_climb@2", "hill_climb@3"]

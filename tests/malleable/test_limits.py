@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from tests.core import trees
 from tests.malleable.processes import CORES, EXECUTED, Running, needs_two_cores
 from tests.waiting import eventually
 from threadcast.core import read_machine
-from threadcast.malleable.sockets import ask, socket_of
+from threadcast.core.errors import ServiceUnavailable
+from threadcast.malleable import member as member_module
+from threadcast.malleable.arbiter_link import Terms
+from threadcast.malleable.limits import Cores, Limits, cpus_in
+from threadcast.malleable.member import Member
+from threadcast.malleable.sockets import ask, connect, socket_of
+from threadcast.threads.process_cores import ProcessCores
+from threadcast.threads.this_process import ProcessState
 
 
 @needs_two_cores
@@ -156,3 +166,67 @@ def given(arbiter: Path) -> list[int]:
 
 def limits(one: Running) -> set[int]:
     return {cpu for core in ask(socket_of(one.process.pid), {"limits": "all"})["limits"] for cpu in core}
+
+
+@contextmanager
+def no_file_left() -> Iterator[None]:
+    """This process may open no more files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def quota(root: Path, cpus: int) -> None:
+    """Describe a machine of four cores, and a quota."""
+    trees.plain(root, 4)
+    trees.cgroup_v2(root, "/", {"cpu.max": f"{cpus}00000 100000"})
+
+
+def test_limits_hold_while_no_more_files_can_be_opened(tmp_path: Path) -> None:
+    quota(tmp_path, 2)
+    limits = Limits(ProcessCores(), root=tmp_path, mask=frozenset(range(4)))
+    two = limits.cores()
+    assert len(two) == 2
+    with no_file_left():
+        assert limits.cores() == two
+    quota(tmp_path, 3)
+    assert len(limits.cores()) == 3
+
+
+def test_without_a_file_descriptor_nobody_can_be_reached(tmp_path: Path) -> None:
+    with no_file_left(), pytest.raises(ServiceUnavailable, match="Too many open files"):
+        connect(tmp_path / "arbiter.sock")
+
+
+def test_what_could_not_be_told_of_its_cores_is_told_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told, failures = list[Cores](), [OSError(errno.EMFILE, "Too many open files")] * 2
+
+    class Following:
+        def __init__(self, process: ProcessCores) -> None:
+            pass
+
+        def apply(self, cores: Cores) -> frozenset[int]:
+            if told and failures:
+                raise failures.pop()
+            told.append(cores)
+            return cpus_in(cores)
+
+        def catch_up(self) -> None:
+            pass
+
+    monkeypatch.setattr(member_module, "Followers", Following)
+    monkeypatch.setattr(member_module, "inherited_limit", lambda: frozenset(range(4)))
+    quota(tmp_path, 2)
+    member = Member(Terms(), ProcessState(), arbiter=tmp_path / "arbiter.sock", steps=lambda: 0.0, root=tmp_path)
+    member.start()
+    (tmp_path / "new").write_text("100000 100000")
+    (tmp_path / "new").rename(tmp_path / "sys/fs/cgroup/cpu.max")  # whole at once, as the kernel's file is
+    assert eventually(lambda: [len(cores) for cores in told] == [2, 1])
+    member.close()
+    assert not failures
+    assert caplog.messages == ["this process cannot follow its cores for now: [Errno 24] Too many open files"]

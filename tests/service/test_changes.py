@@ -11,10 +11,12 @@ from flask.testing import FlaskClient
 
 from tests.models.synthetic_ops import make_ops, measure_all
 from threadcast.core import Machine, Op
+from threadcast.core.machine_changes import MachineChanges
 from threadcast.models import registry_of_kinds
 from threadcast.models.registry import ModelRegistry
 from threadcast.service.app import create_app
 from threadcast.service.settings import ServiceSettings
+from threadcast.service.stored_documents import MOST_CHANGED, StoredDocuments
 from threadcast.store import Store
 
 MACHINE = Machine.uniform("four", 4, group_size=2)
@@ -67,6 +69,27 @@ def points(client: FlaskClient, op: Op, model: str) -> list[tuple[str, float, fl
     before = [BEFORE_S[op.key, case] for case in MACHINE.cases()]
     rows = zip(found["source"][0], found["low"][0], found["seconds"][0], found["high"][0], before, strict=True)
     return [(source, low / old, seconds / old, high / old) for source, low, seconds, high, old in rows]
+
+
+def test_changes_are_in_memory_of_so_many_machines_only(tmp_path: Path) -> None:
+    read = list[str]()
+    with Store.open(tmp_path / "store.sqlite") as store:
+
+        class Counting:
+            last_measurement = store.last_measurement
+
+            def changes(self, machine: str) -> MachineChanges:
+                read.append(machine)
+                return store.changes(machine)
+
+        stored = StoredDocuments(Counting())  # type: ignore[arg-type]
+        for _ in range(2):
+            stored.changes("first")
+        assert read == ["first"]
+        for i in range(MOST_CHANGED):
+            stored.changes(f"machine-{i}")
+        stored.changes("first")
+    assert read.count("first") == 2
 
 
 KINDS = [name.replace("_", "-") for name in registry_of_kinds.names()]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from threadcast.core.errors import ConfigError, InvalidInput, NotFound
+from threadcast.service import keys as keys_module
 from threadcast.service.keys import KeyFile, add_key, read_keys, remove_key
 
 
@@ -45,6 +49,36 @@ def test_the_file_is_for_its_owner(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_file_keeps_its_mode(path: Path) -> None:
+    add_key(path, "a", ["read"])
+    path.chmod(0o640)
+    add_key(path, "b", ["read"])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    remove_key(path, "a")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.mark.needs_root
+def test_a_file_keeps_its_owner_and_group(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid():
+        pytest.skip("only root may give files away")
+    add_key(path, "a", ["read"])
+    path.chmod(0o640)
+    os.chown(path, 1234, 2345)
+    add_key(path, "b", ["read"])
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1234, 2345, 0o640)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "chown", refuse)
+    add_key(path, "c", ["read"])
+    found = path.stat()
+    assert found.st_gid != 2345
+    assert stat.S_IMODE(found.st_mode) == 0o600  # not for this group
+
+
 def test_keys_come_and_go_while_the_file_is_in_use(path: Path) -> None:
     first = add_key(path, "first", ["admin"])
     keys = KeyFile(path)
@@ -71,6 +105,23 @@ def test_what_is_no_key_is_refused_and_not_written(path: Path, name: str, scopes
     with pytest.raises(InvalidInput):
         add_key(path, name, scopes)
     assert not path.exists()
+
+
+def test_of_keys_that_are_added_and_removed_at_once_none_is_lost(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_key(path, "old", ["read"])
+    write, both = keys_module._write, threading.Barrier(2)
+
+    def write_together(*arguments: object) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # both have read the file, where nothing keeps them from it
+        write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(keys_module, "_write", write_together)
+    with ThreadPoolExecutor() as pool:
+        adding, removing = pool.submit(add_key, path, "new", ["read"]), pool.submit(remove_key, path, "old")
+        adding.result()
+        removing.result()
+    assert [key.name for key in read_keys(path)] == ["new"]
 
 
 def test_a_name_is_taken_once(path: Path) -> None:

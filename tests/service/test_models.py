@@ -42,6 +42,16 @@ def test_every_version_is_listed_with_what_is_known_of_it(client: FlaskClient) -
     assert document["aliases"] == {"champion": "roofline@1"}
 
 
+def test_a_damaged_version_is_left_out_of_the_list(
+    client: FlaskClient, settings: ServiceSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    (settings.models / "versions" / "roofline@2" / "manifest.json").write_text("{")
+    listed = client.get("/v1/models")
+    assert listed.status_code == 200, listed.text
+    assert [model["version"] for model in listed.get_json()["models"]] == ["roofline@1"]
+    assert "damaged and left out of the list of models: roofline@2" in caplog.messages
+
+
 @pytest.mark.parametrize("reference", ["roofline@1", "champion"])
 def test_one_version_goes_by_number_or_alias(client: FlaskClient, reference: str) -> None:
     assert client.get(f"/v1/models/{reference}").get_json()["version"] == "roofline@1"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +135,21 @@ def test_without_keys_an_address_is_limited(settings: ServiceSettings) -> None:
         assert found == [200, 200, 429]
     assert 'threadcast_rate_limited_requests_total{key=""} 2.0' in app.test_client().get("/metrics").text
     app.extensions["threadcast"].store.close()
+
+
+def test_where_requests_cannot_be_counted_none_is_let_in_and_the_answer_says_so(
+    settings: ServiceSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "buckets.sqlite"
+    client = create_app(replace(settings, rate_limit="600/minute", rate_buckets=path)).test_client()
+    assert client.get("/v1/info").status_code == 200
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("DROP TABLE buckets")
+    refused = client.get("/v1/info")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "10")
+    assert "cannot be counted at the moment" in refused.get_json()["detail"]
+    assert "they cannot be counted: no such table: buckets" in caplog.text
+    assert client.get("/health/live").status_code == 200
 
 
 def test_a_key_file_keeps_rates(tmp_path: Path, tokens: dict[str, str]) -> None:

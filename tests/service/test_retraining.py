@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import signal
+import subprocess
+import sys
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +30,7 @@ from threadcast.models.registry import ModelRegistry
 from threadcast.models.retraining import held_out
 from threadcast.service import retrainer as retrainer_module
 from threadcast.service.retrainer import Retrainer, stored_ops
-from threadcast.service.retraining import pause_s
+from threadcast.service.retraining import pause_s, watch
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
 
@@ -273,6 +277,30 @@ def test_a_retraining_process_that_is_killed_is_started_again_and_one_of_two_ser
     assert [move.by for move in registry.history("champion")] == ["", "retraining"]
 
 
+def test_a_retraining_process_that_cannot_be_started_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses = list[float]()
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    def sleep(pause: float) -> None:
+        pauses.append(pause)
+        if len(pauses) == 3:
+            sys.exit()
+
+    monkeypatch.setattr(subprocess, "Popen", no_memory)
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(SystemExit):
+        watch({"alias": "champion", "stall_s": "1"})
+    assert pauses == [1.0, 2.0, 4.0]
+    assert "the retraining process cannot be started: Cannot allocate memory; it is started again in 4 s" in caplog.text
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_retraining_process_that_hangs_is_killed_and_started_again(place: ServiceSettings, tmp_path: Path) -> None:
     (tmp_path / "threadcast.toml").write_text("[service]\nretrain_drift = 1.5\nretrain_stall_s = 15\n")
     with running(place, tmp_path) as server:
@@ -283,6 +311,20 @@ def test_a_retraining_process_that_hangs_is_killed_and_started_again(place: Serv
         assert value(server, 'retrainer_restarts_total{alias="champion"}') == 1
         assert eventually(lambda: value(server, 'retrainer_holds_store{alias="champion"}') == 1, LONG_S)
     assert "made no progress for 15.0 s and is killed" in server.errors
+
+
+def test_the_end_of_a_service_that_retrains_leaves_a_store_of_one_file(
+    place: ServiceSettings, measured: list[Measurement], tmp_path: Path
+) -> None:
+    (tmp_path / "threadcast.toml").write_text("[service]\nretrain_drift = 99\n")
+    with running(place, tmp_path) as server:
+        assert eventually(lambda: value(server, 'retrainer_holds_store{alias="champion"}') == 1, LONG_S)
+        with Store.open(place.store) as store:
+            store.add(measured)
+        assert server.stop(signal.SIGTERM) == 0
+        assert not server.left()
+    assert not Path(f"{place.store}-wal").exists()
+    assert not Path(f"{place.store}-shm").exists()
 
 
 def test_a_run_says_that_it_gets_on(place: ServiceSettings, monkeypatch: pytest.MonkeyPatch) -> None:

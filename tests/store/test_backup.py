@@ -138,6 +138,24 @@ def test_refusals_change_nothing(tmp_path: Path, measured: list[Measurement]) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backup.db", "bad.db", "store.db", "text.db"]
 
 
+def test_the_wal_of_a_deleted_store_is_not_written_into_a_restored_one(
+    tmp_path: Path, measured: list[Measurement]
+) -> None:
+    path, wal = tmp_path / "store.db", tmp_path / "store.db-wal"
+    fill(str(path), measured)
+    back_up(path, tmp_path / "backup.db")
+    with Store.open(path) as store, closing(sqlite3.connect(path)):
+        store.add(measured)
+        left = wal.read_bytes()  # as a killed process leaves it
+    path.unlink()
+    wal.write_bytes(left)
+    with pytest.raises(StoreError, match=r"store\.db-wal is left of an earlier store"):
+        restore(tmp_path / "backup.db", path, replace=False)
+    wal.unlink()
+    restore(tmp_path / "backup.db", path, replace=False)
+    assert content(path) == content(tmp_path / "backup.db")
+
+
 def test_an_older_store_is_backed_up_as_it_is_and_restored_with_the_current_schema(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "old.db")) as connection:
         connection.executescript(OLD_STORE.read_text())

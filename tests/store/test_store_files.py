@@ -194,6 +194,29 @@ def test_a_store_left_in_the_middle_of_a_checkpoint_is_whole(
             assert store.check() == []
 
 
+def left_without_database(path: Path, measure: Measure) -> bytes:
+    """What is in the WAL of a store that was killed, and whose database was then deleted."""
+    with Store.open(path) as store, closing(sqlite3.connect(path)):
+        store.add([measure()])
+        wal = path.with_name(path.name + "-wal")
+        left = wal.read_bytes()
+    path.unlink()
+    wal.write_bytes(left)
+    return left
+
+
+def test_a_wal_that_is_left_is_not_written_into_a_new_store(store_path: Path, measure: Measure) -> None:
+    left = left_without_database(store_path, measure)
+    wal = store_path.with_name(store_path.name + "-wal")
+    with pytest.raises(StoreError, match=rf"{wal} is left of an earlier store .* move or delete"):
+        Store.open(store_path)
+    assert os.listdir(store_path.parent) == [wal.name]
+    assert wal.read_bytes() == left
+    wal.unlink()
+    with Store.open(store_path) as store:
+        assert store.counts().measurements == 0
+
+
 def test_a_place_where_no_store_can_be_made_is_a_store_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be created"):

@@ -123,12 +123,21 @@ def add_prior(output: Output, settings: Settings, alias: str) -> None:
 @setting("models", "--models")
 @common
 def prune(output: Output, settings: Settings, keep: int, dry_run: bool) -> None:
-    """Remove old versions. Those that an alias stands for or can be rolled back to stay, whatever their age."""
+    """Remove old versions.
+
+    Those that an alias stands for or can be rolled back to stay, whatever their age, as do the one that the setting
+    service.model names, and damaged ones.
+    """
     registry = _registry(settings)
-    chosen = registry.prunable(keep=keep)
+    old = registry.prunable(keep=keep, also=[settings["service.model"]])  # a name@version, or an alias
+    manifests, damaged = registry.manifests()
+    for version in damaged:
+        output.warn(f"{version} is damaged and stays; `threadcast models show {version}` says why")
+    sizes = {manifest.version: sum(size for _, size in manifest.files.values()) for manifest in manifests}
+    chosen = [version for version in old if version in sizes]
     removed = 0
     for version in chosen:
-        removed += sum(size for _, size in registry.manifest(version).files.values())
+        removed += sizes[version]
         if not dry_run:
             registry.remove(version)
     left = len(registry.versions()) - (len(chosen) if dry_run else 0)

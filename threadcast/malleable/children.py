@@ -33,7 +33,7 @@ class Children:
         found = descendants(os.getpid(), without=_is_attached)
         self._masks = {child: self._masks.get(child) or ThreadMasks(child, unpinned=self._inherited) for child in found}
         for masks in self._masks.values():
-            with suppress(OSError):  # it has ended
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
                 masks.restrict(cpus)
         self._inherited = cpus
 

@@ -36,8 +36,8 @@ class Followers:
     def catch_up(self) -> None:
         """Apply the last change to processes started and libraries imported since. Call this now and then."""
         if self._children_moved:  # a thread that had not been moved yet may have started one meanwhile
-            self._children_moved = False
             self._children.restrict(cpus_in(self._cores))
+            self._children_moved = False
         self._others.remove_when_done()
         if self._libraries != steerable_libraries():
             self._set_library_threads()

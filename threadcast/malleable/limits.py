@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from threadcast.core.cgroup import read_cgroup_limits
+from threadcast.core.cgroup import CgroupLimits, read_cgroup_limits
 from threadcast.core.topology import read_machine, usable_cores
 from threadcast.threads.process_cores import ProcessCores
 
@@ -31,6 +32,7 @@ class Limits:
     threadcast itself changes it later. A mask that somebody else sets (`taskset -p`) is a new limit, unless the kernel
     sets it because the cpuset changes. The argument `cores` knows which threads are pinned temporarily. `mask` is the
     limit to use in place of the process's affinity mask (None: its mask). `root` is the folder with /proc and /sys.
+    Where the process may open no more files, what was read last holds.
     """
 
     def __init__(self, cores: ProcessCores, *, root: Path = Path("/"), mask: frozenset[int] | None = None) -> None:
@@ -38,7 +40,7 @@ class Limits:
         self._set = frozenset(os.sched_getaffinity(os.getpid()))
         """The main thread's mask as threadcast, the kernel or somebody else has last set it."""
         self._mask = self._set if mask is None else mask
-        self._cpuset = read_cgroup_limits(root).cpuset
+        self._cgroup = read_cgroup_limits(root)
         self._settled_s, self._unsettled_looks = 0.0, 0
         self._known: tuple[object, ...] = ()
         self.left: Cores = ()
@@ -54,9 +56,9 @@ class Limits:
 
     def cores(self) -> Cores:
         """Return the cores that may be used now, the fastest first; at most as many as the quota allows."""
-        mask, limits = self._process.mask_of(os.getpid()), read_cgroup_limits(self._root)
-        if limits.cpuset != self._cpuset:
-            self._cpuset = limits.cpuset
+        mask, before = self._process.mask_of(os.getpid()), self._cgroup
+        limits = self._cgroup = self._cgroup_limits()
+        if limits.cpuset != before.cpuset:
             self._settled_s, self._unsettled_looks = time.monotonic() + SETTLE_S, SETTLE_LOOKS
         self._unsettled_looks -= self._unsettled_looks > 0
         if mask is not None and mask != self._set:
@@ -65,6 +67,24 @@ class Limits:
                 self._mask = mask
         if (self._mask, limits) != self._known:
             machine = read_machine(self._root, affinity=self._mask)
-            self.cpus = frozenset(usable_cores(self._root, affinity=self._mask).cpus)
+            cpus = frozenset(usable_cores(self._root, affinity=self._mask).cpus)
+            if self.left and not self._can_open():
+                return self.left
+            self.cpus = cpus
             self.left, self._known = tuple(core.cpus for core in machine.cores), (self._mask, limits)
         return self.left
+
+    def _cgroup_limits(self) -> CgroupLimits:
+        """The cgroup's limits. A file that cannot be opened reads as one without a limit, so changes are confirmed."""
+        found = read_cgroup_limits(self._root)
+        if found != self._cgroup and not (self._can_open() and read_cgroup_limits(self._root) == found):
+            return self._cgroup
+        return found
+
+    def _can_open(self) -> bool:
+        """Whether this process may open one more file."""
+        try:
+            os.close(os.open(self._root, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            return error.errno not in (errno.EMFILE, errno.ENFILE)
+        return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import socket
@@ -23,6 +24,8 @@ from threadcast.threads.this_process import ProcessState
 
 LOOK_S = 0.2
 """Seconds between looks: a look reads the container's limits, looks for an arbiter, and reports changes to it."""
+
+_logger = logging.getLogger("threadcast.malleable")
 
 
 class Member:
@@ -46,6 +49,10 @@ class Member:
         self._assigned: Cores | None = None
         """The cores that an arbiter assigned last; None before that."""
         self._cores: Cores = ()
+        self._applied = False
+        """Whether all that follows the cores was told of those in use now."""
+        self._fails = False
+        """Whether the last look failed."""
         self._selector = selectors.DefaultSelector()
         self._socket = ProcessSocket(socket_of(os.getpid()), self._selector, self._answer)
         self._woken, self._wake = socket.socketpair()
@@ -141,9 +148,10 @@ class Member:
     def _apply(self) -> None:
         """Apply the cores to use to everything that follows them. The caller holds the lock."""
         usable = self._usable()
-        if usable != self._cores or self._limits.moved:
-            self._cores = usable
+        if usable != self._cores or self._limits.moved or not self._applied:
+            self._cores, self._applied = usable, False
             self._limits.restricted_to(self._followers.apply(usable))
+            self._applied = True
 
     def _assign(self, cores: Cores) -> Cores:
         """Accept the cores that the arbiter assigns; return the cores in use from then on."""
@@ -156,7 +164,7 @@ class Member:
         while not self._ending:
             if time.monotonic() >= self._next_look_s:
                 self._next_look_s = time.monotonic() + LOOK_S
-                self._look()
+                self._try_to_look()
             for key, _ in self._selector.select(max(self._next_look_s - time.monotonic(), 0.0)):
                 key.data()
         self._link.close()
@@ -167,6 +175,17 @@ class Member:
     def _clear_wake(self) -> None:
         self._woken.recv(1 << 10)
         self._next_look_s = 0.0
+
+    def _try_to_look(self) -> None:
+        """Look; where it fails, as without a free file descriptor, the next look catches up."""
+        try:
+            self._look()
+        except OSError as error:
+            if not self._fails:  # else it is in the log already
+                _logger.warning("this process cannot follow its cores for now: %s", error)
+            self._fails = True
+        else:
+            self._fails = False
 
     def _look(self) -> None:
         with self._lock:

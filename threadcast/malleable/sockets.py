@@ -72,9 +72,12 @@ def connect(path: Path, timeout_s: float = ANSWER_S) -> socket.socket:
 
     NotFound where there is no socket, ServiceUnavailable where it cannot be reached within `timeout_s`.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(timeout_s)
     try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:  # too many files are open
+        raise ServiceUnavailable(f"{path} cannot be reached: {error.strerror}") from error
+    try:
+        connection.settimeout(timeout_s)
         connection.connect(str(path))
     except FileNotFoundError:
         connection.close()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -260,12 +260,13 @@ class ModelRegistry:
         """
         return self._aliases.rollback(alias, by=by, expected=expected)
 
-    def prunable(self, *, keep: int) -> list[str]:
-        """Versions that may be removed: all but the newest `keep` of each name, and those that an alias stands for or
-        can be rolled back to."""
+    def prunable(self, *, keep: int, also: Collection[str] = ()) -> list[str]:
+        """Versions that may be removed: all but the newest `keep` of each name, those that an alias stands for or can
+        be rolled back to, and those in `also`."""
         if keep < 1:
             raise InvalidInput(f"keep={keep} must be at least 1: the newest version of each name stays")
         needed = {version for alias in self._aliases.names() for version in self._aliases.returnable(alias)}
+        needed |= set(also)
         by_name: dict[str, list[str]] = {}
         for version in self.versions():
             by_name.setdefault(version.partition("@")[0], []).append(version)

@@ -11,8 +11,10 @@ import json
 import os
 import re
 import secrets
+import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +23,7 @@ from typing import Any, Literal, get_args
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import ConfigError, FormatError, InvalidInput, NotFound
 from threadcast.core.json_reading import check_schema, member, parse
+from threadcast.models.stored_files import locked
 from threadcast.service.rates import Rate
 
 SCHEMA = "threadcast.keys/1"
@@ -115,26 +118,42 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 def add_key(path: Path, name: str, scopes: Sequence[str], *, rate_limit: str | None = None) -> str:
     """Create a key, add its digest to the file, and return it; it cannot be shown again.
 
-    A missing file is created, readable by its owner only. InvalidInput for a wrong name or rate, or a
-    name that is in use.
+    A missing file is created, readable by its owner only; one that is there keeps its mode, and its owner and group
+    where this user may set them. InvalidInput for a wrong name or rate, or a name that is in use.
     """
     token = PREFIX + secrets.token_urlsafe(32)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     key = Key(name, tuple(scope for scope in SCOPES if scope in scopes), _digest(token), created, rate_limit)
-    keys = read_keys(path) if path.exists() else ()
-    if any(other.name == name for other in keys):
-        raise InvalidInput(f"there is a key named {name!r} in {path}; remove it first, or choose another name")
-    _write(path, (*keys, key))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _changing(path):
+        keys = read_keys(path) if path.exists() else ()
+        if any(other.name == name for other in keys):
+            raise InvalidInput(f"there is a key named {name!r} in {path}; remove it first, or choose another name")
+        _write(path, (*keys, key))
     return token
 
 
 def remove_key(path: Path, name: str) -> None:
     """Remove a key from the file: running services refuse it from the next request on. NotFound where there is none."""
-    keys = read_keys(path)
-    remaining = tuple(key for key in keys if key.name != name)
-    if len(remaining) == len(keys):
-        raise NotFound(f"no key named {name!r} in {path}; there are: {', '.join(key.name for key in keys) or 'none'}")
-    _write(path, remaining)
+    read_keys(path)  # where there is no file, there is perhaps no folder for a lock
+    with _changing(path):
+        keys = read_keys(path)
+        remaining = tuple(key for key in keys if key.name != name)
+        if len(remaining) == len(keys):
+            names = ", ".join(key.name for key in keys) or "none"
+            raise NotFound(f"no key named {name!r} in {path}; there are: {names}")
+        _write(path, remaining)
+
+
+@contextmanager
+def _changing(path: Path) -> Iterator[None]:
+    """Within the block no other process changes the file: each would write what it has read, without the other's keys.
+
+    The lock is a file of its own beside it, since the key file is replaced; it stays. ArtefactError as for `locked`.
+    """
+    target = path.resolve()
+    with locked(target.with_name(f".{target.name}.lock")):
+        yield
 
 
 def _write(path: Path, keys: Sequence[Key]) -> None:
@@ -143,10 +162,20 @@ def _write(path: Path, keys: Sequence[Key]) -> None:
         | ({} if k.rate_limit is None else {"rate_limit": k.rate_limit})
         for k in keys
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as draft:
         draft.touch(mode=0o600)  # keeps its mode when it takes the place of the file
         draft.write_text(json.dumps({"schema": SCHEMA, "keys": entries}, indent=1) + "\n", encoding="utf-8")
+        if path.exists():
+            _let_same_users_read(draft, path.stat())
+
+
+def _let_same_users_read(draft: Path, former: os.stat_result) -> None:
+    """Give a file the owner, group and mode of another one: a service that runs as another user goes on reading it."""
+    for owner, group in ((former.st_uid, -1), (-1, former.st_gid)):
+        with suppress(PermissionError):  # only root may give files away
+            os.chown(draft, owner, group)
+    others = 0 if draft.stat().st_gid == former.st_gid else stat.S_IRWXG  # they are not for another group
+    draft.chmod(stat.S_IMODE(former.st_mode) & ~others)
 
 
 def _key(entry: Any, pointer: str) -> Key:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
 from typing import Any
 
 from apiflask import APIBlueprint
@@ -19,6 +19,8 @@ from threadcast.service.schemas import AliasMove, Rollback
 RESERVED = "aliases"
 """The name that no alias may have, since it is a path of its own."""
 
+_log = logging.getLogger(__name__)
+
 blueprint = APIBlueprint("models", __name__, url_prefix="/v1/models")
 
 _REFERENCE = {
@@ -34,14 +36,14 @@ _ALIAS = {
 
 
 @blueprint.get("")
-@blueprint.doc(extensions=answer("Models", "Every version, by name and number."))
+@blueprint.doc(extensions=answer("Models", "Every version that is not damaged, by name and number."))
 def listed() -> Response:
     """List the registered models and the aliases"""
-    registry, manifests = context().models.registry, []
-    for version in registry.versions():
-        with suppress(NotFound):  # it was removed meanwhile
-            manifests.append(registry.manifest(version).to_json())
-    return reply({"models": manifests, "aliases": registry.aliases()})
+    registry = context().models.registry
+    manifests, damaged = registry.manifests()
+    if damaged:
+        _log.warning("damaged and left out of the list of models: %s", ", ".join(damaged))
+    return reply({"models": [manifest.to_json() for manifest in manifests], "aliases": registry.aliases()})
 
 
 @blueprint.get("/<reference>")

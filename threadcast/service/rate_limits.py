@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import sqlite3
+
 from apiflask import APIFlask
 from flask import Response, g, request
 
@@ -12,6 +15,8 @@ from threadcast.service.metrics import Metrics
 from threadcast.service.problems import Problem
 from threadcast.service.rates import Rate, Taken, TokenBuckets
 from threadcast.service.settings import ServiceSettings
+
+_log = logging.getLogger(__name__)
 
 
 def install(app: APIFlask, settings: ServiceSettings, metrics: Metrics) -> None:
@@ -31,7 +36,16 @@ def install(app: APIFlask, settings: ServiceSettings, metrics: Metrics) -> None:
         rate = usual if key is None or key.rate_limit is None else Rate.parse(key.rate_limit)
         if rate is None:
             return
-        g.rate = taken = buckets.take(f"address {request.remote_addr}" if key is None else f"key {key.name}", rate)
+        caller = f"address {request.remote_addr}" if key is None else f"key {key.name}"
+        try:
+            g.rate = taken = buckets.take(caller, rate)
+        except sqlite3.Error as error:  # a full folder for temporary files, for example
+            _log.error("requests of limited callers are refused, as they cannot be counted: %s", error)
+            raise Problem(
+                503,
+                "requests cannot be counted at the moment, so this one is not let in",
+                headers={"Retry-After": "10"},
+            ) from error
         if not taken.allowed:
             metrics.limited.labels("" if key is None else key.name).inc()
             raise _too_many(taken)

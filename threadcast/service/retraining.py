@@ -37,6 +37,9 @@ NICE = 10
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 """Pauses before the first restart and between many, in seconds; each pause is twice the one before it."""
 
+END_S = 2.0
+"""Seconds that the training process has to close its store when the service ends; then it is killed."""
+
 STEADY_S = 600.0
 """Seconds after which a process counts as one that works: the next pause is the first one again."""
 
@@ -91,26 +94,39 @@ def watch(wanted: dict[str, str]) -> NoReturn:
     ends = 0
     while True:
         started_s = time.monotonic()
-        beats, beating = os.pipe()
-        process = subprocess.Popen(
-            _command("retrain", {**wanted, "beats": beating}), stdin=subprocess.DEVNULL, pass_fds=[beating]
-        )
-        os.close(beating)
         try:
-            if not _ends(beats, float(wanted["stall_s"])):
-                _log.error("the retraining process made no progress for %s s and is killed", wanted["stall_s"])
-                process.kill()
-            code = process.wait()
-        finally:
-            process.kill()
-            process.wait()
-            os.close(beats)
-        _forget(process.pid)
+            process, beats = _started(wanted)
+        except OSError as error:  # no memory, or too many processes
+            why = f"cannot be started: {error.strerror}"
+        else:
+            try:
+                if not _ends(beats, float(wanted["stall_s"])):
+                    _log.error("the retraining process made no progress for %s s and is killed", wanted["stall_s"])
+                    process.kill()
+                code = process.wait()
+            finally:
+                _end(process)
+                os.close(beats)
+            _forget(process.pid)
+            why = f"ended with signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         ends = 1 if time.monotonic() - started_s >= STEADY_S else ends + 1
         metrics.restarts.labels(wanted["alias"]).inc()
-        why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        _log.error("the retraining process ended with %s; it is started again in %.0f s", why, pause_s(ends))
+        _log.error("the retraining process %s; it is started again in %.0f s", why, pause_s(ends))
         time.sleep(pause_s(ends))
+
+
+def _started(wanted: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int]:
+    """A new retraining process, and the end of the pipe to read its signs of progress from; OSError where there can be
+    none now."""
+    beats, beating = os.pipe()
+    try:
+        command = _command("retrain", {**wanted, "beats": beating})
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[beating]), beats
+    except OSError:
+        os.close(beats)
+        raise
+    finally:
+        os.close(beating)
 
 
 def _ends(beats: int, stall_s: float) -> bool:
@@ -129,6 +145,7 @@ def main(wanted: dict[str, str]) -> NoReturn:
     from threadcast.store import Store
     from threadcast.store.retrainer_lock import RetrainerLock
 
+    signal.signal(signal.SIGTERM, _exit)  # closes the store, so that all that is in its -wal file is in its database
     os.nice(NICE)
     beating = int(wanted["beats"])
     os.set_inheritable(beating, False)
@@ -167,7 +184,18 @@ def _command(role: str, wanted: Mapping[str, object]) -> list[str]:
     ]  # fmt: skip
 
 
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process by SIGTERM, or by SIGKILL where it takes longer than `END_S`; nothing where it has ended."""
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:  # it is stopped, or within compiled code
+        process.kill()
+        process.wait()
+
+
 def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd and the parent both send it: one must not end the closing
     sys.exit(0)
 
 

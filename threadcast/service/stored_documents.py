@@ -19,6 +19,9 @@ from threadcast.store import Store
 MOST_OPS = 20_000
 """Number of ops in memory; about 2 KB each."""
 
+MOST_CHANGED = 256
+"""Number of machines whose changes are in memory: any request may describe another machine."""
+
 CHEAP_S, CHANGES_SHARE = 0.05, 0.05
 """CPU seconds that finding a machine's changes may take at every new measurement; and the share of a thread's time
 that it takes at most where it takes longer."""
@@ -48,7 +51,7 @@ class StoredDocuments:
         self._ops: LruCache[str, Op] = LruCache(MOST_OPS)
         self._machines: dict[str, Machine] = {}
         self._machines_read_at = -1
-        self._changes: dict[str, _Found] = {}
+        self._changes: LruCache[str, _Found] = LruCache(MOST_CHANGED)
         self._measured_ops: set[str] = set()
         self._measured_ops_read_at = 0
 
@@ -83,7 +86,8 @@ class StoredDocuments:
             changes = self._store.changes(machine)
             took_s = time.thread_time() - began_s
             again_s = now_s + (took_s / CHANGES_SHARE if took_s > CHEAP_S else 0.0)
-            found = self._changes[machine] = _Found(changes, last, again_s)
+            found = _Found(changes, last, again_s)
+            self._changes.put(machine, found)
         return found.changes
 
     def ops(self, keys: set[str]) -> dict[str, Op]:

@@ -65,7 +65,10 @@ def _check_header(path: Path, *, has_wal: bool) -> None:
     pages_valid = _number(header, 24, 4) == _number(header, 92, 4)
     if size < _HEADER_BYTES or (pages_valid and size < expected and not has_wal):  # else they are in the WAL
         lost = f"{size} bytes of {expected}" if size >= _HEADER_BYTES else f"{size} bytes"
-        raise StoreError(f"{path} is truncated ({lost}); restore it from a copy, or delete it to start a new store")
+        raise StoreError(
+            f"{path} is truncated ({lost}); restore it from a copy, or delete it, with {path.name}-wal and "
+            f"{path.name}-shm where they are, to start a new store"
+        )
 
 
 def _number(header: bytes, offset: int, length: int) -> int:
@@ -76,8 +79,10 @@ def create(path: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` create a database, and put it at `path` once it is whole; StoreError where that is not possible.
 
     Where another process was faster, its file stays and the new one is deleted. A hard link is used, which unlike a
-    rename never replaces an existing file.
+    rename never replaces an existing file. StoreError also where a journal of an earlier database of this name is left:
+    SQLite would write what is in it into the new one.
     """
+    _refuse_journals(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
@@ -90,3 +95,15 @@ def create(path: Path, fill: Callable[[Path], None]) -> None:
             raise StoreError(f"{path} cannot be created: {path.parent} is not a directory") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be created: {error.strerror}; choose another place with --store") from error
+
+
+def _refuse_journals(path: Path) -> None:
+    """Raise StoreError where a journal is without its database. What is in it is of no use: it is parts of pages."""
+    journals = [path.with_name(path.name + suffix) for suffix in ("-wal", "-journal")]
+    found = [journal for journal in journals if journal.exists() and journal.stat().st_size > 0]
+    if found and not path.exists():  # in this order: what another process is making has its database first
+        files = " and ".join(map(str, found))
+        raise StoreError(
+            f"{path} cannot be created: {files} {'is' if len(found) == 1 else 'are'} left of an earlier store of this "
+            "name, and would be written into the new one; move or delete what is left"
+        )
