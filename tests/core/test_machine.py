@@ -29,6 +29,14 @@ def test_legal_cases_place_threads_on_distinct_cores_and_no_two_alike(machine):
         assert set(place) <= {core.id for core in machine.cores}
 
 
+def test_a_machine_of_the_same_fingerprint_does_not_change_the_cases_of_another():
+    machine, other = (Machine.uniform("twins", 12, group_size=size) for size in (2, 6))
+    cases = Machine.uniform("other name", 12, group_size=6).cases()
+    object.__setattr__(other, "fingerprint", machine.fingerprint)  # 8 digits may be the same by chance
+    assert machine.cases() != cases
+    assert other.cases() == cases
+
+
 @given(machines)
 def test_one_thread_and_all_cores_are_always_legal(machine):
     counts = {case.threads for case in machine.cases()}

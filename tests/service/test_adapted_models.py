@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tests.models.synthetic_ops import make_ops, measure, measure_all
 from threadcast.core import Machine
 from threadcast.models.learned_curve import LearnedCurve
+from threadcast.service import adapted_models
 from threadcast.service.adapted_models import AdaptedModels
 from threadcast.store import Store
 
@@ -39,3 +43,59 @@ def test_a_model_is_adapted_again_once_the_store_has_grown_by_a_tenth(store):
     assert models.of(model, "m@1", NEW).measured == 11
     store.add([measure(OPS[1], case, machine=NEW)])
     assert models.of(model, "m@1", NEW).measured == 11  # 12 is less than a tenth more
+
+
+class Counting:
+    """A model that counts how often, and to how much, it is adapted, and waits where it is told to."""
+
+    def __init__(self) -> None:
+        self.measured, self.begun, self.may_end = [], threading.Event(), threading.Event()
+        self.may_end.set()
+
+    def adapts_to(self, machine):
+        return True
+
+    def adapted(self, measurements):
+        self.measured.append(len(measurements))
+        self.begun.set()
+        assert self.may_end.wait(60)
+        return object()
+
+
+def test_threads_that_ask_at_once_adapt_a_model_once(store):
+    model, models, together = Counting(), AdaptedModels(store, store.last_measurement), threading.Barrier(4)
+    model.may_end.clear()
+
+    def ask():
+        together.wait(60)
+        return models.of(model, "m@1", NEW)
+
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(ask) for _ in range(4)]
+        assert model.begun.wait(60)
+        model.may_end.set()
+        assert len({id(one.result().model) for one in asked}) == 1
+    assert len(model.measured) == 1
+
+
+def test_while_a_model_is_adapted_again_others_get_the_older_one(store):
+    model, models = Counting(), AdaptedModels(store, store.last_measurement)
+    older = models.of(model, "m@1", NEW)
+    store.add([measure(OPS[0], NEW.cases()[0], machine=NEW)])
+    model.begun.clear()
+    model.may_end.clear()
+    with ThreadPoolExecutor() as pool:
+        newer = pool.submit(models.of, model, "m@1", NEW)
+        assert model.begun.wait(60)
+        assert models.of(model, "m@1", NEW) is older
+        model.may_end.set()
+        assert newer.result() is not older
+    assert model.measured == [0, 1]
+
+
+def test_a_model_is_adapted_to_the_newest_measurements(store, monkeypatch):
+    monkeypatch.setattr(adapted_models, "MOST_READ", 7)
+    store.add(measure(op, NEW.cases()[0], machine=NEW) for op in OPS)
+    model = Counting()
+    AdaptedModels(store, store.last_measurement).of(model, "m@1", NEW)
+    assert model.measured == [7]

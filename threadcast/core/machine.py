@@ -61,6 +61,8 @@ class Machine:
     caches: tuple[Cache, ...] = ()
     fingerprint: str = field(init=False)
     """Stable identity as text: a short name, the core count, and 8 hexadecimal digits of a hash of all fields above."""
+    _group_sizes: tuple[int, ...] = field(init=False, repr=False)
+    """Number of cores of each of `groups`."""
 
     def __post_init__(self) -> None:
         if not self.cores:
@@ -72,6 +74,7 @@ class Machine:
         short = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40] or "machine"
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         object.__setattr__(self, "fingerprint", f"{short}-{len(self.cores)}c-{digest}")
+        object.__setattr__(self, "_group_sizes", tuple(map(len, self.groups)))
 
     def __eq__(self, other: object) -> bool:
         return self.fingerprint == other.fingerprint if isinstance(other, Machine) else NotImplemented
@@ -102,7 +105,7 @@ class Machine:
         With a single group there is one affinity, COMPACT. On 34 tiles of two cores these are the 68 cases of Liu et
         al. 2018, III-B.
         """
-        return _cases(self)
+        return _cases(self._group_sizes)
 
     def place(self, case: Case) -> tuple[int, ...]:
         """Core ids that `case` uses on an otherwise idle machine, one for each thread.
@@ -228,16 +231,18 @@ def cache_groups(cores: Sequence[Core], caches: Iterable[Cache]) -> tuple[int, .
 
 
 @lru_cache(maxsize=64)
-def _cases(machine: Machine) -> tuple[Case, ...]:
-    """`Machine.cases`, cached: climbs and campaigns ask for it at every step."""
-    groups = machine.groups
-    spread = {Case(n, Affinity.SPREAD) for n in range(1, len(groups) + 1)} if len(groups) > 1 else set()
+def _cases(sizes: tuple[int, ...]) -> tuple[Case, ...]:
+    """`Machine.cases` of cache groups of these sizes, cached: climbs and campaigns ask for it at every step.
+
+    The key is all that the cases depend on. A fingerprint is not: two machines may share one by chance, or on purpose.
+    """
+    spread = {Case(n, Affinity.SPREAD) for n in range(1, len(sizes) + 1)} if len(sizes) > 1 else set()
     compact, filled = set(), 0
-    for group in groups:
-        whole = 1 < len(group) <= SMALL_GROUP and len(groups) > 1
-        counts = [len(group)] if whole else range(1, len(group) + 1)
+    for size in sizes:
+        whole = 1 < size <= SMALL_GROUP and len(sizes) > 1
+        counts = [size] if whole else range(1, size + 1)
         compact |= {Case(filled + n) for n in counts}
-        filled += len(group)
-    alone = next((i for i, group in enumerate(groups) if len(group) > 1), len(groups) - 1) + 1
+        filled += size
+    alone = next((i for i, size in enumerate(sizes) if size > 1), len(sizes) - 1) + 1
     same = {Case(case.threads) for case in spread if case.threads <= alone}  # both affinities take the same cores
     return tuple(sorted(spread | compact - same))
