@@ -36,7 +36,7 @@ class FunctionCaches:
     """
 
     def __init__(self, caches: Iterable[FunctionCache[Any]]) -> None:
-        self._before = [(cache, _state(cache)) for cache in caches if cache.cache_parameters()["maxsize"] != 0]
+        self._before = [(cache, _state(cache)) for cache in caches if cache.cache_info().maxsize != 0]
         self._of_code: dict[int, list[tuple[FunctionCache[Any], tuple[int, int]]]] = {}
         """By the id of the code of its function: code itself takes long to hash."""
         self._refused: CacheFilled | None = None

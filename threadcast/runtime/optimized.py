@@ -530,7 +530,8 @@ class Optimized:
 
     def _as_given(self, *arguments: Any) -> Any:
         """Run a call in eager PyTorch in the given memory format."""
-        if self._changes_format(None) and (why := self._format.why_fixed()) is not None:
+        changes = self._changes_format(None) and why_transformed() is None  # within which tensors cannot be looked at
+        if changes and (why := self._format.why_fixed()) is not None:
             self._keep_format(why)
         self._format.set(MemoryFormat.AS_GIVEN)
         return self._default(*arguments)

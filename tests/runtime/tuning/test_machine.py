@@ -457,6 +457,26 @@ def test_a_search_that_learning_leaves_no_time_for_does_not_keep_plans_waiting()
     world.run_until(lambda: plan_of(AS_GIVEN) in world.ran)
 
 
+def test_a_plan_that_waits_for_time_after_the_search_is_not_forgotten_when_the_default_becomes_slower() -> None:
+    allowance = Allowance(1.0)
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False, warm_up=WarmUp(allowance))
+    world = World(machine, {DEFAULT: 2 * LONG_S, plan_of(AS_GIVEN): LONG_S})
+    world.stage = SearchStage.WAITS
+    world.carry_out(machine.start())
+    world.run_until(lambda: world.stage is SearchStage.WORKS)
+    allowance.share, allowance.lost_s = 0.0, 1e3
+    world.run(2 * DRIFT_STEPS)
+    assert machine.agenda.variant == AS_GIVEN
+    assert machine.deferred
+    world.seconds[DEFAULT] *= 2 * DRIFT_LIMIT
+    world.run(4 * DRIFT_STEPS)
+    assert machine.state is State.SETTLED
+    allowance.share = 1.0
+    world.run_until(lambda: is_over(world))
+    assert machine.best == plan_of(AS_GIVEN)
+    assert not machine.deferred
+
+
 def test_a_backend_runs_where_no_graph_of_a_plan_can_be_captured() -> None:
     name = backend("backend 0")
     world = with_search({DEFAULT: LONG_S, name: 0.9 * LONG_S}, backends=1, captures=False)

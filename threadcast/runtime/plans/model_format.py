@@ -15,7 +15,7 @@ from threadcast.capture.capture import Captured
 from threadcast.capture.dependencies import lies_in, writes
 from threadcast.capture.program import Node
 from threadcast.capture.values import Ref, find_refs
-from threadcast.runtime.plans.shared_memory import is_shared
+from threadcast.runtime.plans.shared_memory import any_shared
 from threadcast.runtime.plans.variant import MemoryFormat
 
 
@@ -108,7 +108,7 @@ class ModelFormat:
         if self._optimizer is None and any(parameter.grad is not None for parameter in self._parameters()):
             return "a parameter has a gradient: another optimizer, which may rely on strides, trains the model"
         images = filter(is_image, self._parameters())
-        if any(_is_bound(tensor) for image in images for tensor in (image, *self._state_of(image))):
+        if _are_bound([tensor for image in images for tensor in (image, *self._state_of(image))]):
             return "a weight shares its memory with other tensors or processes, or was made in inference mode"
         return None
 
@@ -151,7 +151,7 @@ class ModelFormat:
 
     def _back(self) -> None:
         for parameter, placed in self._placed.items():
-            if _place(parameter) == placed.place and not _is_bound(parameter):
+            if _place(parameter) == placed.place and not _are_bound([parameter]):
                 given = torch.empty_strided(parameter.shape, placed.given, dtype=parameter.dtype)
                 parameter.data = given.copy_(parameter.detach())
             self._order_state(parameter)
@@ -186,6 +186,6 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-def _is_bound(tensor: Tensor) -> bool:
-    """Whether no copy may take the tensor's place: it shares its memory, or autograd does not accept it."""
-    return tensor.is_inference() or is_shared(tensor)
+def _are_bound(tensors: Sequence[Tensor]) -> bool:
+    """Whether no copies may take the place of tensors: one shares its memory, or autograd does not accept it."""
+    return any(map(Tensor.is_inference, tensors)) or any_shared(tensors)

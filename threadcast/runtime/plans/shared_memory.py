@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
+from threading import Lock
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -21,11 +22,18 @@ class Looker(Protocol):
 
 
 _lookers = WeakSet[Looker]()
+_lookers_lock = Lock()
 
 
 def leave_out(looker: Looker) -> None:
     """From now on the looker's views do not count as users of memory."""
-    _lookers.add(looker)
+    with _lookers_lock:
+        _lookers.add(looker)
+
+
+def _all_lookers() -> list[Looker]:
+    with _lookers_lock:
+        return list(_lookers)
 
 
 def held_by(arrays: Iterable[Any]) -> list[Tensor]:
@@ -33,17 +41,23 @@ def held_by(arrays: Iterable[Any]) -> list[Tensor]:
     return [array.base for array in arrays if isinstance(array.base, Tensor)]
 
 
-def is_shared(tensor: Tensor) -> bool:
-    """Return whether writes to the tensor's memory show elsewhere, so that no copy may take its place.
+def any_shared(tensors: Iterable[Tensor]) -> bool:
+    """Return whether writes to the memory of one of the tensors show elsewhere, so that no copy may take its place.
 
     So it is with weights that `state_dict()` has returned and that are kept, with views in NumPy, with slices of one
     vector, and after `share_memory_()`. An array whose memory a tensor has by `torch.from_numpy` is not found.
     """
-    storage = tensor.untyped_storage()
-    others = _users(tensor) - _users_of_one()
-    if others > 0:
-        others -= Counter(view.untyped_storage()._cdata for one in _lookers for view in one.views)[storage._cdata]
-    return others > 0 or storage.is_shared() or storage.nbytes() < tensor.nbytes
+    only_read: Counter[int] | None = None
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        others = _users(tensor) - _users_of_one()
+        if others > 0:
+            if only_read is None:
+                only_read = Counter(view.untyped_storage()._cdata for one in _all_lookers() for view in one.views)
+            others -= only_read[storage._cdata]
+        if others > 0 or storage.is_shared() or storage.nbytes() < tensor.nbytes:
+            return True
+    return False
 
 
 def _users(tensor: Tensor) -> int:

@@ -229,7 +229,7 @@ class BetweenSteps:
         if self._states.agenda.variant is None or not self._states.warm_up.allows(BESIDE_S):
             self._plans.rest()  # else a plan is asked for soon
         variant_plan = self._plans.of(contender)
-        if variant_plan is None and contender.kind is not Kind.BACKEND:
+        if variant_plan is None and contender.kind is not Kind.BACKEND and not self._states.deferred:
             self._stored.drop(self._graphs.first)
         self.fastest = self._contenders[contender]
         self._contenders.close_all_but(contender, variant_plan)

@@ -75,7 +75,9 @@ class TuningMachine:
         self._variant = Variant(formats[0])
         """The variant that is being searched."""
         self._later: do.Capture | None = None
-        """What comes next once the search for backends is over, unless a backend is so fast that no plan is needed."""
+        """The first capture, until it was answered, where it waits for the search for backends."""
+        self._pays: bool | None = None
+        """Whether a backend is so fast that no plan is needed beside it; None until the search for backends is over."""
         self._chosen: tuple[Runner, bool] | None = None
         """What `next_runner` named last, and whether it was the best only because learning may not lose more. Calls of
         other kinds may change meanwhile what learning may lose."""
@@ -99,6 +101,17 @@ class TuningMachine:
     def planning(self) -> bool:
         """Whether a plan is being made now, in a process that uses a core."""
         return self.awaits_plan and self._search is not None and not self._search.planner_yields
+
+    @property
+    def rests(self) -> bool:
+        """Whether the next step is the best's, and nothing else is tried before it."""
+        settled = self.state is State.SETTLED and self.agenda.empty and not self.deferred
+        return settled or self.state is State.GIVEN_UP
+
+    @property
+    def deferred(self) -> bool:
+        """Whether the first plan is still to be searched, once the search for backends is over."""
+        return self._later is not None and (self.best is DEFAULT or not self._pays)
 
     @property
     def variants(self) -> tuple[Variant, ...]:
@@ -145,7 +158,7 @@ class TuningMachine:
         if self._backends_first(backends):
             return self._wait_for_backends()
         if self._later is not None and self._needs_plan(backends):
-            self.agenda.pending, self._later = self._later, None
+            self.agenda.pending = self._later
         pending = self.agenda.pending
         if pending is None or self.agenda.awaited is not None:
             return ()
@@ -182,8 +195,10 @@ class TuningMachine:
             return False
         if backends is SearchStage.WAITS and self.warm_up.unlimited:
             return False
-        best_s, eager_s = self._best.step_s, self.warm_up.eager_s
-        return self.best is DEFAULT or best_s is None or eager_s is None or eager_s < PAYS * best_s
+        if self._pays is None:
+            best_s, eager_s = self._best.step_s, self.warm_up.eager_s
+            self._pays = self.best is not DEFAULT and bool(best_s and eager_s and eager_s >= PAYS * best_s)
+        return self.deferred
 
     def next_runner(self) -> Runner:
         """Return what runs the next step; `observe` records a step by what was named last."""
@@ -270,6 +285,7 @@ class TuningMachine:
 
     def _captured(self, event: str) -> Variant:
         variant = self.agenda.answer(event, do.Capture).variant
+        self._later = None
         if variant.fused:
             self._queue.no_fused()
         return variant
@@ -359,7 +375,7 @@ class TuningMachine:
         if self.state is not State.WAITING:
             self.moves.to(State.WAITING, reason)
         if self._later is not None:
-            return self.contest.settle(f"{self.best} runs while backends are searched")
+            return self.contest.settle(f"{self.best} runs until a plan is searched")
         variant = None if self.contest.earlier.like is not None else self._queue.next()
         if variant is not None:
             self.agenda.pending = do.Capture(variant)

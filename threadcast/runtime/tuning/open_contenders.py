@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from threadcast.core import Machine
@@ -65,8 +66,13 @@ class OpenContenders:
         self.engines[variant_plan] = engine
 
     def add(self, contender: Contender) -> None:
-        """Add a contender that is ready to run."""
-        self._contenders[contender.id] = contender
+        """Add a contender that is ready to run, in the format as given: PyTorch runs calls that a backend may not."""
+
+        def run(*arguments: Any) -> Any:
+            self._format.set(MemoryFormat.AS_GIVEN)
+            return contender.run(*arguments)
+
+        self._contenders[contender.id] = replace(contender, run=run)
 
     def rest(self) -> None:
         """End the idle thread teams of all engines."""

@@ -199,7 +199,7 @@ class Tuning:
         if state in (State.GIVEN_UP, State.CLOSED):
             return False
         searching = not self._backends.over or bool(self._between.instructions)
-        if searching or state is not State.SETTLED or self._states.agenda.variant is not None:
+        if searching or state is not State.SETTLED or self._states.agenda.variant is not None or self._states.deferred:
             return True
         return not self._states.contest.confirmed
 
@@ -255,10 +255,10 @@ class Tuning:
 
     @property
     def runs_in(self) -> MemoryFormat | None:
-        """The memory format in which all calls run until something changes; None where they may run in several."""
+        """The memory format in which the next call runs; None where it may run in several."""
         if self._graphs.formats == (MemoryFormat.AS_GIVEN,):
             return MemoryFormat.AS_GIVEN
-        if self.learning or not self.settled:
+        if not self._states.rests or self._backends.waits:
             return None
         best = self._states.best
         return best.memory_format or (MemoryFormat.AS_GIVEN if best.variant is None else best.variant.memory_format)
