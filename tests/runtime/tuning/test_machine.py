@@ -463,7 +463,7 @@ def test_a_plan_that_waits_for_time_after_the_search_is_not_forgotten_when_the_d
     world = World(machine, {DEFAULT: 2 * LONG_S, plan_of(AS_GIVEN): LONG_S})
     world.stage = SearchStage.WAITS
     world.carry_out(machine.start())
-    world.run_until(lambda: world.stage is SearchStage.WORKS)
+    world.run_until(lambda: world.stage is not SearchStage.WAITS)
     allowance.share, allowance.lost_s = 0.0, 1e3
     world.run(2 * DRIFT_STEPS)
     assert machine.agenda.variant == AS_GIVEN
@@ -471,7 +471,7 @@ def test_a_plan_that_waits_for_time_after_the_search_is_not_forgotten_when_the_d
     world.seconds[DEFAULT] *= 2 * DRIFT_LIMIT
     world.run(4 * DRIFT_STEPS)
     assert machine.state is State.SETTLED
-    allowance.share = 1.0
+    allowance.share, machine.warm_up.lost_s = 1.0, 0.0
     world.run_until(lambda: is_over(world))
     assert machine.best == plan_of(AS_GIVEN)
     assert not machine.deferred

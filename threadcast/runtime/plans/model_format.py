@@ -100,14 +100,15 @@ class ModelFormat:
         """Take the current order of the model's tensors for the given format; the tensors may have been exchanged."""
         self.current = MemoryFormat.AS_GIVEN
         """The format that was set last."""
+        self._parameters = [] if self._model is None else list(self._model.parameters())
         self._placed: dict[nn.Parameter, _Placed] = {}
         """The parameters that were put in channels last."""
 
     def why_fixed(self) -> str | None:
         """Return why the model's tensors must stay in the order that they have, in words; None where they need not."""
-        if self._optimizer is None and any(parameter.grad is not None for parameter in self._parameters()):
+        if self._optimizer is None and any(parameter.grad is not None for parameter in self._parameters):
             return "a parameter has a gradient: another optimizer, which may rely on strides, trains the model"
-        images = filter(is_image, self._parameters())
+        images = filter(is_image, self._parameters)
         if _are_bound([tensor for image in images for tensor in (image, *self._state_of(image))]):
             return "a weight shares its memory with other tensors or processes, or was made in inference mode"
         return None
@@ -143,7 +144,7 @@ class ModelFormat:
         return with_images_channels_last(values) if self.current is MemoryFormat.CHANNELS_LAST else values
 
     def _to_channels_last(self) -> None:
-        for parameter in filter(is_image, self._parameters()):
+        for parameter in filter(is_image, self._parameters):
             given = parameter.stride()
             parameter.data = parameter.detach().contiguous(memory_format=torch.channels_last)
             self._placed[parameter] = _Placed(given, _place(parameter))
@@ -163,9 +164,6 @@ class ModelFormat:
             like = torch.empty_like(parameter, dtype=value.dtype)
             if value.stride() != like.stride():
                 value.data = like.copy_(value.detach())
-
-    def _parameters(self) -> Iterator[nn.Parameter]:
-        return iter(()) if self._model is None else self._model.parameters()
 
     def _state_of(self, parameter: nn.Parameter) -> list[Tensor]:
         """The tensors of the parameter's shape in the optimizer's state."""

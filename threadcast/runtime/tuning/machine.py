@@ -105,8 +105,9 @@ class TuningMachine:
     @property
     def rests(self) -> bool:
         """Whether the next step is the best's, and nothing else is tried before it."""
-        settled = self.state is State.SETTLED and self.agenda.empty and not self.deferred
-        return settled or self.state is State.GIVEN_UP
+        if self.state is not State.SETTLED or self.deferred:
+            return self.state is State.GIVEN_UP
+        return self.agenda.empty or (self.agenda.awaited is None and self.held_back)
 
     @property
     def deferred(self) -> bool:
