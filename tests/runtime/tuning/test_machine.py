@@ -460,11 +460,13 @@ def test_a_search_that_learning_leaves_no_time_for_does_not_keep_plans_waiting()
 def test_a_plan_that_waits_for_time_after_the_search_is_not_forgotten_when_the_default_becomes_slower() -> None:
     allowance = Allowance(1.0)
     machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False, warm_up=WarmUp(allowance))
-    world = World(machine, {DEFAULT: 2 * LONG_S, plan_of(AS_GIVEN): LONG_S})
+    name = backend("backend 0")
+    world = World(machine, {DEFAULT: 2 * LONG_S, plan_of(AS_GIVEN): LONG_S, name: 4 * LONG_S}, backends=1)
     world.stage = SearchStage.WAITS
     world.carry_out(machine.start())
-    world.run_until(lambda: world.stage is not SearchStage.WAITS)
+    world.run_until(lambda: name in world.ran and machine.state is State.SETTLED)
     allowance.share, allowance.lost_s = 0.0, 1e3
+    world.run_until(lambda: machine.agenda.variant is not None)
     world.run(2 * DRIFT_STEPS)
     assert machine.agenda.variant == AS_GIVEN
     assert machine.deferred
