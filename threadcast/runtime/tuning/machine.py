@@ -158,8 +158,12 @@ class TuningMachine:
         """
         if self._backends_first(backends):
             return self._wait_for_backends()
-        if self._later is not None and self._needs_plan(backends):
-            self.agenda.pending = self._later
+        if self._later is not None and self._waited_for(backends):
+            if self._pays is None:
+                best_s, eager_s = self._best.step_s, self.warm_up.eager_s
+                self._pays = self.best is not DEFAULT and bool(best_s and eager_s and eager_s >= PAYS * best_s)
+            if self.deferred:
+                self.agenda.pending = self._later
         pending = self.agenda.pending
         if pending is None or self.agenda.awaited is not None:
             return ()
@@ -190,16 +194,11 @@ class TuningMachine:
         self._search = self.agenda.pending = None
         return *left_out, *self._next_variant("backends are tried first")
 
-    def _needs_plan(self, backends: SearchStage) -> bool:
-        """Whether what waits for the search for backends comes next."""
+    def _waited_for(self, backends: SearchStage) -> bool:
+        """Whether the search for backends is waited for no longer, and nothing else comes next."""
         if self.state is not State.SETTLED or not self.agenda.empty or backends is SearchStage.WORKS:
             return False
-        if backends is SearchStage.WAITS and self.warm_up.unlimited:
-            return False
-        if self._pays is None:
-            best_s, eager_s = self._best.step_s, self.warm_up.eager_s
-            self._pays = self.best is not DEFAULT and bool(best_s and eager_s and eager_s >= PAYS * best_s)
-        return self.deferred
+        return backends is SearchStage.OVER or not self.warm_up.unlimited
 
     def next_runner(self) -> Runner:
         """Return what runs the next step; `observe` records a step by what was named last."""
