@@ -42,3 +42,15 @@ def test_integers_are_allowed_within_their_range() -> None:
     assert guard.allows([torch.tensor([0, 9]), empty])
     assert not guard.allows([torch.tensor([0, 10]), empty])
     assert not guard.allows([torch.tensor([-1, 3]), empty])
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_each_part_of_a_large_tensor_is_looked_at(memory_format: torch.memory_format) -> None:
+    example = torch.ones(1, 3, 200, 200).to(memory_format=memory_format)
+    guard = NumberGuard([example])
+    assert guard.allows([example])
+    for at in (0, 150, 199):
+        for number in (math.nan, math.inf):
+            changed = example.clone()
+            changed[0, 2, at, 5] = number
+            assert not guard.allows([changed])

@@ -48,7 +48,7 @@ def _ends(value: Tensor) -> tuple[float, float]:
     """The least and the largest number; NaN where there is one."""
     value = in_memory_order(value.detach())  # which takes a fifth of the time in channels last
     value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
-    parts = [value] if value.numel() <= _ALONE or not value.is_contiguous() else value.view(-1).split(_ALONE)
+    parts = [value] if value.numel() <= _ALONE or not value.is_contiguous() else torch.split(value.view(-1), _ALONE)
     ends = [torch.aminmax(part) for part in parts]
     least, most = (torch.stack(found) if len(found) > 1 else found[0] for found in zip(*ends, strict=True))
     return float(least.amin()), float(most.amax())
