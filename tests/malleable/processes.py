@@ -23,7 +23,7 @@ COMMAND = "from threadcast.cli.main import main; main()"
 EXECUTED = (sys.executable, "-c", COMMAND, "exec", "--", sys.executable)
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
-import json, sys, time
+import contextlib, json, sys, time
 import torch, threadcast
 if "attach" in sys.argv:
     threadcast.attach(signals=True)
@@ -45,7 +45,10 @@ for line in sys.stdin:
         for _ in range(200):
             model(x).sum().backward()
             optimizer.step()
-    masks = {tuple(sorted(os.sched_getaffinity(int(t)))) for t in os.listdir("/proc/self/task")}
+    masks = set()
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            masks.add(tuple(sorted(os.sched_getaffinity(int(thread)))))
     print(json.dumps({"threads": torch.get_num_threads(), "masks": sorted(masks)}), flush=True)
 """
 

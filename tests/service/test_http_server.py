@@ -231,7 +231,8 @@ def test_more_connections_than_there_may_be_close_the_one_that_has_waited_longes
         for connection in slow:
             connection.sendall(b"GET /")
         assert ask(served, GET)[0] == 200
-        assert slow[0].recv(1) == b""
+        with contextlib.suppress(ConnectionResetError):  # where the server had not read all that came
+            assert slow[0].recv(1) == b""
         slow[-1].sendall(GET[5:])
         assert answer(slow[-1])[0] == 200
 
