@@ -12,8 +12,9 @@ from threadcast.runtime.backends.integer_ranges import Range, range_of
 from threadcast.runtime.backends.program_file import in_memory_order
 
 _ALONE = 32768
-"""Most numbers that PyTorch looks at in the calling thread alone. Its other threads would wait for more work for a
-while after a look, on the cores that the backend's threads need."""
+"""Most numbers of half precision that PyTorch looks at in the calling thread alone. Its other threads would wait for
+more work for a while after a look, on the cores that the backend's threads need. NumPy has no such threads."""
+_HALF = torch.float16, torch.bfloat16
 
 
 class NumberGuard:
@@ -46,8 +47,12 @@ class NumberGuard:
 
 def _ends(value: Tensor) -> tuple[float, float]:
     """The least and the largest number; NaN where there is one."""
-    value = in_memory_order(value.detach())  # which takes a fifth of the time in channels last
+    value = value.detach()
     value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+    if value.dtype not in _HALF:
+        numbers = value.resolve_neg().numpy()
+        return float(numbers.min()), float(numbers.max())
+    value = in_memory_order(value)  # which takes a fifth of the time in channels last
     parts = [value] if value.numel() <= _ALONE or not value.is_contiguous() else torch.split(value.view(-1), _ALONE)
     ends = [torch.aminmax(part) for part in parts]
     least, most = (torch.stack(found) if len(found) > 1 else found[0] for found in zip(*ends, strict=True))
