@@ -29,6 +29,7 @@ from warmup_states import cold
 from warmup_turns import Side
 
 from threadcast.runtime.engines.native.library import native_library
+from threadcast.threads.memory import KEEPING
 
 FOLDER = ROOT / "build" / "compiled"
 PAGE = ROOT / "docs" / "compiled-tables.md"
@@ -46,7 +47,9 @@ _HEAD = """# Compiled programs
 
 Medians of a call or of a training step by SGD with momentum, in ms, in {turns} turns of {turn_s} s each, with half
 the distance between the quartiles of the turns' medians in percent. Each way ran in a process of its own, stopped
-except in its turns, with nothing stored before. *Inductor* is `torch.compile(model)`, *backend* is
+except in its turns, with nothing stored before. All keep freed memory in the process, as
+threadcast does (`MALLOC_TRIM_THRESHOLD_` and the like, in eager's and Inductor's, too). *Inductor* is
+`torch.compile(model)`, in inference with `torch._inductor.config.freezing`, *backend* is
 `torch.compile(model, backend="threadcast")`, in inference with `options={{"freeze": True}}`, which allows copies of the
 weights as *optimize* always does; *short way* is the backend with `options={{"short_way": True}}` (decision 65);
 *optimize* is `threadcast.optimize` or `threadcast.optimize_training`; the last three learned for up to {settle_s:.0f} s
@@ -127,7 +130,7 @@ def measured(case: Case, limit_s: float, run: RunFacts) -> Record:
         for way in WAYS:
             if way == "short" and case.inference:
                 continue
-            environment = cold(f"{case.network}-{way}", FOLDER) | {"THREADCAST_ENGINE_TUNING_SHARE": "1"}
+            environment = cold(f"{case.network}-{way}", FOLDER) | KEEPING | {"THREADCAST_ENGINE_TUNING_SHARE": "1"}
             try:
                 with at_most(limit_s):
                     sides[way] = Side(case.title, way, environment, script="compiled_process.py")
@@ -135,13 +138,21 @@ def measured(case: Case, limit_s: float, run: RunFacts) -> Record:
                     _settle(sides[way], SETTLE_S[way])
             except (TooLong, RuntimeError) as error:
                 failed[way] = str(error)
-                sides.pop(way, None)
+                if way in sides:
+                    sides.pop(way).kill()
         others = OtherWork([side.session for side in sides.values()])
         for _ in range(TURNS):
-            for way, side in sides.items():
-                answer = side.turn(TURN_S, untimed=2)
+            for way, side in list(sides.items()):
+                try:
+                    with at_most(limit_s):
+                        answer = side.turn(TURN_S, untimed=2)
+                except (TooLong, RuntimeError) as error:
+                    failed[way] = str(error)
+                    turns.pop(way, None)
+                    sides.pop(way).kill()
+                    continue
                 turns.setdefault(way, []).append(round(median(answer["seconds"]), 7))
-                learning[way] = answer["learning"]
+                learning[way] = learning.get(way, False) or answer["learning"]
                 if way == "backend":
                     runs = [report["runs"] for report in answer["reports"]]
         share = round(others.share(), 3)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch._inductor.config as inductor_config
 from compiled_cases import case_of
 from warmup_networks import Case
 from warmup_process import Told, described, eager, optimised
@@ -35,7 +36,9 @@ def way(case: Case, who: str) -> tuple[Callable[[], object], Callable[[], list[A
     if who == "eager":
         return eager(work, case.inference), list, lambda: False
     compiled: Any = torch.compile(work.model, backend="inductor")
-    if who != "inductor":
+    if who == "inductor":
+        inductor_config.freezing = case.inference
+    else:
         options = {"freeze": True} if case.inference else {"short_way": who == "short"}
         compiled = torch.compile(work.model, backend="threadcast", options=options)
     call = eager(replace(work, model=compiled), case.inference)

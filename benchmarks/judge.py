@@ -1,4 +1,4 @@
-"""Models that nobody here wrote, beside eager PyTorch and Inductor; `make bench-zoo` and `make bench-graphnet`.
+"""Models that nobody here wrote, beside PyTorch and Inductor; `make bench-zoo` and `make bench-graphnet`.
 
     python benchmarks/judge.py zoo|graphnet [--quick] [--only "bert;resnet"] [--modes inference,training] [--most 100]
                                [--fast] [--seconds 60] [--reuse] [--json] [--write]
@@ -126,8 +126,12 @@ def _is_of_this_run(path: Path, run: RunFacts, setting: Setting | None) -> bool:
     """Whether a record is there that the same commit made with this setting (None: a quick check, whatever made it)."""
     if not path.exists():
         return False
+    if setting is None:
+        return True
     record = json.loads(path.read_text())
-    return setting is None or (record["run"]["commit"], record["setting"]) == (run.commit, asdict(setting))
+    of_run = RunFacts.from_json(record["run"])
+    same = (of_run.commit, of_run.machine, of_run.torch) == (run.commit, run.machine, run.torch)
+    return same and not run.commit.endswith("+") and record["setting"] == asdict(setting)
 
 
 def _said(record: dict[str, Any]) -> str:
@@ -138,7 +142,8 @@ def _said(record: dict[str, Any]) -> str:
         for who, way in ways.items()
     )
     own = ways.get("threadcast", {})
-    return f"{steps}; correct from {own.get('correct_from')}; runs {own.get('settled', {}).get('runs')}"
+    runs = own.get("ended", own.get("settled", {})).get("runs")
+    return f"{steps}; correct from {own.get('correct_from')}; runs {runs}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measures one model of a judge: eager PyTorch, Inductor and threadcast in processes of their own, by turns."""
+"""Measures one model of a judge: PyTorch, Inductor and threadcast in processes of their own, by turns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from warmup_others import OtherWork
 
 INDUCTOR_CACHE = BUILD / "judge" / "inductor"
 """One for all models: compiling PyTorch's headers anew for each would take 10 s."""
-WAYS = ("eager", "inductor", "threadcast")
+WAYS = {
+    "inference": ("eager", "kept", "inductor", "frozen", "threadcast"),
+    "training": ("eager", "kept", "inductor", "threadcast"),
+}  # fmt: skip
+"""By mode, the ways to run a model, in the order in which they settle (`judge_process.Way`)."""
 SLOW_S = 0.6
 """A graph whose step takes longer in eager PyTorch is left out."""
 
@@ -120,7 +124,8 @@ def measured(judge: str, name: str, mode: str, *, setting: Setting, run: RunFact
     began_s = time.monotonic()
     with ExitStack() as end, TemporaryDirectory() as folder:
         running: dict[str, Process] = {}
-        for who in WAYS:
+        result = f"{folder}/result.pt"
+        for who in WAYS[mode]:
             way: dict[str, Any] = {}
             record["ways"][who] = way
             try:
@@ -130,7 +135,6 @@ def measured(judge: str, name: str, mode: str, *, setting: Setting, run: RunFact
                 way["settled"] = process.ask("settle", setting.settle_s, seconds=setting.settle_s)
                 if judge == "graphnet" and who == "eager" and process.ask("turn", setting.turn_s) > SLOW_S:
                     return record | {"left_out": f"slower than {SLOW_S} s"}
-                result = f"{folder}/result.pt"
                 way.update(process.ask("result" if who == "eager" else "compare", result) or {})
             except WayFailed as error:
                 way["error"] = str(error)
@@ -145,10 +149,26 @@ def measured(judge: str, name: str, mode: str, *, setting: Setting, run: RunFact
                 except WayFailed as error:
                     record["ways"][who]["error"] = str(error)
                     running.pop(who)
+        if "threadcast" in running:  # it may have learned in the turns
+            _see_again(running["threadcast"], record["ways"]["threadcast"], result)
         for who, seconds in turns.items():
             way = record["ways"][who]
-            if "error" not in way:
+            if "error" not in way and "eager" in running:
                 ratios = [eager / own for eager, own in zip(turns["eager"], seconds, strict=True)]
                 way |= {"turns_s": seconds, "step_s": median(seconds), "speedup": median(ratios)}
         record["others"] = others.share()  # before the processes end, whose work would be others' then
     return record | {"seconds": time.monotonic() - began_s}
+
+
+def _see_again(process: Process, way: dict[str, Any], result: str) -> None:
+    """What runs the steps after the turns, and whether their results are still right."""
+    try:
+        way["ended"] = process.ask("state", None)
+        again = process.ask("compare", result)
+    except WayFailed as error:
+        way["error"] = str(error)
+        return
+    levels = way["correct_from"], again["correct_from"]
+    way["correct_from"] = None if None in levels else max(levels)
+    way["right"] = False if False in (way["right"], again["right"]) else way["right"] and again["right"]
+    way["difference"] = max(way["difference"], again["difference"])

@@ -8,7 +8,7 @@ from math import exp, log
 from statistics import median
 from typing import Any
 
-from judge_measure import FAST, SLOW_S, Setting
+from judge_measure import FAST, SLOW_S, WAYS, Setting
 from judge_scores import TOLERANCES, scores
 from judged import SENSITIVITY, TOLERANCE
 from run_facts import RunFacts, Runs
@@ -18,22 +18,33 @@ _TEXT = """# {title}{training}
 
 `make bench-{judge}{fast}`, {runs}.
 
-{what} Eager PyTorch, Inductor (`torch.compile(model)`) and threadcast (`optimize`, or `optimize_training` by SGD with
-momentum) ran in processes of their own, with no measurement or plan stored before (compiled code of earlier runs was
-kept, Inductor's too), stopped except in their turns: {turns} turns of {turn_s} s after threadcast had
-learned for at most {settle_s:.0f} s, in which it may take any time and has the cores to itself between steps, and
-Inductor had compiled for at most {limit_s:.0f} s. A model took {median_s:.0f} s in the median, {total_min:.0f} minutes
-all together. *learned* is how long threadcast learned; "+" where it was not at its end, so that faster plans or
-backends may not have been tried. Milliseconds are medians; *speed-up* is the median ratio to eager of turns side by
-side. *correct from* is GraphNet's lowest tolerance level t at which all results agree with eager's (at -5 float32
-numbers agree to 1.3e-6, relatively); in training these are three losses, and all parameters and buffers after three
-steps. Models are *right* where results, and in training movements of parameters and buffers, differ from eager's by
+{what} Each way ran in a process of its own, with no measurement or plan stored before (compiled code of earlier runs
+was kept, Inductor's too), stopped except in its turns: {turns} turns of {turn_s} s after threadcast had learned for at
+most {settle_s:.0f} s, in which it may take any time and has the cores to itself between steps, and Inductor had
+compiled for at most {limit_s:.0f} s. A model took {median_s:.0f} s in the median, {total_min:.0f} minutes all together.
+
+- *eager* is PyTorch as it is. *kept* is the same in a process that keeps freed memory, as threadcast sets it
+  (`mallopt`): what that alone gains stands apart.
+- *Inductor* is `torch.compile(model)`{frozen}, with kept memory, too.
+- *threadcast* is {own}.
+
+*learned* is how long threadcast learned; "+" where it was not at its end, so that faster plans or backends may not have
+been tried. *runs* is what ran its steps before the turns, and after them where that is something else. Milliseconds are
+medians; the numbers after them are median ratios of eager's time to that of another way, of turns side by side.
+*correct from* is GraphNet's lowest tolerance level t at which all results agree with eager's (at -5 float32 numbers
+agree to 1.3e-6, relatively); in training these are three losses, and all parameters and buffers after three steps.
+Models are *right* where results, and in training movements of parameters and buffers, differ from eager's by
 {tolerance:g} of the largest number at most, or by {sensitivity} times what eager's own differ by with another number of
-threads or, in training, from weights that differ by a rounding.
+threads or, in training, from weights that differ by a rounding. Both are looked at before the turns and after them.
 *others*: the part of all cores' time that other processes used meanwhile.
 
 {summary}
 """
+_NAMES = {
+    "eager": "eager", "kept": "kept", "inductor": "Inductor", "frozen": "Inductor, frozen", "threadcast": "threadcast",
+}  # fmt: skip
+_OWN = {"inference": "`optimize`", "training": "`optimize_training` by SGD with momentum"}
+_FROZEN = ", *Inductor, frozen* the same with `torch._inductor.config.freezing`, which copies weights as threadcast may"
 _WHAT = {
     "zoo": "Models of torchvision, timm, transformers, torchaudio and torch_geometric with random weights of one seed.",
     "graphnet": "Computation graphs that others extracted from published models (PaddlePaddle/GraphNet, MIT), with the "
@@ -56,7 +67,8 @@ def page(judge: str, records: Sequence[dict[str, Any]]) -> str:
         _TEXT.format(
             title=_TITLES[judge], judge=judge, runs=runs, what=_WHAT[judge], **setting,
             tolerance=TOLERANCE, sensitivity=SENSITIVITY, training=", training" if modes == {"training"} else "",
-            fast=_fast(setting) + _only_mode(judge, modes),
+            fast=_fast(setting) + _only_mode(judge, modes), own=" or ".join(_OWN[mode] for mode in sorted(modes)),
+            frozen=_FROZEN if "inference" in modes else "",
             median_s=median(seconds), total_min=sum(seconds) / 60,
             summary="\n".join(_summary(records, mode) for mode in ("inference", "training"))
             + (f"- {slow} graphs more were left out, as a step takes longer than {SLOW_S} s.\n" if slow else ""),
@@ -66,9 +78,7 @@ def page(judge: str, records: Sequence[dict[str, Any]]) -> str:
         of_mode = [record for record in records if record["mode"] == mode]
         if of_mode:
             parts.append(
-                f"\n## {mode.capitalize()}\n\n| model | eager | Inductor | threadcast | speed-up | Inductor's "
-                f"| correct from | runs | learned | others |\n{'|---' * 10}|\n"
-                + "".join(_row(record, runs) for record in of_mode)
+                f"\n## {mode.capitalize()}\n\n{_head(mode)}" + "".join(_row(record, runs) for record in of_mode)
             )
             parts.append(_scores(of_mode))
     return "".join(parts) + f"\n{runs.legend()}"
@@ -86,18 +96,29 @@ def _only_mode(judge: str, modes: set[str]) -> str:
     return f" MODES={min(modes)}" if judge == "zoo" and len(modes) == 1 else ""
 
 
+def _head(mode: str) -> str:
+    ways = [_NAMES[who] for who in WAYS[mode]]
+    names = ["model", *(f"{name}, ms" for name in ways), *ways[1:], "correct from", "runs", "learned", "others"]
+    return f"| {' | '.join(names)} |\n{'|---' * len(names)}|\n"
+
+
 def _row(record: dict[str, Any], runs: Runs) -> str:
-    ways = record["ways"]
-    own = ways.get("threadcast", {})
-    ran = ", ".join(run for run, _ in own.get("settled", {}).get("runs", []))
+    ways = {who: record["ways"].get(who, {}) for who in WAYS[record["mode"]]}
+    own = ways["threadcast"]
     mark = runs.mark(RunFacts.from_json(record["run"]))
     cells = [
-        record["name"] + mark, *(_ms(ways.get(who, {})) for who in ("eager", "inductor", "threadcast")),
-        _number(own.get("speedup")), _number(ways.get("inductor", {}).get("speedup")),
+        record["name"] + mark, *map(_ms, ways.values()),
+        *(_number(way.get("speedup")) for who, way in ways.items() if who != "eager"),
         str(own.get("correct_from", "-")) + (", wrong" if own.get("right") is False else ""),
-        ran, _learned(own), f"{record.get('others', 0):.0%}",
+        _ran(own), _learned(own), f"{record.get('others', 0):.0%}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |\n"
+
+
+def _ran(way: dict[str, Any]) -> str:
+    """What ran the steps before the turns, and after them where it is something else."""
+    before, after = (", ".join(run for run, _ in way.get(when, {}).get("runs", [])) for when in ("settled", "ended"))
+    return before if before == after or not after else f"{before}; then {after}"
 
 
 def _learned(way: dict[str, Any]) -> str:
@@ -115,31 +136,62 @@ def _number(value: float | None) -> str:
 
 def _summary(records: Sequence[dict[str, Any]], mode: str) -> str:
     of_mode = [record for record in records if record["mode"] == mode]
-    ways = [record["ways"] for record in of_mode if "speedup" in record["ways"]["eager"]]
-    if not ways:
+    found = [record for record in of_mode if "speedup" in record["ways"]["eager"]]
+    if not found:
         return ""
-    failed = [record["name"] for record in of_mode if "speedup" not in record["ways"]["eager"]]
-    left_out = f" Left out, as eager PyTorch failed: {', '.join(failed)}." if failed else ""
-    own = [found["threadcast"] for found in ways]
-    right = sum(way.get("right") is True for way in own)
-    planned = sum(any(run not in ("default", "measuring") for run, _ in _runs(way)) for way in own)
-    learning = sum(way.get("settled", {}).get("learning", False) for way in own)
-    both = [(found["threadcast"], found["inductor"]) for found in ways if "speedup" in found["inductor"]]
-    slower = sum(
-        way.get("speedup", 0.0) < 0.97 * max(1.0, found["inductor"].get("speedup", 0.0))
-        for way, found in zip(own, ways, strict=True)
-    )
-    over = _geometric([way["speedup"] for way in own if "speedup" in way])
-    over_inductor = _geometric([way["speedup"] / other["speedup"] for way, other in both if "speedup" in way])
+    own = [record["ways"]["threadcast"] for record in found]
+    planned = sum(any(_is_ours(run) for run, _ in _last(way).get("runs", [])) for way in own)
+    learning = sum(_last(way).get("learning", False) for way in own)
+    right = [record for record in found if _is_right(record)]
+    slower = len(found) - sum(_speed(record) >= 0.97 * max(_eager(record), _inductor(record)) for record in right)
+    compiled = [record for record in right if _inductor(record)]
+    over = _geometric([_speed(record) for record in right])
+    over_kept = _geometric([_speed(record) / _eager(record) for record in right])
+    over_inductor = _geometric([_speed(record) / _inductor(record) for record in compiled])
+    left_out = _left_out("eager PyTorch failed", [record for record in of_mode if record not in found])
+    left_out += _left_out("threadcast failed or was not right", [record for record in found if record not in right])
+    faster = "the faster way of Inductor" if mode == "inference" else "Inductor"
     return (
-        f"- {mode.capitalize()}: {len(ways)} models, {right} right, {planned} run by a plan, parts or a backend; "
-        f"geometric mean {over:.2f} over eager, {over_inductor:.2f} over Inductor ({len(both)} that Inductor ran); "
-        f"{slower} slower than 0.97 of the faster of both; {learning} were still learning.{left_out}"
+        f"- {mode.capitalize()}: {len(found)} models, {len(right)} right, {planned} run by a plan, parts or a backend; "
+        f"geometric mean {over:.2f} over eager, {over_kept:.2f} over the faster of *eager* and *kept*, "
+        f"{over_inductor:.2f} over {faster} ({len(compiled)} that it ran); "
+        f"{slower} slower than 0.97 of the fastest of all these; {learning} were still learning.{left_out}"
     )
 
 
-def _runs(way: dict[str, Any]) -> list[list[str]]:
-    found: list[list[str]] = way.get("settled", {}).get("runs", [])
+def _left_out(why: str, records: Sequence[dict[str, Any]]) -> str:
+    """Names that are not in the means."""
+    return f" Not in the means, as {why}: {', '.join(record['name'] for record in records)}." if records else ""
+
+
+def _is_right(record: dict[str, Any]) -> bool:
+    own = record["ways"]["threadcast"]
+    return own.get("right") is True and "speedup" in own
+
+
+def _speed(record: dict[str, Any]) -> float:
+    """How many times as fast as eager PyTorch threadcast is."""
+    return float(record["ways"]["threadcast"]["speedup"])
+
+
+def _eager(record: dict[str, Any]) -> float:
+    """The same of the faster of both eager ways."""
+    return max(1.0, record["ways"].get("kept", {}).get("speedup", 0.0))
+
+
+def _inductor(record: dict[str, Any]) -> float:
+    """The same of the faster of Inductor's ways; 0 where all failed."""
+    return max(record["ways"].get(who, {}).get("speedup", 0.0) for who in ("inductor", "frozen"))
+
+
+def _is_ours(run: str) -> bool:
+    """Whether what runs steps is a plan, parts or a backend, and not PyTorch's own way of running them."""
+    return run not in ("default", "measuring") and not run.startswith("eager")
+
+
+def _last(way: dict[str, Any]) -> dict[str, Any]:
+    """What is known after the turns; of a way that failed what was before."""
+    found: dict[str, Any] = way.get("ended", way.get("settled", {}))
     return found
 
 
@@ -148,10 +200,8 @@ def _geometric(values: Sequence[float]) -> float:
 
 
 def _scores(records: Sequence[dict[str, Any]]) -> str:
-    found = {
-        who: scores([record["ways"].get(who) or {"error": ""} for record in records])
-        for who in ("threadcast", "inductor")
-    }
+    known = [record["ways"] for record in records if "speedup" in record["ways"]["eager"]]
+    found = {who: scores([ways.get(who) or {"error": ""} for ways in known]) for who in ("threadcast", "inductor")}
     head = f"\nGraphNet's scores, S(t) and ES(t):\n\n| t |{''.join(f' {t} |' for t in TOLERANCES)}\n{'|---' * 16}|\n"
     rows = [
         f"| {who}, {name} |{''.join(f' {levels[t][i]:.2f} |' for t in TOLERANCES)}\n"

@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 import torch
+import torch._inductor.config as inductor_config
 from judge_cases import load
 from judge_scores import correct_from
 from judged import (
@@ -37,6 +38,7 @@ from judged import (
 
 import threadcast
 from threadcast.runtime.verification.sensitivity import other_threads
+from threadcast.threads.memory import keep_freed_memory
 
 SEED = 5
 STEPS = 3
@@ -49,12 +51,21 @@ as in `OptimizedCall.learn`."""
 
 
 class Way:
-    """The calls of one model in one way."""
+    """The calls of one model in one way.
+
+    "eager" is PyTorch as it is, and "kept" PyTorch in a process that keeps freed memory, as threadcast makes it do.
+    "inductor" is `torch.compile(model)`, and "frozen" the same with `torch._inductor.config.freezing`, for inference;
+    both keep freed memory. "threadcast" is `optimize` or `optimize_training`.
+    """
 
     def __init__(self, case: Judged, mode: str, who: str) -> None:
         self._case, self._training, self._who = case, mode == "training", who
         self._step: Any
         self._first = {}
+        if who in ("kept", "inductor", "frozen"):
+            keep_freed_memory()
+        if who == "frozen":
+            inductor_config.freezing = True
         if self._training:
             target = case.target()
             self._model = case.model.train()
@@ -72,7 +83,7 @@ class Way:
         if who == "threadcast":
             self._step = threadcast.optimize(self._model)
         else:
-            self._step = torch.compile(self._model) if who == "inductor" else self._model
+            self._step = torch.compile(self._model) if who in ("inductor", "frozen") else self._model
         self.step = self._call
 
     def _call(self) -> Any:
@@ -92,9 +103,11 @@ class Way:
                 if calls >= FIRST_STEPS and self._learning():
                     self._step._optimized.wait(max(0.0, min(WAIT_S, began_s + seconds - time.perf_counter())))
             calls += 1
-        return {
-            "seconds": time.perf_counter() - began_s, "calls": calls, "runs": self.runs(), "learning": self._learning(),
-        }  # fmt: skip
+        return {"seconds": time.perf_counter() - began_s, "calls": calls, **self.state()}
+
+    def state(self) -> dict[str, Any]:
+        """What runs the steps now, and whether anything is being learned."""
+        return {"runs": self.runs(), "learning": self._learning()}
 
     def _hurry(self, calls: int) -> AbstractContextManager[None]:
         """Within the context learning may take any time; not in the first calls, which fill caches of the model's."""
@@ -150,8 +163,8 @@ def serve(connection: Connection, environment: Mapping[str, str], judge: str, na
     """Run the model `name` in the way `who`; send {"ready": True} and one answer to each request, or {"error": text}.
 
     Requests are pairs: ("settle", seconds) runs steps until nothing is learned any more, ("turn", seconds) gives the
-    median seconds of a step, ("result", path) writes what three steps from the first state give, several times, and
-    ("compare", path) compares the same with what is there.
+    median seconds of a step, ("state", None) tells what runs steps, ("result", path) writes what three steps from the
+    first state give, several times, and ("compare", path) compares the same with what is there.
     """
     os.setsid()  # all that it starts can then be stopped together
     os.environ.update(environment)
@@ -176,6 +189,8 @@ def _answer(way: Way, what: str, value: Any) -> Any:
         return way.settle(value)
     if what == "turn":
         return way.turn(value)
+    if what == "state":
+        return way.state()
     if what == "result":
         return torch.save(way.results(), value)
     (wanted, *again), found = torch.load(value), way.result()

@@ -48,6 +48,8 @@ def _stat(process: Path) -> list[int] | None:
 class OtherWork:
     """The CPU time that processes outside of some sessions use, from when this object is made.
 
+    This process and its children are never others. What a child started, and has seen ending, counts as the child's.
+
     Source: /proc/stat and /proc/PID/stat (proc(5)), in clock ticks of 10 ms.
     """
 
@@ -75,4 +77,5 @@ class OtherWork:
         fields = _stat(process)
         if fields is None:
             return 0
-        return sum(fields[11:15]) if fields[3] in self._sessions or int(process.name) == os.getpid() else 0
+        own = fields[3] in self._sessions or os.getpid() in (int(process.name), fields[1])
+        return sum(fields[11:15]) if own else 0

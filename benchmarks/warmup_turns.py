@@ -77,7 +77,11 @@ class Side:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         self._session = Session(self._running.pid)
-        self._answer()
+        try:
+            self._answer()
+        except BaseException:
+            self.kill()
+            raise
         self._session.stop()
 
     @property
@@ -91,9 +95,19 @@ class Side:
         assert self._running.stdin is not None
         self._running.stdin.write(json.dumps([seconds, calls, untimed]) + "\n")
         self._running.stdin.flush()
-        answer = self._answer()
-        self._session.stop()
-        return answer
+        try:
+            return self._answer()
+        finally:
+            self._session.stop()
+
+    def kill(self) -> None:
+        """End the process and all that it started at once."""
+        self._session.kill()
+        self._running.wait()
+        for stream in (self._running.stdin, self._running.stdout):
+            assert stream is not None
+            with suppress(BrokenPipeError):
+                stream.close()
 
     def close(self) -> None:
         self._session.go_on()

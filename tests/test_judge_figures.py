@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -222,22 +222,26 @@ def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> Non
     from run_facts import RunFacts
 
     run = RunFacts.now().to_json()
+    plan = {"runs": [["plan", ""]]}
 
     def record(name: str, settle_s: float, *, learning: bool) -> dict[str, Any]:
         settled = {"seconds": settle_s, "runs": [["plan", ""]], "learning": learning}
         ways: dict[str, Any] = {
-            who: {"step_s": 0.01, "speedup": 1.0, "correct_from": -10} for who in ("eager", "inductor")
+            who: {"step_s": 0.01, "speedup": 1.0, "correct_from": -10}
+            for who in ("eager", "kept", "inductor", "frozen")
         }
         right = {"right": name != "b", "correct_from": 1 if name == "b" else -5}
         ways["threadcast"] = {"step_s": 0.005, "speedup": 2.0, **right, "settled": settled}
+        ways["threadcast"]["ended"] = plan | {"learning": learning}
         setting = asdict(FAST) | {"settle_s": settle_s}
         return {"name": name, "mode": "inference", "run": run, "setting": setting, "ways": ways}
 
     text = page("zoo", [record("a", FAST.settle_s, learning=True), record("b", FAST.settle_s, learning=False)])
     assert "| 15 s + |" in text
     assert "| 15 s |" in text
-    assert "0 slower than 0.97 of the faster of both; 1 were still learning." in text
-    assert "2 models, 1 right," in text
+    assert "1 slower than 0.97 of the fastest of all these; 1 were still learning." in text, "what is wrong is not fast"
+    assert "2 models, 1 right, 2 run by a plan" in text
+    assert "Not in the means, as threadcast failed or was not right: b." in text
     assert "| 1, wrong |" in text
     assert "| -5 |" in text
     assert "`make bench-zoo FAST=1 MODES=inference`" in text
@@ -255,16 +259,52 @@ def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> Non
         page("zoo", [record("a", FAST.settle_s, learning=True), record("b", 60.0, learning=False)])
 
 
+def test_means_are_of_right_models_beside_the_best_of_each_rival() -> None:
+    from judge_measure import FAST
+    from judge_page import page
+    from run_facts import RunFacts
+
+    def record(name: str, **speedups: float) -> dict[str, Any]:
+        ways: dict[str, Any] = {who: {"step_s": 0.01 / one, "speedup": one} for who, one in speedups.items()}
+        runs = {"runs": [["default" if name == "a" else "eager, channels last", ""]], "learning": False}
+        for way in ways.values():
+            way |= {"correct_from": -5, "right": name != "wrong"}
+        ways["threadcast"] |= {"settled": runs | {"seconds": 1.0}, "ended": runs}
+        run, setting = RunFacts.now().to_json(), asdict(FAST)
+        return {"name": name, "mode": "inference", "run": run, "setting": setting, "ways": ways}
+
+    one = record("a", eager=1.0, kept=1.25, inductor=1.6, frozen=2.0, threadcast=4.0)
+    two = record("b", eager=1.0, kept=0.8, inductor=1.0, frozen=0.5, threadcast=1.0)
+    wrong = record("wrong", eager=1.0, kept=1.0, inductor=1.0, frozen=1.0, threadcast=50.0)
+    failed = record("failed", eager=1.0, kept=1.0, inductor=1.0, frozen=1.0, threadcast=50.0)
+    del failed["ways"]["threadcast"]["speedup"]
+    failed["ways"]["threadcast"]["error"] = "no answer"
+    text = page("zoo", [one, two, wrong, failed])
+    assert "4 models, 2 right, 0 run by a plan" in text
+    assert "2.00 over eager, 1.79 over the faster" in text
+    assert "1.41 over the faster way of Inductor (2 that it ran); 2 slower than 0.97" in text
+    assert "not right: wrong, failed." in text
+    one["ways"]["threadcast"]["ended"] = {"runs": [["plan", ""]], "learning": True}
+    text = page("zoo", [one, two])
+    assert "| default; then plan |" in text
+    assert "1 run by a plan" in text
+    assert "1 were still learning" in text
+
+
 def test_records_of_another_commit_or_setting_are_measured_again(tmp_path: Path) -> None:
     from judge import _is_of_this_run
     from judge_measure import FAST, Setting
     from run_facts import RunFacts
 
-    path, now = tmp_path / "record.json", RunFacts.now()
+    path, now = tmp_path / "record.json", replace(RunFacts.now(), commit="1234567")
     assert not _is_of_this_run(path, now, FAST)
     path.write_text(json.dumps({"run": now.to_json(), "setting": asdict(FAST)}))
     assert _is_of_this_run(path, now, FAST)
     assert not _is_of_this_run(path, now, Setting())
+    assert not _is_of_this_run(path, replace(now, torch="2.0.0"), FAST)
+    assert not _is_of_this_run(path, replace(now, machine="2 cores of another"), FAST)
+    path.write_text(json.dumps({"run": now.to_json() | {"commit": "1234567+"}, "setting": asdict(FAST)}))
+    assert not _is_of_this_run(path, replace(now, commit="1234567+"), FAST), "what differed is not known"
     path.write_text(json.dumps({"run": now.to_json() | {"commit": "0000000"}, "setting": asdict(FAST)}))
     assert not _is_of_this_run(path, now, FAST)
 
