@@ -18,6 +18,7 @@ from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.weight_versions import WeightVersions
 from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.strides import with_strides
 from threadcast.runtime.tuning.contender import Backends, Contender, MakeBackends
 from threadcast.runtime.tuning.contender_id import ContenderId
 
@@ -132,11 +133,8 @@ class FixedWeights(ModelFormat):
 
     def ordered(self, result: Sequence[Any]) -> list[Any]:
         """Return results with the strides that they have in PyTorch, on which AOTAutograd relies."""
-        found = list(result)
-        for i, (value, strides) in enumerate(zip(found, self._strides, strict=True)):
-            if strides is not None and value.stride() != strides:
-                found[i] = torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
-        return found
+        pairs = zip(result, self._strides, strict=True)
+        return [value if strides is None else with_strides(value, strides) for value, strides in pairs]
 
     def _current_weights(self) -> Sequence[Tensor]:
         weights = self._weights

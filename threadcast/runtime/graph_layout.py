@@ -12,6 +12,7 @@ from torch._functorch.partitioners import default_partition
 from torch.fx import GraphModule, Node
 
 from threadcast.capture.unsafe_kernels import overruns_in_channels_last
+from threadcast.runtime.strides import with_strides
 from threadcast.runtime.verification.jumps import graph_has_jumps
 from threadcast.runtime.verification.telling import tells
 
@@ -114,7 +115,7 @@ class ChannelsLast:
                 if number is not None:
                     found[i] = arguments[number]
                 elif strides is not None:
-                    found[i] = _with_strides(found[i], strides)
+                    found[i] = with_strides(found[i], strides)
                 elif i in self._shared:
                     found[i] = found[self._shared[i]].detach()
         return found
@@ -152,7 +153,7 @@ class ChannelsLast:
         def arranged(*arguments: Any) -> list[Any]:
             found = zip(self.as_given(*arguments), strides, self._inputs, strict=True)
             return [
-                _with_strides(value, wanted) if wanted is not None and number is None else value
+                with_strides(value, wanted) if wanted is not None and number is None else value
                 for value, wanted, number in found
             ]
 
@@ -163,15 +164,7 @@ def _as_traced(value: Any, strides: tuple[int, ...] | None) -> Any:
     """A tensor in the order in which the graph was traced; an expanded one, whose places overlap, as it is."""
     if strides is None or not isinstance(value, Tensor) or 0 in strides or not _lies_otherwise(value, strides):
         return value
-    return _with_strides(value, strides)
-
-
-def _with_strides(value: Tensor, strides: tuple[int, ...]) -> Tensor:
-    """A tensor with these strides; where one is 0, as in expanded tensors, its numbers are the same along that one."""
-    if value.stride() == strides:
-        return value
-    once = value[tuple(slice(1) if stride == 0 else slice(None) for stride in strides)]
-    return torch.empty_strided(once.shape, strides, dtype=value.dtype).copy_(once).expand(value.shape)
+    return with_strides(value, strides)
 
 
 def _convolves_images(forward: GraphModule) -> bool:

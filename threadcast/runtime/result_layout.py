@@ -16,6 +16,7 @@ from threadcast.capture.capture import Captured
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.model_format import ModelFormat, is_image
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.strides import with_strides
 
 
 class ResultLayout:
@@ -73,7 +74,7 @@ class ResultLayout:
             laid: dict[int, Tensor] = {}
             for value, strides in zip(found, self._strides, strict=True):
                 if strides is not None and value.stride() != strides and id(value) not in laid:
-                    laid[id(value)] = _with_strides(value, strides)
+                    laid[id(value)] = _laid_out(value, strides)
             if laid:
                 found = [laid.get(id(value), value) for value in found]
             if not checked:
@@ -90,12 +91,12 @@ class ResultLayout:
             raise ExecutionError("a result shares memory with another, an argument or a weight in one format only")
 
 
-def _with_strides(value: Tensor, strides: tuple[int, ...]) -> Tensor:
+def _laid_out(value: Tensor, strides: tuple[int, ...]) -> Tensor:
     """The tensor with other strides: itself seen so where only sides of length 1 have others, else a copy."""
     sides = zip(value.shape, value.stride(), strides, strict=True)
     if all(size == 1 or own == wanted for size, own, wanted in sides):
         return value.as_strided(value.shape, strides)
-    return value.new_empty_strided(value.shape, strides).copy_(value)
+    return with_strides(value, strides)
 
 
 def _shared(results: Sequence[Any]) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from tests.runtime.compile_backend.running import run_until_settled, runners
 from tests.runtime.small_training import same_state
 from threadcast.runtime import kinds_in_channels_last
 from threadcast.runtime.compile_backend import _calls, compiled_graphs
-from threadcast.runtime.graph_layout import ChannelsLast, _takes_any_strides, _with_strides
+from threadcast.runtime.graph_layout import ChannelsLast, _takes_any_strides
 from threadcast.runtime.plans.variant import MemoryFormat
 
 pytestmark = [
@@ -369,10 +369,3 @@ def test_a_backward_pass_whose_graph_was_left_meanwhile_gives_gradients_that_lie
         wanted = torch.autograd.grad(loss(eager, 9), list(eager.parameters()))
         for mine, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(mine, other, check_stride=True)
-
-
-def test_expanded_tensors_keep_their_strides() -> None:
-    once = torch.randn(2, 3, 1, 1)
-    found = _with_strides(once.expand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), (3, 1, 0, 0))
-    assert found.stride() == (3, 1, 0, 0)
-    assert torch.equal(found, once.expand(2, 3, 4, 5))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.program_file import in_memory_order
+from threadcast.runtime.strides import overlaps_itself, with_strides
 
 _View = tuple[int, torch.Size, tuple[int, ...], int]
 """The number of another result, and size, strides and offset of a view of it, in elements."""
@@ -31,8 +32,8 @@ class ResultMemory:
         self._plain = not self._views and len(first) == len(results)
         self.shares = len({one.untyped_storage()._cdata for one in results}) < len(first)
         """Whether different results have a storage in common."""
-        for one in results:
-            with_strides(one, one.stride())
+        if any(map(overlaps_itself, results)):
+            raise CaptureError("elements of a result of the module share memory")
 
     def laid_out(self, found: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return results that a backend computed as tensors that lie as the module's do."""
@@ -68,18 +69,6 @@ class ResultMemory:
                         )
                         _check_within(one, base)
         return views
-
-
-def with_strides(value: Tensor, strides: Sequence[int]) -> Tensor:
-    """Return a copy of a tensor with these strides; CaptureError where elements would share memory but by `expand`."""
-    expanded = [stride == 0 and size > 1 for size, stride in zip(value.shape, strides, strict=True)]
-    part = value[tuple(slice(0, 1) if one else slice(None) for one in expanded)]
-    extent = 1
-    for stride, size in sorted((stride, size) for size, stride in zip(part.shape, strides, strict=True) if size > 1):
-        if stride < extent:
-            raise CaptureError("elements of a result of the module share memory")
-        extent += (size - 1) * stride
-    return torch.empty_strided(part.shape, tuple(strides), dtype=value.dtype).copy_(part).expand(value.shape)
 
 
 def _has_strides(value: Tensor, strides: Sequence[int]) -> bool:

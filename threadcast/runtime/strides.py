@@ -1,0 +1,33 @@
+"""Tensors with the strides that a caller expects, whatever computed them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def with_strides(value: Tensor, strides: Sequence[int]) -> Tensor:
+    """Return a tensor with exactly these strides: itself where it has them, else a copy.
+
+    Where a stride is 0, as in expanded tensors, the numbers are the same along that dimension. Any other copy is no
+    view: autograd forbids to write to a view that a custom function, as AOTAutograd's, returns.
+    """
+    strides = tuple(strides)
+    if value.stride() == strides:
+        return value
+    once = value[tuple(slice(1) if stride == 0 else slice(None) for stride in strides)]
+    copy = torch.empty_strided(once.shape, strides, dtype=value.dtype, device=value.device).copy_(once)
+    return copy if copy.shape == value.shape else copy.expand(value.shape)
+
+
+def overlaps_itself(value: Tensor) -> bool:
+    """Return whether elements of a tensor share memory with one another in any other way than by `expand`."""
+    extent = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(value.shape, value.stride(), strict=True)):
+        if size > 1 and stride > 0:
+            if stride < extent:
+                return True
+            extent += (size - 1) * stride
+    return False
