@@ -136,7 +136,7 @@ def measured(case: Case, limit_s: float, run: RunFacts) -> Record:
                     sides[way] = Side(case.title, way, environment, script="compiled_process.py")
                     ends.callback(sides[way].close)
                     _settle(sides[way], SETTLE_S[way])
-            except (TooLong, RuntimeError) as error:
+            except (TooLong, RuntimeError, OSError) as error:
                 failed[way] = str(error)
                 if way in sides:
                     sides.pop(way).kill()
@@ -146,7 +146,7 @@ def measured(case: Case, limit_s: float, run: RunFacts) -> Record:
                 try:
                     with at_most(limit_s):
                         answer = side.turn(TURN_S, untimed=2)
-                except (TooLong, RuntimeError) as error:
+                except (TooLong, RuntimeError, OSError) as error:
                     failed[way] = str(error)
                     turns.pop(way, None)
                     sides.pop(way).kill()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -77,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--seconds {chosen.seconds}: a number above 0")
     if wanted and not found:
         parser.error(f"--only {chosen.only!r}: no name contains it")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes, which may be stopped, end with this one
     setting = FAST if chosen.fast else Setting()
     if chosen.seconds is not None:
         setting = replace(setting, settle_s=chosen.seconds)
@@ -117,7 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(records))
     if chosen.write and not chosen.quick:
         for mode in known:
-            if of_mode := [record for record in records if record["mode"] == mode]:
+            of_mode = [record for record in records if record["mode"] == mode]
+            if any("left_out" not in record for record in of_mode):
                 name = f"{chosen.judge}{kind}{'-training' if mode == 'training' else ''}-tables.md"
                 (ROOT / "docs" / name).write_text(page(chosen.judge, of_mode))
 

@@ -74,7 +74,7 @@ class Process:
         self._session = Session(self._process.pid)
         try:
             self._read(limit_s)
-        except WayFailed:
+        except BaseException:
             self.close()
             raise
 
@@ -140,7 +140,7 @@ def measured(judge: str, name: str, mode: str, *, setting: Setting, run: RunFact
                 way["error"] = str(error)
                 running.pop(who, None)
                 if who == "eager":
-                    return record
+                    return record | {"seconds": time.monotonic() - began_s}
         turns: dict[str, list[float]] = {who: [] for who in running}
         for number in range(setting.turns):
             for who in list(running)[:: 1 if number % 2 else -1]:

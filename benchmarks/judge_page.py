@@ -21,7 +21,7 @@ _TEXT = """# {title}{training}
 {what} Each way ran in a process of its own, with no measurement or plan stored before (compiled code of earlier runs
 was kept, Inductor's too), stopped except in its turns: {turns} turns of {turn_s} s after threadcast had learned for at
 most {settle_s:.0f} s, in which it may take any time and has the cores to itself between steps, and Inductor had
-compiled for at most {limit_s:.0f} s. A model took {median_s:.0f} s in the median, {total_min:.0f} minutes all together.
+compiled for {compiled_s:.0f} s at most. A model took {median_s:.0f} s in the median, all {total_min:.0f} minutes.
 
 - *eager* is PyTorch as it is. *kept* is the same in a process that keeps freed memory, as threadcast sets it
   (`mallopt`): what that alone gains stands apart.
@@ -35,7 +35,7 @@ medians; the numbers after them are median ratios of eager's time to that of ano
 agree to 1.3e-6, relatively); in training these are three losses, and all parameters and buffers after three steps.
 Models are *right* where results, and in training movements of parameters and buffers, differ from eager's by
 {tolerance:g} of the largest number at most, or by {sensitivity} times what eager's own differ by with another number of
-threads or, in training, from weights that differ by a rounding. Both are looked at before the turns and after them.
+threads or, in training, from weights that differ by a rounding. threadcast's are looked at before and after the turns.
 *others*: the part of all cores' time that other processes used meanwhile.
 
 {summary}
@@ -44,6 +44,16 @@ _NAMES = {
     "eager": "eager", "kept": "kept", "inductor": "Inductor", "frozen": "Inductor, frozen", "threadcast": "threadcast",
 }  # fmt: skip
 _OWN = {"inference": "`optimize`", "training": "`optimize_training` by SGD with momentum"}
+_RIVALS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "inference": {
+        "eager": ("eager",), "the faster of *eager* and *kept*": ("eager", "kept"), "Inductor": ("inductor",),
+        "the faster of both of Inductor's": ("inductor", "frozen"),
+    },
+    "training": {
+        "eager": ("eager",), "the faster of *eager* and *kept*": ("eager", "kept"), "Inductor": ("inductor",),
+    },
+}  # fmt: skip
+"""By mode, the rivals over which a mean is told, each with its ways of which the fastest counts."""
 _FROZEN = ", *Inductor, frozen* the same with `torch._inductor.config.freezing`, which copies weights as threadcast may"
 _WHAT = {
     "zoo": "Models of torchvision, timm, transformers, torchaudio and torch_geometric with random weights of one seed.",
@@ -56,6 +66,8 @@ def page(judge: str, records: Sequence[dict[str, Any]]) -> str:
     """The text of the page of these records; of those with "left_out" only the number is told."""
     slow = sum("left_out" in record for record in records)
     records = [record for record in records if "left_out" not in record]
+    if not records:
+        raise ValueError("all models were left out: there is nothing to tell")
     runs = Runs(RunFacts.from_json(record["run"]) for record in records)
     settings = {tuple(record["setting"].items()) for record in records}
     if len(settings) != 1:
@@ -67,6 +79,7 @@ def page(judge: str, records: Sequence[dict[str, Any]]) -> str:
         _TEXT.format(
             title=_TITLES[judge], judge=judge, runs=runs, what=_WHAT[judge], **setting,
             tolerance=TOLERANCE, sensitivity=SENSITIVITY, training=", training" if modes == {"training"} else "",
+            compiled_s=setting["settle_s"] + setting["limit_s"],
             fast=_fast(setting) + _only_mode(judge, modes), own=" or ".join(_OWN[mode] for mode in sorted(modes)),
             frozen=_FROZEN if "inference" in modes else "",
             median_s=median(seconds), total_min=sum(seconds) / 60,
@@ -140,22 +153,23 @@ def _summary(records: Sequence[dict[str, Any]], mode: str) -> str:
     if not found:
         return ""
     own = [record["ways"]["threadcast"] for record in found]
-    planned = sum(any(_is_ours(run) for run, _ in _last(way).get("runs", [])) for way in own)
+    planned = sum(any(map(_is_ours, _runs(way))) for way in own)
     learning = sum(_last(way).get("learning", False) for way in own)
     right = [record for record in found if _is_right(record)]
-    slower = len(found) - sum(_speed(record) >= 0.97 * max(_eager(record), _inductor(record)) for record in right)
-    compiled = [record for record in right if _inductor(record)]
-    over = _geometric([_speed(record) for record in right])
-    over_kept = _geometric([_speed(record) / _eager(record) for record in right])
-    over_inductor = _geometric([_speed(record) / _inductor(record) for record in compiled])
+    rivals = [who for who in WAYS[mode] if who != "threadcast"]
+    slower = len(found) - sum(_speed(record) >= 0.97 * _fastest(record, rivals) for record in right)
+    means = [
+        f"{_geometric(ratios):.2f} over {name}" + (f" ({len(ratios)} that it ran)" if len(ratios) < len(right) else "")
+        for name, of in _RIVALS[mode].items()
+        if (ratios := [_speed(record) / rival for record in right if (rival := _fastest(record, of))])
+    ]
     left_out = _left_out("eager PyTorch failed", [record for record in of_mode if record not in found])
-    left_out += _left_out("threadcast failed or was not right", [record for record in found if record not in right])
-    faster = "the faster way of Inductor" if mode == "inference" else "Inductor"
+    others = [record for record in found if record not in right]
+    left_out += _left_out("threadcast failed, or its results were wrong or cannot be judged", others)
     return (
         f"- {mode.capitalize()}: {len(found)} models, {len(right)} right, {planned} run by a plan, parts or a backend; "
-        f"geometric mean {over:.2f} over eager, {over_kept:.2f} over the faster of *eager* and *kept*, "
-        f"{over_inductor:.2f} over {faster} ({len(compiled)} that it ran); "
-        f"{slower} slower than 0.97 of the fastest of all these; {learning} were still learning.{left_out}"
+        f"geometric mean {', '.join(means) or 'of none'}; {slower} failed, not right, or slower than 0.97 of the "
+        f"fastest of all these; {learning} were still learning after the turns.{left_out}"
     )
 
 
@@ -174,19 +188,21 @@ def _speed(record: dict[str, Any]) -> float:
     return float(record["ways"]["threadcast"]["speedup"])
 
 
-def _eager(record: dict[str, Any]) -> float:
-    """The same of the faster of both eager ways."""
-    return max(1.0, record["ways"].get("kept", {}).get("speedup", 0.0))
-
-
-def _inductor(record: dict[str, Any]) -> float:
-    """The same of the faster of Inductor's ways; 0 where all failed."""
-    return max(record["ways"].get(who, {}).get("speedup", 0.0) for who in ("inductor", "frozen"))
+def _fastest(record: dict[str, Any], of: Sequence[str]) -> float:
+    """The same of the fastest of some ways; 0 where all failed or gave wrong results."""
+    ways = (record["ways"].get(who, {}) for who in of)
+    return max(0.0 if way.get("right") is False else way.get("speedup", 0.0) for way in ways)
 
 
 def _is_ours(run: str) -> bool:
     """Whether what runs steps is a plan, parts or a backend, and not PyTorch's own way of running them."""
     return run not in ("default", "measuring") and not run.startswith("eager")
+
+
+def _runs(way: dict[str, Any]) -> list[str]:
+    """What ran the steps after the turns; before them where it was being measured then."""
+    after = [run for run, _ in _last(way).get("runs", [])]
+    return after if set(after) - {"measuring"} else [run for run, _ in way.get("settled", {}).get("runs", [])]
 
 
 def _last(way: dict[str, Any]) -> dict[str, Any]:

@@ -25,8 +25,8 @@ class RunFacts:
     """One run of a benchmark."""
 
     commit: str
-    """Abbreviated hash, with "+" where tracked files differed from it; outside of a git checkout what the environment's
-    COMMIT says, else "unknown"."""
+    """Abbreviated hash, with "+" where tracked files, but those of docs, differed from it; outside of a git checkout
+    what the environment's COMMIT says, else "unknown"."""
     started: str
     """UTC, ISO 8601, to the second."""
     machine: str
@@ -80,8 +80,13 @@ class Runs:
 
 
 def _commit() -> str:
-    command = ["git", "describe", "--always", "--abbrev=7", "--dirty=+", "--exclude=*"]
     try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        commit = _git("describe", "--always", "--abbrev=7", "--exclude=*")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("COMMIT") or "unknown"
+    return f"{commit}+" if changed else commit
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

@@ -112,7 +112,8 @@ class Side:
     def close(self) -> None:
         self._session.go_on()
         assert self._running.stdin is not None
-        self._running.stdin.close()
+        with suppress(BrokenPipeError):
+            self._running.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self._running.wait(20)
         self._session.kill()  # what it has started and left behind

@@ -239,9 +239,9 @@ def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> Non
     text = page("zoo", [record("a", FAST.settle_s, learning=True), record("b", FAST.settle_s, learning=False)])
     assert "| 15 s + |" in text
     assert "| 15 s |" in text
-    assert "1 slower than 0.97 of the fastest of all these; 1 were still learning." in text, "what is wrong is not fast"
+    assert "1 failed, not right, or slower than 0.97 of the fastest of all these; 1 were still learning" in text
     assert "2 models, 1 right, 2 run by a plan" in text
-    assert "Not in the means, as threadcast failed or was not right: b." in text
+    assert "Not in the means, as threadcast failed, or its results were wrong or cannot be judged: b." in text
     assert "| 1, wrong |" in text
     assert "| -5 |" in text
     assert "`make bench-zoo FAST=1 MODES=inference`" in text
@@ -281,9 +281,13 @@ def test_means_are_of_right_models_beside_the_best_of_each_rival() -> None:
     failed["ways"]["threadcast"]["error"] = "no answer"
     text = page("zoo", [one, two, wrong, failed])
     assert "4 models, 2 right, 0 run by a plan" in text
-    assert "2.00 over eager, 1.79 over the faster" in text
-    assert "1.41 over the faster way of Inductor (2 that it ran); 2 slower than 0.97" in text
-    assert "not right: wrong, failed." in text
+    assert "2.00 over eager, 1.79 over the faster of *eager* and *kept*, 1.58 over Inductor, 1.41 over the" in text
+    assert "; 2 failed, not right, or slower" in text
+    assert "cannot be judged: wrong, failed." in text
+    two["ways"]["frozen"] = {"error": "no answer"}
+    two["ways"]["inductor"]["right"] = False
+    text = page("zoo", [one, two])
+    assert "2.50 over Inductor (1 that it ran), 2.00 over the faster of both of Inductor's (1 that it" in text
     one["ways"]["threadcast"]["ended"] = {"runs": [["plan", ""]], "learning": True}
     text = page("zoo", [one, two])
     assert "| default; then plan |" in text

@@ -28,6 +28,7 @@ def test_expanded_tensors_keep_their_strides() -> None:
     once = torch.randn(2, 3, 1, 1)
     found = with_strides(once.expand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), (3, 1, 0, 0))
     assert found.stride() == (3, 1, 0, 0)
+    assert not found._is_view()
     assert torch.equal(found, once.expand(2, 3, 4, 5))
 
 

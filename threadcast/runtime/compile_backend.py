@@ -17,7 +17,7 @@ from weakref import WeakSet, WeakValueDictionary
 import torch
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import SkipFrame, TorchDynamoException
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
@@ -32,7 +32,7 @@ from threadcast.runtime.graph_calls import GraphCalls, Role
 from threadcast.runtime.graph_layout import channels_last_forward, partitioned
 from threadcast.runtime.graph_parts import PartsInTurn, check_collectives, parts_of, returns_integers
 from threadcast.runtime.plain_results import PlainResults
-from threadcast.runtime.saved_inputs import computes_again, copy_written_inputs
+from threadcast.runtime.saved_inputs import computes_again, copy_written_inputs, writes_again
 from threadcast.runtime.shared_learning import told
 from threadcast.runtime.short_way import ShortWay
 from threadcast.threads.memory import keep_freed_memory
@@ -81,7 +81,8 @@ def backend(
     """Return a callable that does what `graph` does, with gradients; `torch.compile` calls this for every graph.
 
     InvalidInput for an unknown mode or option. A graph that AOTAutograd cannot handle, and one that exchanges data with
-    other processes, runs as it is, with a warning.
+    other processes, runs as it is, with a warning. SkipFrame, by which Dynamo leaves the program to Python, where
+    AOTAutograd cannot handle a part that is computed again in the backward pass.
     """
     program = _program(CompileOptions.of(mode, options), options)
     if program.given is None:
@@ -106,26 +107,43 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         raise
     except Collective as error:
         told().tell(str(error))
-        return graph.forward
-    except Exception as error:  # noqa: BLE001 - eager PyTorch runs the graph, so whatever AOTAutograd lacks is no error
-        reason = str(error).strip().splitlines()[:1]
-        told().tell(f"AOTAutograd raised {type(error).__name__}: {''.join(reason)}")
+        return _by_pytorch(graph, example_inputs) if computes_again(graph) else graph.forward
+    except Exception as error:  # eager PyTorch runs the graph, so whatever AOTAutograd lacks is no error
+        reason = f"AOTAutograd raised {type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
+        told().tell(reason)
+        if computes_again(graph):
+            raise SkipFrame(reason) from error
         return graph.forward
     if not parts:
         return found
-    if _written() and computes_again(graph):  # run by eager PyTorch, what was traced writes twice, or raises
-        warnings.warn(
-            "threadcast runs a graph as torch.compile traced it: a part that is computed again for its gradient "
-            "(torch.utils.checkpoint) writes to buffers, such as batch norm's statistics, once, and in eager PyTorch "
-            "twice",
-            stacklevel=3,
-        )
+    if computes_again(graph) and any(part.role != "inference" for part in parts):
+        # As it was traced, it would draw other numbers the second time, and write twice, or raise.
+        if writes_again(graph, _written(), _inputs()):
+            warnings.warn(
+                "threadcast runs a graph as torch.compile traced it: a part that is computed again for its gradient "
+                "(torch.utils.checkpoint) writes to buffers, such as batch norm's statistics, once, and in eager "
+                "PyTorch twice",
+                stacklevel=3,
+            )
         return found
     options = program.options
     passes = ShortWay(found, parts) if options.short_way else found
     call = CompiledCall(graph.forward, passes, parts, unlimited=options.tuning_share >= 1)
     _calls.add(call)
     return call
+
+
+def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Return what runs the graphs that AOTAutograd makes of a graph, by PyTorch.
+
+    A part that is computed again in the backward pass draws the same numbers only there, not in the graph as traced.
+    """
+
+    def plainly(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        return make_boxed_func(graph.forward)
+
+    found: Callable[..., Any] = aot_autograd(fw_compiler=plainly, bw_compiler=plainly)(graph, example_inputs)
+    return found
 
 
 def _partitioned(joint: GraphModule, *arguments: Any, **options: Any) -> tuple[GraphModule, GraphModule]:
@@ -211,6 +229,12 @@ def _written() -> Sequence[int]:
         return ()
     found: Sequence[int] = context.fw_metadata.mutated_inp_runtime_indices
     return found
+
+
+def _inputs() -> int:
+    """How many inputs a graph has by AOTAutograd's count."""
+    context = TracingContext.try_get()
+    return 0 if context is None or context.fw_metadata is None else len(context.fw_metadata.input_info)
 
 
 def _plain_results() -> PlainResults | None:

@@ -30,6 +30,8 @@ _BEGUN = 8
 before layouts are compared, in which libraries make their kernels."""
 _ORDERING_PAIRS = 5
 """Pairs of blocks by which it is decided which layout is learned first. A convention."""
+_HOOKED = 20
+"""Calls in a row whose tensors were saved by hooks, after which no others are expected. A convention."""
 _AWAITED = 4
 """Calls whose backward pass may still come; of an older one without it, the forward pass alone counts."""
 
@@ -42,6 +44,9 @@ class CompiledCall:
     in both ways, and the faster is kept. Where that is eager PyTorch, they are compared once more after the parts have
     tried all there is, unless they are far behind; until then they run in so few calls that 2 % of the time is lost at
     most, with `unlimited` in all of them. The backward pass counts, what the caller does between does not.
+
+    Where tensors are saved by hooks, the graphs run: `torch.utils.checkpoint` calls the program again in the backward
+    pass, and takes what is saved then for what the first call would have saved.
 
     Graphs that can run in channels last first run by turns in both layouts, by PyTorch. The faster layout is learned
     first; the other one only where that does not win, and where it is not far behind.
@@ -77,13 +82,20 @@ class CompiledCall:
         self._awaited: deque[_Sample] = deque()
         self._runs: Callable[..., Any] | None = None
         """What runs all further calls; None until that is known."""
+        self._hooked = 0
+        """Calls in a row whose tensors were saved by hooks."""
         self.calls = 0
         """Calls so far, those in which it was being found out what runs them."""
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._runs is not None:
-            return self._runs(*arguments)
+        runs = self._runs
+        if runs is not self._graphs and torch.is_grad_enabled() and _tensors_are_saved_elsewhere():
+            self._hooked += 1
+            return self._graphs(*arguments)
+        if runs is not None:
+            return runs(*arguments)
         with self._lock:
+            self._hooked = 0
             self.calls += 1
             side = self._next_side(arguments)
             tried = side == "plan" or (side is None and self._next_is_tried())
@@ -142,7 +154,7 @@ class CompiledCall:
     @property
     def measuring(self) -> bool:
         """Whether it is still being found out what runs fastest."""
-        return self._runs is None
+        return self._runs is None and self._hooked < _HOOKED
 
     @property
     def _learning(self) -> bool:
@@ -276,6 +288,11 @@ class _Sample:
     def _backward_ends(self) -> None:
         assert self._backward_s is not None
         self._call.backward_ended(self, self._call._clock() - self._backward_s)
+
+
+def _tensors_are_saved_elsewhere() -> bool:
+    """Whether hooks of `torch.autograd.graph.saved_tensors_hooks` are active."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def _tensors(result: Any) -> Iterator[Tensor]:

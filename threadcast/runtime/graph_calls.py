@@ -30,6 +30,7 @@ from threadcast.runtime.call_kinds import CallKind, read_as
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.core_choice import core_choice
+from threadcast.runtime.engines.native.library import in_step
 from threadcast.runtime.fallback import Fallback, why_not_captured
 from threadcast.runtime.fixed_weights import FixedWeights
 from threadcast.runtime.graph_layout import ChannelsLast
@@ -103,7 +104,7 @@ class GraphCalls:
         self.cores = ModelCores(machine, self._resized, this_process().cores, most=options.cores)
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._left is not None or os.getpid() != self._process:  # a fork has none of the threads
+        if self._left is not None or os.getpid() != self._process or in_step():  # a fork has none of the threads
             return self._as_given(*arguments)
         with self._lock:
             if self.role != "inference" or self._steps.is_counting:  # an optimizer's step is what counts

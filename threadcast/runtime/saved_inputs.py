@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 
 def computes_again(graph: GraphModule) -> bool:
@@ -15,9 +15,34 @@ def computes_again(graph: GraphModule) -> bool:
 
     Eager PyTorch then repeats what the part writes, such as running statistics. AOTAutograd does not.
     """
+    return any(True for _ in _parts_computed_again(graph))
+
+
+def writes_again(graph: GraphModule, written: Collection[int], inputs: int) -> bool:
+    """Return whether such a part takes one of the inputs at the positions `written`, to which the program writes.
+
+    True where that cannot be told: the part is of a graph that is called within, or AOTAutograd's `inputs` are others.
+    """
+    given = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    if written and len(given) != inputs:
+        return True
+    wanted = {_memory(given[i]) for i in written}
+    return bool(wanted) and any(
+        part.graph is not graph.graph or not wanted.isdisjoint(map(_memory, part.all_input_nodes))
+        for part in _parts_computed_again(graph)
+    )
+
+
+def _memory(node: Node) -> int | Node:
+    """What nodes have in common whose values share memory."""
+    value = node.meta.get("example_value")
+    return value.untyped_storage()._cdata if isinstance(value, Tensor) else node
+
+
+def _parts_computed_again(graph: GraphModule) -> Iterator[Node]:
     again = torch.ops.higher_order.tag_activation_checkpoint
-    modules = [module for module in graph.modules() if isinstance(module, GraphModule)]
-    return any(node.target is again for module in modules for node in module.graph.nodes)
+    modules = (module for module in graph.modules() if isinstance(module, GraphModule))
+    return (node for module in modules for node in module.graph.nodes if node.target is again)
 
 
 def copy_written_inputs(graph: GraphModule, written: Collection[int], results: int) -> None:

@@ -11,15 +11,18 @@ from torch import Tensor
 def with_strides(value: Tensor, strides: Sequence[int]) -> Tensor:
     """Return a tensor with exactly these strides: itself where it has them, else a copy.
 
-    Where a stride is 0, as in expanded tensors, the numbers are the same along that dimension. Any other copy is no
-    view: autograd forbids to write to a view that a custom function, as AOTAutograd's, returns.
+    Where a stride is 0, as in expanded tensors, the numbers are the same along that dimension. A copy is no view:
+    autograd forbids to write to a view that a custom function, as AOTAutograd's, returns.
     """
     strides = tuple(strides)
     if value.stride() == strides:
         return value
-    once = value[tuple(slice(1) if stride == 0 else slice(None) for stride in strides)]
-    copy = torch.empty_strided(once.shape, strides, dtype=value.dtype, device=value.device).copy_(once)
-    return copy if copy.shape == value.shape else copy.expand(value.shape)
+    copy = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+    if 0 not in strides:
+        return copy.copy_(value)
+    once = tuple(slice(1) if stride == 0 else slice(None) for stride in strides)
+    copy[once].copy_(value[once])
+    return copy
 
 
 def overlaps_itself(value: Tensor) -> bool:

@@ -48,6 +48,31 @@ def test_indices_that_may_count_from_the_end_may_do_so() -> None:
     assert limits_of(lambda i: TABLE[i] * 2, torch.tensor([-1, 2])).arguments == [Range(-10, 9)]
 
 
+@pytest.mark.parametrize(
+    ("function", "wanted"),
+    [
+        (lambda w: F.embedding(w + 2, TABLE), Range(0, 7)),
+        (lambda w: F.embedding(3 + w.t(), TABLE), Range(0, 6)),
+        (lambda w: F.embedding(w - 1 + 4, TABLE), Range(0, 6)),
+        (lambda w: F.embedding(w + torch.tensor([0, 3, 6]), TABLE), Range(0, 3)),
+        (lambda w: F.embedding(torch.cat([w, w + 5]), TABLE), Range(0, 4)),
+        (lambda w: F.embedding(w + 1, TABLE) + F.embedding(w, TABLE[:6]), Range(0, 5)),
+        (lambda w: TABLE[w - 1], Range(0, 10)),
+    ],
+)
+def test_limits_pass_back_through_what_is_added(function: Callable[[Tensor], Tensor], wanted: Range) -> None:
+    """As where tables of several columns are one, and of the last of so many states."""
+    found = limits_of(function, WORDS)
+    assert (found.arguments, found.refused) == ([wanted], None)
+
+
+@pytest.mark.parametrize("offsets", [[0, 30, 6], [0, 0, 8]])
+def test_nothing_is_limited_to_what_the_example_is_not(offsets: list[int]) -> None:
+    found = limits_of(lambda w: F.embedding(w + torch.tensor(offsets), TABLE), WORDS)
+    assert found.refused == "embedding"
+    assert found.arguments != [Range(0, 1)]
+
+
 def test_positions_counted_from_a_mask_are_known() -> None:
     """As RoBERTa does."""
 

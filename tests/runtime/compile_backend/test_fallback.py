@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled, runners
+from threadcast.capture.unsupported import Collective
 from threadcast.core.errors import ExecutionError, InvalidInput
 from threadcast.runtime import compile_backend, graph_calls
 from threadcast.runtime.compile_backend import backend, compiled_graphs
@@ -95,6 +97,37 @@ def test_a_mode_of_the_caller_meets_every_operator() -> None:
         compiled(rows(0))
     assert torch.ops.aten.addmm.default in counted.called
     assert torch.ops.aten.tanh.default in counted.called
+
+
+@pytest.mark.parametrize("error", [NotImplementedError("no such thing"), Collective("it exchanges data")])
+def test_what_is_computed_again_is_left_to_python_where_aotautograd_cannot_differentiate_it(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """As Dynamo traced it, it would draw other numbers the second time."""
+
+    def refusing(**_: Any) -> Any:
+        def compile_graph(*_: Any) -> Any:
+            raise error
+
+        return compile_graph
+
+    def part(x: Tensor) -> Tensor:
+        return torch.dropout(x * 2, 0.5, True).exp()
+
+    def called(x: Tensor) -> Tensor:
+        result: Tensor = checkpoint(part, x, use_reentrant=False) * 3
+        return result
+
+    monkeypatch.setattr(compile_backend, "aot_autograd", refusing)
+    compiled, gradients = torch.compile(called, backend="threadcast"), []
+    for call in (compiled, called):
+        x = torch.ones(50, requires_grad=True)
+        torch.manual_seed(3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call(x).sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
 
 
 def test_what_aotautograd_cannot_differentiate_runs_as_dynamo_traced_it(monkeypatch: pytest.MonkeyPatch) -> None:

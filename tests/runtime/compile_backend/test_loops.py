@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled, runners, trains_as_eager
 from tests.runtime.small_training import batch, net, same_state
+from threadcast.runtime.compile_backend import compiled_calls
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread", "plans_win"),
@@ -118,6 +120,36 @@ def test_activations_are_checkpointed_around_the_compiled_model(reentrant: bool)
     assert {runner for of_role in found.values() for runner in of_role} == {"plan"}
 
 
+@pytest.mark.compared
+def test_a_compiled_part_is_checkpointed_several_times_in_a_step_while_calls_are_compared() -> None:
+    """What a call saves when it is computed again must be what it would have saved the first time."""
+
+    def part(h: Tensor, weight: Tensor) -> Tensor:
+        h = h @ weight
+        return torch.sin(h) * torch.exp(-h * h)
+
+    compiled = torch.compile(part, backend="threadcast")
+    weights = [torch.randn(8, 8, dtype=torch.float64, requires_grad=True) for _ in range(6)]
+
+    def gradients(call: Any, step: int) -> Any:
+        h = rows(step)
+        for weight in weights:
+            h = checkpoint(call, h, weight, use_reentrant=False)
+        return torch.autograd.grad(h.sum(), weights)
+
+    def train(step: int) -> None:
+        torch.testing.assert_close(gradients(compiled, step), gradients(part, step), rtol=1e-9, atol=1e-11)
+
+    run_until_settled(train)
+    for step in range(100):
+        train(step)
+    plain = rows(0).requires_grad_()
+    for _ in range(300):  # whole calls are compared, and may be left to PyTorch
+        compiled(plain, weights[0]).sum().backward()
+    for step in range(20):
+        train(step)
+
+
 class Checkpointed(nn.Module):
     """A part of the model is computed again in the backward pass."""
 
@@ -133,6 +165,44 @@ class Checkpointed(nn.Module):
 def test_activations_are_checkpointed_inside_of_the_compiled_model() -> None:
     found = trains_as_eager(seeded(Checkpointed), lambda model, step: model(rows(step)).square().mean())
     assert found == PLANNED
+
+
+class CheckpointedDropout(nn.Module):
+    """What is computed again draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(8, 16).double(), nn.Dropout(0.5), nn.Linear(16, 4).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.last(checkpoint(lambda x: self.drop(self.first(x)).tanh(), x, use_reentrant=False))
+        return result
+
+
+@pytest.mark.compared
+def test_what_is_computed_again_drops_the_same_numbers() -> None:
+    """Dynamo's own program of it would draw others, so whole calls are not compared."""
+    trains_as_eager(seeded(CheckpointedDropout), lambda model, step: model(rows(step)).square().mean(), steps=100)
+    assert compiled_calls() == []
+
+
+class NormBefore(nn.Module):
+    """What is computed again has no running statistics; the rest of the model has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm1d(8).double(), nn.Linear(8, 4).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = checkpoint(lambda x: self.last(x).tanh(), self.norm(x), use_reentrant=False)
+        return result
+
+
+def test_running_statistics_outside_of_what_is_computed_again_are_updated_as_in_eager() -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        trains_as_eager(seeded(NormBefore), lambda model, step: model(rows(step)).square().mean(), steps=20)
+    assert not [one for one in said if "twice" in str(one.message)]
 
 
 class CheckpointedNorm(nn.Module):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -157,6 +157,10 @@ def _union(ranges: Iterable[Range | None]) -> Range | None:
     return Range(min(one.low for one in known if one), max(one.high for one in known if one))
 
 
+def _joined(one: Range, other: Range) -> Range:
+    return Range(min(one.low, other.low), max(one.high, other.high))
+
+
 def _times(one: Range, other: Range) -> Range:
     products = [a * b for a in one for b in other]
     return Range(min(products), max(products))
@@ -194,8 +198,9 @@ class _Known:
 
     range: Range | None = None
     """The range of its integers; None where it has none, or nothing is known of them."""
-    arguments: frozenset[int] = frozenset()
-    """The arguments whose integers these are, unchanged; others may be among them that are the same in each call."""
+    arguments: Mapping[int, Range] = field(default_factory=dict)
+    """The arguments whose integers these are, each with what is added to them, the same in each call; other integers
+    that are the same in each call may be among them."""
 
 
 class _Ranges(fx.Interpreter):
@@ -205,6 +210,8 @@ class _Ranges(fx.Interpreter):
         super().__init__(module)
         self._arguments = iter(enumerate(arguments))
         self._known: dict[fx.Node, _Known] = {}
+        self._examples: dict[int, Range] = {}
+        """By argument, the range of the example's integers."""
         self.limits: dict[int, Range] = {}
         """By argument, the range that operators allow which take its integers as indices."""
         self.wide: str | None = None
@@ -218,7 +225,9 @@ class _Ranges(fx.Interpreter):
         self.double = self.double or (isinstance(value, Tensor) and real_type(value.dtype) is torch.float64)
         if n.op == "placeholder":
             number, given = next(self._arguments)
-            self._known[n] = _Known(given, frozenset((number,)))
+            self._known[n] = _Known(given, {number: Range(0, 0)})
+            if given is not None:
+                self._examples[number] = range_of(value)
         elif n.op == "call_function" and any(one in self._known for one in (*n.all_input_nodes, *shared)):
             self._known[n] = known = self._result_of(n, value)
             if shared:
@@ -263,14 +272,32 @@ class _Ranges(fx.Interpreter):
             self.refused = self.refused or name
         return _Known(found, self._kept(node, name))
 
-    def _kept(self, node: fx.Node, name: str) -> frozenset[int]:
-        """The arguments whose integers, and no others but constants, an operator returns."""
+    def _kept(self, node: fx.Node, name: str) -> Mapping[int, Range]:
+        """The arguments whose integers, with something added that is the same in each call, an operator returns."""
+        if name in ("add", "sub"):
+            return self._shifted(node, name)
         joins = name in ("cat", "stack")
         if not joins and name not in _KEEP:
-            return frozenset()
+            return {}
         parts = node.all_input_nodes if joins else node.all_input_nodes[:1]
         kept = [self._known[one].arguments for one in parts if one in self._known]
-        return frozenset().union(*kept) if all(kept) else frozenset()
+        if not all(kept):
+            return {}
+        found: dict[int, Range] = {}
+        for one in kept:
+            for argument, shift in one.items():
+                found[argument] = _joined(found.get(argument, shift), shift)
+        return found
+
+    def _shifted(self, node: fx.Node, name: str) -> Mapping[int, Range]:
+        first, second = node.args[:2]
+        if name == "add" and second in self._known:
+            first, second = second, first
+        known, constant = self._known.get(first), self._range(second)  # type: ignore[arg-type]
+        if known is None or constant is None or second in self._known or node.kwargs or len(node.args) > 2:
+            return {}
+        shift = constant if name == "add" else Range(-constant.high, -constant.low)
+        return {argument: _plus(one, shift) for argument, one in known.arguments.items()}
 
     def _check_values(self, node: fx.Node, name: str, *, integers: bool) -> None:
         """Note what the arguments may be where they are indices, and what may raise because of values."""
@@ -293,9 +320,10 @@ class _Ranges(fx.Interpreter):
         known = self._known.get(indices)
         if known is None or not _is_integer(self._value(indices)):
             return  # the same in each call, or a mask
-        for argument in known.arguments:
-            other = self.limits.get(argument, limit)
-            self.limits[argument] = Range(max(other.low, limit.low), min(other.high, limit.high))
+        for argument, shift in known.arguments.items():
+            before = _within(Range(limit.low - shift.low, limit.high - shift.high), self.limits.get(argument))
+            if self._examples[argument].within(*before):
+                self.limits[argument] = before
         if known.range is None or not known.range.within(*limit):
             self.refused = self.refused or name
 

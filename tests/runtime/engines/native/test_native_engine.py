@@ -100,6 +100,24 @@ def test_operators_of_any_width_are_right_and_start_no_workers(captured: Capture
     assert threads_are(before)
 
 
+def test_a_step_within_a_step_is_refused(captured: Captured, machine: Machine) -> None:
+    """As where a custom operator calls what threadcast runs; it would wait for the cores of the step around it."""
+    outer = capture_forward(lambda x: checkpoint(x.sin()).exp(), torch.randn(64, 64))
+    said: list[str] = []
+    with NativeEngine(captured, wide(captured, machine), machine) as inner:
+
+        def run_within(_: Tensor) -> None:
+            try:
+                inner.run(captured.bind())
+            except RuntimeError as error:
+                said.append(str(error))
+
+        with NativeEngine(outer, wide(outer, machine), machine) as engine, at_checkpoints(run_within):
+            assert torch.equal(engine.run(outer.bind()), outer.run())
+        assert close_to(inner.run(captured.bind()), captured.run())
+    assert said[:1] == ["an operator of a step runs a step of its own"]
+
+
 @pytest.mark.parametrize("threads_per_core", [2, 5])
 def test_more_threads_than_cpus_share_them(captured: Captured, machine: Machine, threads_per_core: int) -> None:
     with NativeEngine(captured, wide(captured, machine, threads_per_core), machine) as engine:

@@ -48,6 +48,7 @@ _logger = logging.getLogger("threadcast")
 
 
 _loading = threading.Lock()
+_loaded_library: ModuleType | None = None
 _compilations = Compilations()
 
 
@@ -102,12 +103,19 @@ def _library() -> ModuleType:
     cores.add_pinner(module)
     if not module.install_arena():
         _logger.warning("tensors stay with malloc: the system gives no region for them; peaks of memory are higher")
+    global _loaded_library
+    _loaded_library = module
     return module
 
 
 def loaded_library() -> ModuleType | None:
     """Return the library if this process has loaded it already, else None. Never compiles."""
-    return native_library() if _library.cache_info().currsize else None
+    return _loaded_library
+
+
+def in_step() -> bool:
+    """Return whether the calling thread runs an operator of a native engine's step: no other step can begin there."""
+    return _loaded_library is not None and bool(_loaded_library.in_step())
 
 
 def return_free_memory() -> None:

@@ -216,6 +216,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def(py::init<const std::vector<py::object>&, const std::vector<py::object>&, const std::vector<py::object>&>(),
            py::arg("tables"), py::arg("lists"), py::arg("tensors"))
       .def("holds", &Untouched::holds);
+  module.def("in_step", [] { return omp_thread().ours; });
   module.def("accumulates_with_hooks", &accumulates_with_hooks, py::arg("tensor"));
   py::class_<Unassigned>(module, "Unassigned", py::custom_type_setup(collect_cycles_of<Unassigned>))
       .def(py::init<const std::vector<std::pair<py::object, std::string>>&>(), py::arg("attributes"))

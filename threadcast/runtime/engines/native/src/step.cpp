@@ -4,6 +4,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 // MKL's C function; the names in small letters are Fortran's. Not there in a torch without MKL.
 extern "C" int MKL_Set_Num_Threads_Local(int) __attribute__((weak));
@@ -77,6 +78,8 @@ void Program::count_predecessors() {
 }
 
 void Stepper::begin(Values inputs) {
+  // It would wait for cpus that the step around it gives back only after it.
+  if (omp_thread().ours) throw std::runtime_error("an operator of a step runs a step of its own");
   std::move(inputs.begin(), inputs.end(), values_.begin());
   std::fill(was_done_.begin(), was_done_.end(), 0);
   std::fill(done_.begin(), done_.end(), 0);
