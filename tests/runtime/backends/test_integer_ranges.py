@@ -66,7 +66,7 @@ def test_limits_pass_back_through_what_is_added(function: Callable[[Tensor], Ten
     assert (found.arguments, found.refused) == ([wanted], None)
 
 
-@pytest.mark.parametrize("offsets", [[0, 30, 6], [0, 0, 8]])
+@pytest.mark.parametrize("offsets", [[0, 5, 8], [0, 0, 8]])
 def test_nothing_is_limited_to_what_the_example_is_not(offsets: list[int]) -> None:
     found = limits_of(lambda w: F.embedding(w + torch.tensor(offsets), TABLE), WORDS)
     assert found.refused == "embedding"
@@ -117,11 +117,11 @@ def test_integers_that_may_need_64_bits_are_found(function: Callable[[Tensor], T
 @pytest.mark.parametrize(
     ("function", "name"),
     [
-        (lambda w: F.embedding(w + 6, TABLE), "embedding"),
+        (lambda w: F.embedding(w * 2 + 3, TABLE), "embedding"),
         (lambda w: F.embedding(w.clamp(max=9) + 1, TABLE), "embedding"),
         (lambda w: torch.gather(TABLE, 0, w[:, :2] * 3), "gather"),
         (lambda w: TABLE.index_select(0, (w * 3).flatten()), "index_select"),
-        (lambda w: torch.zeros(4).scatter(0, (w + 0).flatten(), 1.0), "scatter"),
+        (lambda w: torch.zeros(4).scatter(0, (w * 1).flatten(), 1.0), "scatter"),
         (lambda w: TABLE[w.clamp(max=9) - 9 - w] + 0, "index"),
         (lambda w: F.embedding(torch.cat([w, w * 3]), TABLE), "embedding"),
         (lambda w: F.embedding(torch.rsub(w.clamp(0, 5), 5), TABLE[:6]), None),

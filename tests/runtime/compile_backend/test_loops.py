@@ -180,6 +180,7 @@ class CheckpointedDropout(nn.Module):
 
 
 @pytest.mark.compared
+@pytest.mark.filterwarnings("ignore:threadcast runs a part of a graph")
 def test_what_is_computed_again_drops_the_same_numbers() -> None:
     """Dynamo's own program of it would draw others, so whole calls are not compared."""
     trains_as_eager(seeded(CheckpointedDropout), lambda model, step: model(rows(step)).square().mean(), steps=100)
