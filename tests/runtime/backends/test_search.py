@@ -100,6 +100,30 @@ def test_a_backend_answers_as_the_module_until_its_weights_change(module: Two, b
     wait_until_gone(folder)
 
 
+class WithLengths(nn.Module):
+    """Returns an argument as it came, twice, beside what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> dict[str, Any]:
+        return {"lengths": lengths, "y": [self.mix(x) * lengths[:, None], lengths]}
+
+
+@needs_compiler
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_arguments_that_are_returned_are_the_callers_own(backend: str) -> None:
+    module, example = WithLengths().eval(), (torch.randn(3, 8), torch.tensor([2, 5, 1]))
+    (contender,) = found_by(search_for(module, (example, {}), among=[backend], close=1e6))
+    given = torch.randn(3, 8), torch.tensor([1, 0, 4])
+    with torch.no_grad():
+        found, wanted = contender.run(given, {}), module(*given)
+    assert found["lengths"] is given[1]
+    assert found["y"][1] is given[1]
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 class Words(nn.Module):
     """Rows of a table, and how they lie: a result, a view of it, and it once more."""
 

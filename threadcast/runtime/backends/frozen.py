@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -37,20 +38,23 @@ class FlatModule(nn.Module):
     `arguments` are the example: positional arguments and keywords. CaptureError where the module returns anything but
     tensors, writes to its buffers or arguments, or draws random numbers. `result` is the module's for the example, for
     a module of which this is known not to be so; without it the module is called once. `rough`: it computes in
-    bfloat16.
+    bfloat16. `returned` are the positions of results that are arguments themselves, each with the argument's among the
+    tensors: backends do not compute these, and `call` returns the caller's own.
     """
 
     def __init__(
         self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], *, result: Any = None,
-        rough: bool = False,
+        rough: bool = False, returned: Mapping[int, int] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         super().__init__()
         self.module = module
+        self._returned = returned
         self._rough = rough
         self.example = arguments
         self._leaves, self._structure = pytree.tree_flatten(arguments)
         result = _tried(module, arguments) if result is None else result
-        self.expected, self.result_structure = pytree.tree_flatten(result)
+        results, self.result_structure = pytree.tree_flatten(result)
+        self.expected = self._computed(results)
         if not all(isinstance(leaf, Tensor) for leaf in self.expected):
             raise CaptureError("the module returns something else than tensors")
 
@@ -65,7 +69,19 @@ class FlatModule(nn.Module):
         given = iter(tensors)
         leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self._structure)
-        return tuple(pytree.tree_leaves(self.module(*args, **kwargs)))
+        return tuple(self._computed(pytree.tree_leaves(self.module(*args, **kwargs))))
+
+    def _computed(self, results: Sequence[Tensor]) -> list[Tensor]:
+        """The results that are no arguments."""
+        return [one for at, one in enumerate(results) if at not in self._returned]
+
+    def _whole(self, computed: Sequence[Tensor], given: Sequence[Tensor]) -> Sequence[Tensor]:
+        """All results of a call."""
+        if not self._returned:
+            return computed
+        own = iter(computed)
+        positions = range(len(computed) + len(self._returned))
+        return [given[self._returned[at]] if at in self._returned else next(own) for at in positions]
 
     def check(self, run: TensorCall) -> None:
         """Raise CaptureError where the results of `run` for the example differ from the module's beyond rounding."""
@@ -107,7 +123,7 @@ class FlatModule(nn.Module):
                     _logger.info("PyTorch runs a call at which a backend failed: %s", error)
                 else:
                     if finite.allows(found):
-                        found = memory.laid_out(found)
+                        found = self._whole(memory.laid_out(found), tensors)
                         return found[0] if of_one else pytree.tree_unflatten(found, self.result_structure)
             with torch.no_grad():
                 return self.module(*args, **kwargs)

@@ -11,7 +11,7 @@ import mmap
 import operator
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,11 +77,14 @@ class ReadProgram:
 def program_file(captured: Captured) -> ProgramFile:
     """Return the file's content for a captured forward pass, whose tensors are not copied unless they have gaps.
 
-    CaptureError where a run writes to an input or returns one, draws random numbers, or returns anything but tensors,
-    and where an operator or a tensor has no form that another process can read.
+    It returns what `returned_arguments` leaves out. CaptureError where a run writes to an input, returns a parameter,
+    draws random numbers, or returns anything but tensors, and where an operator or a tensor has no form that another
+    process can read.
     """
     program = captured.program
-    _check(captured)
+    returned = returned_arguments(captured)
+    outputs = [output for at, output in enumerate(program.outputs) if at not in returned]
+    _check(captured, outputs)
     values = iter(captured.arguments)
     tensors: list[Tensor] = []
     numbers: dict[int, int] = {}
@@ -91,7 +94,7 @@ def program_file(captured: Captured) -> ProgramFile:
             numbers[slot] = len(tensors)
             tensors.append(dense(value))
     offsets, described = [], []
-    positions = {ref: i for i, ref in enumerate(dict.fromkeys(_refs(program.nodes, program.outputs)))}
+    positions = {ref: i for i, ref in enumerate(dict.fromkeys(_refs(program.nodes, outputs)))}
     document = {
         "inputs": [slot for slot, entry in enumerate(program.inputs) if entry.role == "input"],
         "held": [(slot, i) for slot, i in numbers.items() if program.inputs[slot].role != "input"],
@@ -105,7 +108,7 @@ def program_file(captured: Captured) -> ProgramFile:
             ]
             for node in program.nodes
         ],
-        "outputs": [positions[output] for output in program.outputs],
+        "outputs": [positions[output] for output in outputs],
         "examples": [numbers[slot] for slot, entry in enumerate(program.inputs) if entry.role == "input"],
     }
     at = 0
@@ -140,17 +143,26 @@ def read_program(file: int) -> ReadProgram:
     return ReadProgram(_module(document, tensors), tuple(tensors[i] for i in document["examples"]))
 
 
-def _check(captured: Captured) -> None:
+def returned_arguments(captured: Captured) -> dict[int, int]:
+    """The positions of results that are arguments themselves, each with the argument's among the tensors of a call."""
+    given = (slot for slot, entry in enumerate(captured.program.inputs) if entry.role == "input")
+    numbers = {Ref(slot): number for number, slot in enumerate(given)}
+    outputs = enumerate(captured.program.outputs)
+    own = ((at, output) for at, output in outputs if isinstance(output, Ref) and at not in captured.apart)
+    return {at: numbers[output] for at, output in own if output in numbers}
+
+
+def _check(captured: Captured, outputs: Sequence[Any]) -> None:
     program = captured.program
     if captured.written:
         raise CaptureError("the module writes to its buffers or arguments, which backends do not")
     if any(is_random(node) and not _drops_nothing(node) for node in program.nodes):
         raise CaptureError("the module draws random numbers, and backends draw others")
-    if not all(isinstance(output, Ref) for output in program.outputs):
+    if not all(isinstance(output, Ref) for output in outputs):
         raise CaptureError("the module returns something else than tensors")
     memory = memories(program.nodes, program.inputs)
-    if any(memory[output.slot] < len(program.inputs) for output in program.outputs):
-        raise CaptureError("the module returns an argument or a parameter itself, of which backends make copies")
+    if any(memory[output.slot] < len(program.inputs) for output in outputs):
+        raise CaptureError("the module returns a parameter or a view of an argument, of which backends make copies")
 
 
 def results_share_memory(captured: Captured) -> bool:
@@ -170,7 +182,7 @@ def _drops_nothing(node: Node) -> bool:
     return not (node.args[3] if len(node.args) > 3 else node.kwargs.get("dropout_p", 0.0))
 
 
-def _refs(nodes: tuple[Node, ...], outputs: tuple[Any, ...]) -> Iterator[Ref]:
+def _refs(nodes: tuple[Node, ...], outputs: Sequence[Any]) -> Iterator[Ref]:
     for node in nodes:
         yield from node.refs()
     yield from find_refs(outputs)

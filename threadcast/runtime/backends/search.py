@@ -31,7 +31,13 @@ from threadcast.runtime.backends.generators import generators_restored
 from threadcast.runtime.backends.integer_ranges import Range
 from threadcast.runtime.backends.likeliest import network_kind
 from threadcast.runtime.backends.number_guard import NumberGuard
-from threadcast.runtime.backends.program_file import ProgramFile, dense, program_file, results_share_memory
+from threadcast.runtime.backends.program_file import (
+    ProgramFile,
+    dense,
+    program_file,
+    results_share_memory,
+    returned_arguments,
+)
 from threadcast.runtime.backends.result_memory import ResultMemory
 from threadcast.runtime.backends.search_worker import BEGIN as PROGRAM_WRITTEN
 from threadcast.runtime.backends.search_worker import GRANTED, REFUSED, Built, Options, opened
@@ -146,7 +152,9 @@ class BackendSearch:
                     raise CaptureError("the module is in training mode")
                 content = program_file(self._captured)
                 self._versions = WeightVersions(held_tensors(self._captured), weakly=self._captured.weakly)
-                self._memory = ResultMemory(pytree.tree_leaves(self._result))
+                self._returned = returned_arguments(self._captured)
+                results = enumerate(pytree.tree_leaves(self._result))
+                self._memory = ResultMemory([one for at, one in results if at not in self._returned])
                 if results_share_memory(self._captured) and not self._memory.shares:
                     raise CaptureError("results of the module may share memory, and did not in the example")
             except (CaptureError, RuntimeError) as error:
@@ -345,7 +353,9 @@ class BackendSearch:
     def _opened(self, built: Built) -> Generator[float, None, Contender]:
         """Open a way and check its result; yield the seconds that each piece of this should take, before it."""
         yield built.open_s
-        flat = FlatModule(self._module, self._arguments, result=self._result, rough=self._options.rough)
+        flat = FlatModule(
+            self._module, self._arguments, result=self._result, rough=self._options.rough, returned=self._returned
+        )
         call = self._call(built, flat)
         yield built.call_s
         flat.check(call)
