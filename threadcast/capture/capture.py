@@ -23,6 +23,7 @@ from threadcast.capture.dependencies import is_random, memories, writes
 from threadcast.capture.lowering import lower
 from threadcast.capture.module_values import ModuleValues
 from threadcast.capture.number_reads import NumberReads
+from threadcast.capture.one_capture import one_capture
 from threadcast.capture.optimizers import SettingInputs
 from threadcast.capture.program import Input, Phase, Program
 from threadcast.capture.recorder import Recorder
@@ -243,6 +244,7 @@ class CapturedGraph(Captured):
         return self._apart(list(result))
 
 
+@one_capture()
 def capture_forward(function: Callable[..., Any], *inputs: Any, dynamic: Dynamic | None = None) -> Captured:
     """Capture `function(*inputs)` without gradients. A module is captured in the mode (train or eval) it is in.
 
@@ -262,6 +264,7 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, dynamic: Dynamic
         return _capture(call, groups, inputs, recorder, settings=None, split=True, dynamic=dynamic)
 
 
+@one_capture()
 def capture_graph(
     graph: Callable[..., Any],
     inputs: Sequence[Any],
@@ -323,6 +326,7 @@ def capture_training(
     )
 
 
+@one_capture()
 def capture_step(
     model: nn.Module,
     objective: Objective,
