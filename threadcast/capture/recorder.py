@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_
 
 from threadcast.capture.fake_tensors import FakeTensors
 from threadcast.capture.function_caches import FunctionCaches
+from threadcast.capture.given_arguments import arguments_left_alone
 from threadcast.capture.grouped_products import grouped_product
 from threadcast.capture.mask_sizes import counted_result, ctc_result
 from threadcast.capture.number_reads import READS, NumberReads, ReadRecorder
@@ -138,8 +139,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 end.enter_context(_no_tracebacks_logged())
                 if (symbols := self._fakes.symbols) is not None:
                     end.enter_context(symbols.fixed_in_texts())
-                with self._fakes.mode, self:
-                    outputs = function(*pytree.tree_unflatten(given, structure))
+                rebuilt = pytree.tree_unflatten(given, structure)
+                with arguments_left_alone(rebuilt), self._fakes.mode, self:
+                    outputs = function(*rebuilt)
                 random_state.check(self.recording)
         except CaptureError:
             raise

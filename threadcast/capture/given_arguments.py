@@ -13,7 +13,7 @@ from threadcast.core.errors import CaptureError
 
 
 @contextmanager
-def containers_left_alone(arguments: Any) -> Iterator[None]:
+def arguments_left_alone(arguments: Any) -> Iterator[None]:
     """At the end of the block, CaptureError where containers among `arguments` hold other objects than before.
 
     A run of a graph takes the tensors out of a caller's containers, and puts nothing into them.

@@ -1,0 +1,109 @@
+"""What a callable does with its arguments besides computing with their numbers is refused, or is as in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from threadcast.capture.capture import capture_forward, capture_training
+from threadcast.core.errors import CaptureError
+from threadcast.runtime.optimized_model import Formatted
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.variant import MemoryFormat
+
+
+class Registered:
+    """A class of the user's own that PyTorch takes apart, as caches of attention are."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+
+pytree.register_pytree_node(Registered, lambda held: ([held.value], None), lambda parts, _: Registered(*parts))
+
+
+def puts(x: Tensor, held: dict[str, Any]) -> Tensor:
+    held["last"] = x * 2
+    return x * 2
+
+
+def counts(x: Tensor, held: dict[str, Any]) -> Tensor:
+    held["calls"] += 1
+    return x * 2
+
+
+def takes(x: Tensor, held: dict[str, Any]) -> Tensor:
+    factor: Tensor = held.pop("last")
+    return x * factor
+
+
+def appends(x: Tensor, held: list[Tensor]) -> Tensor:
+    held.append(x * 2)
+    return x * 2
+
+
+def replaces_within(x: Tensor, held: dict[str, Any]) -> Tensor:
+    held["list"][0] = x * 2
+    return x * 2
+
+
+def sets(x: Tensor, held: Registered) -> Tensor:
+    held.value = x * 2
+    return x * 2
+
+
+@pytest.mark.parametrize("function", [puts, counts, takes, appends, replaces_within, sets])
+def test_a_call_that_changes_a_container_among_its_arguments_is_refused(function: Callable[..., Tensor]) -> None:
+    last = torch.ones(3)
+    held: Any = {"last": last, "calls": 300, "list": [last]}
+    held = [last] if function is appends else Registered(last) if function is sets else held
+    before, structure = pytree.tree_flatten(held)
+    with pytest.raises(CaptureError, match="among the arguments is changed"):
+        capture_forward(function, torch.ones(3), held)
+    now, structure_now = pytree.tree_flatten(held)
+    assert structure_now == structure
+    assert all(one is other for one, other in zip(now, before, strict=True))
+
+
+def test_a_container_that_is_left_as_it_was_given_is_no_obstacle() -> None:
+    def function(x: Tensor, held: dict[str, Tensor]) -> Tensor:
+        held["doubled"] = x * 2
+        return held.pop("doubled") + held["last"]
+
+    captured = capture_forward(function, torch.ones(3), {"last": torch.ones(3)})
+    assert captured.run(torch.full((3,), 2.0), {"last": torch.full((3,), 5.0)}).tolist() == [9.0] * 3
+
+
+class OfBatch(nn.Module):
+    """Puts what it computes into the batch that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(2, 2, 1)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        batch["features"] = self.layer(batch["image"])
+        return batch["features"].sum((2, 3))
+
+
+@pytest.mark.parametrize("memory_format", MemoryFormat)
+def test_a_model_that_writes_into_its_batch_is_refused_in_each_format(memory_format: MemoryFormat) -> None:
+    model, batch = OfBatch(), {"image": torch.ones(1, 2, 3, 3)}
+    owner = ModelFormat(model)
+    owner.set(memory_format)
+    with pytest.raises(CaptureError, match="among the arguments is changed"):
+        capture_forward(Formatted(model, owner), (batch,), {})
+    assert list(batch) == ["image"]
+
+
+def test_a_training_step_that_writes_into_its_batch_is_refused() -> None:
+    model, batch = OfBatch(), {"image": torch.ones(1, 2, 3, 3)}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(CaptureError, match="among the arguments is changed"):
+        capture_training(model, nn.functional.mse_loss, optimizer, [batch], torch.zeros(1, 2))
+    assert list(batch) == ["image"]
