@@ -101,6 +101,34 @@ def test_a_model_that_writes_into_its_batch_is_refused_in_each_format(memory_for
     assert list(batch) == ["image"]
 
 
+def marks(x: Tensor) -> Tensor:
+    x.mask = x > 0  # type: ignore[attr-defined]
+    return x * 2
+
+
+class Marking(nn.Module):
+    """Marks its argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(2, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layer(marks(x))
+        return result
+
+
+@pytest.mark.parametrize("memory_format", MemoryFormat)
+def test_a_call_that_sets_an_attribute_of_its_argument_is_refused_in_each_format(memory_format: MemoryFormat) -> None:
+    model, x = Marking(), torch.ones(1, 2, 3, 3)
+    owner = ModelFormat(model)
+    owner.set(memory_format)
+    for function, arguments in ((marks, (x,)), (Formatted(model, owner), ((x,), {}))):
+        with pytest.raises(CaptureError, match="an attribute of an argument is set"):
+            capture_forward(function, *arguments)
+    assert not vars(x)
+
+
 def test_a_training_step_that_writes_into_its_batch_is_refused() -> None:
     model, batch = OfBatch(), {"image": torch.ones(1, 2, 3, 3)}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -140,7 +140,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if (symbols := self._fakes.symbols) is not None:
                     end.enter_context(symbols.fixed_in_texts())
                 rebuilt = pytree.tree_unflatten(given, structure)
-                with arguments_left_alone(rebuilt), self._fakes.mode, self:
+                with arguments_left_alone(rebuilt, own=own), self._fakes.mode, self:
                     outputs = function(*rebuilt)
                 random_state.check(self.recording)
         except CaptureError:

@@ -116,5 +116,5 @@ class Formatted(nn.Module):
 
     def forward(self, args: Any, kwargs: Any) -> Any:
         args, kwargs = self._format.arguments((args, kwargs))
-        with arguments_left_alone((args, kwargs)):  # in another format they are the copies' containers
+        with arguments_left_alone((args, kwargs)):  # in channels last they are not what the caller has given
             return self.module(*args, **kwargs)
