@@ -129,6 +129,57 @@ def test_a_call_that_sets_an_attribute_of_its_argument_is_refused_in_each_format
     assert not vars(x)
 
 
+def asks(a: Tensor, b: Tensor) -> Tensor:
+    return a * 2 if a is b else a + b
+
+
+def test_a_tensor_that_comes_twice_may_be_one_for_the_callable() -> None:
+    x, y = torch.ones(3), torch.full((3,), 5.0)
+    assert capture_forward(asks, x, x, repeated=True).run(y, y).tolist() == [10.0] * 3
+    assert capture_forward(asks, x, x).run(x, y).tolist() == [6.0] * 3
+    assert capture_forward(asks, x, x.view_as(x), repeated=True).run(x, y).tolist() == [6.0] * 3
+
+
+def test_a_tensor_that_comes_twice_may_be_written_and_returned() -> None:
+    def function(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        before = b + 1
+        a.add_(1)
+        return before, b * 2, a, b
+
+    x, y = torch.ones(3), torch.full((3,), 5.0)
+    before, doubled, first, second = capture_forward(function, x, x, repeated=True).run(y, y)
+    assert (before.tolist(), doubled.tolist(), y.tolist()) == ([6.0] * 3, [12.0] * 3, [6.0] * 3)
+    assert first is y
+    assert second is y
+    assert x.tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("memory_format", MemoryFormat)
+def test_an_image_that_comes_twice_is_one_in_each_format(memory_format: MemoryFormat) -> None:
+    class Asking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(2, 2, 1)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            result: Tensor = self.layer(asks(a, b))
+            return result
+
+    model, image = Asking(), torch.ones(1, 2, 3, 3)
+    owner = ModelFormat(model)
+    owner.set(memory_format)
+    captured = capture_forward(Formatted(model, owner), (image, image), {}, repeated=True)
+    targets = [node.target for node in captured.program.nodes]
+    assert torch.ops.aten.mul.Tensor in targets
+    assert torch.ops.aten.add.Tensor not in targets
+
+
+def test_graphs_for_several_sizes_are_of_tensors_that_come_once() -> None:
+    x = torch.ones(4, 3)
+    with pytest.raises(CaptureError, match="a tensor comes twice"):
+        capture_forward(asks, x, x, dynamic={0: (0,), 1: (0,)}, repeated=True)
+
+
 def test_a_training_step_that_writes_into_its_batch_is_refused() -> None:
     model, batch = OfBatch(), {"image": torch.ones(1, 2, 3, 3)}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
