@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 import threadcast
 from tests.runtime.small_training import batch, same_state, train_eagerly
+from threadcast.capture.one_capture import NoTurn
+from threadcast.runtime import optimized_call
 from threadcast.runtime.fallback import Fallback, FirstCall
 from threadcast.runtime.tuning.plan_maker import PlanMaker
 from threadcast.runtime.tuning.tuning import Tuning
@@ -80,6 +82,22 @@ def test_kinds_make_room_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) 
                 torch.testing.assert_close(call(x), model(x))
         assert 1 <= len(call.reports) < 10
         assert isinstance(call._optimized._found(((x,), {})), Tuning), "the last kind stays"
+
+
+def test_a_call_whose_capture_gets_no_turn_runs_as_pytorch_and_a_later_one_is_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def waits(*_: object, **__: object) -> Any:
+        raise NoTurn("cannot capture: other threads were capturing")
+
+    x = torch.ones(20)
+    with closing(threadcast.optimize(lambda x: x * 2)) as call:
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(optimized_call, "capture_forward", waits)
+            assert isinstance(runner(call, x), FirstCall)
+            assert call(x).tolist() == [2] * 20
+        assert isinstance(runner(call, x), Tuning)
+        assert call(x).tolist() == [2] * 20
 
 
 class Annealed(nn.Module):

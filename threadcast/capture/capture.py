@@ -23,6 +23,7 @@ from threadcast.capture.dependencies import is_random, memories, writes
 from threadcast.capture.lowering import lower
 from threadcast.capture.module_values import ModuleValues
 from threadcast.capture.number_reads import NumberReads
+from threadcast.capture.one_capture import one_capture
 from threadcast.capture.optimizers import SettingInputs
 from threadcast.capture.program import Input, Phase, Program
 from threadcast.capture.recorder import Recorder
@@ -243,11 +244,15 @@ class CapturedGraph(Captured):
         return self._apart(list(result))
 
 
-def capture_forward(function: Callable[..., Any], *inputs: Any, dynamic: Dynamic | None = None) -> Captured:
+@one_capture()
+def capture_forward(
+    function: Callable[..., Any], *inputs: Any, dynamic: Dynamic | None = None, repeated: bool = False
+) -> Captured:
     """Capture `function(*inputs)` without gradients. A module is captured in the mode (train or eval) it is in.
 
     The graph is right for all values of the sizes that `dynamic` names, by number of the leaf of `inputs`; the tensors
-    must be contiguous. CaptureError says why a callable cannot be captured.
+    must be contiguous. With `repeated` a tensor that comes twice among the inputs comes twice in every call: to the
+    function it is one tensor, two others without. CaptureError says why a callable cannot be captured.
     """
     check_function(function)
     module = ModuleValues(function)
@@ -259,9 +264,10 @@ def capture_forward(function: Callable[..., Any], *inputs: Any, dynamic: Dynamic
     groups = {"parameter": module.parameters, "buffer": module.buffers}
     recorder = Recorder()
     with module.left_alone(function) as recorder.caches:
-        return _capture(call, groups, inputs, recorder, settings=None, split=True, dynamic=dynamic)
+        return _capture(call, groups, inputs, recorder, settings=None, split=True, dynamic=dynamic, repeated=repeated)
 
 
+@one_capture()
 def capture_graph(
     graph: Callable[..., Any],
     inputs: Sequence[Any],
@@ -323,6 +329,7 @@ def capture_training(
     )
 
 
+@one_capture()
 def capture_step(
     model: nn.Module,
     objective: Objective,
@@ -333,15 +340,17 @@ def capture_step(
     gradients: bool = False,
     split: bool = True,
     dynamic: Dynamic | None = None,
+    repeated: bool = False,
 ) -> Captured:
     """Capture one step: `objective(model, *data)`, the gradients of its second result, and the optimizer's update.
 
     A run returns the first result of `objective`, a dictionary. It adds to the `.grad` of parameters that require a
     gradient and are not the optimizer's: of all with `NoUpdate`. `functions` are those that `objective` calls.
     SGD, Adam and AdamW are known; their numbers (learning rates, momentum, betas, ...) are read at every run.
-    `split` divides an operator that computes several gradients into one op for each. `dynamic` is as that of
-    `capture_forward`; leaves are counted in `data`. CaptureError says why a step cannot be captured; OptimizerRefused,
-    which is one, that it is for the optimizer, and FirstStepMissing that PyTorch must run one step first.
+    `split` divides an operator that computes several gradients into one op for each. `dynamic` and `repeated` are as
+    those of `capture_forward`; leaves are counted in `data`. CaptureError says why a step cannot be captured;
+    OptimizerRefused, which is one, that it is for the optimizer, and FirstStepMissing that PyTorch must run one step
+    first.
     """
     check_supported(model)
     for function in functions:
@@ -350,7 +359,7 @@ def capture_step(
     step = TrainingStep(model, objective, optimizer, recorder, gradients=gradients)
     with step.module.left_alone(model, *functions) as recorder.caches:
         captured = _capture(
-            step, step.groups, data, recorder, settings=step.settings, split=split, dynamic=dynamic
+            step, step.groups, data, recorder, settings=step.settings, split=split, dynamic=dynamic, repeated=repeated
         )  # fmt: skip
         captured = replace(captured, others=step.others)
     constants = (
@@ -370,11 +379,12 @@ def _capture(
     settings: SettingInputs | None,
     split: bool,
     dynamic: Dynamic | None = None,
+    repeated: bool = False,
 ) -> Captured:
     first = sum(map(len, groups.values()))
     shifted = {first + leaf: dims for leaf, dims in (dynamic or {}).items()}
     given_groups = [list(group.values()) for group in groups.values()]
-    recording = recorder.record(function, [*given_groups, arguments], dynamic=shifted, own=first)
+    recording = recorder.record(function, [*given_groups, arguments], dynamic=shifted, own=first, repeated=repeated)
     inputs = [Input(role, name) for role, group in groups.items() for name in group]  # type: ignore[arg-type]
     held: dict[int, Any] = dict(enumerate(tensor for group in groups.values() for tensor in group.values()))
     leaves, paths = pytree.tree_leaves(arguments), []

@@ -55,12 +55,15 @@ class FakeTensors:
         self._slots += 1
         return self._slots - 1
 
-    def argument(self, leaf: Any) -> Any:
+    def argument(self, leaf: Any, before: Tensor | None = None) -> Any:
         """What stands for an argument of the callable, in the next slot: a fake for a tensor, else the leaf itself.
 
-        For an integer that varies it is a symbol.
+        For an integer that varies it is a symbol; for a tensor that has a fake in an earlier slot, that one (`before`).
         """
-        if self.symbols is not None and self._slots in self.symbols.dynamic:
+        value: Any
+        if before is not None:
+            value = before
+        elif self.symbols is not None and self._slots in self.symbols.dynamic:
             value = self.symbols.fake(self.mode, self._slots, leaf)
         else:
             value = self._fake(leaf) if isinstance(leaf, Tensor) else leaf

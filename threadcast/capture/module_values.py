@@ -70,7 +70,7 @@ class ModuleValues:
         ModuleChanged where the block changed any of them. Unwatchable where changes of a value would not be noticed.
         Yields the caches of functions that can be reached; CacheFilled where one holds a fake tensor at the end.
         """
-        reads = PythonState(functions)
+        reads = PythonState(functions, wholly=True)
         if reads.unwatchable is not None:
             raise Unwatchable(f"cannot capture: it reads {reads.unwatchable}")
         check_supported(nn.ModuleList(reads.modules))

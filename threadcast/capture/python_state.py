@@ -75,17 +75,21 @@ class PythonState:
 
     That a public constant of a module in `besides` becomes another one counts as no change. `changed` compares the
     present values with the snapshot. Source of the idea: the guards of `torch.compile`.
+
+    Of an object, attributes that code names are in it; `wholly`: all of them, as code may set others (`setattr`).
     """
 
-    def __init__(self, roots: Iterable[Any], *, besides: nn.Module | None = None) -> None:
+    def __init__(self, roots: Iterable[Any], *, besides: nn.Module | None = None, wholly: bool = False) -> None:
         found = Reachable(roots)
+        whole = found.of_objects if wholly else frozenset()
         known = set() if besides is None else {id(vars(module)) for module in besides.modules()}
         self.tensors, self.modules, self.names = found.tensors, found.modules, found.names
         self.unwatchable = found.unwatchable
         """A value that is read but cannot be watched for changes, as text; None where there is none."""
+        tables = ((table, owner, None if id(table) in whole else names, of) for table, owner, names, of in found.tables)
         self.tables = [
             Table(table, owner, names, items_of(table, names), of, constants=id(table) not in known)
-            for table, owner, names, of in found.tables
+            for table, owner, names, of in tables
         ]
         self.caches = found.caches
         """The caches of functions (`functools.lru_cache`)."""

@@ -107,6 +107,12 @@ class Reachable:
         for table, owner, of in self._of_libraries:
             yield table, owner, self._names_in(of), of
 
+    @property
+    def of_objects(self) -> frozenset[int]:
+        """Ids of those dictionaries of `tables` that hold attributes of objects, but of layers, classes and modules."""
+        others = (nn.Module, ModuleType, type)
+        return frozenset(id(table) for table, _, holder in self._by_name if not isinstance(holder, others))
+
     def _followed(self) -> Iterator[Any]:
         """The values in all dictionaries from which others can be reached."""
         for table, _, names in self._globals.values():

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_
 
 from threadcast.capture.fake_tensors import FakeTensors
 from threadcast.capture.function_caches import FunctionCaches
+from threadcast.capture.given_arguments import arguments_left_alone
 from threadcast.capture.grouped_products import grouped_product
 from threadcast.capture.mask_sizes import counted_result, ctc_result
 from threadcast.capture.number_reads import READS, NumberReads, ReadRecorder
@@ -114,12 +115,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._fakes.symbols
 
     def record(
-        self, function: Callable[..., Any], arguments: Sequence[Any], *, dynamic: Dynamic | None = None, own: int = 0
-    ) -> Recording:
+        self, function: Callable[..., Any], arguments: Sequence[Any], *, dynamic: Dynamic | None = None, own: int = 0,
+        repeated: bool = False,
+    ) -> Recording:  # fmt: skip
         """Call `function(*arguments)` and return the operator calls made; each leaf of the arguments has a slot.
 
         Sizes of leaves that may vary are `dynamic`; what follows from them is a `Size` in the calls' arguments. The
-        first `own` leaves are the graph's own, the others those of a call. `reads` are the numbers that were read.
+        first `own` leaves are the graph's own, the others those of a call. With `repeated` a tensor that comes twice
+        among the others is one for the callable, which may ask whether it is. `reads` are the numbers that were read.
 
         CaptureError says why a callable cannot be recorded, also where the callable itself raised something else.
         """
@@ -132,14 +135,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 torch.set_autocast_cache_enabled(False)
                 leaves, structure = pytree.tree_flatten(tuple(arguments))
                 self._reads = ReadRecorder(self.recording, leaves, first=own, of_inputs=not self._fixed_offsets)
-                given = [self._fakes.argument(leaf) for leaf in leaves]
+                given = self._stand_ins(leaves, own if repeated else len(leaves))
                 random_state = end.enter_context(RandomStateWatch())
                 end.enter_context(refused_reads())
                 end.enter_context(_no_tracebacks_logged())
                 if (symbols := self._fakes.symbols) is not None:
                     end.enter_context(symbols.fixed_in_texts())
-                with self._fakes.mode, self:
-                    outputs = function(*pytree.tree_unflatten(given, structure))
+                rebuilt = pytree.tree_unflatten(given, structure)
+                with arguments_left_alone(rebuilt, own=own), self._fakes.mode, self:
+                    outputs = function(*rebuilt)
                 random_state.check(self.recording)
         except CaptureError:
             raise
@@ -164,6 +168,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._fakes.ref(leaf)  # raises where its memory was exchanged
         fakes.release()
         return self.recording
+
+    def _stand_ins(self, leaves: Sequence[Any], first: int) -> list[Any]:
+        """What stands for each leaf; it is one object where a tensor comes twice among the leaves from `first` on."""
+        given: list[Any] = []
+        known: dict[int, Tensor] = {}
+        for i, leaf in enumerate(leaves):
+            again = known.get(id(leaf)) if i >= first else None
+            if again is not None and self._fakes.symbols is not None:
+                raise CaptureError("cannot capture for several sizes: a tensor comes twice among the arguments")
+            given.append(self._fakes.argument(leaf, again))
+            if i >= first and isinstance(leaf, Tensor):
+                known[id(leaf)] = given[-1]
+        return given
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -19,7 +19,7 @@ class CallKind(NamedTuple):
     """Shape, type, strides and device of each tensor and whether it is read as conjugate or negative, type and value of
     every other argument, and their nesting."""
     overlaps: Hashable
-    """Which tensors share memory, with one another and with the model."""
+    """Which tensors share memory, with one another and with the model, and which are one tensor."""
     settings: Hashable
     """The settings of model and optimizer that a graph has built in."""
     default_dtype: torch.dtype
@@ -93,15 +93,19 @@ def differences(kind: CallKind, others: Iterable[CallKind]) -> str:
     return "they differ by " + " and by ".join(found)
 
 
-def _overlaps(leaves: list[Any], held: frozenset[int]) -> tuple[tuple[int, int | None], ...]:
+def _overlaps(leaves: list[Any], held: frozenset[int]) -> Hashable:
     """For each tensor, a number that tensors with the same memory share, and the address if the model holds it.
 
-    Empty tensors share no memory.
+    Empty tensors share no memory but with themselves. Where any is shared, also at which place each tensor comes first.
     """
     places: dict[int, int] = {}
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    storages = [tensor.untyped_storage().data_ptr() or -i for i, tensor in enumerate(tensors, 1)]
-    return tuple([(places.setdefault(at, len(places)), at if at in held else None) for at in storages])
+    storages = [tensor.untyped_storage().data_ptr() or -id(tensor) for tensor in tensors]
+    shared = tuple([(places.setdefault(at, len(places)), at if at in held else None) for at in storages])
+    if len(places) == len(tensors):
+        return shared
+    objects = list(map(id, tensors))
+    return shared, tuple(map(objects.index, objects))
 
 
 def _names(one: Any, other: Any) -> Iterator[str]:

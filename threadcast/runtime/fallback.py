@@ -55,6 +55,9 @@ LONG_AUTOCAST = (
     "enter it anew for each call, or with cache_enabled=False"
 )
 
+_OF_DYNAMO = "_dynamo_"
+"""How the names of attributes begin by which PyTorch marks sizes of a tensor that vary."""
+
 
 class UpdateApart(Exception):
     """Raised before a training step begins: the optimizer's own `step` must run, after a graph of the gradients."""
@@ -106,4 +109,6 @@ def _why_no_input(leaf: Any) -> str | None:
         return "an argument is a tensor that has left a transformation of torch.func"
     if not is_plain(leaf):
         return f"an argument is a {type(leaf).__name__}, not an ordinary tensor"
+    if leaf.__dict__ and not all(name.startswith(_OF_DYNAMO) for name in leaf.__dict__):
+        return "an argument has attributes that a program has set (x.name = ...), which a graph does not see"
     return "an argument requires a gradient, which a captured step does not compute" if leaf.requires_grad else None

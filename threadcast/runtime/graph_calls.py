@@ -19,6 +19,7 @@ from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from threadcast.capture.capture import Captured, capture_graph
+from threadcast.capture.one_capture import NoTurn
 from threadcast.capture.program import Phase
 from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
@@ -292,12 +293,14 @@ class GraphCalls:
     ) -> Tuning | Fallback | None:
         """Find out what is to run calls of this kind; with `fixed`, `arguments` are all others.
 
-        None where there is no graph for the sizes of `family`; later calls then get one for their own.
+        None where a later call finds it out: there is no graph for all sizes of `family`, or other threads capture.
         """
         short = self._short.why_left_alone(kind)
         runner = self._tuning(kind, arguments, fixed, family) if short is None else Fallback(short, short=True)
         if short is None and isinstance(runner, Fallback) and family is not None:
             family.failed = family.failed or runner.reason
+            return None
+        if runner is None:
             return None
         self._table.add(kind, runner)
         self._layouts.keep(self._table.kinds)
@@ -307,7 +310,7 @@ class GraphCalls:
 
     def _tuning(
         self, kind: CallKind, arguments: tuple[Any, ...], fixed: FixedWeights | None, family: SizeFamily | None
-    ) -> Tuning | Fallback:
+    ) -> Tuning | Fallback | None:
         strange = why_not_captured(_without_gradients(arguments))
         if strange is not None:
             return Fallback(strange)
@@ -356,6 +359,8 @@ class GraphCalls:
                 checked=self._shadowed if fixed is None else FunctionalShadow(fixed.as_given_by_pytorch),
                 **options,
             )
+        except NoTurn:
+            return None
         except CaptureError as error:
             return Fallback(str(error))
         except Exception as error:  # noqa: BLE001 - nothing has run yet, and PyTorch can run it

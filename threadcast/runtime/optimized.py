@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from threadcast.capture.capture import Captured
 from threadcast.capture.function_caches import CacheFilled
 from threadcast.capture.module_values import ModuleChanged, Unwatchable
+from threadcast.capture.one_capture import NoTurn
 from threadcast.capture.optimizers import FirstStepMissing, OptimizerRefused
 from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
@@ -446,7 +447,7 @@ class Optimized:
                 steady=family is None,
                 looking_s=lambda: self._looking_s,
             )
-        except FirstStepMissing:
+        except (FirstStepMissing, NoTurn):
             return FIRST_CALL
         except CaptureError as error:
             if family is not None:  # the call gets a graph of its own

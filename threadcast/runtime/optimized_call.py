@@ -53,9 +53,10 @@ class OptimizedCall(OptimizedModel):
                 return function(*args, **kwargs)
 
         def capture(arguments: tuple[Any, ...], model_format: ModelFormat, dynamic: Dynamic | None) -> Captured:
-            if model is None:
-                return capture_forward(lambda args, kwargs: function(*args, **kwargs), *arguments, dynamic=dynamic)
-            return capture_forward(Formatted(model, model_format), *arguments, dynamic=dynamic)
+            called: Callable[..., Any] = (
+                (lambda args, kwargs: function(*args, **kwargs)) if model is None else Formatted(model, model_format)
+            )
+            return capture_forward(called, *arguments, dynamic=dynamic, repeated=True)
 
         settings = Settings.read()
         share, history = max(settings["engine.tuning_share"], LEAST_SHARE), settings["engine.plans"] / "backends"

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, SupportsIndex
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from threadcast.capture.given_arguments import arguments_left_alone
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import InvalidInput, NotCopyable
 from threadcast.runtime.optimized import Optimized
@@ -115,4 +116,5 @@ class Formatted(nn.Module):
 
     def forward(self, args: Any, kwargs: Any) -> Any:
         args, kwargs = self._format.arguments((args, kwargs))
-        return self.module(*args, **kwargs)
+        with arguments_left_alone((args, kwargs)):  # in channels last they are not what the caller has given
+            return self.module(*args, **kwargs)

@@ -131,7 +131,10 @@ class OptimizedStep(OptimizedModel):
 
         def capture(data: tuple[Any, ...], model_format: ModelFormat, dynamic: Dynamic | None) -> Captured:
             formatted = Formatted(model, model_format)
-            return capture_step(formatted, objective, optimizer, data, functions=loss.functions, dynamic=dynamic)
+            functions = loss.functions
+            return capture_step(
+                formatted, objective, optimizer, data, functions=functions, dynamic=dynamic, repeated=True
+            )
 
         def trace(model_format: ModelFormat, *data: Any) -> None:
             value = objective(Formatted(model, model_format), *data)[1]

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from threadcast.capture.capture import Captured
+from threadcast.capture.one_capture import NoTurn
 from threadcast.capture.sizes import LEAST, Dynamic, Place, sizes_at
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.call_kinds import CallKind, read_as
@@ -61,6 +62,8 @@ class SizeFamily:
         if self._captured is None:
             try:
                 self._captured = capture(self.dynamic)
+            except NoTurn:
+                raise
             except CaptureError as error:
                 self.failed = str(error)
                 raise

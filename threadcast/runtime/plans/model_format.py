@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -42,9 +43,10 @@ def formats_with_equal_results(captured: Captured, formats: Sequence[MemoryForma
 def with_images_channels_last(values: Any) -> Any:
     """Return the nested `values` with copies of their images in channels-last order; all others are the same objects.
 
-    Images are floating-point tensors of four dimensions. Those that are in this order already are not copied.
+    Images are floating-point tensors of four dimensions. Those that are in this order already are not copied; one that
+    comes twice has one copy.
     """
-    return pytree.tree_map_only(Tensor, _channels_last, values)
+    return pytree.tree_map_only(Tensor, cache(_channels_last), values)
 
 
 def _channels_last(tensor: Tensor) -> Tensor:

@@ -1,0 +1,46 @@
+"""Captures of several threads take turns: each changes what belongs to the whole process, and puts back what it found.
+
+Such are the filters of warnings, methods of tensors (`tensor_reads`), and Python values that both can reach. Two that
+overlapped would put back what the other one had set.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from threadcast.core.errors import CaptureError
+
+WAIT_S = 60.0
+"""Longest wait for captures of other threads. One never ends that waits for a lock which this thread holds, as where it
+calls a function that this thread is about to capture. A convention: captures of large models take some 10 s."""
+
+
+class NoTurn(CaptureError):
+    """Other threads were capturing for all the time that a capture waits. It may be tried again."""
+
+
+_turn = threading.RLock()
+
+
+@contextmanager
+def one_capture() -> Iterator[None]:
+    """Within the context no other thread captures; NoTurn where others do for `WAIT_S` seconds."""
+    turn = _turn
+    if not turn.acquire(timeout=WAIT_S):
+        raise NoTurn(f"cannot capture: other threads were capturing for {WAIT_S:g} s; call it again")
+    try:
+        yield
+    finally:
+        turn.release()
+
+
+def _renew() -> None:
+    """In a forked child, where no thread is left that could end its turn."""
+    global _turn
+    _turn = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew)
