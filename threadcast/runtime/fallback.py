@@ -48,6 +48,9 @@ AUTOCAST_STEP = (
     "turn it on inside of the model, or with cache_enabled=False"
 )
 ANOMALIES = "torch.autograd.detect_anomaly() is on, which looks at each gradient of PyTorch's own backward pass"
+SAVED_BY_HOOKS = (
+    "torch.autograd.graph.saved_tensors_hooks are on, which get each tensor that PyTorch's own forward pass saves"
+)
 FORWARD_MODE = "torch.autograd.forward_ad is active, and a graph computes no tangents"
 TRANSFORMED = "a transformation of torch.func (vmap, grad, jvp, functionalize) is active, which a graph does not meet"
 LONG_AUTOCAST = (
@@ -75,6 +78,11 @@ def why_transformed() -> str | None:
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return TRANSFORMED
     return FORWARD_MODE if forward_ad._current_level >= 0 else None
+
+
+def saves_by_hooks() -> bool:
+    """Whether hooks get the tensors that a forward pass saves for the backward pass, as within `save_on_cpu`."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def why_not_captured(leaves: Iterable[Any], *, autocast: bool = False) -> str | None:

@@ -36,9 +36,11 @@ from threadcast.runtime.fallback import (
     AUTOCAST_STEP,
     FIRST_CALL,
     LONG_AUTOCAST,
+    SAVED_BY_HOOKS,
     Fallback,
     FirstCall,
     UpdateApart,
+    saves_by_hooks,
     why_not_captured,
     why_transformed,
 )
@@ -215,6 +217,8 @@ class Optimized:
             reason, divisible = "gradients are switched off, by torch.no_grad() or torch.inference_mode()", False
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():  # models may take gradients, too
             reason, divisible = ANOMALIES, False
+        if saves_by_hooks():
+            reason, divisible = SAVED_BY_HOOKS, False
         if reason is None and observed.hooked is not None:
             reason = f"there are hooks on {observed.hooked}, which a captured step does not call"
         if reason is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import mse_loss
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -227,6 +230,51 @@ def test_anomalies_are_found_in_gradients_that_a_model_takes() -> None:
         with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="returned nan values"):
             call(torch.zeros(3))
         assert call(torch.zeros(3)).isnan().all()
+
+
+class Halves:
+    """Hooks that save tensors in half precision, and count them."""
+
+    def __init__(self) -> None:
+        self.packed = self.unpacked = 0
+
+    def pack(self, x: Tensor) -> Tensor:
+        self.packed += 1
+        return x.half() if x.is_floating_point() else x
+
+    def unpack(self, x: Tensor) -> Tensor:
+        self.unpacked += 1
+        return x.float() if x.is_floating_point() else x
+
+
+@pytest.mark.parametrize("hooked_first", [True, False])
+def test_hooks_on_saved_tensors_are_called_in_the_steps_around_which_they_are(hooked_first: bool) -> None:
+    torch.manual_seed(0)
+    mine = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    eager = copy.deepcopy(mine)
+    my_optimizer, optimizer = (torch.optim.SGD(model.parameters(), lr=0.1) for model in (mine, eager))
+    x, y, my_hooks, hooks = torch.rand(5, 3), torch.rand(5, 2), Halves(), Halves()
+
+    def eager_step() -> Tensor:
+        optimizer.zero_grad()
+        loss = mse_loss(eager(x), y)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        return loss.detach()
+
+    with closing(threadcast.optimize_training(mine, mse_loss, my_optimizer, cores=1)) as step:
+        for number in range(8):
+            if (number < 4) is hooked_first:
+                with saved_tensors_hooks(hooks.pack, hooks.unpack):
+                    wanted = eager_step()
+                with saved_tensors_hooks(my_hooks.pack, my_hooks.unpack), warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "threadcast runs this as PyTorch does: .*saved_tensors_hooks")
+                    torch.testing.assert_close(step(x, y), wanted)
+            else:
+                torch.testing.assert_close(step(x, y), eager_step())
+            torch.testing.assert_close(mine.state_dict(), eager.state_dict(), rtol=1e-6, atol=1e-6)
+            assert (my_hooks.packed, my_hooks.unpacked) == (hooks.packed, hooks.unpacked)
+        assert [report.reason for report in step.reports] == [""]
 
 
 def test_a_failure_of_the_callers_code_is_no_fault_of_control_flow() -> None:
