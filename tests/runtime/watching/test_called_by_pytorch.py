@@ -171,6 +171,19 @@ def test_the_cpu_as_default_device_changes_nothing() -> None:
         assert [report.reason for report in call.reports] == [""]
 
 
+def branches(x: Tensor) -> Tensor:
+    return x * 2 if torch.is_inference_mode_enabled() else x * 3
+
+
+def test_code_that_asks_for_inference_mode_is_followed() -> None:
+    x = torch.ones(3)
+    with closing(threadcast.optimize(branches, cores=1, backends=False)) as call:
+        for number in range(12):
+            with torch.inference_mode(number % 4 >= 2):
+                assert torch.equal(call(x), branches(x))
+        assert [report.reason for report in call.reports] == ["", ""]
+
+
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
 def test_a_step_without_gradients_raises_as_pytorch_does(off: Callable[[], Any]) -> None:
     model = nn.Linear(2, 2)
