@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
+from threadcast.capture.own_items import own_dictionary, slots_of
 from threadcast.capture.recording import PLAIN
 from threadcast.capture.unsupported import is_plain
 
@@ -104,10 +106,21 @@ def _changes_functions() -> bool:
     return not all(isinstance(mode, DeviceContext) and mode.device.type == "cpu" for mode in modes)
 
 
+_PLAIN_TYPES = frozenset(PLAIN)
+
+
+def _why_no_constant(leaf: Any) -> str | None:
+    name, is_member = type(leaf).__name__, isinstance(leaf, Enum)  # one object, watched with its class
+    if not isinstance(leaf, PLAIN):
+        return f"an argument is a {name}, neither a tensor nor a constant"
+    if not is_member and (own_dictionary(leaf) or any(slots_of(type(leaf)))):
+        return f"an argument is a {name} with attributes of its own"
+    return None
+
+
 def _why_no_input(leaf: Any) -> str | None:
     if not isinstance(leaf, Tensor):
-        known = isinstance(leaf, PLAIN)
-        return None if known else f"an argument is a {type(leaf).__name__}, neither a tensor nor a constant"
+        return None if type(leaf) in _PLAIN_TYPES else _why_no_constant(leaf)
     if leaf.layout is not torch.strided or leaf.is_nested:
         return f"an argument is a {'nested' if leaf.is_nested else 'sparse'} tensor"
     if torch._C._functorch.is_functorch_wrapped_tensor(leaf):

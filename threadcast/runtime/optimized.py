@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from threadcast.capture.argument_classes import own_classes
 from threadcast.capture.capture import Captured
 from threadcast.capture.function_caches import CacheFilled
 from threadcast.capture.module_values import ModuleChanged, Unwatchable
@@ -261,8 +262,16 @@ class Optimized:
                 return Fallback(self._once, divisible=True)
             self._timed = kind
             return FIRST_CALL
-        reason = self._short.why_left_alone(kind)
-        tuning = self._tuning(arguments, kind, family) if reason is None else Fallback(reason, short=True)
+        if (reason := self._short.why_left_alone(kind)) is not None:
+            tuning: Tuning | Fallback | FirstCall = Fallback(reason, short=True)
+        elif not (classes := self._watch.others(own_classes(arguments))):
+            tuning = self._tuning(arguments, kind, family)
+        elif (reason := self._watch.include(classes)) is not None:
+            tuning = Fallback(reason)
+        elif self._watch.others(classes):  # something else has just changed
+            return FIRST_CALL
+        else:
+            return self._found(arguments, now=now)  # what they read may belong to the kind
         if not isinstance(tuning, FirstCall):
             self._table.add(kind, tuning)
         if isinstance(tuning, Tuning):
