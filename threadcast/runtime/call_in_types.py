@@ -76,7 +76,7 @@ class CallInTypes(OptimizedCall):
         self._type_lock = RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if why_transformed() is not None:
+        if self._optimized.forked or why_transformed() is not None:
             return super().__call__(*args, **kwargs)
         with self._type_lock:
             if self._closed:
@@ -125,6 +125,8 @@ class CallInTypes(OptimizedCall):
 
     @property
     def _is_learning(self) -> bool:
+        if self._optimized.forked:
+            return False
         return super()._is_learning or (self._choice is not None and self._choice.report.runs is None)
 
     def _wait(self, timeout_s: float) -> None:

@@ -55,6 +55,7 @@ SAVED_BY_HOOKS = (
 )
 FORWARD_MODE = "torch.autograd.forward_ad is active, and a graph computes no tangents"
 TRANSFORMED = "a transformation of torch.func (vmap, grad, jvp, functionalize) is active, which a graph does not meet"
+FORKED = "it was made in another process, of which this one is a fork without its threads"
 LONG_AUTOCAST = (
     "weights were written to between calls in one autocast context, in which PyTorch goes on with its first casts; "
     "enter it anew for each call, or with cache_enabled=False"

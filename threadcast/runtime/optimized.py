@@ -36,6 +36,7 @@ from threadcast.runtime.fallback import (
     ANOMALIES,
     AUTOCAST_STEP,
     FIRST_CALL,
+    FORKED,
     LONG_AUTOCAST,
     SAVED_BY_HOOKS,
     Fallback,
@@ -64,6 +65,7 @@ from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import Allowance, WarmUp
 from threadcast.runtime.verification.shadow import Shadowed, shadow_step
 from threadcast.runtime.watching.model import Observation, Watch
+from threadcast.threads.forks import forks
 from threadcast.threads.garbage import without_garbage_collection
 from threadcast.threads.this_process import this_process
 
@@ -153,6 +155,7 @@ class Optimized:
         self._looking_s = float("inf")
         """About the fewest seconds that recent looks at a call took, to find what runs it."""
         self._lock = RLock()
+        self._forks = forks.number
         self._warned: set[str] = set()
         self._changing: set[Hashable] = set()
         """Kinds of arguments that could not be captured before their first call, and have been called since."""
@@ -171,7 +174,15 @@ class Optimized:
         if most is not None and counts:
             core_choice().add(self.cores)
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is in a fork of the process that made it, without its threads, which may have held the lock."""
+        return self._forks != forks.number
+
     def __call__(self, *arguments: Any) -> Any:
+        if self._forks != forks.number:
+            self._format.set(MemoryFormat.AS_GIVEN)
+            return self._default(*arguments)
         if self._left_alone.has(arguments) and not torch.is_autocast_enabled("cpu"):
             return self._alone(arguments)
         with self._lock, self._counted():
@@ -193,6 +204,8 @@ class Optimized:
 
     def prepare(self, *arguments: Any) -> Tuning | Fallback | FirstCall:
         """Return what runs a call with these arguments. The call is captured first if none of its kind was before."""
+        if self.forked:
+            return Fallback(FORKED)
         return self._found(arguments, now=True)
 
     def _found(self, arguments: tuple[Any, ...], *, now: bool = False) -> Tuning | Fallback | FirstCall:
@@ -325,6 +338,8 @@ class Optimized:
     @property
     def learning(self) -> bool:
         """Whether calls of the kind of the last call are still being measured, or backends tried for them."""
+        if self.forked:
+            return False
         if isinstance(self._last, Fallback):
             parts = self._parts_for(self._last)
             return parts is not None and parts.learning
@@ -338,6 +353,9 @@ class Optimized:
     @contextmanager
     def hurry(self) -> Iterator[None]:
         """Within the context, learning may take any time."""
+        if self.forked:
+            yield
+            return
         with self._lock:
             share, self._allowance.share = self._allowance.share, 1.0
         try:
