@@ -76,11 +76,11 @@ FIRST_CALL = FirstCall()
 def why_transformed() -> str | None:
     """Why operators do more now than a graph's do, whatever the arguments: they are transformed; None where not so.
 
-    The model's tensors may be wrapped then, so this is asked before they are looked at.
+    The model's tensors may be wrapped then, or fake ones in their places, so this is asked before they are looked at.
     """
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return TRANSFORMED
-    return FORWARD_MODE if forward_ad._current_level >= 0 else None
+    return FORWARD_MODE if forward_ad._current_level >= 0 else _why_in_a_mode()
 
 
 def saves_by_hooks() -> bool:
@@ -88,17 +88,23 @@ def saves_by_hooks() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
-def why_not_captured(leaves: Iterable[Any], *, autocast: bool = False) -> str | None:
-    """Why a call with these leaves of its arguments cannot run by a graph; None where it may.
-
-    `autocast`: graphs are captured with the caller's autocast on.
-    """
-    if not autocast and torch.is_autocast_enabled("cpu"):
+def why_not_captured(leaves: Iterable[Any]) -> str | None:
+    """Why a call with these leaves of its arguments cannot run by a graph without autocast; None where it may."""
+    if torch.is_autocast_enabled("cpu"):
         return AUTOCAST
-    if torch._C._len_torch_dispatch_stack() or (torch._C._len_torch_function_stack() and _changes_functions()):
-        return "a TorchFunctionMode or TorchDispatchMode is active, which a graph's operators do not meet"
+    return _why_in_a_mode() or why_no_inputs(leaves)
+
+
+def why_no_inputs(leaves: Iterable[Any]) -> str | None:
+    """Why a graph cannot take these leaves of a call's arguments; None where it may."""
     reasons = (_why_no_input(leaf) for leaf in leaves)
     return next((reason for reason in reasons if reason is not None), None)
+
+
+def _why_in_a_mode() -> str | None:
+    if torch._C._len_torch_dispatch_stack() or (torch._C._len_torch_function_stack() and _changes_functions()):
+        return "a TorchFunctionMode or TorchDispatchMode is active, which a graph's operators do not meet"
+    return None
 
 
 def _changes_functions() -> bool:

@@ -43,7 +43,7 @@ from threadcast.runtime.fallback import (
     FirstCall,
     UpdateApart,
     saves_by_hooks,
-    why_not_captured,
+    why_no_inputs,
     why_transformed,
 )
 from threadcast.runtime.model_cores import ModelCores
@@ -121,7 +121,7 @@ class Optimized:
             functions = ()
         self._model = model
         self._watch = Watch(model or nn.Module(), optimizer, functions=functions)
-        self._format = ModelFormat(model, reordered or optimizer, changed=self._watch.renew)
+        self._format = ModelFormat(model, reordered or optimizer, changed=self._take_format)
         self._formats = formats
         reference, trace = partial(self._reference, shadowed.eager), partial(shadowed.trace, self._format)
         self._shadowed = replace(shadowed, eager=reference, trace=trace)
@@ -222,7 +222,7 @@ class Optimized:
         observed = self._observed()
         if observed.apart is not None:
             raise UpdateApart(observed.apart)
-        reason = why_not_captured(leaves, autocast=True)
+        reason = why_no_inputs(leaves)
         divisible = reason is None and observed.watchable
         if reason is None and keeps_casts() and (reason := self._why_other_casts(now=now)) is not None:
             divisible = False
@@ -523,6 +523,11 @@ class Optimized:
         """Whether a call that `found` runs may change the memory format; None: what runs it is still to be made."""
         runs_in = found.runs_in if isinstance(found, Tuning) else MemoryFormat.AS_GIVEN
         return runs_in is not self._format.current or (self._verify_every > 0 and runs_in is not MemoryFormat.AS_GIVEN)
+
+    def _take_format(self) -> None:
+        """Take the format that was just set for granted; where tensors cannot be looked at, the next call finds it."""
+        if why_transformed() is None and not self.forked:
+            self._watch.renew()
 
     def _keep_format(self, reason: str) -> None:
         """Leave tensors as they are from now on; the graphs, which need them in several formats, are dropped."""

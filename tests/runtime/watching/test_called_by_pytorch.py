@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import mse_loss
@@ -113,6 +114,54 @@ def test_calls_within_a_mode_run_as_pytorch_does(mode: type[Any]) -> None:
         with mode(), pytest.warns(UserWarning, match="is active"):
             torch.testing.assert_close(call(x), torch.tanh(x))
         torch.testing.assert_close(call(x), torch.tanh(x))
+
+
+class Calling(nn.Module):
+    """Calls an optimised model that is one of its own layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(3, 3).eval()
+        self.fast: Callable[..., Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.fast or self.layer)(x) + 1
+
+
+def _fakes_of(model: nn.Module, mode: FakeTensorMode) -> dict[str, Tensor]:
+    return {name: mode.from_tensor(parameter) for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("dtypes", [("float32",), ("float32", "bfloat16")])
+def test_calls_while_fake_tensors_stand_for_the_weights_run_as_pytorch_does(dtypes: tuple[str, ...]) -> None:
+    model, x = Calling(), torch.rand(2, 3)
+    wanted = model(x).detach()
+    with closing(threadcast.optimize(model.layer, cores=1, backends=False, dtypes=dtypes)) as call:
+        for _ in range(3):
+            call(x)
+        model.fast, known = call, call._optimized._table.tunings
+        with FakeTensorMode() as mode, pytest.warns(UserWarning, match="is active"):
+            found = torch.func.functional_call(model, _fakes_of(model, mode), mode.from_tensor(x))
+        assert found.shape == wanted.shape
+        exported = torch.export.export(model, (x,), strict=False).module()
+        torch.testing.assert_close(exported(x).detach(), wanted)
+        torch.testing.assert_close(call(x) + 1, wanted)
+        assert call._optimized._table.tunings == known
+        assert [report.reason for report in call.reports] == [""]
+
+
+def test_a_mode_leaves_no_fake_parameter_behind_where_the_format_is_set_back() -> None:
+    layer, x = nn.Conv2d(2, 2, 3), torch.rand(1, 2, 5, 5)
+    with closing(threadcast.optimize(layer, cores=1, backends=False)) as call:
+        call._optimized._format.set(MemoryFormat.CHANNELS_LAST)
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, pytest.warns(UserWarning, match="is active"):
+            call(mode.from_tensor(x))
+        assert type(layer.weight.data) is Tensor
+        call._optimized._format.set(MemoryFormat.CHANNELS_LAST)
+        with torch.device("meta"):
+            call(x)
+        torch.testing.assert_close(call(x), layer(x).detach())
 
 
 def _with_tangent(function: Callable[[Tensor], Tensor], x: Tensor) -> Any:
