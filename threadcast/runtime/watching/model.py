@@ -104,7 +104,7 @@ class Watch:
         self._tensors = list(filter(_is_strided, self.tensors))
         self._parameters = list(self.model.parameters())
         self._places = list(map(Tensor.data_ptr, self._tensors))
-        self._sides = [(tensor.shape, tensor.stride()) for tensor in self._tensors]
+        self._sides = _sides_of(self._tensors)
         self._tables = [t for m in self._modules for t in (m._parameters, m._buffers, m._modules)]
         self._keys = list(map(tuple, self._tables))  # in their order, by which nn.Sequential calls its layers
         self._kinds = list(map(type, self._modules))
@@ -128,7 +128,7 @@ class Watch:
         """Expect the tensors at their present places in memory, in their present order, from here on."""
         if self._untouched is not None and self._untouched.holds():
             return
-        places, sides = list(map(Tensor.data_ptr, self._tensors)), [(t.shape, t.stride()) for t in self._tensors]
+        places, sides = list(map(Tensor.data_ptr, self._tensors)), _sides_of(self._tensors)
         if (places, sides) != (self._places, self._sides):
             self._places, self._sides = places, sides
             self.storages = frozenset(tensor.untyped_storage().data_ptr() for tensor in self._tensors)
@@ -218,7 +218,7 @@ class Watch:
             all(map(is_, found, self._values))
             and self._same_names()
             and list(map(Tensor.data_ptr, self._tensors)) == self._places
-            and [(tensor.shape, tensor.stride()) for tensor in self._tensors] == self._sides
+            and _sides_of(self._tensors) == self._sides
         )
 
     def _settings(self) -> tuple[Any, ...]:
@@ -261,6 +261,11 @@ def _tensors_in(values: Iterable[Any]) -> list[Tensor]:
 def _is_bare(value: Any) -> bool:
     """Whether it is None, or a tensor that is no parameter and has no Python attributes."""
     return value is None or (isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and not vars(value))
+
+
+def _sides_of(tensors: list[Tensor]) -> list[tuple[torch.Size, tuple[int, ...], torch.dtype]]:
+    """How tensors read the memory at their places, where numbers of another type may come to lie."""
+    return [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors]
 
 
 def _is_strided(tensor: Tensor) -> bool:
