@@ -29,7 +29,7 @@ from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.runtime.autocast import autocast_contexts, keeps_casts
 from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind_of
-from threadcast.runtime.call_table import CallTable
+from threadcast.runtime.call_table import MOST_KINDS, CallTable
 from threadcast.runtime.calls_left_alone import CallsLeftAlone
 from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.fallback import (
@@ -54,6 +54,7 @@ from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.remembered import Remembered
 from threadcast.runtime.result_layout import ResultLayout
 from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.size_families import SizeFamilies, SizeFamily
@@ -156,8 +157,8 @@ class Optimized:
         """About the fewest seconds that recent looks at a call took, to find what runs it."""
         self._lock = RLock()
         self._forks = forks.number
-        self._warned: set[str] = set()
-        self._changing: set[Hashable] = set()
+        self._warned = Remembered(MOST_KINDS)
+        self._changing = Remembered(MOST_KINDS)
         """Kinds of arguments that could not be captured before their first call, and have been called since."""
         self._awaited: Hashable | None = None
         """The kind of arguments that is to be captured after PyTorch's default has run its first call."""
@@ -286,7 +287,8 @@ class Optimized:
         else:
             return self._found(arguments, now=now)  # what they read may belong to the kind
         if not isinstance(tuning, FirstCall):
-            self._table.add(kind, tuning)
+            for left in self._table.add(kind, tuning):
+                self._numbers.dropped(left)
         if isinstance(tuning, Tuning):
             self._numbers.captured(arguments_kind, kind, tuning.captured.reads)
             self.cores.pass_to(tuning.resize)
