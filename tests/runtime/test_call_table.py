@@ -53,10 +53,10 @@ def test_the_one_used_least_recently_makes_room() -> None:
     table = filled(3, 3, 3, most_bytes=9)
     first, second, third = table.tunings
     table.find(kind(0))
-    table.add(kind(3), Sized(3))
+    assert table.add(kind(3), Sized(3)) == [kind(1)]
     assert (cast("Sized", second).closed, table.find(kind(1))) == (True, None)
     assert table.find(kind(0)) is first
-    table.add(kind(4), Sized(6))
+    assert table.add(kind(4), Sized(6)) == [kind(2), kind(3)]
     assert cast("Sized", third).closed
     assert [number for number in range(5) if table.find(kind(number)) is not None] == [0, 4]
 

@@ -19,6 +19,7 @@ from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from threadcast.capture.argument_classes import own_classes
 from threadcast.capture.dependencies import is_random, memories, writes
 from threadcast.capture.lowering import lower
 from threadcast.capture.module_values import ModuleValues
@@ -263,7 +264,7 @@ def capture_forward(
 
     groups = {"parameter": module.parameters, "buffer": module.buffers}
     recorder = Recorder()
-    with module.left_alone(function) as recorder.caches:
+    with module.left_alone(function, *own_classes(inputs)) as recorder.caches:
         return _capture(call, groups, inputs, recorder, settings=None, split=True, dynamic=dynamic, repeated=repeated)
 
 
@@ -357,7 +358,7 @@ def capture_step(
         check_function(function)
     recorder = Recorder()
     step = TrainingStep(model, objective, optimizer, recorder, gradients=gradients)
-    with step.module.left_alone(model, *functions) as recorder.caches:
+    with step.module.left_alone(model, *functions, *own_classes(data)) as recorder.caches:
         captured = _capture(
             step, step.groups, data, recorder, settings=step.settings, split=split, dynamic=dynamic, repeated=repeated
         )  # fmt: skip

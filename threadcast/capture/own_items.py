@@ -34,10 +34,18 @@ def contents_of(cell: CellType) -> Any:
         return None
 
 
+def attribute_of(value: Any, name: str, default: Any = None) -> Any:
+    """An attribute, or `default` where there is none: a user's own `__getattr__` may raise any error for that."""
+    try:
+        return getattr(value, name, default)
+    except Exception:  # noqa: BLE001 - as where it reads a dictionary, which raises KeyError
+        return default
+
+
 def own_dictionary(value: Any) -> dict[str, Any] | None:
     """Where an object holds its attributes; None where there is none, or `__dict__` gives another one each time."""
-    found = getattr(value, "__dict__", None)
-    return found if isinstance(found, dict) and found is getattr(value, "__dict__", None) else None
+    found = attribute_of(value, "__dict__")
+    return found if isinstance(found, dict) and found is attribute_of(value, "__dict__") else None
 
 
 def slots_of(kind: type) -> Iterator[str]:

@@ -16,7 +16,7 @@ import numpy as np
 from torch import nn
 
 from threadcast.capture.opaque_values import CONSTANTS, is_constant, is_opaque
-from threadcast.capture.own_items import contents_of, items_of
+from threadcast.capture.own_items import attribute_of, contents_of, items_of
 from threadcast.capture.reachable import Reachable
 
 _MISSING = object()
@@ -122,7 +122,7 @@ class PythonState:
                 continue
             if name == _CONTENTS:
                 return "a variable of a closure"
-            return f"{name!r} of {getattr(owner, '__qualname__', type(owner).__name__)}"
+            return f"{name!r} of {attribute_of(owner, '__qualname__', type(owner).__name__)}"
         return None
 
     def changed_elsewhere(self) -> str | None:
@@ -159,7 +159,12 @@ class PythonState:
 
 
 def _value_of(owner: Any, name: str) -> Any:
-    return contents_of(owner) if name == _CONTENTS else getattr(owner, name, _MISSING)
+    if name == _CONTENTS:
+        return contents_of(owner)
+    try:  # as `attribute_of`, without its call: there may be thousands
+        return getattr(owner, name, _MISSING)
+    except Exception:  # noqa: BLE001 - of a user's own `__getattr__`
+        return _MISSING
 
 
 def same(now: Any, before: Any) -> bool:

@@ -34,7 +34,7 @@ from threadcast.capture.code_names import names_in
 from threadcast.capture.libraries import attributes_read_by, is_library, is_of_library, runs_users_code
 from threadcast.capture.module_state import FOLLOWS_PARAMETERS
 from threadcast.capture.opaque_values import holds_memory, is_constant, is_opaque, may_hide_values
-from threadcast.capture.own_items import attributes_of, contents_of, items_of, own_dictionary, slots_of
+from threadcast.capture.own_items import attribute_of, attributes_of, contents_of, items_of, own_dictionary, slots_of
 
 MOST = 20_000
 """Most items of lists, dictionaries, sets and arrays that are watched: more would take longer than a small step."""
@@ -225,7 +225,7 @@ class Reachable:
         else:
             if isinstance(value, FunctionCache):
                 self.caches.append(value)
-            yield getattr(value, "__wrapped__", None)
+            yield attribute_of(value, "__wrapped__")
             yield from self._of_object(value, kind)
 
     def _of_attributes(self, value: Any, owner: str) -> None:
@@ -353,7 +353,7 @@ class Reachable:
     def _of_slots(self, value: Any, kind: type) -> Iterator[Any]:
         for name in slots_of(kind):
             self.attributes.append((value, name))
-            yield getattr(value, name, None)
+            yield attribute_of(value, name)
 
     def _count(self, items: Any) -> None:
         self._items += len(items)

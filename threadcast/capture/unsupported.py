@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 
+from threadcast.capture.own_items import attribute_of
 from threadcast.core.errors import CaptureError
 
 _WRAPPERS = {
@@ -69,7 +70,7 @@ def check_function(function: Any) -> None:
         check_supported(function)
     elif isinstance(function, torch.jit.ScriptFunction):
         raise CaptureError("cannot capture: a function of TorchScript; pass the one that it was made from")
-    elif hasattr(function, "_torchdynamo_orig_callable"):
+    elif attribute_of(function, "_torchdynamo_orig_callable") is not None:
         raise CaptureError("cannot capture: the function was compiled by torch.compile; pass the one it was made from")
 
 

@@ -18,7 +18,7 @@ from threadcast.core import Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.bfloat16_speed import bfloat16_speed
 from threadcast.runtime.call_kinds import CallKind, flattened, kind_of
-from threadcast.runtime.fallback import Fallback, FirstCall, why_not_captured, why_transformed
+from threadcast.runtime.fallback import Fallback, FirstCall, why_no_inputs, why_transformed
 from threadcast.runtime.in_bfloat16 import InBfloat16
 from threadcast.runtime.optimized_call import OptimizedCall
 from threadcast.runtime.tuning.contender import Contender
@@ -76,7 +76,7 @@ class CallInTypes(OptimizedCall):
         self._type_lock = RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if why_transformed() is not None:
+        if self._optimized.forked or why_transformed() is not None:
             return super().__call__(*args, **kwargs)
         with self._type_lock:
             if self._closed:
@@ -125,6 +125,8 @@ class CallInTypes(OptimizedCall):
 
     @property
     def _is_learning(self) -> bool:
+        if self._optimized.forked:
+            return False
         return super()._is_learning or (self._choice is not None and self._choice.report.runs is None)
 
     def _wait(self, timeout_s: float) -> None:
@@ -169,11 +171,11 @@ class CallInTypes(OptimizedCall):
             kind = kind_of(leaves, structure, frozenset(), None)
             choice = self._choices.get(kind)
         except (TypeError, RuntimeError):  # sparse and nested tensors have no strides, and objects may have no hash
-            if (reason := why_not_captured(leaves, autocast=True)) is None:
+            if (reason := why_no_inputs(leaves)) is None:
                 raise
             return self._not_tried(reason)
         if choice is None:
-            if (reason := why_not_captured(leaves, autocast=True)) is not None:
+            if (reason := why_no_inputs(leaves)) is not None:
                 return self._not_tried(reason)
             choice = self._choices[kind] = TypeChoice(TypeReport(tolerance=self._tolerance))
             if len(self._choices) > MOST_KINDS:

@@ -27,10 +27,13 @@ class CallKind(NamedTuple):
     """The type that the caller's autocast casts to; None where it is off."""
     casts_to: torch.dtype = torch.bfloat16
     """The type that autocast would cast to where code turns it on without a type."""
+    inference: bool = False
+    """Whether the caller's inference mode is on, for which code may ask."""
 
     def __hash__(self) -> int:
         """Without the settings, which are many and seldom differ."""
-        return hash((self.arguments, self.overlaps, self.default_dtype, self.autocast, self.casts_to))
+        arguments, overlaps, _, dtype, autocast, casts_to, inference = self
+        return hash((arguments, overlaps, dtype, autocast, casts_to, inference))
 
 
 _PARTS = (
@@ -40,6 +43,7 @@ _PARTS = (
     "PyTorch's default type",
     "autocast",
     "autocast's default type",
+    "inference mode",
 )
 """What each member of a `CallKind` stands for, in words."""
 
@@ -69,7 +73,8 @@ def kind_of(leaves: list[Any], structure: object, held: frozenset[int], settings
     )
     overlaps, casts_to = _overlaps(leaves, held), torch.get_autocast_dtype("cpu")
     autocast = casts_to if torch.is_autocast_enabled("cpu") else None
-    return CallKind((described, structure), overlaps, settings, torch.get_default_dtype(), autocast, casts_to)
+    default, inference = torch.get_default_dtype(), torch.is_inference_mode_enabled()
+    return CallKind((described, structure), overlaps, settings, default, autocast, casts_to, inference)
 
 
 def read_as(tensor: Tensor) -> tuple[bool, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
+from threadcast.capture.own_items import own_dictionary, slots_of
 from threadcast.capture.recording import PLAIN
 from threadcast.capture.unsupported import is_plain
 
@@ -48,8 +50,12 @@ AUTOCAST_STEP = (
     "turn it on inside of the model, or with cache_enabled=False"
 )
 ANOMALIES = "torch.autograd.detect_anomaly() is on, which looks at each gradient of PyTorch's own backward pass"
+SAVED_BY_HOOKS = (
+    "torch.autograd.graph.saved_tensors_hooks are on, which get each tensor that PyTorch's own forward pass saves"
+)
 FORWARD_MODE = "torch.autograd.forward_ad is active, and a graph computes no tangents"
 TRANSFORMED = "a transformation of torch.func (vmap, grad, jvp, functionalize) is active, which a graph does not meet"
+FORKED = "it was made in another process, of which this one is a fork without its threads"
 LONG_AUTOCAST = (
     "weights were written to between calls in one autocast context, in which PyTorch goes on with its first casts; "
     "enter it anew for each call, or with cache_enabled=False"
@@ -73,24 +79,35 @@ FIRST_CALL = FirstCall()
 def why_transformed() -> str | None:
     """Why operators do more now than a graph's do, whatever the arguments: they are transformed; None where not so.
 
-    The model's tensors may be wrapped then, so this is asked before they are looked at.
+    The model's tensors may be wrapped then, or fake ones in their places, so this is asked before they are looked at.
     """
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return TRANSFORMED
-    return FORWARD_MODE if forward_ad._current_level >= 0 else None
+    return FORWARD_MODE if forward_ad._current_level >= 0 else _why_in_a_mode()
 
 
-def why_not_captured(leaves: Iterable[Any], *, autocast: bool = False) -> str | None:
-    """Why a call with these leaves of its arguments cannot run by a graph; None where it may.
+def saves_by_hooks() -> bool:
+    """Whether hooks get the tensors that a forward pass saves for the backward pass, as within `save_on_cpu`."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
-    `autocast`: graphs are captured with the caller's autocast on.
-    """
-    if not autocast and torch.is_autocast_enabled("cpu"):
+
+def why_not_captured(leaves: Iterable[Any]) -> str | None:
+    """Why a call with these leaves of its arguments cannot run by a graph without autocast; None where it may."""
+    if torch.is_autocast_enabled("cpu"):
         return AUTOCAST
-    if torch._C._len_torch_dispatch_stack() or (torch._C._len_torch_function_stack() and _changes_functions()):
-        return "a TorchFunctionMode or TorchDispatchMode is active, which a graph's operators do not meet"
+    return _why_in_a_mode() or why_no_inputs(leaves)
+
+
+def why_no_inputs(leaves: Iterable[Any]) -> str | None:
+    """Why a graph cannot take these leaves of a call's arguments; None where it may."""
     reasons = (_why_no_input(leaf) for leaf in leaves)
     return next((reason for reason in reasons if reason is not None), None)
+
+
+def _why_in_a_mode() -> str | None:
+    if torch._C._len_torch_dispatch_stack() or (torch._C._len_torch_function_stack() and _changes_functions()):
+        return "a TorchFunctionMode or TorchDispatchMode is active, which a graph's operators do not meet"
+    return None
 
 
 def _changes_functions() -> bool:
@@ -99,10 +116,21 @@ def _changes_functions() -> bool:
     return not all(isinstance(mode, DeviceContext) and mode.device.type == "cpu" for mode in modes)
 
 
+_PLAIN_TYPES = frozenset(PLAIN)
+
+
+def _why_no_constant(leaf: Any) -> str | None:
+    name, is_member = type(leaf).__name__, isinstance(leaf, Enum)  # one object, watched with its class
+    if not isinstance(leaf, PLAIN):
+        return f"an argument is a {name}, neither a tensor nor a constant"
+    if not is_member and (own_dictionary(leaf) or any(slots_of(type(leaf)))):
+        return f"an argument is a {name} with attributes of its own"
+    return None
+
+
 def _why_no_input(leaf: Any) -> str | None:
     if not isinstance(leaf, Tensor):
-        known = isinstance(leaf, PLAIN)
-        return None if known else f"an argument is a {type(leaf).__name__}, neither a tensor nor a constant"
+        return None if type(leaf) in _PLAIN_TYPES else _why_no_constant(leaf)
     if leaf.layout is not torch.strided or leaf.is_nested:
         return f"an argument is a {'nested' if leaf.is_nested else 'sparse'} tensor"
     if torch._C._functorch.is_functorch_wrapped_tensor(leaf):

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from threadcast.capture.argument_classes import own_classes
 from threadcast.capture.capture import Captured
 from threadcast.capture.function_caches import CacheFilled
 from threadcast.capture.module_values import ModuleChanged, Unwatchable
@@ -29,18 +30,21 @@ from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.runtime.autocast import autocast_contexts, keeps_casts
 from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind_of
-from threadcast.runtime.call_table import CallTable
+from threadcast.runtime.call_table import MOST_KINDS, CallTable
 from threadcast.runtime.calls_left_alone import CallsLeftAlone
 from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.fallback import (
     ANOMALIES,
     AUTOCAST_STEP,
     FIRST_CALL,
+    FORKED,
     LONG_AUTOCAST,
+    SAVED_BY_HOOKS,
     Fallback,
     FirstCall,
     UpdateApart,
-    why_not_captured,
+    saves_by_hooks,
+    why_no_inputs,
     why_transformed,
 )
 from threadcast.runtime.model_cores import ModelCores
@@ -51,6 +55,7 @@ from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.remembered import Remembered
 from threadcast.runtime.result_layout import ResultLayout
 from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.size_families import SizeFamilies, SizeFamily
@@ -62,6 +67,7 @@ from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import Allowance, WarmUp
 from threadcast.runtime.verification.shadow import Shadowed, shadow_step
 from threadcast.runtime.watching.model import Observation, Watch
+from threadcast.threads.forks import forks
 from threadcast.threads.garbage import without_garbage_collection
 from threadcast.threads.this_process import this_process
 
@@ -117,7 +123,7 @@ class Optimized:
             functions = ()
         self._model = model
         self._watch = Watch(model or nn.Module(), optimizer, functions=functions)
-        self._format = ModelFormat(model, reordered or optimizer, changed=self._watch.renew)
+        self._format = ModelFormat(model, reordered or optimizer, changed=self._take_format)
         self._formats = formats
         reference, trace = partial(self._reference, shadowed.eager), partial(shadowed.trace, self._format)
         self._shadowed = replace(shadowed, eager=reference, trace=trace)
@@ -151,8 +157,9 @@ class Optimized:
         self._looking_s = float("inf")
         """About the fewest seconds that recent looks at a call took, to find what runs it."""
         self._lock = RLock()
-        self._warned: set[str] = set()
-        self._changing: set[Hashable] = set()
+        self._forks = forks.number
+        self._warned = Remembered(MOST_KINDS)
+        self._changing = Remembered(MOST_KINDS)
         """Kinds of arguments that could not be captured before their first call, and have been called since."""
         self._awaited: Hashable | None = None
         """The kind of arguments that is to be captured after PyTorch's default has run its first call."""
@@ -169,7 +176,15 @@ class Optimized:
         if most is not None and counts:
             core_choice().add(self.cores)
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is in a fork of the process that made it, without its threads, which may have held the lock."""
+        return self._forks != forks.number
+
     def __call__(self, *arguments: Any) -> Any:
+        if self._forks != forks.number:
+            self._format.set(MemoryFormat.AS_GIVEN)
+            return self._default(*arguments)
         if self._left_alone.has(arguments) and not torch.is_autocast_enabled("cpu"):
             return self._alone(arguments)
         with self._lock, self._counted():
@@ -191,6 +206,8 @@ class Optimized:
 
     def prepare(self, *arguments: Any) -> Tuning | Fallback | FirstCall:
         """Return what runs a call with these arguments. The call is captured first if none of its kind was before."""
+        if self.forked:
+            return Fallback(FORKED)
         return self._found(arguments, now=True)
 
     def _found(self, arguments: tuple[Any, ...], *, now: bool = False) -> Tuning | Fallback | FirstCall:
@@ -207,7 +224,7 @@ class Optimized:
         observed = self._observed()
         if observed.apart is not None:
             raise UpdateApart(observed.apart)
-        reason = why_not_captured(leaves, autocast=True)
+        reason = why_no_inputs(leaves)
         divisible = reason is None and observed.watchable
         if reason is None and keeps_casts() and (reason := self._why_other_casts(now=now)) is not None:
             divisible = False
@@ -216,6 +233,8 @@ class Optimized:
             reason, divisible = "gradients are switched off, by torch.no_grad() or torch.inference_mode()", False
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():  # models may take gradients, too
             reason, divisible = ANOMALIES, False
+        if saves_by_hooks():
+            reason, divisible = SAVED_BY_HOOKS, False
         if reason is None and observed.hooked is not None:
             reason = f"there are hooks on {observed.hooked}, which a captured step does not call"
         if reason is not None:
@@ -258,10 +277,19 @@ class Optimized:
                 return Fallback(self._once, divisible=True)
             self._timed = kind
             return FIRST_CALL
-        reason = self._short.why_left_alone(kind)
-        tuning = self._tuning(arguments, kind, family) if reason is None else Fallback(reason, short=True)
+        if (reason := self._short.why_left_alone(kind)) is not None:
+            tuning: Tuning | Fallback | FirstCall = Fallback(reason, short=True)
+        elif not (classes := self._watch.others(own_classes(arguments))):
+            tuning = self._tuning(arguments, kind, family)
+        elif (reason := self._watch.include(classes)) is not None:
+            tuning = Fallback(reason)
+        elif self._watch.others(classes):  # something else has just changed
+            return FIRST_CALL
+        else:
+            return self._found(arguments, now=now)  # what they read may belong to the kind
         if not isinstance(tuning, FirstCall):
-            self._table.add(kind, tuning)
+            for left in self._table.add(kind, tuning):
+                self._numbers.dropped(left)
         if isinstance(tuning, Tuning):
             self._numbers.captured(arguments_kind, kind, tuning.captured.reads)
             self.cores.pass_to(tuning.resize)
@@ -313,6 +341,8 @@ class Optimized:
     @property
     def learning(self) -> bool:
         """Whether calls of the kind of the last call are still being measured, or backends tried for them."""
+        if self.forked:
+            return False
         if isinstance(self._last, Fallback):
             parts = self._parts_for(self._last)
             return parts is not None and parts.learning
@@ -326,6 +356,9 @@ class Optimized:
     @contextmanager
     def hurry(self) -> Iterator[None]:
         """Within the context, learning may take any time."""
+        if self.forked:
+            yield
+            return
         with self._lock:
             share, self._allowance.share = self._allowance.share, 1.0
         try:
@@ -493,6 +526,11 @@ class Optimized:
         """Whether a call that `found` runs may change the memory format; None: what runs it is still to be made."""
         runs_in = found.runs_in if isinstance(found, Tuning) else MemoryFormat.AS_GIVEN
         return runs_in is not self._format.current or (self._verify_every > 0 and runs_in is not MemoryFormat.AS_GIVEN)
+
+    def _take_format(self) -> None:
+        """Take the format that was just set for granted; where tensors cannot be looked at, the next call finds it."""
+        if why_transformed() is None and not self.forked:
+            self._watch.renew()
 
     def _keep_format(self, reason: str) -> None:
         """Leave tensors as they are from now on; the graphs, which need them in several formats, are dropped."""

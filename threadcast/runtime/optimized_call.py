@@ -46,6 +46,7 @@ class OptimizedCall(OptimizedModel):
         self, function: Callable[..., Any], machine: Machine, *, backends: bool, most: int | None = None,
         rough: bool = False,
     ) -> None:  # fmt: skip
+        self.__wrapped__ = function  # what is captured of a function that calls this
         model = function if isinstance(function, nn.Module) else None
 
         def default(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from threadcast.capture.given_arguments import arguments_left_alone
+from threadcast.capture.own_items import attribute_of
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import InvalidInput, NotCopyable
 from threadcast.runtime.optimized import Optimized
@@ -80,7 +81,10 @@ class OptimizedModel:
 
 def short_name(function: Callable[..., Any]) -> str:
     """Return the name of a function, or of a model's class."""
-    return type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__name__", repr(function))
+    if isinstance(function, nn.Module):
+        return type(function).__name__
+    name: str = attribute_of(function, "__name__", repr(function))
+    return name
 
 
 def _state(report: Report) -> str:
@@ -99,7 +103,8 @@ def _state(report: Report) -> str:
 def described(function: Callable[..., Any]) -> str:
     """Return a text that identifies the model or function, the same in every process."""
     if not isinstance(function, nn.Module):
-        return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
+        name = attribute_of(function, "__qualname__", type(function).__name__)
+        return f"{attribute_of(function, '__module__', '')}.{name}"
     if any(map(is_lazy, function.parameters())):
         raise InvalidInput("the model has parameters that have no shape yet: call it once before it is optimised")
     parameters = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in function.named_parameters()]

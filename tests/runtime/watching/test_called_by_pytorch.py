@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -12,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import mse_loss
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -112,6 +116,54 @@ def test_calls_within_a_mode_run_as_pytorch_does(mode: type[Any]) -> None:
         torch.testing.assert_close(call(x), torch.tanh(x))
 
 
+class Calling(nn.Module):
+    """Calls an optimised model that is one of its own layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(3, 3).eval()
+        self.fast: Callable[..., Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.fast or self.layer)(x) + 1
+
+
+def _fakes_of(model: nn.Module, mode: FakeTensorMode) -> dict[str, Tensor]:
+    return {name: mode.from_tensor(parameter) for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("dtypes", [("float32",), ("float32", "bfloat16")])
+def test_calls_while_fake_tensors_stand_for_the_weights_run_as_pytorch_does(dtypes: tuple[str, ...]) -> None:
+    model, x = Calling(), torch.rand(2, 3)
+    wanted = model(x).detach()
+    with closing(threadcast.optimize(model.layer, cores=1, backends=False, dtypes=dtypes)) as call:
+        for _ in range(3):
+            call(x)
+        model.fast, known = call, call._optimized._table.tunings
+        with FakeTensorMode() as mode, pytest.warns(UserWarning, match="is active"):
+            found = torch.func.functional_call(model, _fakes_of(model, mode), mode.from_tensor(x))
+        assert found.shape == wanted.shape
+        exported = torch.export.export(model, (x,), strict=False).module()
+        torch.testing.assert_close(exported(x).detach(), wanted)
+        torch.testing.assert_close(call(x) + 1, wanted)
+        assert call._optimized._table.tunings == known
+        assert [report.reason for report in call.reports] == [""]
+
+
+def test_a_mode_leaves_no_fake_parameter_behind_where_the_format_is_set_back() -> None:
+    layer, x = nn.Conv2d(2, 2, 3), torch.rand(1, 2, 5, 5)
+    with closing(threadcast.optimize(layer, cores=1, backends=False)) as call:
+        call._optimized._format.set(MemoryFormat.CHANNELS_LAST)
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, pytest.warns(UserWarning, match="is active"):
+            call(mode.from_tensor(x))
+        assert type(layer.weight.data) is Tensor
+        call._optimized._format.set(MemoryFormat.CHANNELS_LAST)
+        with torch.device("meta"):
+            call(x)
+        torch.testing.assert_close(call(x), layer(x).detach())
+
+
 def _with_tangent(function: Callable[[Tensor], Tensor], x: Tensor) -> Any:
     with forward_ad.dual_level():
         return forward_ad.unpack_dual(function(forward_ad.make_dual(x, x)))
@@ -166,6 +218,19 @@ def test_the_cpu_as_default_device_changes_nothing() -> None:
     with closing(threadcast.optimize(torch.tanh, cores=1, backends=False)) as call, torch.device("cpu"):
         torch.testing.assert_close(call(torch.ones(3)), torch.tanh(torch.ones(3)))
         assert [report.reason for report in call.reports] == [""]
+
+
+def branches(x: Tensor) -> Tensor:
+    return x * 2 if torch.is_inference_mode_enabled() else x * 3
+
+
+def test_code_that_asks_for_inference_mode_is_followed() -> None:
+    x = torch.ones(3)
+    with closing(threadcast.optimize(branches, cores=1, backends=False)) as call:
+        for number in range(12):
+            with torch.inference_mode(number % 4 >= 2):
+                assert torch.equal(call(x), branches(x))
+        assert [report.reason for report in call.reports] == ["", ""]
 
 
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
@@ -227,6 +292,51 @@ def test_anomalies_are_found_in_gradients_that_a_model_takes() -> None:
         with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="returned nan values"):
             call(torch.zeros(3))
         assert call(torch.zeros(3)).isnan().all()
+
+
+class Halves:
+    """Hooks that save tensors in half precision, and count them."""
+
+    def __init__(self) -> None:
+        self.packed = self.unpacked = 0
+
+    def pack(self, x: Tensor) -> Tensor:
+        self.packed += 1
+        return x.half() if x.is_floating_point() else x
+
+    def unpack(self, x: Tensor) -> Tensor:
+        self.unpacked += 1
+        return x.float() if x.is_floating_point() else x
+
+
+@pytest.mark.parametrize("hooked_first", [True, False])
+def test_hooks_on_saved_tensors_are_called_in_the_steps_around_which_they_are(hooked_first: bool) -> None:
+    torch.manual_seed(0)
+    mine = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    eager = copy.deepcopy(mine)
+    my_optimizer, optimizer = (torch.optim.SGD(model.parameters(), lr=0.1) for model in (mine, eager))
+    x, y, my_hooks, hooks = torch.rand(5, 3), torch.rand(5, 2), Halves(), Halves()
+
+    def eager_step() -> Tensor:
+        optimizer.zero_grad()
+        loss = mse_loss(eager(x), y)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        return loss.detach()
+
+    with closing(threadcast.optimize_training(mine, mse_loss, my_optimizer, cores=1)) as step:
+        for number in range(8):
+            if (number < 4) is hooked_first:
+                with saved_tensors_hooks(hooks.pack, hooks.unpack):
+                    wanted = eager_step()
+                with saved_tensors_hooks(my_hooks.pack, my_hooks.unpack), warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "threadcast runs this as PyTorch does: .*saved_tensors_hooks")
+                    torch.testing.assert_close(step(x, y), wanted)
+            else:
+                torch.testing.assert_close(step(x, y), eager_step())
+            torch.testing.assert_close(mine.state_dict(), eager.state_dict(), rtol=1e-6, atol=1e-6)
+            assert (my_hooks.packed, my_hooks.unpacked) == (hooks.packed, hooks.unpacked)
+        assert [report.reason for report in step.reports] == [""]
 
 
 def test_a_failure_of_the_callers_code_is_no_fault_of_control_flow() -> None:

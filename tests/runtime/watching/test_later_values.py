@@ -65,6 +65,16 @@ class Adapted(nn.Module):
         return self.inner(x) * self._alpha * self.scale  # type: ignore[no-any-return]
 
 
+def times_factor(x: Tensor) -> Tensor:
+    return x * FACTORS["forward"]
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs this as PyTorch does")
+def test_what_an_optimised_function_reads_that_another_calls_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(threadcast.optimize(times_factor, cores=1, backends=False)) as inner:
+        follows(lambda x: inner(x) + 1, [lambda: monkeypatch.setitem(FACTORS, "forward", 3.0)], X)
+
+
 class Cubed(nn.Linear):
     """Reads what a linear layer does not."""
 

@@ -68,6 +68,7 @@ MOVES: dict[str, Callable[[Model, Optimizer], Any]] = {
     "no buffer": lambda m, o: delattr(m, "mean"),
     "other memory": lambda m, o: setattr(m.layer.weight, "data", torch.ones(3, 3)),
     "other strides": lambda m, o: setattr(m.layer.weight, "data", m.layer.weight.data.t()),
+    "another type in the same place": lambda m, o: setattr(m.mean, "data", m.mean.data.view(torch.int32)),
     "fewer elements": lambda m, o: setattr(m.layer.weight, "data", m.layer.weight.data[:2]),
     "a forward of its own": lambda m, o: setattr(m.layer, "forward", torch.sin),
     "other state": lambda m, o: o.load_state_dict(o.state_dict()),

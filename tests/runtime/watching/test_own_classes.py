@@ -104,6 +104,47 @@ def test_attributes_that_are_made_anew_each_time_are_watched_as_items_or_refused
     assert PythonState([lambda x: x * vars(remade)["gain"]]).unwatchable is not None
 
 
+class Config:
+    """Its attributes are the items of a dictionary; others raise KeyError."""
+
+    def __init__(self, **items: float) -> None:
+        self._items = items
+
+    def __getattr__(self, name: str) -> float:
+        return self._items[name]
+
+
+class Slotted:
+    """As `Config`, with slots of which one has no value at first, and a call."""
+
+    __slots__ = ("_items", "gain")
+
+    def __init__(self, **items: float) -> None:
+        self._items = items
+
+    def __getattr__(self, name: str) -> float:
+        return self._items[name]
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.gain
+
+
+class Configured(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = Config(gain=1.0)
+
+    def forward(self, x: Any) -> Any:
+        return x * self.config.gain
+
+
+def test_attributes_that_raise_other_errors_where_they_are_missing_are_watched() -> None:
+    model, slotted = Configured(), Slotted(gain=1.0)
+    follows(model, lambda: model.config._items.update(gain=3.0), torch.ones(3))
+    follows(lambda x: x * slotted.gain, lambda: slotted._items.update(gain=3.0), torch.ones(3))
+    follows(slotted, lambda: setattr(slotted, "gain", 5.0), torch.ones(3))
+
+
 class Hidden:
     """Its only attribute is private, in a slot."""
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from threadcast.capture.capture import Captured
 from threadcast.capture.dependencies import lies_in, writes
@@ -123,8 +124,11 @@ class ModelFormat:
         if memory_format is self.current:
             return
         self.current = memory_format
-        # Within a transformation of `torch.func` the new memory would be wrapped, and outlive it.
-        with torch.inference_mode(False), torch.no_grad(), torch._C._DisableFuncTorch():
+        # Within a transformation of `torch.func` or a mode the new memory would be wrapped or fake, and outlive it.
+        with (
+            torch.inference_mode(False), torch.no_grad(), torch._C._DisableFuncTorch(),
+            torch._C.DisableTorchFunction(), _disable_current_modes(),
+        ):  # fmt: skip
             if memory_format is MemoryFormat.CHANNELS_LAST:
                 self._to_channels_last()
             else:

@@ -31,4 +31,6 @@ def _hashable(value: Any) -> Any:
 
 def exact(value: Any) -> tuple[type, Any]:
     """A key of a constant that differs wherever code may tell two apart: 1, 1.0 and True, or 0.0 and -0.0."""
-    return type(value), repr(value) if isinstance(value, float | complex) else value
+    if isinstance(value, float | complex):  # a subclass may show fewer digits
+        return type(value), float.__repr__(value) if isinstance(value, float) else complex.__repr__(value)
+    return type(value), value

@@ -13,6 +13,7 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.optim import optimizer as optimizer_globals
 
 from threadcast.capture.optimizers import NUMBERS, NoUpdate
+from threadcast.capture.own_items import attribute_of
 from threadcast.runtime.engines.native.library import loaded_library
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -97,4 +98,4 @@ def _of_a_schedule(step: Any, kind: type) -> bool:
 
 def _only_count(hooks: dict[Any, Any]) -> bool:
     """Whether all hooks are those of `malleable`, which count steps and do not change them."""
-    return all(getattr(hook, "only_counts", False) for hook in hooks.values())
+    return all(attribute_of(hook, "only_counts", False) for hook in hooks.values())

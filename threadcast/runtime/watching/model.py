@@ -45,7 +45,8 @@ class Watch:
     """Compares a model and its optimizer with their state at the last `renew`: tensors, addresses, built-in settings.
 
     `functions` are other callables that a graph has built in: a loss, or a function in place of a model. Values that
-    they and the model's code read besides their arguments (globals, closures, attributes) are watched, too.
+    they and the model's code read besides their arguments (globals, closures, attributes) are watched, too. So are
+    those that the methods of arguments' classes read, once these are included (`include`).
 
     `observe` is called before every call. Once the native library is loaded, an observation that finds no change costs
     a few memory loads per tensor.
@@ -54,17 +55,40 @@ class Watch:
     def __init__(self, model: nn.Module, optimizer: Optimizer | None = None, *, functions: Sequence[Any] = ()) -> None:
         self.model = model
         self.optimizer = optimizer
-        self._functions = functions
+        self._functions = tuple(functions)
+        self._classes: dict[type, None] = {}
         self._patience = Patience()
         self._what = ""
-        self._reads = ReadsWatch(model, functions)
+        self._reads = self._new_reads(())
         self._note()
 
     def renew(self) -> None:
         """Compare with the current state from here on."""
         if self._reads.changed() is not None or not self._same_readers():
-            self._reads = ReadsWatch(self.model, self._functions)
+            self._reads = self._new_reads(self._classes)
         self._note()
+
+    def others(self, classes: Iterable[type]) -> list[type]:
+        """Those of these classes of arguments that are not included."""
+        return [kind for kind in classes if kind not in self._classes]
+
+    def include(self, classes: Iterable[type]) -> str | None:
+        """Watch also what the methods of these classes read; return why that cannot be, in words, else None.
+
+        That takes a walk for what code can read, of milliseconds. Nothing is done where anything else has changed: the
+        next `observe` has to say so.
+        """
+        found = {**self._classes, **dict.fromkeys(classes)}
+        reads = self._new_reads(found)
+        if reads.state.unwatchable is not None:
+            return f"it reads {reads.state.unwatchable}"
+        if self._reads.changed() is None and self._holds():
+            self._classes, self._reads = found, reads
+            self._note()
+        return None
+
+    def _new_reads(self, classes: Iterable[type]) -> ReadsWatch:
+        return ReadsWatch(self.model, (*self._functions, *classes))
 
     def _note(self) -> None:
         reached = (part for module in self._reads.state.modules for part in module.modules())
@@ -80,7 +104,7 @@ class Watch:
         self._tensors = list(filter(_is_strided, self.tensors))
         self._parameters = list(self.model.parameters())
         self._places = list(map(Tensor.data_ptr, self._tensors))
-        self._sides = [(tensor.shape, tensor.stride()) for tensor in self._tensors]
+        self._sides = _sides_of(self._tensors)
         self._tables = [t for m in self._modules for t in (m._parameters, m._buffers, m._modules)]
         self._keys = list(map(tuple, self._tables))  # in their order, by which nn.Sequential calls its layers
         self._kinds = list(map(type, self._modules))
@@ -104,7 +128,7 @@ class Watch:
         """Expect the tensors at their present places in memory, in their present order, from here on."""
         if self._untouched is not None and self._untouched.holds():
             return
-        places, sides = list(map(Tensor.data_ptr, self._tensors)), [(t.shape, t.stride()) for t in self._tensors]
+        places, sides = list(map(Tensor.data_ptr, self._tensors)), _sides_of(self._tensors)
         if (places, sides) != (self._places, self._sides):
             self._places, self._sides = places, sides
             self.storages = frozenset(tensor.untyped_storage().data_ptr() for tensor in self._tensors)
@@ -194,7 +218,7 @@ class Watch:
             all(map(is_, found, self._values))
             and self._same_names()
             and list(map(Tensor.data_ptr, self._tensors)) == self._places
-            and [(tensor.shape, tensor.stride()) for tensor in self._tensors] == self._sides
+            and _sides_of(self._tensors) == self._sides
         )
 
     def _settings(self) -> tuple[Any, ...]:
@@ -237,6 +261,11 @@ def _tensors_in(values: Iterable[Any]) -> list[Tensor]:
 def _is_bare(value: Any) -> bool:
     """Whether it is None, or a tensor that is no parameter and has no Python attributes."""
     return value is None or (isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and not vars(value))
+
+
+def _sides_of(tensors: list[Tensor]) -> list[tuple[torch.Size, tuple[int, ...], torch.dtype]]:
+    """How tensors read the memory at their places, where numbers of another type may come to lie."""
+    return [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors]
 
 
 def _is_strided(tensor: Tensor) -> bool:

@@ -77,7 +77,8 @@ Untouched::Untouched(const std::vector<pybind11::object>& tables, const std::vec
   for (const auto& object : tensors) {
     if (!THPVariable_Check(object.ptr())) throw std::invalid_argument("not a tensor");
     const at::Tensor& tensor = THPVariable_Unpack(object.ptr());
-    Tensor held{object, tensor, tensor.unsafeGetTensorImpl()->data(), tensor.requires_grad(), is_hooked(object), {}};
+    const at::TensorImpl* lies = tensor.unsafeGetTensorImpl();
+    Tensor held{object, tensor, lies->data(), lies->dtype(), tensor.requires_grad(), is_hooked(object), {}};
     held.sides.assign(tensor.sizes().begin(), tensor.sizes().end());
     held.sides.insert(held.sides.end(), tensor.strides().begin(), tensor.strides().end());
     tensors_.push_back(std::move(held));
@@ -100,7 +101,7 @@ bool Untouched::holds() const {
     const Tensor& held = tensors_[i];
     const at::TensorImpl* tensor = held.tensor.unsafeGetTensorImpl();
     if (THPVariable_Unpack(held.object.ptr()).unsafeGetTensorImpl() != tensor || tensor->data() != held.data ||
-        tensor->requires_grad() != held.trained || !lies_so(*tensor, held.sides) ||
+        tensor->dtype() != held.type || tensor->requires_grad() != held.trained || !lies_so(*tensor, held.sides) ||
         is_hooked(held.object) != held.hooked)
       return false;
   }

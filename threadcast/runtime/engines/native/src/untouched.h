@@ -21,7 +21,7 @@ class Untouched {
             const std::vector<pybind11::object>& tensors);
 
   // False once a dictionary was written to (even with the same value), a list holds other items, or a tensor was
-  // exchanged or moved, or has changed its shape, its strides, `requires_grad` or whether it has hooks.
+  // exchanged or moved, or has changed its type, its shape, its strides, `requires_grad` or whether it has hooks.
   bool holds() const;
 
   // For Python's garbage collector: what is watched may well hold what watches it (a model that has its optimised self
@@ -34,6 +34,7 @@ class Untouched {
     pybind11::object object;
     at::Tensor tensor;  // kept alive: the object may come to stand for another (torch.utils.swap_tensors)
     const void* data = nullptr;
+    caffe2::TypeMeta type;
     bool trained = false, hooked = false;
     std::vector<int64_t> sides;  // sizes, then strides
   };
