@@ -180,6 +180,12 @@ def test_cache_geometries_are_ones_that_valgrind_takes(size_bytes, ways):
     assert sets & (sets - 1) == 0
 
 
+def test_valgrind_is_told_no_cache_whose_size_is_not_known():
+    options = cachegrind._cache_options(replace(MACHINE, caches=(Cache(1, 32 * 1024, (0,)), Cache(3, 0, (0,)))))
+    assert [option.partition("=")[0] for option in options] == ["--D1"]
+    assert cachegrind._cache_options(replace(MACHINE, caches=(Cache(1, 0, (0,)), Cache(3, 0, (0,))))) == []
+
+
 def test_simulated_counts_stand_beside_real_ones():
     measured = Measurement(MATRIX_PRODUCT, MACHINE, Case(1), (Sample(1e-3, {"page_faults": 2.0}), Sample(2e-3)))
     joined = cachegrind.add_counts(measured, {"cachegrind.instructions": 7.0})
