@@ -109,6 +109,14 @@ def test_the_grid_gives_no_core_of_a_hybrid_machine_more_threads_than_it_has() -
     check_schedule(problem.graph, trace, machine=problem.machine)
 
 
+def test_the_grid_tries_settings_that_only_hyper_threads_make_best() -> None:
+    """Two ops of all cores take 2 s one after the other, and 2 / 1.03 s side by side."""
+    problem = problem_of([{4: 1.0}] * 2, threads_per_core=2)
+    grid = ManualGrid(problem, inter=(1, 2), intra=(4,))
+    assert grid.setting == (2, 4)
+    assert makespan_s(grid) == pytest.approx(2.0 / 1.03)
+
+
 def test_the_grid_leaves_out_widths_that_an_op_cannot_have() -> None:
     assert ManualGrid(problem_of([{3: 1.0, 4: 0.9}])).setting == (1, 4)
     with pytest.raises(PlanError, match="too narrow"):
