@@ -73,6 +73,17 @@ def test_a_plan_made_before_is_run(store: str, tmp_path: Path) -> None:
     assert "lower bound not known" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "option", [("--policy", "nonsense"), ("--policy", "auto"), ("--model", "nonsense"), ("--url", "http://127.0.0.1:9")]
+)
+def test_options_for_making_a_plan_are_refused_beside_a_given_one(tmp_path: Path, option: tuple[str, str]) -> None:
+    plan = tmp_path / "plan.json"
+    plan.touch()
+    done = call("run", "lenet", "--plan", str(plan), *option)
+    assert done.exit_code == 2
+    assert f"{option[0]} says how a plan is made, and --plan gives one" in done.stderr
+
+
 @pytest.mark.parametrize("option", ["--timeline", "--trace"])
 def test_a_file_that_cannot_be_written_is_told_before_the_steps(tmp_path: Path, option: str) -> None:
     done = call("run", "lenet", option, str(tmp_path / "no" / "file.json"))

@@ -75,6 +75,25 @@ def test_this_processs_own_use_is_not_held_against_it(tmp_path):
     assert load == Load(0.0, 0.0, 0.0, 2)
 
 
+def test_work_on_a_second_hardware_thread_counts_as_work_on_its_core(tmp_path):
+    """Of four cores of two hardware threads one is used by another process, on either thread."""
+    cores = [(0, 4), (1, 5), (2, 6), (3, 7)]
+    write_stat(tmp_path, *[IDLE] * 8)
+    before = read_cpu_times(cores, root=tmp_path, clock=lambda: 0.0, own_clock=lambda: 0.0)
+    for used in (1, 5):
+        write_stat(tmp_path, *[later(user=50) if cpu == used else later(idle=50) for cpu in range(8)])
+        after = read_cpu_times(cores, root=tmp_path, clock=lambda: 0.5, own_clock=lambda: 0.0)
+        assert load_between(before, after) == Load(0.25, 1.0, 0.0, 4)
+
+
+def test_this_processs_use_of_first_hardware_threads_hides_nobody_on_the_second(tmp_path):
+    write_stat(tmp_path, *[IDLE] * 4)
+    before = read_cpu_times([(0, 2), (1, 3)], root=tmp_path, clock=lambda: 0.0, own_clock=lambda: 0.0)
+    write_stat(tmp_path, later(user=50), later(user=50), later(user=50), later(idle=50))
+    after = read_cpu_times([(0, 2), (1, 3)], root=tmp_path, clock=lambda: 0.5, own_clock=lambda: 1.0)
+    assert load_between(before, after).share == pytest.approx(0.5)
+
+
 def test_the_limit_can_be_moved(tmp_path):
     load = watch(tmp_path, [IDLE], [later(user=10, idle=40)])
     with pytest.raises(BusyMachine):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from threadcast.collector.counters import cachegrind
 from threadcast.collector.counters.cachegrind import CacheSimulator
@@ -163,10 +164,12 @@ def test_every_op_is_simulated_once_and_one_that_fails_has_a_reason(stand_in):
 
 def test_counts_that_are_stored_are_not_simulated_again(stand_in):
     stand_in("exit 3")
-    known = Measurement(MATRIX_PRODUCT, MACHINE, Case(1), (Sample(1.0, dict.fromkeys(cachegrind.NAMES, 5.0)),))
+    samples, here = (Sample(1.0, dict.fromkeys(cachegrind.NAMES, 5.0)),), {"torch": torch.__version__}
+    known = Measurement(MATRIX_PRODUCT, MACHINE, Case(1), samples, here)
     assert cachegrind_counters([MATRIX_PRODUCT], MACHINE, known=[known]).failed == {}
     elsewhere = replace(known, machine=Machine.uniform("another", 2))
-    assert set(cachegrind_counters([MATRIX_PRODUCT], MACHINE, known=[elsewhere]).failed) == {MATRIX_PRODUCT.key}
+    for other in (elsewhere, replace(known, conditions={"torch": "1.0"}), replace(known, conditions={})):
+        assert set(cachegrind_counters([MATRIX_PRODUCT], MACHINE, known=[other]).failed) == {MATRIX_PRODUCT.key}
 
 
 @pytest.mark.parametrize(
@@ -178,6 +181,12 @@ def test_cache_geometries_are_ones_that_valgrind_takes(size_bytes, ways):
     assert found_ways == ways
     assert size == max(size_bytes, 512)
     assert sets & (sets - 1) == 0
+
+
+def test_valgrind_is_told_no_cache_whose_size_is_not_known():
+    options = cachegrind._cache_options(replace(MACHINE, caches=(Cache(1, 32 * 1024, (0,)), Cache(3, 0, (0,)))))
+    assert [option.partition("=")[0] for option in options] == ["--D1"]
+    assert cachegrind._cache_options(replace(MACHINE, caches=(Cache(1, 0, (0,)), Cache(3, 0, (0,))))) == []
 
 
 def test_simulated_counts_stand_beside_real_ones():

@@ -1,11 +1,13 @@
 """The micro-measurements, on the machine at hand."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from threadcast.collector.calibration import Calibration, calibrate
 from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.core.machine import Cache
 from threadcast.core.topology import read_machine
 
 GOOD = Calibration("m-2c-00000000", 5e10, 1e10, 1.5e10, {1: 1e-6, 2: 4e-6}, {2: 5e10})
@@ -20,6 +22,13 @@ def test_this_machine_s_limits_are_measured_and_plausible():
     assert 0 < found.fork_join_s[1] < 1e-2
     assert max(found.fork_join_s) == len(machine)
     assert set(found.cache_bytes_per_s) == {cache.level for cache in machine.caches if cache.level >= 2}
+
+
+def test_the_rate_of_a_cache_of_unknown_size_is_not_measured():
+    machine = read_machine(cores=1)
+    core = machine.cores[0].id
+    unsized = replace(machine, caches=(Cache(2, 0, (core,)), Cache(3, 1 << 20, (core,))))
+    assert set(calibrate(unsized, seconds=0.01).cache_bytes_per_s) == {3}
 
 
 def test_a_calibration_survives_json():

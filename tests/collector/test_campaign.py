@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from threadcast.collector.busy import CpuTimes, Load
+from threadcast.collector.busy import Cpu, CpuTimes, Load
 from threadcast.collector.campaign import Campaign, CampaignProgress
 from threadcast.collector.counters.op_counters import OpCounters
 from threadcast.collector.lone import LoneOps
@@ -201,6 +201,23 @@ def test_a_busy_machine_is_timed_when_told_to_and_its_load_is_kept(store):
     assert report.load.share == pytest.approx(0.4)
     shares = [found.conditions.get("others_share") for found in store.measurements()]
     assert shares == [None, *[pytest.approx(0.4)] * 3]  # half a second has not passed when the first one ends
+
+
+def test_the_load_of_every_hardware_thread_of_the_cores_is_watched(store):
+    bench = Scripted(machine=Machine.uniform("two", 2, threads_per_core=2))
+    watched: list[Sequence[Cpu]] = []
+
+    def idle(cpus: Sequence[Cpu]) -> Load:
+        watched.append(cpus)
+        return IDLE
+
+    def idle_times(cpus: Sequence[Cpu]) -> CpuTimes:
+        watched.append(cpus)
+        return CpuTimes({0: (0, 0, 0)}, 0.0, 0.0)
+
+    campaign(bench, EveryCase(), store, measure_load=idle, read_cpu_times=idle_times).run(graph_of(8))
+    assert len(watched) > 1
+    assert all(cpus == [(0, 2), (1, 3)] for cpus in watched)
 
 
 def test_a_load_that_cannot_be_read_stops_only_who_asked_for_an_idle_machine(store):

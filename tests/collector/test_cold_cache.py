@@ -39,6 +39,19 @@ def test_without_known_caches_a_large_one_is_assumed_and_not_one_for_every_core(
     assert eviction_bytes(machine, (0,)) == eviction_bytes(machine, tuple(range(64))) == 2 * UNKNOWN_CACHE_BYTES
 
 
+def test_a_cache_of_unknown_size_is_taken_to_be_large():
+    """The kernel lists caches without their sizes on some Arm machines and in some virtual ones."""
+    alone = Machine("m", (Core(0, (0,), 0),), (Cache(1, 0, (0,)),))
+    assert eviction_bytes(alone, (0,)) == 2 * UNKNOWN_CACHE_BYTES
+    last = Machine("last", TWO_SOCKETS.cores, (*(Cache(2, MIB, (i,)) for i in range(4)), Cache(3, 0, (0, 1, 2, 3))))
+    assert eviction_bytes(last, (0,)) == eviction_bytes(last, (0, 1, 2, 3)) == 2 * UNKNOWN_CACHE_BYTES
+
+
+def test_an_unknown_size_of_a_cache_that_is_not_used_changes_nothing():
+    half = Machine("half", TWO_SOCKETS.cores, (Cache(3, 16 * MIB, (0, 1)), Cache(3, 0, (2, 3))))
+    assert eviction_bytes(half, (0, 1)) == 32 * MIB
+
+
 def test_the_evictor_streams_through_all_of_its_buffer():
     cpu = min(os.sched_getaffinity(0))
     small = Machine("small", (Core(0, (cpu,), group=0),), (Cache(2, MIB, (0,)),))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
-from threadcast.collector.busy import Load
+from threadcast.collector.busy import Cpu, Load
 from threadcast.collector.calibration import Calibration
 from threadcast.collector.corun import ROUNDS, halves, limits_of, measure_corun, prior_of, representatives, work_shares
 from threadcast.collector.corun_partner import Partner, serve
@@ -179,6 +179,19 @@ def test_a_busy_machine_is_refused_before_anything_is_measured() -> None:
             lone=bench.lone, partner=bench.partner,
         )  # fmt: skip
     assert bench.cores == []
+
+
+def test_a_machine_is_busy_too_where_others_use_second_hardware_threads() -> None:
+    watched: list[Sequence[Cpu]] = []
+
+    def busy(cpus: Sequence[Cpu]) -> Load:
+        watched.append(cpus)
+        return Load(0.5, 0.9, 0.0, len(cpus))
+
+    machine = Machine.uniform("two", 2, threads_per_core=2)
+    with pytest.raises(BusyMachine):
+        measure_corun([COMPUTE], machine, LIMITS, measure_load=busy, lone=Bench({}).lone, partner=Bench({}).partner)
+    assert watched == [[(0, 2), (1, 3)]]
 
 
 def test_representatives_have_most_work_and_different_kinds() -> None:

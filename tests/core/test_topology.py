@@ -15,6 +15,7 @@ from tests.core import trees
 from threadcast.core import Affinity, Case, Machine, read_machine, usable_cores
 from threadcast.core.errors import InvalidInput
 from threadcast.core.sysfs import format_cpus, parse_cpus
+from threadcast.core.topology import whole_cores
 
 V1_CPU = Path("/sys/fs/cgroup/cpu")
 
@@ -55,6 +56,13 @@ def test_epyc_groups_are_its_ccds_and_stay_in_their_socket(tmp_path):
     assert machine.cores[0].max_hz == 3_529_052_000.0
     l3 = [cache for cache in machine.caches if cache.level == 3]
     assert (len(l3), l3[0].size_bytes, l3[0].cores) == (16, 32 << 20, tuple(range(8)))
+
+
+def test_a_whole_core_has_hardware_threads_that_this_process_may_not_use(tmp_path):
+    trees.epyc_two_sockets(tmp_path)
+    assert whole_cores([0, 1], tmp_path) == {0, 1, 128, 129}
+    assert whole_cores([128], tmp_path) == {0, 128}
+    assert whole_cores([500], tmp_path) == {500}
 
 
 @pytest.mark.parametrize("capacities", [False, True])

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from threadcast.core import Edge, Machine, Op, OpGraph
+from threadcast.core import Core, Edge, Machine, Op, OpGraph
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.graph_curves import curves_of
 
@@ -33,6 +33,18 @@ def problem_of(
     """The problem of `graph_of` on a machine of equal cores."""
     graph = graph_of(curves, edges, kinds=kinds)
     machine = Machine.uniform("test", cores, group_size=group_size, threads_per_core=threads_per_core)
+    return Problem(graph, curves_of(graph, machine), machine)
+
+
+def hybrid_problem(
+    curves: Sequence[Curve], edges: Sequence[tuple[int, int]] = (), *, fast: int = 2, small: int = 2
+) -> Problem:
+    """The problem of `graph_of` on a machine of `fast` cores with two hardware threads and `small` ones with one."""
+    machine = Machine(
+        "hybrid",
+        tuple(Core(i, (2 * i, 2 * i + 1) if i < fast else (fast + i,), group=0) for i in range(fast + small)),
+    )
+    graph = graph_of(curves, edges)
     return Problem(graph, curves_of(graph, machine), machine)
 
 

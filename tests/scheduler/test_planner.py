@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from tests.scheduler.random_problems import problem_of
+from tests.scheduler.random_problems import hybrid_problem, problem_of
 from threadcast.core import CurveTable, Machine, OpGraph, Plan
 from threadcast.core.errors import InvalidInput, NotFound, PlanError
 from threadcast.scheduler import policies
@@ -213,3 +213,10 @@ def test_auto_gives_no_core_more_threads_than_it_has(threads_per_core: int, make
     made = plan(problem)
     assert made.makespan_s == pytest.approx(makespan_s)
     check_schedule(problem.graph, made, machine=problem.machine)
+
+
+def test_auto_gives_no_core_of_a_hybrid_machine_more_threads_than_it_has() -> None:
+    """An op of all cores and small ones: a second hardware thread for each would be free on equal cores."""
+    problem = hybrid_problem([{4: 4.0}, *[{1: 3.9}] * 6, {4: 2.0}], fast=2, small=2)
+    for name in ("auto", "strategies"):
+        check_schedule(problem.graph, plan(problem, policy=name), machine=problem.machine)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -82,6 +83,29 @@ def test_workers_that_openmp_makes_later_are_found_and_do_not_pile_up_on_one_cpu
 
 
 @needs_two_cpus
+def test_a_look_for_new_workers_reads_the_names_of_new_threads_only(monkeypatch):
+    """On 256 cores the names of a team are 255 files, and a look comes before every batch that is timed."""
+    read_text, read = Path.read_text, []
+
+    def noting(path, *args, **options):
+        read.append(path.name)
+        return read_text(path, *args, **options)
+
+    with ThreadTeam(CPUS[:2]) as team:
+        workers, ended = team.threads, threading.Event()
+        monkeypatch.setattr(Path, "read_text", noting)
+        team.place()
+        assert read == []
+        other = threading.Thread(target=ended.wait)
+        other.start()
+        team.place()
+        team.place()
+        assert read == ["comm"]
+        assert team.threads == workers
+        ended.set()
+        other.join()
+
+
 def test_threads_of_others_are_no_part_of_a_team():
     stop = threading.Event()
     with ThreadTeam(CPUS[:2]) as team:

@@ -84,7 +84,7 @@ def _examine(usable: UsableCores, machine: Machine, *, busy_limit: float) -> lis
 
     load: Load | None = None
     with contextlib.suppress(MeasurementError):  # reported as a finding
-        load = measure_load(usable.cpus)
+        load = measure_load([core.cpus for core in machine.cores])
     version, threads = _torch()
     return [
         findings.check_limits(usable),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -21,7 +22,7 @@ from threadcast.cli.plan_input import (
     read_problem,
     remote_remarks,
 )
-from threadcast.core import CurveTable, Op
+from threadcast.core import Affinity, Case, CurveTable, Machine, Op
 from threadcast.core.curve_codec import to_answer
 from threadcast.core.errors import NotFound
 from threadcast.core.settings import Settings
@@ -53,7 +54,7 @@ def command(
     low and high bound a 90 % interval; source says which points were measured, interpolated, learned or extrapolated.
     """
     if _OP_KEY.fullmatch(network.spec):
-        ops, curves, fingerprint, remarks = _of_op(network.spec, machine, model, settings)
+        ops, curves, chosen, remarks = _of_op(network.spec, machine, model, settings)
         counts = [1]
     else:
         problem, remarks = read_problem(Question(network, machine, model), settings)
@@ -61,8 +62,8 @@ def command(
         for i, op in enumerate(problem.graph.ops):
             same.setdefault((op.key, problem.curves.seconds[i].tobytes()), []).append(i)
         first, counts = [rows[0] for rows in same.values()], [len(rows) for rows in same.values()]
-        ops, curves = [problem.graph.ops[i] for i in first], problem.curves.take(first)
-        fingerprint = problem.machine.fingerprint
+        ops, curves, chosen = [problem.graph.ops[i] for i in first], problem.curves.take(first), problem.machine
+    curves, fingerprint = _on(chosen, curves), chosen.fingerprint
     for remark in remarks:
         output.warn(remark)
     best = [curves[i].best() for i in range(len(ops))]
@@ -85,7 +86,7 @@ def command(
 
 def _of_op(
     key: str, machine: str | None, model: str | None, settings: Settings
-) -> tuple[list[Op], CurveTable, str, list[str]]:
+) -> tuple[list[Op], CurveTable, Machine, list[str]]:
     with ExitStack() as open_stores:
         measured, chosen = chosen_machines(machine, settings, open_stores)
         store = chosen_store(settings, open_stores)
@@ -93,8 +94,23 @@ def _of_op(
         if not ops:
             raise NotFound(f"no op {key} in {store.name}; `threadcast profile NETWORK` stores a network's ops")
         predictor = chosen_predictor(model, measured, settings, open_stores)
-        curves = predictor.curves(ops, cases=chosen.cases())
-    return ops, curves, chosen.fingerprint, remote_remarks(predictor)
+        curves = predictor.curves(ops)
+    return ops, curves, chosen, remote_remarks(predictor)
+
+
+def _on(machine: Machine, curves: CurveTable) -> CurveTable:
+    """The curves at the cases of `machine`, which may be a part of the one that they are for.
+
+    Of counts that the curves offer at the other affinity alone, that one is taken: one thread is SPREAD on a machine of
+    several cache groups, and COMPACT on one group of it.
+    """
+    known = set(curves.cases)
+    columns: dict[Case, Case] = {}
+    for case in machine.cases():
+        others = (Case(case.threads, affinity) for affinity in Affinity)
+        if same := next((column for column in (case, *others) if column in known), None):
+            columns[case] = same
+    return replace(curves.at_cases(tuple(columns.values())), cases=tuple(columns))
 
 
 def _curve_table(op: Op, curves: CurveTable, row: int) -> Table:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 
 from threadcast.cli import plain_gains
 from threadcast.cli.corun_tables import interference_of, learn
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 TRACED = 10
 """Number of steps that are traced to find pairs of ops that slow each other down; medians over them tolerate a few
 disturbed steps."""
+
+_PLANNING = {"policy": "--policy", "model": "--model", "_predictor_url": "--url"}
+"""Options that say how a plan is made, by the name of the parameter."""
 
 
 @click.command()
@@ -79,6 +83,8 @@ def command(
     plan, in processes of their own: the network is in memory about five times then. The plan and its trace are stored
     with the measurements, for the pages of `threadcast serve`.
     """
+    if plan_file is not None:
+        _refuse_planning(click.get_current_context())
     from threadcast.capture.workloads import capture_workload, default_mode, eager_step, graph_name
     from threadcast.runtime.engines.open_engine import engine_costs, open_engine
     from threadcast.runtime.plans.sequential import sequential
@@ -119,6 +125,13 @@ def command(
     document["plain_gains"] = plain_gains.to_json(plain) if plain else None
     plain_parts: list[Any] = [plain_gains.times(plain), plain_gains.lines(plain)] if plain else []
     output.result(document, *_shown(document), *plain_parts)
+
+
+def _refuse_planning(context: click.Context) -> None:
+    """Raise UsageError for an option that would have no effect, since no plan is made."""
+    for name, flag in _PLANNING.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{flag} says how a plan is made, and --plan gives one; leave out one of them")
 
 
 def _plain_gains(network: NetworkChoice, mode: Mode, steps: int, output: Output) -> PlainGains:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,16 +16,19 @@ LIMIT = 0.1
 """Largest share of the CPUs' time that other processes may use. One busy core in ten already moves medians by more
 than the 2 % that timing asks for, since a team waits for its slowest thread."""
 
+Cpu = int | tuple[int, ...]
+"""A CPU, or the hardware threads of one core, which count as one: a team waits for a core on which others use any."""
+
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
     """CPU time used up to one moment, from /proc/stat and this process's clock.
 
-    `ticks[cpu]` is (busy, stolen, all) since boot in the kernel's ticks; `own_s` is the CPU time of this process and
-    `time_s` the moment, both in seconds.
+    `ticks[cpu]` is (busy, stolen, all) since boot in the kernel's ticks, of a core the sum of what its hardware threads
+    were busy and the time of one. `own_s` is the CPU time of this process and `time_s` the moment, both in seconds.
     """
 
-    ticks: Mapping[int, tuple[int, int, int]]
+    ticks: Mapping[Cpu, tuple[int, int, int]]
     own_s: float
     time_s: float
 
@@ -35,7 +38,7 @@ class Load:
     """Shares of CPU time, 0 to 1, that other processes used.
 
     `share` is that of all CPUs together, `busiest` that of the busiest one. `stolen` is the share that the hypervisor
-    gave to another guest; it is part of the other two. `cpus` is the number of CPUs.
+    gave to another guest; it is part of the other two. `cpus` is the number of CPUs; a core counts as one.
     """
 
     share: float
@@ -45,14 +48,16 @@ class Load:
 
 
 def read_cpu_times(
-    cpus: Iterable[int],
+    cpus: Iterable[Cpu],
     *,
     root: Path = Path("/"),
     clock: Callable[[], float] = time.monotonic,
     own_clock: Callable[[], float] = time.process_time,
 ) -> CpuTimes:
     """The CPU times of `cpus` now; MeasurementError where /proc/stat does not have them."""
-    wanted, ticks = set(cpus), {}
+    of_core = {cpu: (cpu,) if isinstance(cpu, int) else cpu for cpu in cpus}
+    wanted = {one for threads in of_core.values() for one in threads}
+    ticks: dict[int, tuple[int, int, int]] = {}
     path = root / "proc/stat"
     try:
         lines = path.read_text().splitlines()
@@ -67,7 +72,13 @@ def read_cpu_times(
         raise MeasurementError(f"{path} does not say how busy the cpus are: {error}") from error
     if missing := wanted - set(ticks):
         raise MeasurementError(f"{path} has no cpus {sorted(missing)}")
-    return CpuTimes(ticks, own_clock(), clock())
+    of_cpus = {cpu: _together([ticks[one] for one in threads]) for cpu, threads in of_core.items()}
+    return CpuTimes(of_cpus, own_clock(), clock())
+
+
+def _together(threads: Sequence[tuple[int, int, int]]) -> tuple[int, int, int]:
+    busy, stolen, total = map(sum, zip(*threads))
+    return busy, stolen, total // len(threads)
 
 
 def load_between(before: CpuTimes, after: CpuTimes) -> Load:
@@ -85,11 +96,11 @@ def load_between(before: CpuTimes, after: CpuTimes) -> Load:
         return Load(0.0, 0.0, 0.0, cpus)
     own = (after.own_s - before.own_s) / (after.time_s - before.time_s)
     share = min(max(busy / total - own / cpus, 0.0), 1.0)
-    return Load(share, min(max(busiest - own, share), 1.0), stolen / total, cpus)
+    return Load(share, min(max(busiest - own, share), 1.0), min(stolen / total, 1.0), cpus)
 
 
 def measure_load(
-    cpus: Iterable[int],
+    cpus: Iterable[Cpu],
     *,
     interval_s: float = INTERVAL_S,
     root: Path = Path("/"),

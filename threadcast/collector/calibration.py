@@ -36,8 +36,8 @@ class Calibration:
 
     `core_flops_per_s`: flops a second of one core in float32. `core_bytes_per_s`, `all_bytes_per_s`: bytes a second
     from memory, of one core and of all together. `cache_bytes_per_s`: by cache level, from 2 on, bytes a second of one
-    core from that cache. `fork_join_s`: by number of threads, seconds of a call: at 1 the call itself, at more this
-    plus starting and joining the team.
+    core from that cache, where its size is known. `fork_join_s`: by number of threads, seconds of a call: at 1 the call
+    itself, at more this plus starting and joining the team.
     """
 
     machine: str
@@ -99,7 +99,8 @@ def calibrate(machine: Machine, *, seconds: float = 0.2, clock: Callable[[], flo
     counts = sorted({*(2**i for i in range(len(order).bit_length())), len(order)})
     last_cache = max((cache.size_bytes for cache in machine.caches), default=0)
     memory_bytes = max(4 * last_cache, MEMORY_BYTES)
-    levels = {c.level: c.size_bytes for c in machine.caches if order[0] in c.cores and c.level >= INNERMOST_CACHE}
+    known = [cache for cache in machine.caches if cache.size_bytes and cache.level >= INNERMOST_CACHE]
+    levels = {cache.level: cache.size_bytes for cache in known if order[0] in cache.cores}
     fork_join: dict[int, float] = {}
     with ThreadTeam(machine.cpus(order[:1])) as team:
         flops_rate = team.run(partial(_compute_rate, seconds, clock))

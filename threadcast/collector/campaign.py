@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
 from threadcast.collector import budget
-from threadcast.collector.busy import LIMIT, CpuTimes, Load, LoadWatch, measure_load, read_cpu_times, refuse_busy
+from threadcast.collector.busy import LIMIT, Cpu, CpuTimes, Load, LoadWatch, measure_load, read_cpu_times, refuse_busy
 from threadcast.collector.campaign_checks import (
     CHECKED_CASES,
     DRIFT,
@@ -178,8 +178,8 @@ class Campaign:
         busy_limit: float | None = LIMIT,
         counters: OpCounters | None = None,
         on_progress: Callable[[CampaignProgress], None] | None = None,
-        measure_load: Callable[[Sequence[int]], Load] = measure_load,
-        read_cpu_times: Callable[[Sequence[int]], CpuTimes] = read_cpu_times,
+        measure_load: Callable[[Sequence[Cpu]], Load] = measure_load,
+        read_cpu_times: Callable[[Sequence[Cpu]], CpuTimes] = read_cpu_times,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -323,11 +323,11 @@ class Campaign:
 
     def _watch_load(self) -> LoadWatch | None:
         """Refuse a busy machine, then watch its load; None where the load cannot be read and no limit was set."""
-        cpus = self._machine.cpus(core.id for core in self._machine.cores)
+        cores = [core.cpus for core in self._machine.cores]  # the second threads slow down the first
         try:
             if self._busy_limit is not None:
-                refuse_busy(self._measure_load(cpus), limit=self._busy_limit)
-            return LoadWatch(lambda: self._read_cpu_times(cpus))
+                refuse_busy(self._measure_load(cores), limit=self._busy_limit)
+            return LoadWatch(lambda: self._read_cpu_times(cores))
         except BusyMachine:
             raise
         except MeasurementError:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threadcast.core.machine import Machine
 
 UNKNOWN_CACHE_BYTES = 64 * 2**20
-"""Assumed size of all caches together where the machine does not say: more than most have."""
+"""Assumed size of all caches together where the machine does not say that of some: more than most have."""
 
 _FLOAT_BYTES = 4
 
@@ -18,11 +18,10 @@ def eviction_bytes(machine: Machine, cores: tuple[int, ...]) -> int:
     The threads stream equal parts, so each must fill twice its share of the largest cache that it uses: some lines
     survive a single filling where caches are not inclusive, or do not strictly replace the oldest line first.
     """
-    shares = []
-    for cache in machine.caches:
-        users = sum(core in cache.cores for core in cores)
-        if users:
-            shares.append(cache.size_bytes / users)
+    used = [cache for cache in machine.caches if not set(cores).isdisjoint(cache.cores)]
+    shares = [cache.size_bytes / sum(core in cache.cores for core in cores) for cache in used]
+    if not all(shares):  # a size of 0 is not known
+        shares.append(UNKNOWN_CACHE_BYTES / len(cores))
     return round(2 * max(shares, default=UNKNOWN_CACHE_BYTES / len(cores)) * len(cores))
 
 

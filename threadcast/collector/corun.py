@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from threadcast.collector.busy import LIMIT, Load, measure_load, refuse_busy
+from threadcast.collector.busy import LIMIT, Cpu, Load, measure_load, refuse_busy
 from threadcast.collector.calibration import Calibration
 from threadcast.collector.corun_forecast import CoRunForecast, bandwidth_bound
 from threadcast.collector.counters.op_counters import OpCounters
@@ -129,7 +129,7 @@ def measure_corun(
     prior: Callable[[Mapping[OpClass, Sequence[str]]], CoRunForecast] = CoRunForecast.of,
     busy_limit: float | None = LIMIT,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-    measure_load: Callable[[Sequence[int]], Load] = measure_load,
+    measure_load: Callable[[Sequence[Cpu]], Load] = measure_load,
     lone: Callable[[Machine], AbstractContextManager[Measure]] | None = None,
     partner: Callable[[Machine], AbstractContextManager[Background]] | None = None,
 ) -> CoRunReport:
@@ -145,7 +145,7 @@ def measure_corun(
     """
     first, second = halves(machine)
     if busy_limit is not None:
-        refuse_busy(measure_load(machine.cpus(core.id for core in machine.cores)), limit=busy_limit)
+        refuse_busy(measure_load([core.cpus for core in machine.cores]), limit=busy_limit)
     chosen = representatives(ops, limits, each=each)
     by_key = {op.key: (of, op) for of, found in chosen.items() for op in found}
     shares = work_shares(ops, limits)

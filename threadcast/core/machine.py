@@ -41,7 +41,10 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """One cache and the ids of the cores that share it. `level` is 1, 2, 3; instruction caches are left out."""
+    """One cache and the ids of the cores that share it. `level` is 1, 2, 3; instruction caches are left out.
+
+    `size_bytes` is 0 where the system does not say it.
+    """
 
     level: int
     size_bytes: int

@@ -1,6 +1,6 @@
-"""What this process may use of the machine that it runs on: `usable_cores` and `read_machine`.
+"""What this process may use of the machine that it runs on: `usable_cores`, `read_machine` and `whole_cores`.
 
-Both read /proc and /sys below a root path and never fail: where a file is missing or garbled, the simplest case is
+All read /proc and /sys below a root path and never fail: where a file is missing or garbled, the simplest case is
 assumed (one thread per core, no shared cache, one socket).
 """
 
@@ -100,13 +100,24 @@ def read_machine(root: Path = Path("/"), *, affinity: Iterable[int] | None = Non
     return machine.limited_to(range(count))
 
 
+def whole_cores(cpus: Iterable[int], root: Path = Path("/")) -> frozenset[int]:
+    """Return these CPUs and the others of their cores, whether this process may use them or not."""
+    return frozenset(one for cpu in cpus for one in (cpu, *_siblings(root, cpu)))
+
+
+def _siblings(root: Path, cpu: int) -> frozenset[int]:
+    """The CPUs of this one's core; empty where the kernel does not say."""
+    topology = root / _CPU / f"cpu{cpu}/topology"
+    return read_cpus(topology / "core_cpus_list") or read_cpus(topology / "thread_siblings_list") or frozenset()
+
+
 def _hardware_threads(root: Path, cpus: frozenset[int]) -> list[tuple[int, ...]]:
     """`cpus` by core, in order of each core's first one."""
     threads: dict[object, list[int]] = {}
     for cpu in sorted(cpus):
-        topology = root / _CPU / f"cpu{cpu}/topology"
-        siblings = read_cpus(topology / "core_cpus_list") or read_cpus(topology / "thread_siblings_list")
-        threads.setdefault(siblings if siblings and cpu in siblings else _place(topology) or cpu, []).append(cpu)
+        siblings = _siblings(root, cpu)
+        place = siblings if cpu in siblings else _place(root / _CPU / f"cpu{cpu}/topology")
+        threads.setdefault(place or cpu, []).append(cpu)
     return list(map(tuple, threads.values()))
 
 

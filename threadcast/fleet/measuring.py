@@ -16,7 +16,7 @@ from threadcast.core import Machine, Measurement, OpGraph
 from threadcast.core.errors import MeasurementError
 from threadcast.core.machine_changes import MachineChanges
 from threadcast.core.measurement_documents import measurement_document
-from threadcast.core.topology import read_machine
+from threadcast.core.topology import read_machine, whole_cores
 from threadcast.fleet.parts import Part
 from threadcast.threads.memory import keep_freed_memory
 
@@ -25,7 +25,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A machine as a worker sees it: `boot` is equal on workers that run on one machine, `cpus` may be used here."""
+    """A machine as a worker sees it: `boot` is equal on workers that run on one machine, `cpus` are those of the
+    cores that are used here: all hardware threads, also those that only others may use."""
 
     version: str
     machine: Machine
@@ -66,7 +67,7 @@ def describe(cores: int | None) -> Description:
     """The machine that this process runs on, of which at most `cores` cores are used."""
     machine = read_machine(cores=cores)
     boot = BOOT_ID.read_text().strip() if BOOT_ID.exists() else os.uname().nodename
-    cpus = frozenset(machine.cpus(core.id for core in machine.cores))
+    cpus = whole_cores(cpu for core in machine.cores for cpu in core.cpus)
     return Description(threadcast.__version__, machine, os.uname().nodename, boot, cpus)
 
 

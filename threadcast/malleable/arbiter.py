@@ -53,6 +53,8 @@ class Arbiter:
         self._listening = listen(path, group=group)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ)
+        self._rests = False
+        """Whether nobody is accepted until the next look at everybody."""
         self._woken, self._wake = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._gathers_until_s = now() + GATHER_S
@@ -78,6 +80,7 @@ class Arbiter:
                     self._read(key.data)
             if everybody := self._now() >= self._observed_s + self._every_s():
                 self._observed_s = self._now()
+                self._listen_again()
             self._observe(everybody=everybody)
             if self._now() >= self._gathers_until_s:
                 if everybody:
@@ -120,10 +123,17 @@ class Arbiter:
             accepted, _ = self._listening.accept()
         except OSError as error:  # whoever called has gone, or there are too many open files
             _logger.warning("a process could not connect: %s", error)
+            self._selector.unregister(self._listening)  # else it is ready again at once
+            self._rests = True
             return
         connection = Connection(Channel(accepted), peer(accepted), next(self._numbers))
         self._connections[connection.name] = connection
         self._selector.register(connection.channel, selectors.EVENT_READ, connection)
+
+    def _listen_again(self) -> None:
+        if self._rests:
+            self._rests = False
+            self._selector.register(self._listening, selectors.EVENT_READ)
 
     def _read(self, connection: Connection) -> None:
         try:

@@ -165,6 +165,7 @@ class Member:
             if time.monotonic() >= self._next_look_s:
                 self._next_look_s = time.monotonic() + LOOK_S
                 self._try_to_look()
+                self._socket.listen_again()
             for key, _ in self._selector.select(max(self._next_look_s - time.monotonic(), 0.0)):
                 key.data()
         self._link.close()

@@ -20,7 +20,8 @@ class ProcessSocket:
     """Listens at `path` and answers each question with the JSON object that `answer` returns for it.
 
     If `answer` raises InvalidInput, an error is sent. The sockets are registered in `selector` with a callback as data;
-    the selector's owner must call it when its socket is ready.
+    the selector's owner must call it when its socket is ready, and `listen_again` every now and then: once a
+    connection cannot be accepted, as without a free file descriptor, none is until then.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class ProcessSocket:
         self._path, self._selector, self._answer = path, selector, answer
         self._asking: set[Channel] = set()
         self._listening = listen(path)
+        self._rests = False
         selector.register(self._listening, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
@@ -46,10 +48,18 @@ class ProcessSocket:
         try:
             accepted, _ = self._listening.accept()
         except OSError:  # whoever called has gone, or the program has too many open files
+            self._selector.unregister(self._listening)  # else it is ready again at once
+            self._rests = True
             return
         channel = Channel(accepted)
         self._asking.add(channel)
         self._selector.register(channel, selectors.EVENT_READ, partial(self._read, channel))
+
+    def listen_again(self) -> None:
+        """Accept connections again where one could not be accepted."""
+        if self._rests:
+            self._rests = False
+            self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
 
     def _read(self, channel: Channel) -> None:
         try:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tornado.httpserver import HTTPServer
 
 from threadcast.service.http_exchange import Exchange
+from threadcast.service.listener import Listener
 from threadcast.service.logs import Access
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ class HttpServer(HTTPServer):
 
     `refused` is called with method and status of each answer that the application did not give, `access` with every
     answer. Make it in the event loop. When there are more than `CONNECTIONS` connections, the one that has waited
-    longest for a request is closed.
+    longest for a request is closed. Where no file can be opened for one, it waits (`listener`).
     """
 
     def initialize(  # type: ignore[override]  # of Tornado's Configurable, which calls it in place of __init__
@@ -83,6 +85,9 @@ class HttpServer(HTTPServer):
     def too_much_in_memory(self) -> bool:
         """Whether long bodies are refused."""
         return self.bytes_in_memory > BODIES_IN_MEMORY * self.max_body_bytes
+
+    def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
+        super().add_sockets(cast("Iterable[socket.socket]", map(Listener, sockets)))
 
     def start_request(self, server_conn: object, request_conn: Any) -> Exchange:
         self._end(server_conn)

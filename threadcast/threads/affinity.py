@@ -66,6 +66,8 @@ class LedTeam:
         self._leader = 0
         self._others: frozenset[int] = frozenset()
         self._workers: tuple[int, ...] = ()
+        self._ours: dict[int, bool] = {}
+        """Of each thread that the last look found beside the leader and `_others`: whether it is a worker."""
 
     def __enter__(self) -> Self:
         import torch
@@ -96,9 +98,18 @@ class LedTeam:
         return (self._leader, *self._workers)
 
     def place(self) -> None:
-        """Pin the workers that OpenMP has started since the team was formed; costs one look at /proc."""
-        new = [thread for thread in thread_ids() if thread not in self._others]
-        workers = tuple(thread for thread in new if thread != self._leader and _name(thread) == self._thread_name)
+        """Pin the workers that OpenMP has started since the team was formed.
+
+        Costs one look at /proc, and one for each thread that the last look did not find.
+        """
+        new = [thread for thread in thread_ids() if thread not in self._others and thread != self._leader]
+        known = self._ours
+        if len(self._workers) != self.size - 1:  # a thread that the leader started may have taken a name of its own
+            known = {thread: ours for thread, ours in known.items() if not ours}
+        self._ours = {
+            thread: known[thread] if thread in known else _name(thread) == self._thread_name for thread in new
+        }
+        workers = tuple(thread for thread, ours in self._ours.items() if ours)
         if workers == self._workers:
             return
         for worker, cpu in zip(workers, islice(cycle(self.cpus), 1, self.size)):
@@ -171,7 +182,7 @@ class ThreadTeam:
         return self._executor.submit(function).result()
 
     def place(self) -> None:
-        """Pin the workers that OpenMP has started since the team was formed; costs one look at /proc."""
+        """Pin the workers that OpenMP has started since the team was formed, as `LedTeam.place` does."""
         self._team.place()
 
 

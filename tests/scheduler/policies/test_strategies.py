@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tests.scheduler.random_problems import problem_of
+from tests.scheduler.random_problems import hybrid_problem, problem_of
 from threadcast.core import Affinity, CurveTable, Machine, Op, OpGraph, Source, Trace
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.policies import Launch, Problem, Running, State, create
@@ -144,6 +146,14 @@ def test_strategy_4_needs_a_second_hardware_thread() -> None:
     problem = problem_of([{4: 4.0}, {1: 2.0}], cores=4, threads_per_core=1)
     state = State(0.0, (1,), (), (Running(0, (0, 1, 2, 3), 4, 0.0, 4.0),))
     assert Strategies(problem).decide(state) == []
+
+
+def test_strategy_4_leaves_cores_with_one_hardware_thread_alone() -> None:
+    """Of a hybrid machine's four cores two have a second hardware thread: c, of three threads, does not fit there."""
+    problem = hybrid_problem([{4: 4.0}, {1: 2.0, 2: 1.5}, {3: 3.0}, {1: 1.9}])
+    state = State(0.0, (1, 2, 3), (), (Running(0, (0, 1, 2, 3), 4, 0.0, 4.0),))
+    assert Strategies(problem).decide(state) == [Launch(3, (0,), 1, 1)]
+    assert Strategies(problem).decide(replace(state, ready=(1, 2))) == [Launch(1, (0, 1), 2, 1)]
 
 
 def test_strategy_4_leaves_ops_alone_that_do_not_hold_all_cores() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scheduler.random_problems import problem_of
+from tests.scheduler.random_problems import hybrid_problem, problem_of
 from threadcast.core import Trace
 from threadcast.core.errors import InvalidInput, PlanError
 from threadcast.scheduler.policies import create
 from threadcast.scheduler.policies.manual_grid import ManualGrid
 from threadcast.scheduler.policies.uniform import Uniform
+from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.scheduler.simulation.simulator import makespan_s, simulate
 
 
@@ -92,6 +93,28 @@ def test_the_grid_finds_its_best_setting() -> None:
         for intra in (1, 2, 4, 8)
     }
     assert makespan_s(grid) == min(by_hand.values()) == by_hand[grid.setting]
+
+
+def test_the_grid_gives_no_core_of_a_hybrid_machine_more_threads_than_it_has() -> None:
+    """8 cores have two hardware threads, 16 have one: 32 threads, of which a second team of 16 would use some that
+    are not there."""
+    problem = hybrid_problem([{8: 1.0, 12: 0.9, 16: 0.8, 24: 0.7}] * 8, fast=8, small=16)
+    for inter, intra, fits in [(2, 24, False), (2, 16, False), (2, 12, True), (4, 8, True), (1, 24, True)]:
+        if fits:
+            assert ManualGrid(problem, inter=(inter,), intra=(intra,), oversubscribed=False).setting == (inter, intra)
+        else:
+            with pytest.raises(InvalidInput, match="more than 32 threads"):
+                ManualGrid(problem, inter=(inter,), intra=(intra,), oversubscribed=False)
+    trace = simulate(ManualGrid(problem, oversubscribed=False))
+    check_schedule(problem.graph, trace, machine=problem.machine)
+
+
+def test_the_grid_tries_settings_that_only_hyper_threads_make_best() -> None:
+    """Two ops of all cores take 2 s one after the other, and 2 / 1.03 s side by side."""
+    problem = problem_of([{4: 1.0}] * 2, threads_per_core=2)
+    grid = ManualGrid(problem, inter=(1, 2), intra=(4,))
+    assert grid.setting == (2, 4)
+    assert makespan_s(grid) == pytest.approx(2.0 / 1.03)
 
 
 def test_the_grid_leaves_out_widths_that_an_op_cannot_have() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.scheduler.random_problems import graph_of, problem_of
+from tests.scheduler.random_problems import graph_of, hybrid_problem, problem_of
 from threadcast.core import Trace
 from threadcast.core.errors import IllegalLaunch, InvalidInput, PlanError
 from threadcast.scheduler.interference.core_sharing import CoreSharing
@@ -140,6 +140,12 @@ def test_time_slices_of_one_hardware_thread_gain_nothing() -> None:
     sharing = CoreSharing(problem_of([{1: 1.0}], cores=2).machine)
     beside = [Running(op, (0, 1), 2, 0.0, 1.0, hardware_thread=op) for op in range(3)]
     assert sharing.slowdowns(beside) == [3.0, 3.0, 3.0]
+
+
+def test_only_cores_with_two_hardware_threads_gain_by_two_ops() -> None:
+    sharing = CoreSharing(hybrid_problem([{1: 1.0}], fast=1, small=1).machine, core_throughput=1.25)
+    beside = [Running(op, (core,), 1, 0.0, 1.0, op % 2) for op, core in enumerate((0, 0, 1, 1))]
+    assert sharing.slowdowns(beside) == [1.6, 1.6, 2.0, 2.0]
 
 
 def test_an_op_goes_as_fast_as_on_its_slowest_core() -> None:

@@ -185,12 +185,12 @@ def find_valgrind() -> str:
 
 
 def _cache_options(machine: Machine) -> list[str]:
-    """Options for the first and the last level of cache that the first core uses."""
+    """Options for the first and the last level of cache that the first core uses, where their sizes are known."""
     levels = sorted((cache.level, cache.size_bytes) for cache in machine.caches if machine.cores[0].id in cache.cores)
     options = []
-    if levels and levels[0][0] == 1:
+    if levels and levels[0][0] == 1 and levels[0][1]:
         options.append(f"--D1={_geometry(levels[0][1])}")
-    if levels and levels[-1][0] > 1:
+    if levels and levels[-1][0] > 1 and levels[-1][1]:
         options.append(f"--LL={_geometry(levels[-1][1])}")
     return options
 

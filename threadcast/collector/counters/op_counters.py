@@ -54,7 +54,7 @@ def cachegrind_counters(
     ops: Iterable[Op], machine: Machine, *, known: Iterable[Measurement] = (),
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> OpCounters:  # fmt: skip
-    """Simulated counts of each op, those in `known` measurements of this machine included.
+    """Simulated counts of each op, those in `known` measurements of this machine with the same torch included.
 
     `on_progress` is called with the number of ops simulated and of those to be simulated. CounterUnavailable where this
     machine cannot simulate, even if all counts are known.
@@ -72,8 +72,12 @@ def cachegrind_counters(
 
 
 def _stored_counts(known: Iterable[Measurement], machine: Machine) -> dict[str, Mapping[str, float]]:
+    import torch
+
     found: dict[str, Mapping[str, float]] = {}
     for measurement in known:
+        if measurement.conditions.get("torch") != torch.__version__:  # its kernels may be others
+            continue
         counts = {name: count for name in NAMES if (count := measurement.counter(name)) is not None}
         if measurement.machine.fingerprint == machine.fingerprint and len(counts) == len(NAMES):
             found[measurement.op.key] = counts

@@ -73,7 +73,7 @@ class CoreSharing:
     def __init__(self, machine: Machine, *, core_throughput: float = SMT_THROUGHPUT) -> None:
         if not 1.0 <= core_throughput < float("inf"):
             raise InvalidInput(f"core_throughput={core_throughput}: at least 1 (1: hyper-threading gains nothing)")
-        self._hardware_threads = machine.threads_per_core
+        self._hardware_threads = {core.id: len(core.cpus) for core in machine.cores}
         self.core_throughput = core_throughput if machine.threads_per_core > 1 else 1.0
         self._known = KnownFactors()
 
@@ -87,8 +87,8 @@ class CoreSharing:
         for at, share in zip(running, shares):
             for core in at.cores:
                 load[core] = load.get(core, 0.0) + share
-        return [max(self._slowdown(share, load[core]) for core in at.cores) for at, share in zip(running, shares)]
+        return [max(self._slowdown(share, load[core], core) for core in at.cores) for at, share in zip(running, shares)]
 
-    def _slowdown(self, share: float, load: float) -> float:
-        throughput = self.core_throughput if 1.0 < load <= self._hardware_threads else 1.0
+    def _slowdown(self, share: float, load: float, core: int) -> float:
+        throughput = self.core_throughput if 1.0 < load <= self._hardware_threads[core] else 1.0
         return max(1.0, load / (share * throughput))

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from threadcast.core.errors import PlanError
-from threadcast.scheduler.interference.core_sharing import Interference
+from threadcast.scheduler.interference.core_sharing import CoreSharing, Interference
 from threadcast.scheduler.problem import Policy, Problem
 from threadcast.scheduler.problem.levels import levels
 from threadcast.scheduler.problem.uniform_width import team_times
@@ -31,10 +31,11 @@ def fastest_setting(
 
     A setting is (number of teams, threads of a team). Settings are tried in order of a lower bound on their makespan:
     the largest of the critical path, the sum of all ops over the teams, and their core-seconds over the cores, all at
-    the team's width (at most the machine's cores). Settings that cannot beat the best so far are left out, which
-    changes the result only within rounding. PlanError where no setting can run every op.
+    the team's width (at most the machine's cores), divided by the most that hyper-threads gain. Settings that cannot
+    beat the best so far are left out, which changes the result only within rounding. PlanError where no setting can run
+    every op.
     """
-    bounds = _bounds(problem, settings, 1.0 if interference is None else interference.core_throughput)
+    bounds = _bounds(problem, settings, (interference or CoreSharing(problem.machine)).core_throughput)
     best: P | None = None
     best_s = float("inf")
     for bound_s, setting in sorted(bounds, key=lambda pair: pair[0]):

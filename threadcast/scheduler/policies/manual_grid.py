@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.interference.core_sharing import Interference
 from threadcast.scheduler.policies.best_setting import fastest_setting
-from threadcast.scheduler.policies.uniform import Uniform
+from threadcast.scheduler.policies.uniform import Uniform, teams_of
 from threadcast.scheduler.problem import Launch, Policy, Problem, State
 
 INTER = (1, 2, 4, 8)
@@ -20,7 +20,8 @@ class ManualGrid(Policy):
 
     `intra` defaults to the powers of two up to the number of cores, and a quarter, half and all of the cores; the best
     settings by hand in Liu et al. 2018, IV are among such. `setting` is the best (inter, intra). Without
-    `oversubscribed`, settings with more threads in all than the machine has hardware threads are left out.
+    `oversubscribed`, settings with more threads in all than the machine has hardware threads are left out, and those
+    with teams on second hardware threads of cores that have only one, where others have more.
     """
 
     name = "manual_grid"
@@ -39,8 +40,13 @@ class ManualGrid(Policy):
         widths = _powers_and_parts(cores) if intra is None else sorted(set(intra))
         if not inter or not widths or min(inter) < 1 or min(widths) < 1:
             raise InvalidInput(f"inter={tuple(inter)}, intra={tuple(widths)}: give at least one of each, 1 or more")
-        most = math.inf if oversubscribed else cores * problem.machine.threads_per_core
-        settings = [(count, width) for count in sorted(set(inter)) for width in widths if count * width <= most]
+        most = math.inf if oversubscribed else sum(len(core.cpus) for core in problem.machine.cores)
+        settings = [
+            (count, width)
+            for count in sorted(set(inter))
+            for width in widths
+            if oversubscribed or (count * width <= most and _fits(problem, count, width))
+        ]
         if not settings:
             raise InvalidInput(f"inter={tuple(inter)}, intra={tuple(widths)}: all have more than {most} threads")
         self._best = fastest_setting(
@@ -53,6 +59,14 @@ class ManualGrid(Policy):
 
     def decide(self, state: State) -> Sequence[Launch]:
         return self._best.decide(state)
+
+
+def _fits(problem: Problem, inter: int, intra: int) -> bool:
+    """Whether cores with fewer hardware threads than others of the machine have all that their teams use."""
+    machine, teams = problem.machine, teams_of(problem, inter, intra)
+    fewer = {core.id: len(core.cpus) for core in machine.cores if len(core.cpus) < machine.threads_per_core}
+    each = -(-intra // len(teams[0].cores))
+    return all(team.hardware_thread + each <= fewer[core] for team in teams for core in team.cores if core in fewer)
 
 
 def _powers_and_parts(cores: int) -> list[int]:

@@ -34,7 +34,7 @@ class Strategies(Policy):
 
     Without 3, one op runs at a time, in order; without 1 and 2, each op runs on all cores. Where the paper says
     nothing: a count that was replaced by that of 2 must also fit and end in time. Strategy 4 starts only ops that end
-    no later than the op beside them, as many as fit; it does nothing where cores have one hardware thread. InvalidInput
+    no later than the op beside them, as many as fit; it leaves cores with one hardware thread alone. InvalidInput
     for other numbers than 1 to 4 in `strategies`.
     """
 
@@ -59,6 +59,8 @@ class Strategies(Policy):
         self._fastest_s = [candidates[-1].seconds for candidates in self._candidates]
         self._one_thread_s = times.at(times.within(1)).tolist()
         self._cores = tuple(core.id for core in problem.machine.cores)
+        self._second = tuple(core.id for core in problem.machine.cores if len(core.cpus) > 1)
+        """Cores with a second hardware thread; of hybrid machines only the fast ones have it."""
         self._hyper_threading = 4 in self.strategies and problem.machine.threads_per_core > 1
         self._picker = CorePicker(problem.machine)
 
@@ -111,7 +113,7 @@ class Strategies(Policy):
         if len(holders) != 1 or len(holders[0]) != len(self._cores) or decision.longest_s is None:
             return
         busy = {core for at in running if at.hardware_thread for core in at.cores}
-        decision.idle, decision.hardware_thread = tuple(core for core in self._cores if core not in busy), 1
+        decision.idle, decision.hardware_thread = tuple(core for core in self._second if core not in busy), 1
         for op in sorted(decision.ready, key=lambda op: self._one_thread_s[op]):
             if not decision.idle:
                 return

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from threadcast.core import Edge, Machine, Op, OpGraph
+from threadcast.core import Core, Edge, Machine, Op, OpGraph
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
 from threadcast.scheduler.interference.core_sharing import CoreSharing
 from threadcast.scheduler.policies.plan_replay import finished_ops
@@ -30,6 +30,7 @@ MACHINES = (
     Machine.uniform("hyper-threaded", 2, threads_per_core=2),
     Machine.uniform("tiles", 8, group_size=2, threads_per_core=4),
     Machine.uniform("uneven groups", 7, group_size=3),
+    Machine("hybrid", tuple(Core(i, (2 * i, 2 * i + 1) if i < 2 else (2 + i,), group=0) for i in range(5))),
 )
 
 

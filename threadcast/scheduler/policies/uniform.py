@@ -22,11 +22,14 @@ class Uniform(TeamPolicy):
             if value < 1:
                 raise InvalidInput(f"{what}={value}: at least 1 is needed")
         self.inter, self.intra = inter, intra
-        super().__init__(problem, _teams(problem, inter, intra), threads=intra)
+        super().__init__(problem, teams_of(problem, inter, intra), threads=intra)
 
 
-def _teams(problem: Problem, inter: int, intra: int) -> list[Team]:
-    """Divide the cores in order; a team takes the lowest hardware threads that are free on all of its cores."""
+def teams_of(problem: Problem, inter: int, intra: int) -> list[Team]:
+    """Return the teams of `Uniform`: the cores divided in order.
+
+    A team takes the lowest hardware threads that are free on all of its cores.
+    """
     order = [core for group in problem.machine.groups for core in group]
     width = min(intra, len(order))
     depth = -(-intra // width)  # hardware threads that an op takes of each of its cores
