@@ -33,6 +33,7 @@ from threadcast.runtime.call_kinds import CallKind, differences, flattened, kind
 from threadcast.runtime.call_table import MOST_KINDS, CallTable
 from threadcast.runtime.calls_left_alone import CallsLeftAlone
 from threadcast.runtime.core_choice import core_choice
+from threadcast.runtime.engines.native.library import in_step
 from threadcast.runtime.fallback import (
     ANOMALIES,
     AUTOCAST_STEP,
@@ -185,6 +186,8 @@ class Optimized:
         if self._forks != forks.number:
             self._format.set(MemoryFormat.AS_GIVEN)
             return self._default(*arguments)
+        if in_step():
+            return self._as_given(*arguments)
         if self._left_alone.has(arguments) and not torch.is_autocast_enabled("cpu"):
             return self._alone(arguments)
         with self._lock, self._counted():
