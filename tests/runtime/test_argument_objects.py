@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing, nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -47,10 +48,10 @@ def test_attributes_of_tensors_among_the_arguments_are_seen() -> None:
 
 
 def test_sizes_of_arguments_may_be_marked_for_torch_compile() -> None:
+    marks: tuple[Any, ...] = torch._dynamo.mark_dynamic, torch._dynamo.maybe_mark_dynamic, torch._dynamo.mark_static
     with closing(threadcast.optimize(scaled, backends=False)) as call:
-        for _ in range(3):
-            x = torch.ones(3)
-            x._dynamo_dynamic_indices = {0}  # type: ignore[attr-defined]
+        for mark in marks:
+            mark(x := torch.ones(3), 0)
             assert call(x).tolist() == [2.0] * 3
         assert call.reports[0].reason == ""
 

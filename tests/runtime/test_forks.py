@@ -21,6 +21,7 @@ from threadcast.threads.forks import forks
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
     pytest.mark.usefixtures("one_thread", "plans_win"),
+    pytest.mark.filterwarnings("ignore:threadcast runs this as PyTorch does. it was called in another process"),
 ]
 
 MOST_S = 60
@@ -68,6 +69,19 @@ def test_calls_run_as_pytorch_does_whatever_other_threads_were_doing(dtypes: tup
             over.set()
             holder.join()
         torch.testing.assert_close(call(x), wanted)
+
+
+def test_what_was_never_called_before_a_fork_has_plans_in_it() -> None:
+    model, (x, _) = net().eval(), batch(0)
+    with closing(threadcast.optimize(model, backends=False)) as call, torch.no_grad():
+
+        def has_plan() -> bool:
+            with closing(call):
+                run_until_settled(call, lambda _: call(x))
+                return call.reports[0].runs == "plan" and not call._optimized.forked
+
+        assert in_a_fork(has_plan)
+        assert not call.reports
 
 
 def test_a_model_in_channels_last_is_as_given_in_a_fork() -> None:

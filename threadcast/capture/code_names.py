@@ -18,6 +18,8 @@ _REFLECTIVE = {
 """Names by which code reaches attributes that it does not spell out. A `case` with a class does so too."""
 
 
+_SETTING = {"setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars"}
+"""Names by which code sets attributes that it does not spell out."""
 _IMPORTING = {"modules", "import_module", "__import__"}
 """Names by which code reaches modules that it does not import by a statement, as `sys.modules["__main__"]`."""
 
@@ -32,6 +34,8 @@ class CodeNames:
     """Modules that the code may import or look up, by full name; among them may be texts that are no module."""
     reflective: bool
     """Whether it may read attributes by names that are computed."""
+    sets: bool
+    """Whether it may set attributes by names that are computed."""
     texts: frozenset[str]
     """Its constants that are names, by which it may ask for what does not exist yet."""
 
@@ -58,6 +62,7 @@ def names_in(code: CodeType) -> CodeNames:
         matches
         or any(names.reflective for names in inner)
         or not _REFLECTIVE.isdisjoint(found["globals"] | found["attributes"]),
+        any(names.sets for names in inner) or not _SETTING.isdisjoint(found["globals"] | found["attributes"]),
         frozenset(texts).union(*(names.texts for names in inner)),
     )
 

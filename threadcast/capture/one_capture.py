@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from threadcast.core.errors import CaptureError
 
-WAIT_S = 60.0
+WAIT_S = 20.0
 """Longest wait for captures of other threads. One never ends that waits for a lock which this thread holds, as where it
 calls a function that this thread is about to capture. A convention: captures of large models take some 10 s."""
 

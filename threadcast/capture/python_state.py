@@ -76,12 +76,12 @@ class PythonState:
     That a public constant of a module in `besides` becomes another one counts as no change. `changed` compares the
     present values with the snapshot. Source of the idea: the guards of `torch.compile`.
 
-    Of an object, attributes that code names are in it; `wholly`: all of them, as code may set others (`setattr`).
+    Of an object, attributes that code names are in it; `wholly`: all of them where code may set others (`setattr`).
     """
 
     def __init__(self, roots: Iterable[Any], *, besides: nn.Module | None = None, wholly: bool = False) -> None:
         found = Reachable(roots)
-        whole = found.of_objects if wholly else frozenset()
+        whole = found.set_by_name if wholly else frozenset()
         known = set() if besides is None else {id(vars(module)) for module in besides.modules()}
         self.tensors, self.modules, self.names = found.tensors, found.modules, found.names
         self.unwatchable = found.unwatchable

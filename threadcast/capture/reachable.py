@@ -76,7 +76,7 @@ class Reachable:
         """A reachable value whose changes cannot be detected, as text; None where there is none."""
         self._names: set[str] = set()
         self._frozen: frozenset[str] = frozenset()
-        self._reflective = False
+        self._reflective = self._sets = False
         self._seen: dict[int, Any] = {}
         self._classes: set[int] = set()
         self._kinds: set[int] = set()
@@ -108,8 +108,11 @@ class Reachable:
             yield table, owner, self._names_in(of), of
 
     @property
-    def of_objects(self) -> frozenset[int]:
-        """Ids of those dictionaries of `tables` that hold attributes of objects, but of layers, classes and modules."""
+    def set_by_name(self) -> frozenset[int]:
+        """Ids of those dictionaries of `tables` in which code may set items by names that are computed: attributes of
+        objects, but of layers, classes and modules."""
+        if not self._sets:
+            return frozenset()
         others = (nn.Module, ModuleType, type)
         return frozenset(id(table) for table, _, holder in self._by_name if not isinstance(holder, others))
 
@@ -282,6 +285,7 @@ class Reachable:
         names = names_in(function.__code__)
         self._names |= names.attributes
         self._reflective |= names.reflective
+        self._sets |= names.sets
         self._by_name.append((vars(function), f"function {function.__qualname__}", None))
         _, _, known = self._globals.setdefault(
             id(function.__globals__), (function.__globals__, f"module {function.__module__}", set())

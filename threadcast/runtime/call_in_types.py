@@ -18,6 +18,7 @@ from threadcast.core import Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.bfloat16_speed import bfloat16_speed
 from threadcast.runtime.call_kinds import CallKind, flattened, kind_of
+from threadcast.runtime.engines.native.library import in_step
 from threadcast.runtime.fallback import Fallback, FirstCall, why_no_inputs, why_transformed
 from threadcast.runtime.in_bfloat16 import InBfloat16
 from threadcast.runtime.optimized_call import OptimizedCall
@@ -76,7 +77,7 @@ class CallInTypes(OptimizedCall):
         self._type_lock = RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._optimized.forked or why_transformed() is not None:
+        if self._optimized.forked or in_step() or why_transformed() is not None:
             return super().__call__(*args, **kwargs)
         with self._type_lock:
             if self._closed:

@@ -55,14 +55,14 @@ SAVED_BY_HOOKS = (
 )
 FORWARD_MODE = "torch.autograd.forward_ad is active, and a graph computes no tangents"
 TRANSFORMED = "a transformation of torch.func (vmap, grad, jvp, functionalize) is active, which a graph does not meet"
-FORKED = "it was made in another process, of which this one is a fork without its threads"
+FORKED = "it was called in another process, of which this one is a fork without its threads"
 LONG_AUTOCAST = (
     "weights were written to between calls in one autocast context, in which PyTorch goes on with its first casts; "
     "enter it anew for each call, or with cache_enabled=False"
 )
 
-_OF_DYNAMO = "_dynamo_"
-"""How the names of attributes begin by which PyTorch marks sizes of a tensor that vary."""
+_OF_PYTORCH = "_dynamo_", "_has_dynamo_", "_specialize_on", "_is_buffer", "_is_param"
+"""How the names of attributes begin by which PyTorch marks tensors: sizes that vary, buffers, parameters."""
 
 
 class UpdateApart(Exception):
@@ -137,6 +137,6 @@ def _why_no_input(leaf: Any) -> str | None:
         return "an argument is a tensor that has left a transformation of torch.func"
     if not is_plain(leaf):
         return f"an argument is a {type(leaf).__name__}, not an ordinary tensor"
-    if leaf.__dict__ and not all(name.startswith(_OF_DYNAMO) for name in leaf.__dict__):
+    if leaf.__dict__ and not all(name.startswith(_OF_PYTORCH) for name in leaf.__dict__):
         return "an argument has attributes that a program has set (x.name = ...), which a graph does not see"
     return "an argument requires a gradient, which a captured step does not compute" if leaf.requires_grad else None

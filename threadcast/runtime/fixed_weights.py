@@ -17,8 +17,8 @@ from threadcast.capture.sizes import Dynamic
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.weight_versions import WeightVersions
 from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
+from threadcast.runtime.plans.strides import with_strides
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.strides import with_strides
 from threadcast.runtime.tuning.contender import Backends, Contender, MakeBackends
 from threadcast.runtime.tuning.contender_id import ContenderId
 

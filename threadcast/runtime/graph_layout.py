@@ -12,7 +12,7 @@ from torch._functorch.partitioners import default_partition
 from torch.fx import GraphModule, Node
 
 from threadcast.capture.unsafe_kernels import overruns_in_channels_last
-from threadcast.runtime.strides import with_strides
+from threadcast.runtime.plans.strides import with_strides
 from threadcast.runtime.verification.jumps import graph_has_jumps
 from threadcast.runtime.verification.telling import tells
 

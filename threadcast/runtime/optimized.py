@@ -20,7 +20,7 @@ from threadcast.capture.argument_classes import own_classes
 from threadcast.capture.capture import Captured
 from threadcast.capture.function_caches import CacheFilled
 from threadcast.capture.module_values import ModuleChanged, Unwatchable
-from threadcast.capture.one_capture import NoTurn
+from threadcast.capture.one_capture import NoTurn, one_capture
 from threadcast.capture.optimizers import FirstStepMissing, OptimizerRefused
 from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
@@ -179,15 +179,18 @@ class Optimized:
 
     @property
     def forked(self) -> bool:
-        """Whether this is in a fork of the process that made it, without its threads, which may have held the lock."""
-        return self._forks != forks.number
+        """Whether this is in a fork of a process that called it, without its threads, which may have held the lock."""
+        return self._forks != forks.number and (self._last is not None or len(self._table) > 0)
 
     def __call__(self, *arguments: Any) -> Any:
         if self._forks != forks.number:
-            self._format.set(MemoryFormat.AS_GIVEN)
+            if self.forked:
+                self._warn(FORKED)
+                self._format.set(MemoryFormat.AS_GIVEN)
+                return self._default(*arguments)
+            self._forks, self._lock = forks.number, RLock()
+        if in_step():  # the memory format stays: another thread may run this model
             return self._default(*arguments)
-        if in_step():
-            return self._as_given(*arguments)
         if self._left_alone.has(arguments) and not torch.is_autocast_enabled("cpu"):
             return self._alone(arguments)
         with self._lock, self._counted():
@@ -236,7 +239,7 @@ class Optimized:
             reason, divisible = "gradients are switched off, by torch.no_grad() or torch.inference_mode()", False
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():  # models may take gradients, too
             reason, divisible = ANOMALIES, False
-        if saves_by_hooks():
+        if torch.is_grad_enabled() and saves_by_hooks():
             reason, divisible = SAVED_BY_HOOKS, False
         if reason is None and observed.hooked is not None:
             reason = f"there are hooks on {observed.hooked}, which a captured step does not call"
@@ -504,14 +507,14 @@ class Optimized:
     def _captured(
         self, arguments: tuple[Any, ...], memory_format: MemoryFormat, dynamic: Dynamic | None = None
     ) -> Captured:
-        began_s = time.perf_counter()
         self._format.set(memory_format)
-        with without_garbage_collection():
+        with one_capture(), without_garbage_collection():
+            began_s = time.perf_counter()
             captured = self._capture(arguments, self._format, dynamic)
             if dynamic is not None and not takes_the_same_way(captured, self._capture(arguments, self._format, None)):
                 raise CaptureError("cannot capture for several sizes: the callable takes another way with symbols")
+            self._capture_s = time.perf_counter() - began_s
         self._watch.renew()  # capturing makes an optimizer's missing state
-        self._capture_s = time.perf_counter() - began_s
         return captured
 
     def _observed(self) -> Observation:

@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 from threadcast.capture.capture import Captured
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.model_format import ModelFormat, is_image
+from threadcast.runtime.plans.strides import with_strides
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.strides import with_strides
 
 
 class ResultLayout:

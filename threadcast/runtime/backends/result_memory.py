@@ -9,7 +9,7 @@ from torch import Tensor
 
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.program_file import in_memory_order
-from threadcast.runtime.strides import overlaps_itself, with_strides
+from threadcast.runtime.plans.strides import overlaps_itself, with_strides
 
 _View = tuple[int, torch.Size, tuple[int, ...], int]
 """The number of another result, and size, strides and offset of a view of it, in elements."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from threadcast.runtime.strides import overlaps_itself, with_strides
+from threadcast.runtime.plans.strides import overlaps_itself, with_strides
 
 
 def test_a_tensor_with_the_strides_is_itself() -> None:
