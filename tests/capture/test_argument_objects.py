@@ -186,3 +186,15 @@ def test_a_training_step_that_writes_into_its_batch_is_refused() -> None:
     with pytest.raises(CaptureError, match="among the arguments is changed"):
         capture_training(model, nn.functional.mse_loss, optimizer, [batch], torch.zeros(1, 2))
     assert list(batch) == ["image"]
+
+
+def test_attributes_that_are_set_on_results_are_refused() -> None:
+    def marked(x: Tensor) -> dict[str, Tensor]:
+        y = x * 2
+        y.scale = 3.0  # type: ignore[attr-defined]
+        return {"y": y}
+
+    with pytest.raises(CaptureError, match="an attribute of a result is set"):
+        capture_forward(marked, torch.ones(3))
+    found = capture_forward(lambda x: [x * 2, x, x[:1], x.detach(), *x.topk(2)], torch.ones(3))
+    assert found.run()[0].tolist() == [2.0] * 3

@@ -124,6 +124,10 @@ class FakeTensors:
         """Whether a recorded call returned the tensor: it is no argument, and not of the callable's closure."""
         return id(tensor) in self._refs and id(tensor) not in self.given.values()
 
+    def has_attributes(self, tensor: Tensor) -> bool:
+        """Whether the callable set Python attributes of a tensor that a recorded call returned."""
+        return self.is_own(tensor) and not vars(tensor).keys() <= vars(self._fake(torch.empty(0))).keys()
+
     def is_new(self, tensor: Tensor) -> bool:
         """Whether the last recorded call created the tensor, in new memory that nothing else refers to yet."""
         ref, calls = self._refs.get(id(tensor)), self._recording.calls

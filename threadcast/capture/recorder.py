@@ -157,6 +157,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if strange is not None:
             raise CaptureError(f"cannot capture: a {type(strange).__name__} is returned, in which tensors may be")
         fakes = self._fakes
+        if any(isinstance(leaf, Tensor) and fakes.has_attributes(leaf) for leaf in found):
+            raise CaptureError("cannot capture: an attribute of a result is set, which a graph would not do")
         returned = fakes.faked(found)
         self.recording.outputs = [fakes.ref(leaf) if isinstance(leaf, Tensor) else leaf for leaf in returned]
         self.recording.returned = [id(leaf) if isinstance(leaf, Tensor) else None for leaf in returned]

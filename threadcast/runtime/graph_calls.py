@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import os
 import sys
 import time
 import weakref
@@ -51,6 +50,7 @@ from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import WarmUp
 from threadcast.runtime.verification.functional import FunctionalShadow
 from threadcast.runtime.verification.shadow import shadow_step
+from threadcast.threads.forks import forks
 from threadcast.threads.this_process import this_process
 
 Role = Literal["inference", "forward", "backward"]
@@ -98,14 +98,14 @@ class GraphCalls:
         self._watcher: Watcher | None = None
         self._left: str | None = None
         """Why PyTorch runs all calls; None where it does not."""
-        self._process = os.getpid()
+        self._forks = forks.number
         self._steps = this_process().steps
         self._steps.ask_learning(self._learning)
         self.machine = machine
         self.cores = ModelCores(machine, self._resized, this_process().cores, most=options.cores)
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._left is not None or os.getpid() != self._process or in_step():  # a fork has none of the threads
+        if self._left is not None or self._forks != forks.number or in_step():  # a fork has none of the threads
             return self._as_given(*arguments)
         with self._lock:
             if self.role != "inference" or self._steps.is_counting:  # an optimizer's step is what counts
@@ -129,7 +129,7 @@ class GraphCalls:
     def may_be_passed_by(self) -> bool:
         """Whether the next call may go to what runs it at once: nothing but the kind of its inputs decides."""
         free = self._left is None and not self._plainly and not self._options.verify_every
-        return free and self.cores.whole and os.getpid() == self._process
+        return free and self.cores.whole and self._forks == forks.number
 
     @property
     def has_settled(self) -> bool:

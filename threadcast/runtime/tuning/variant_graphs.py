@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from threadcast.capture.capture import Captured
+from threadcast.capture.one_capture import NoTurn
 from threadcast.core.errors import CaptureError, ThreadcastError
 from threadcast.runtime.engines.native.library import is_being_compiled, wait_for_library
 from threadcast.runtime.engines.open_engine import has_native_engine
@@ -128,14 +129,16 @@ class VariantGraphs:
     def _first_of(self, formats: Sequence[MemoryFormat]) -> tuple[Captured, Sequence[MemoryFormat]]:
         """The graph in the first of `formats` in which there is one, and the formats from there on."""
         for i, memory_format in enumerate(formats[:-1]):
-            if (captured := self._captured(Variant(memory_format))) is not None:
+            if (captured := self._captured(Variant(memory_format), first=True)) is not None:
                 return captured, formats[i:]
         return self._capture(formats[-1]), formats[-1:]
 
-    def _captured(self, variant: Variant) -> Captured | None:
+    def _captured(self, variant: Variant, *, first: bool = False) -> Captured | None:
         try:
             return self._capture(variant.memory_format)
         except CaptureError as error:
+            if first and isinstance(error, NoTurn):  # the next call tries again, in all formats
+                raise
             _logger.info("%s: %s", variant, error)
             return None
 
