@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -25,6 +27,8 @@ WAYS = {
     "training": ("eager", "kept", "inductor", "threadcast"),
 }  # fmt: skip
 """By mode, the ways to run a model, in the order in which they settle (`judge_process.Way`)."""
+_COMPILED = "inductor", "frozen"
+"""Ways that compile at the same time: nobody is timed meanwhile."""
 SLOW_S = 0.6
 """A graph whose step takes longer in eager PyTorch is left out."""
 
@@ -85,11 +89,20 @@ class Process:
 
     def ask(self, what: str, value: Any, *, seconds: float = 0.0) -> Any:
         """The answer to one request; WayFailed where there is none."""
+        self.begin(what, value)
+        return self.answer(seconds)
+
+    def begin(self, what: str, value: Any) -> None:
+        """Send a request, and go on; WayFailed where the process has ended."""
         self._session.go_on()
         try:
             self._connection.send((what, value))
         except OSError as error:
             raise WayFailed(f"the process has ended ({error})") from error
+
+    def answer(self, seconds: float) -> Any:
+        """The answer to a request that was sent, and the process stops; WayFailed where none comes within its limit and
+        so many seconds."""
         return self._read(self._limit_s + seconds).get("answer")
 
     def close(self) -> None:
@@ -125,32 +138,32 @@ def measured(judge: str, name: str, mode: str, *, setting: Setting, run: RunFact
     with ExitStack() as end, TemporaryDirectory() as folder:
         running: dict[str, Process] = {}
         result = f"{folder}/result.pt"
-        for who in WAYS[mode]:
-            way: dict[str, Any] = {}
-            record["ways"][who] = way
-            try:
-                process = running[who] = Process(judge, name, mode, who, Path(folder), limit_s=setting.limit_s)
-                end.callback(process.close)
-                others.is_own(process.session)
-                way["settled"] = process.ask("settle", setting.settle_s, seconds=setting.settle_s)
-                if judge == "graphnet" and who == "eager" and process.ask("turn", setting.turn_s) > SLOW_S:
-                    return record | {"left_out": f"slower than {SLOW_S} s"}
-                way.update(process.ask("result" if who == "eager" else "compare", result) or {})
-            except WayFailed as error:
-                way["error"] = str(error)
-                running.pop(who, None)
-                if who == "eager":
-                    return record | {"seconds": time.monotonic() - began_s}
+        for _, together in groupby(WAYS[mode], lambda who: _COMPILED if who in _COMPILED else who):
+            begun = list(together)
+            for who in begun:
+                record["ways"][who] = {}
+                with _noted(record, running, who):
+                    process = running[who] = Process(judge, name, mode, who, Path(folder), limit_s=setting.limit_s)
+                    end.callback(process.close)
+                    others.is_own(process.session)
+                    process.begin("settle", setting.settle_s)
+            for who in [one for one in begun if one in running]:
+                with _noted(record, running, who):
+                    process, way = running[who], record["ways"][who]
+                    way["settled"] = process.answer(setting.settle_s)
+                    if judge == "graphnet" and who == "eager" and process.ask("turn", setting.turn_s) > SLOW_S:
+                        return record | {"left_out": f"slower than {SLOW_S} s"}
+                    way.update(process.ask("result" if who == "eager" else "compare", result) or {})
+            if "eager" not in running:
+                return record | {"seconds": time.monotonic() - began_s}
         turns: dict[str, list[float]] = {who: [] for who in running}
         for number in range(setting.turns):
             for who in list(running)[:: 1 if number % 2 else -1]:
-                try:
+                with _noted(record, running, who):
                     turns[who].append(running[who].ask("turn", setting.turn_s, seconds=setting.turn_s))
-                except WayFailed as error:
-                    record["ways"][who]["error"] = str(error)
-                    running.pop(who)
         if "threadcast" in running:  # it may have learned in the turns
-            _see_again(running["threadcast"], record["ways"]["threadcast"], result)
+            with _noted(record, running, "threadcast"):
+                _see_again(running["threadcast"], record["ways"]["threadcast"], result)
         for who, seconds in turns.items():
             way = record["ways"][who]
             if "error" not in way and "eager" in running:
@@ -160,14 +173,20 @@ def measured(judge: str, name: str, mode: str, *, setting: Setting, run: RunFact
     return record | {"seconds": time.monotonic() - began_s}
 
 
+@contextmanager
+def _noted(record: dict[str, Any], running: dict[str, Process], who: str) -> Iterator[None]:
+    """Note why a way fails within the context; it runs no more then."""
+    try:
+        yield
+    except WayFailed as error:
+        record["ways"][who]["error"] = str(error)
+        running.pop(who, None)
+
+
 def _see_again(process: Process, way: dict[str, Any], result: str) -> None:
     """What runs the steps after the turns, and whether their results are still right."""
-    try:
-        way["ended"] = process.ask("state", None)
-        again = process.ask("compare", result)
-    except WayFailed as error:
-        way["error"] = str(error)
-        return
+    way["ended"] = process.ask("state", None)
+    again = process.ask("compare", result)
     levels = way["correct_from"], again["correct_from"]
     way["correct_from"] = None if None in levels else max(levels)
     way["right"] = False if False in (way["right"], again["right"]) else way["right"] and again["right"]

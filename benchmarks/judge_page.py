@@ -54,7 +54,10 @@ _RIVALS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }  # fmt: skip
 """By mode, the rivals over which a mean is told, each with its ways of which the fastest counts."""
-_FROZEN = ", *Inductor, frozen* the same with `torch._inductor.config.freezing`, which copies weights as threadcast may"
+_FROZEN = (
+    ", *Inductor, frozen* the same with `torch._inductor.config.freezing`, which copies weights as threadcast may; "
+    "both compiled at the same time"
+)
 _WHAT = {
     "zoo": "Models of torchvision, timm, transformers, torchaudio and torch_geometric with random weights of one seed.",
     "graphnet": "Computation graphs that others extracted from published models (PaddlePaddle/GraphNet, MIT), with the "
