@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from threadcast.core import Case, Measurement
 from threadcast.core.holding import FADE_S
-from threadcast.core.measurement_time import made_at
+from threadcast.core.measurement_time import dated
 from threadcast.models.doubts import variance
 from threadcast.models.sample_noise import NARROW
 
@@ -18,11 +18,13 @@ def aged_samples(
     """The measurements at the cases that have a `position`, the oldest first, as four sequences of equal length.
 
     They are the positions of the cases, log seconds, the number of samples behind each median, and the age in units of
-    `FADE_S`, relative to the newest. A measurement in doubt counts as so old that its noise is as large as the doubt.
+    `FADE_S`, relative to the newest; those that do not say when they were made have the dates of `dated`. A measurement
+    in doubt counts as so old that its noise is as large as the doubt.
     """
+    times = dated(list(measured_at.values()))
     known = [
-        (_time_s(measured), position[case], math.log(measured.seconds), len(measured.samples), variance(measured))
-        for case, measured in measured_at.items()
+        (time_s, position[case], math.log(measured.seconds), len(measured.samples), variance(measured))
+        for time_s, (case, measured) in zip(times, measured_at.items(), strict=True)
         if case in position
     ]
     known.sort()
@@ -31,9 +33,3 @@ def aged_samples(
         tuple([one[1] for one in known]), [one[2] for one in known], [one[3] for one in known],
         [(newest_s - one[0]) / FADE_S + one[3] * one[4] / NARROW**2 for one in known],
     )  # fmt: skip
-
-
-def _time_s(measured: Measurement) -> float:
-    """The time of the measurement in seconds since 1970; 0 where it is not known."""
-    time = made_at(measured)
-    return 0.0 if time is None else time.timestamp()

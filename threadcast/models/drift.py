@@ -45,8 +45,8 @@ def drifts(found: Mapping[Place, Sequence[float]], *, least: int) -> dict[Place,
 
 
 def drift(found: Sequence[float]) -> float:
-    """The typical factor by which times are off, at least 1: the median of the ratios or its inverse, whichever is
-    larger."""
+    """The typical factor by which single times are off, either way, at least 1: the median of the ratios, or of their
+    inverses where these are below 1."""
     return statistics.median(max(ratio, 1 / ratio) for ratio in found) if found else 1.0
 
 

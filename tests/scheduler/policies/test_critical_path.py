@@ -99,6 +99,13 @@ def test_a_tiny_op_goes_to_an_executor_while_the_light_one_is_busy() -> None:
     assert policy.decide(busy_light) == [Launch(1, (0,), 1)]
 
 
+def test_all_settings_are_tried_where_the_light_executor_takes_ops() -> None:
+    """One wide team for the chain, while the light executor runs what is small: no bound of the teams says that."""
+    chain, tiny = {1: 300e-6, 3: 100e-6}, {1: 9e-6, 3: 90e-6}
+    problem = problem_of([chain] * 10 + [tiny] * 100, [(i, i + 1) for i in range(9)])
+    assert len(CriticalPath(problem, light_executor=True).teams) == 1
+
+
 def test_settings_that_cannot_be_are_refused() -> None:
     problem = problem_of([{1: 1.0}], cores=2)
     with pytest.raises(InvalidInput, match="executors=3"):

@@ -26,20 +26,21 @@ def fastest_setting(
     make: Callable[[tuple[int, int]], P],
     *,
     interference: Interference | None = None,
+    by_bounds: bool = True,
 ) -> P:
     """Return the policy `make(setting)` with the shortest simulated makespan; among equals the first tried.
 
     A setting is (number of teams, threads of a team). Settings are tried in order of a lower bound on their makespan:
     the largest of the critical path, the sum of all ops over the teams, and their core-seconds over the cores, all at
     the team's width (at most the machine's cores), divided by the most that hyper-threads gain. Settings that cannot
-    beat the best so far are left out, which changes the result only within rounding. PlanError where no setting can run
-    every op.
+    beat the best so far are left out, which changes the result only within rounding; without `by_bounds` all are tried,
+    for a policy that runs ops elsewhere than on these teams. PlanError where no setting can run every op.
     """
     bounds = _bounds(problem, settings, (interference or CoreSharing(problem.machine)).core_throughput)
     best: P | None = None
     best_s = float("inf")
     for bound_s, setting in sorted(bounds, key=lambda pair: pair[0]):
-        if bound_s >= best_s * (1 - ROUNDING):
+        if by_bounds and bound_s >= best_s * (1 - ROUNDING):
             break
         policy = make(setting)
         found_s = makespan_s(policy, interference=interference, give_up_s=best_s)

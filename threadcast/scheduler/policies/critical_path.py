@@ -56,6 +56,7 @@ class CriticalPath(TeamPolicy):
                     problem, executors=setting[0], light_executor=light_executor, tiny_s=tiny_s
                 ),
                 interference=interference,
+                by_bounds=not light_executor,
             )
             executors = len(best.teams)
         elif not 1 <= executors <= len(machine):

@@ -97,11 +97,13 @@ class CoreLayout:
     ) -> CoreSequence:
         """Return a schedule no longer than `sequence`, found by random changes of it.
 
-        It ends at `deadline_s` of `clock`, or at a makespan of at most `enough_s`. Each op's thread count in `sequence`
-        must be useful (`useful_widths`) at one of the affinities.
+        It ends at `deadline_s` of `clock`, or at a makespan of at most `enough_s`. An op's thread counts are those that
+        are useful (`useful_widths`) at one of the affinities, and that of `sequence`, for which slow-downs may speak.
         """
         best_s, order, position = sequence
-        columns, choices = positions_of(useful_widths(self._fast) | useful_widths(self.slower_s))
+        useful = useful_widths(self._fast) | useful_widths(self.slower_s)
+        useful[np.arange(len(order)), position] = True
+        columns, choices = positions_of(useful)
         choice = (columns == position[:, None]).argmax(axis=1).astype(np.int64)
         row = np.arange(len(order))[:, None]
         options = CoreChoices(
