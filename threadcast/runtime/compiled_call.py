@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from threadcast.runtime.fallback import saves_by_hooks
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
@@ -89,7 +90,7 @@ class CompiledCall:
 
     def __call__(self, *arguments: Any) -> Any:
         runs = self._runs
-        if runs is not self._graphs and torch.is_grad_enabled() and _tensors_are_saved_elsewhere():
+        if runs is not self._graphs and torch.is_grad_enabled() and saves_by_hooks():
             self._hooked += 1
             return self._graphs(*arguments)
         if runs is not None:
@@ -288,11 +289,6 @@ class _Sample:
     def _backward_ends(self) -> None:
         assert self._backward_s is not None
         self._call.backward_ended(self, self._call._clock() - self._backward_s)
-
-
-def _tensors_are_saved_elsewhere() -> bool:
-    """Whether hooks of `torch.autograd.graph.saved_tensors_hooks` are active."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def _tensors(result: Any) -> Iterator[Tensor]:
