@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.scheduler.random_problems import hybrid_problem, problem_of
-from threadcast.core import Trace
+from threadcast.core import Machine, Trace
 from threadcast.core.errors import InvalidInput, PlanError
 from threadcast.scheduler.policies import create
 from threadcast.scheduler.policies.manual_grid import ManualGrid
@@ -107,6 +107,16 @@ def test_the_grid_gives_no_core_of_a_hybrid_machine_more_threads_than_it_has() -
                 ManualGrid(problem, inter=(inter,), intra=(intra,), oversubscribed=False)
     trace = simulate(ManualGrid(problem, oversubscribed=False))
     check_schedule(problem.graph, trace, machine=problem.machine)
+
+
+def test_the_grid_reads_the_cores_of_a_wide_machine_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each core would be 4096 times 4096 cores for each setting: 20 s for a graph of four ops."""
+    problem = problem_of([{64: 1.0, 1024: 0.5}] * 2, cores=1024)
+    asked: list[int] = []
+    most = Machine.threads_per_core.fget
+    monkeypatch.setattr(Machine, "threads_per_core", property(lambda machine: asked.append(1) or most(machine)))
+    ManualGrid(problem, oversubscribed=False)
+    assert 0 < len(asked) < 1024
 
 
 def test_the_grid_tries_settings_that_only_hyper_threads_make_best() -> None:

@@ -63,8 +63,11 @@ class ManualGrid(Policy):
 
 def _fits(problem: Problem, inter: int, intra: int) -> bool:
     """Whether cores with fewer hardware threads than others of the machine have all that their teams use."""
-    machine, teams = problem.machine, teams_of(problem, inter, intra)
-    fewer = {core.id: len(core.cpus) for core in machine.cores if len(core.cpus) < machine.threads_per_core}
+    cores, most = problem.machine.cores, problem.machine.threads_per_core
+    fewer = {core.id: len(core.cpus) for core in cores if len(core.cpus) < most}
+    if not fewer:
+        return True
+    teams = teams_of(problem, inter, intra)
     each = -(-intra // len(teams[0].cores))
     return all(team.hardware_thread + each <= fewer[core] for team in teams for core in team.cores if core in fewer)
 
