@@ -20,6 +20,7 @@ from threadcast.core.settings import Settings
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_slot import SearchSlot
 from threadcast.runtime.backends.ways import installed
+from threadcast.runtime.call_spec import CallSpec
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
 from threadcast.runtime.parts import Backend
@@ -88,10 +89,9 @@ class OptimizedCall(OptimizedModel):
         self._title = f"inference of {short_name(function)}"
         name = f"inference of {described(function)}"
         shadowed = Shadowed(default, trace, model, None, leaves)
-        self._optimized = Optimized(
-            shadowed,
-            capture,
-            machine,
+        spec = CallSpec(
+            shadowed=shadowed,
+            capture=capture,
             name=name,
             title=self._title,
             watched=(model, None),
@@ -102,6 +102,7 @@ class OptimizedCall(OptimizedModel):
             divide=divide,
             counts=not rough,
         )
+        self._optimized = Optimized(spec, machine)
         this_process().steps.ask_learning(self._learning)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -16,6 +16,7 @@ from threadcast.capture.optimizers import NoUpdate
 from threadcast.capture.sizes import Dynamic
 from threadcast.core import Machine
 from threadcast.runtime.batch_loss import BatchLoss
+from threadcast.runtime.call_spec import CallSpec
 from threadcast.runtime.fallback import UpdateApart
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
@@ -144,10 +145,11 @@ class OptimizedStep(OptimizedModel):
             return partial(default, run=torch.compile(model, backend=backend))
 
         shadowed = Shadowed(default, trace, model, optimizer, lambda result: {"loss": _loss_of(result)})
-        return Optimized(
-            shadowed, capture, self._machine, name=name, title=self._title, watched=(model, optimizer),
+        spec = CallSpec(
+            shadowed=shadowed, capture=capture, name=name, title=self._title, watched=(model, optimizer),
             functions=loss.functions, most=self._most, divide=divide, **options,
         )  # fmt: skip
+        return Optimized(spec, self._machine)
 
 
 def _formats_for(optimizer: Optimizer) -> tuple[MemoryFormat, ...] | None:

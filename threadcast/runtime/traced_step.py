@@ -13,6 +13,8 @@ from threadcast.core.errors import ExecutionError
 from threadcast.core.figures import duration
 from threadcast.core.html_page import html_page
 from threadcast.core.timeline_svg import colours_by_time, timeline
+from threadcast.runtime.fallback import Fallback, FirstCall
+from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.verification.shadow import Ran, Shadowed
 
 STEPS = 3
@@ -26,6 +28,17 @@ class TracedStep:
     graph: OpGraph
     plan: Plan
     trace: Trace
+
+
+def ran_by_plan(last: Tuning | Fallback | FirstCall | None) -> Ran:
+    """Return the plan that ran a call which `last` ran; ExecutionError, which says what ran it, where none did."""
+    if not isinstance(last, Tuning):
+        why = last.reason if isinstance(last, Fallback) else "it must be called before"
+        raise ExecutionError(f"no plan runs: {why}")
+    ran = last.ran
+    if ran is None:
+        raise ExecutionError(f"no plan ran the last call, but: {last.report.runs}")
+    return ran
 
 
 def traced_step(shadowed: Shadowed, ran: Ran) -> TracedStep:

@@ -18,7 +18,7 @@ import threadcast
 from tests.runtime.small_training import run_until_settled, train_eagerly
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine
-from threadcast.runtime import optimized
+from threadcast.runtime import call_formats
 from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
@@ -70,7 +70,7 @@ def latest_wins(planned_at_once: None, one_thread: None, monkeypatch: pytest.Mon
 @pytest.fixture(params=["plan", "eager"])
 def channels_last_wins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What is tried in channels last is tried last and kept: a plan, or eager PyTorch."""
-    monkeypatch.setattr(optimized, "formats_of", lambda *_: (MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST))
+    monkeypatch.setattr(call_formats, "formats_of", lambda *_: (MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST))
     if request.param == "plan":
         request.getfixturevalue("plans_win")
     return f"{request.param}, channels last"

@@ -17,7 +17,7 @@ from tests.runtime.verification.wrong_kernels import with_wrong_kernel, wrong
 from threadcast import networks
 from threadcast.capture.capture import Captured
 from threadcast.core.errors import WrongResult
-from threadcast.runtime import optimized, optimized_step
+from threadcast.runtime import call_formats, optimized_step
 from threadcast.runtime.engines import open_engine as engines
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.plans.variant import MemoryFormat
@@ -130,7 +130,7 @@ def test_every_network_passes_its_shadow_steps(
     name: str, verified: None, planned_at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # channels last, convolutions add up in another order, which AdamW's first steps may magnify
-    monkeypatch.setattr(optimized, "formats_of", lambda *_: (MemoryFormat.AS_GIVEN,))
+    monkeypatch.setattr(call_formats, "formats_of", lambda *_: (MemoryFormat.AS_GIVEN,))
     skip_without_compiler()
     workload = networks.load(name, size="tiny", batch=4)
     assert workload.loss is not None

@@ -1,0 +1,171 @@
+"""Captures kinds of calls of one model, and makes what finds the fastest way to run each (`Tuning`)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from threadcast.capture.capture import Captured
+from threadcast.capture.function_caches import CacheFilled
+from threadcast.capture.module_values import ModuleChanged, Unwatchable
+from threadcast.capture.one_capture import NoTurn, one_capture
+from threadcast.capture.optimizers import FirstStepMissing, OptimizerRefused
+from threadcast.capture.same_way import takes_the_same_way
+from threadcast.capture.sizes import Dynamic
+from threadcast.capture.unsupported import Collective
+from threadcast.core import Machine
+from threadcast.core.errors import CaptureError
+from threadcast.core.settings import Settings
+from threadcast.runtime.call_formats import GIVEN_ONLY, CallFormats
+from threadcast.runtime.call_kinds import CallKind
+from threadcast.runtime.call_spec import CallSpec
+from threadcast.runtime.call_table import MOST_KINDS, CallTable
+from threadcast.runtime.fallback import FIRST_CALL, Fallback, FirstCall, UpdateApart
+from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
+from threadcast.runtime.plans.step_feedback import StepFeedback
+from threadcast.runtime.plans.step_forecasts import store_of
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.remembered import Remembered
+from threadcast.runtime.result_layout import ResultLayout
+from threadcast.runtime.size_families import SizeFamily
+from threadcast.runtime.tuning.plan_maker import Planner
+from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuning.warm_up import WarmUp
+from threadcast.runtime.watching.model import Watch
+from threadcast.threads.garbage import without_garbage_collection
+
+_logger = logging.getLogger("threadcast")
+
+
+class CallTunings:
+    """Makes a `Tuning` for a kind of calls of one model, or says why PyTorch runs them.
+
+    All that it makes share a planner, what their steps tell the store, and the plans of other kinds in `table`, which
+    may fit. `formats` are the memory formats of the model, and `watch` is renewed after each capture.
+    """
+
+    def __init__(
+        self, spec: CallSpec, machine: Machine, settings: Settings, *, formats: CallFormats, watch: Watch,
+        table: CallTable,
+    ) -> None:  # fmt: skip
+        self._spec, self._formats, self._watch, self._table = spec, formats, watch, table
+        self.machine = machine
+        """The machine on whose cores calls are measured."""
+        self.planner = Planner(machine)
+        self.capture_s = 0.0
+        """Seconds that the last capture took."""
+        self._fuse, self._folder = settings["engine.fuse"], settings["engine.plans"]
+        self._store = store_of(settings)
+        self._feedback: StepFeedback | None = None
+        self._changing = Remembered(MOST_KINDS)
+        """Kinds of arguments that could not be captured before their first call, and have been called since."""
+        self._awaited: Hashable | None = None
+        """The kind of arguments that is to be captured after PyTorch's default has run its first call."""
+
+    def make(
+        self, arguments: tuple[Any, ...], kind: CallKind, family: SizeFamily | None, *,
+        chosen: Sequence[int] | None, warm_up: WarmUp, looking_s: Callable[[], float],
+    ) -> Tuning | Fallback | FirstCall:  # fmt: skip
+        """Capture a call, and return what finds the fastest way to run calls of its kind, or what runs them instead.
+
+        With `family` the graph is one for all its sizes. `chosen` are the CPUs that a user has asked for, `looking_s()`
+        the seconds that it takes to find what runs a call. UpdateApart where only the optimizer's part cannot be
+        captured.
+        """
+        spec, model_format, given = self._spec, self._formats.model_format, MemoryFormat.AS_GIVEN
+
+        def capture(memory_format: MemoryFormat) -> Captured:
+            if family is None:
+                captured = self._captured(arguments, memory_format)
+                return captured if layout is None or memory_format is given else layout.restored(captured)
+            return family.captured(partial(self._captured, arguments, memory_format))
+
+        if self._feedback is None and self._store is not None:
+            self._feedback = StepFeedback(self._store, self.machine)
+        formats = self._formats.of_call(arguments) if family is None else GIVEN_ONLY
+        if formats != GIVEN_ONLY and (why := model_format.why_fixed()) is not None:
+            _logger.info("%s: it runs in the memory format as given only: %s", spec.title, why)
+            formats = GIVEN_ONLY
+        in_one = formats == GIVEN_ONLY or spec.shadowed.optimizer is not None  # a training step returns a loss
+        layout = None if in_one else ResultLayout(self._formats.model, model_format)
+        default = spec.shadowed.eager if layout is None else layout.eager(spec.shadowed.eager)
+        checked = replace(
+            spec.shadowed, eager=self._formats.reference(default), trace=partial(spec.shadowed.trace, model_format)
+        )
+        stored = PlanStore(self._folder, self.machine, among=f"{spec.among(chosen)}, fused: {self._fuse}")
+        fixed = family is None and kind.autocast is None
+        try:
+            return Tuning(
+                default,
+                capture,
+                model_format,
+                formats,
+                self.machine,
+                call=(spec.name, kind.arguments, *([] if kind.autocast is None else [str(kind.autocast)])),
+                plans=stored if family is None else NoPlanStore(self.machine),
+                backends=spec.backends(len(self.machine), chosen) if fixed else None,
+                fuse=self._fuse and family is None,
+                checked=checked,
+                store=self._store if family is None else None,
+                feedback=self._feedback if family is None else None,
+                like=[plan for tuning in reversed(self._table.tunings) for plan in tuning.plans],
+                warm_up=warm_up,
+                planner=self.planner,
+                title=spec.title,
+                steady=family is None,
+                looking_s=looking_s,
+            )
+        except (FirstStepMissing, NoTurn):
+            return FIRST_CALL
+        except CaptureError as error:
+            if family is not None:  # the call gets a graph of its own
+                _logger.info("%s: no graph for several sizes: %s", spec.title, error)
+                return FIRST_CALL
+            return self._not_captured(kind, error)
+
+    def first_call_runs(self) -> None:
+        """Take note that PyTorch runs a first call now, which the capture of its kind may have to come after."""
+        if self._awaited is not None:
+            self._changing.add(self._awaited)
+            self._awaited = None
+
+    def measure_on(self, machine: Machine) -> None:
+        """Make the next ones for other cores."""
+        self.machine = machine
+        self.planner = Planner(machine)
+
+    def close(self) -> None:
+        """End what tells the store of steps; a later call begins anew."""
+        if self._feedback is not None:
+            self._feedback.close()
+            self._feedback = None
+
+    def _not_captured(self, kind: CallKind, error: CaptureError) -> Fallback | FirstCall:
+        """What runs a kind of calls that cannot be captured. UpdateApart where only the optimizer's part cannot."""
+        if isinstance(error, OptimizerRefused):
+            raise UpdateApart(str(error)) from error
+        if isinstance(error, ModuleChanged | CacheFilled) and kind.arguments not in self._changing:
+            self._awaited = kind.arguments
+            return FIRST_CALL
+        # Dynamo does not watch Python values and ignores caches, and other processes may divide calls otherwise
+        return Fallback(str(error), divisible=not isinstance(error, Unwatchable | CacheFilled | Collective))
+
+    def _captured(
+        self, arguments: tuple[Any, ...], memory_format: MemoryFormat, dynamic: Dynamic | None = None
+    ) -> Captured:
+        model_format = self._formats.model_format
+        model_format.set(memory_format)
+        with one_capture(), without_garbage_collection():
+            began_s = time.perf_counter()
+            captured = self._spec.capture(arguments, model_format, dynamic)
+            if dynamic is not None and not takes_the_same_way(
+                captured, self._spec.capture(arguments, model_format, None)
+            ):
+                raise CaptureError("cannot capture for several sizes: the callable takes another way with symbols")
+            self.capture_s = time.perf_counter() - began_s
+        self._watch.renew()  # capturing makes an optimizer's missing state
+        return captured
