@@ -77,6 +77,23 @@ def kind_of(leaves: list[Any], structure: object, held: frozenset[int], settings
     return CallKind((described, structure), overlaps, settings, default, autocast, casts_to, inference)
 
 
+def kind_of_inputs(inputs: tuple[Any, ...], *, fixed: bool, channels_last: bool) -> CallKind:
+    """The kind of a call of a graph with these inputs, to none of which it writes: they may share memory in any way.
+
+    It is told by shapes, types and strides of tensors, and the values of all others. `fixed`: the inputs are without
+    weights, which are the same in all calls; `channels_last`: the graph is asked to run so.
+    """
+    described = tuple(
+        [
+            (value.shape, value.dtype, value.stride(), *read_as(value))
+            if isinstance(value, Tensor)
+            else (type(value), value)
+            for value in inputs
+        ]
+    )
+    return CallKind((described, fixed, channels_last), None, None, torch.get_default_dtype())
+
+
 def read_as(tensor: Tensor) -> tuple[bool, ...]:
     """Whether the conjugates, and whether the negatives of the numbers in memory are meant; () where neither are.
 

@@ -14,7 +14,6 @@ from itertools import count
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
-import torch
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import SkipFrame, TorchDynamoException
@@ -28,9 +27,12 @@ from threadcast.core import Machine
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.core_choice import core_choice
-from threadcast.runtime.graph_calls import GraphCalls, Role
+from threadcast.runtime.fallback import in_one_line
+from threadcast.runtime.graph_by_pytorch import as_pytorch
+from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.graph_layout import channels_last_forward, partitioned
 from threadcast.runtime.graph_parts import PartsInTurn, check_collectives, parts_of, returns_integers
+from threadcast.runtime.graph_tunings import Role
 from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.saved_inputs import computes_again, copy_written_inputs, writes_again
 from threadcast.runtime.shared_learning import told
@@ -109,7 +111,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         told().tell(str(error))
         return _by_pytorch(graph, example_inputs) if computes_again(graph) else graph.forward
     except Exception as error:  # eager PyTorch runs the graph, so whatever AOTAutograd lacks is no error
-        reason = f"AOTAutograd raised {type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
+        reason = f"AOTAutograd raised {in_one_line(error)}"
         told().tell(reason)
         if computes_again(graph):
             raise SkipFrame(reason) from error
@@ -171,7 +173,7 @@ def _compiled(
         whole = "a part of a graph" if any(part.refused is None for part in divided) else "a graph"
         told().tell(*reasons, what=whole)
     runs = [
-        _as_pytorch(part.graph) if part.refused is not None else _graph_calls(part.graph, program, parts, role)
+        as_pytorch(part.graph) if part.refused is not None else _graph_calls(part.graph, program, parts, role)
         for part in divided
     ]
     return make_boxed_func(PartsInTurn(graph, divided, runs))
@@ -195,14 +197,6 @@ def _graph_calls(
     _graphs.add(calls)
     parts.append(calls)
     return calls
-
-
-def _as_pytorch(graph: GraphModule) -> Callable[..., Any]:
-    def run(*arguments: Any) -> Any:
-        with torch.no_grad():
-            return graph.forward(*arguments)
-
-    return run
 
 
 def _note_weights(graph: GraphModule) -> None:

@@ -7,53 +7,42 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from threading import RLock
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx import GraphModule
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from threadcast.capture.capture import Captured, capture_graph
-from threadcast.capture.one_capture import NoTurn
-from threadcast.capture.program import Phase
-from threadcast.capture.same_way import takes_the_same_way
-from threadcast.capture.sizes import Dynamic
 from threadcast.core import Core, Machine
-from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
-from threadcast.runtime.backends.ways import installed
-from threadcast.runtime.call_kinds import CallKind, read_as
+from threadcast.runtime.call_kinds import CallKind, kind_of_inputs
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.engines.native.library import in_step
-from threadcast.runtime.fallback import Fallback, why_not_captured
+from threadcast.runtime.fallback import Fallback, in_one_line, why_not_captured
 from threadcast.runtime.fixed_weights import FixedWeights
+from threadcast.runtime.graph_by_pytorch import as_pytorch, first_run, is_first_run, without_gradients
 from threadcast.runtime.graph_layout import ChannelsLast
+from threadcast.runtime.graph_tunings import GraphTunings, Role
 from threadcast.runtime.kinds_in_channels_last import KindsInChannelsLast
+from threadcast.runtime.known_calls import KnownCall
 from threadcast.runtime.model_cores import ModelCores
+from threadcast.runtime.other_cores import runner_on_other_cores
 from threadcast.runtime.plain_results import PlainResults
-from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
-from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.shared_learning import allowance, planner_for, search_slot, told
+from threadcast.runtime.shared_learning import allowance, told
 from threadcast.runtime.short_calls import ShortCalls
-from threadcast.runtime.size_families import SizeFamilies, SizeFamily
+from threadcast.runtime.size_families import SizeFamilies
 from threadcast.runtime.tuning.report import Report
-from threadcast.runtime.tuning.search_pace import LEAST_SHARE
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import WarmUp
 from threadcast.runtime.verification.functional import FunctionalShadow
 from threadcast.runtime.verification.shadow import shadow_step
 from threadcast.threads.forks import forks
 from threadcast.threads.this_process import this_process
-
-Role = Literal["inference", "forward", "backward"]
 
 _CHANNELS_LAST = MemoryFormat.CHANNELS_LAST
 
@@ -79,20 +68,21 @@ class GraphCalls:
         self.number, self.title, self.role = number, f"{title}, {role}", role
         self.returns = returns
         """What the results are, of a forward graph from which AOTAutograd hands them on as they are; else None."""
-        self._graph, self._options = graph.forward, options
-        self._module, self._weights = graph, tuple(weights) if options.freeze else ()
+        self._graph, self._options = graph, options
+        self._weights = tuple(weights) if options.freeze else ()
         self._fixed: FixedWeights | None = None
         self._layout = MemoryFormat.AS_GIVEN
         self._plainly = False
         self._layouts = KindsInChannelsLast(graph, channels_last, backward=role == "backward", title=self.title)
         self._allowance = allowance(options.tuning_share)
-        self._shadowed = FunctionalShadow(self._as_pytorch)
+        self._as_pytorch = as_pytorch(graph)
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
-        self._feedback, self._folder = store_of(settings), settings["engine.plans"]
         self._families = SizeFamilies()
-        self._format = ModelFormat(None)
+        self._tunings = GraphTunings(
+            graph, machine, options, role=role, title=self.title, table=self._table, layouts=self._layouts
+        )
         self._calls = 0
         self._lock = RLock()
         self._watcher: Watcher | None = None
@@ -101,7 +91,6 @@ class GraphCalls:
         self._forks = forks.number
         self._steps = this_process().steps
         self._steps.ask_learning(self._learning)
-        self.machine = machine
         self.cores = ModelCores(machine, self._resized, this_process().cores, most=options.cores)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -112,6 +101,11 @@ class GraphCalls:
                 return self._run(arguments)
             with self._steps.step():
                 return self._run(arguments)
+
+    @property
+    def machine(self) -> Machine:
+        """The cores on which calls are measured."""
+        return self._tunings.machine
 
     @property
     def reports(self) -> list[Report]:
@@ -195,46 +189,58 @@ class GraphCalls:
     def _run(self, arguments: tuple[Any, ...]) -> Any:
         reason = why_not_captured(())
         if reason is not None:
-            return self._first_run(arguments) if _is_first_run() else self._fallen_back(reason, arguments)
+            return first_run(self._as_pytorch, arguments) if is_first_run() else self._fallen_back(reason, arguments)
         fixed = self._fixed_for(arguments)
         given = arguments if fixed is None else fixed.without(arguments)
         layout = self._layouts.forward if self._layout is _CHANNELS_LAST else None
-        kind = _kind_of(given, fixed is not None, layout is not None)
+        kind = kind_of_inputs(given, fixed=fixed is not None, channels_last=layout is not None)
         found, family = self._found(kind), None
         if found is None and not self._layouts.knows(kind, layout, arguments):
             if (reordered := self._layouts.arriving(arguments)) is not None:
                 return reordered.as_given(*arguments)
-            kind = _kind_of(given, fixed is not None, False)
+            kind = kind_of_inputs(given, fixed=fixed is not None, channels_last=False)
             found = self._found(kind)
         if self._plainly or self._layouts.refuses(kind):
             return self._eager(kind)(*arguments)
         if found is None and (family := self._families.of(kind, given)) is not None:
             kind = family.kind_of(given)
             found = self._found(kind)
-        settled = isinstance(found, Tuning) and found.settled
-        far = family is not None and not settled and not family.near(kind, given)
-        further = len(self._table) > 0 and not (family is not None and family.is_captured)
+        call = KnownCall(kind, kind, found, family)
+        far = family is not None and not call.settled and not family.near(kind, given)
+        further = len(self._table) > 0 and not call.shares_graph
         if far or (found is None and self._short.wants(kind, further=further)):
-            began_s = time.perf_counter()
-            result = self._eager(kind)(*arguments)
-            seconds = time.perf_counter() - began_s
-            self._short.ran(kind, seconds)
-            self._allowance.ran_eager(seconds)
-            return result
-        runner = self._new(kind, given, fixed, family) if found is None else found
+            return self._timed(kind, arguments)
+        runner = self._new(call, given, fixed) if found is None else found
         if runner is None:
             return self._as_pytorch(*arguments)
         if isinstance(runner, Fallback):
             if kind in self._layouts:
                 return self._eager(kind)(*arguments)
             return self._as_given(*arguments) if runner.short else self._fallen_back(runner.reason, arguments)
-        every = self._options.verify_every
         self._calls += 1
-        if every and self._calls % every == 0 and self._shadowed.too_large(arguments, None) is None:
-            ordered = self._layouts.get(kind)
-            shadowed = self._shadowed if fixed is None else FunctionalShadow(fixed.as_given_by_pytorch)
-            shadowed = shadowed if ordered is None else FunctionalShadow(ordered.as_given)
-            return shadow_step(shadowed, runner, given, runner.captured, lambda: runner.ran)
+        if self._options.verify_every and self._calls % self._options.verify_every == 0:
+            shadowed = self._shadowed(kind, fixed)
+            if shadowed.too_large(arguments, None) is None:
+                return shadow_step(shadowed, runner, given, runner.captured, lambda: runner.ran)
+        return self._by(runner, kind, arguments, given)
+
+    def _timed(self, kind: CallKind, arguments: tuple[Any, ...]) -> Any:
+        """Run a call by PyTorch, and time it."""
+        began_s = time.perf_counter()
+        result = self._eager(kind)(*arguments)
+        seconds = time.perf_counter() - began_s
+        self._short.ran(kind, seconds)
+        self._allowance.ran_eager(seconds)
+        return result
+
+    def _shadowed(self, kind: CallKind, fixed: FixedWeights | None) -> FunctionalShadow:
+        """How PyTorch runs calls of this kind, to be compared with; it takes no `fixed` weights, as a plan does not."""
+        if (ordered := self._layouts.get(kind)) is not None:
+            return FunctionalShadow(ordered.as_given)
+        return FunctionalShadow(self._as_pytorch if fixed is None else fixed.as_given_by_pytorch)
+
+    def _by(self, runner: Tuning, kind: CallKind, arguments: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+        """Run a call by `runner`, which takes `given`, the inputs without fixed weights; by PyTorch where it fails."""
         before = torch.default_generator.get_state() if runner.captured.random else None
         try:
             result = runner(*given)
@@ -255,7 +261,7 @@ class GraphCalls:
         """
         result = self._eager(kind)(*arguments)
         runner.close()
-        reason = f"a plan raised {_described(failure)}"
+        reason = f"a plan raised {in_one_line(failure)}"
         self._table.add(kind, Fallback(reason))
         told().tell(reason)
         return result
@@ -263,17 +269,13 @@ class GraphCalls:
     def _found(self, kind: CallKind) -> Tuning | Fallback | None:
         """What runs calls of this kind on the cores of now; None where that has to be found out."""
         found = self._table.find(kind)
-        if self.cores.whole or isinstance(found, Fallback):
+        if self.cores.whole:
             return found
-        follows = isinstance(found, Tuning) and found.follows
-        if follows and not self.cores.has_more:
-            return found
-        others_follow = any(tuning.follows for tuning in self._table.tunings)
-        if self.cores.unchanged and (self.cores.has_more or not others_follow):
+        other = runner_on_other_cores(found, self.cores, self._table)
+        if other is None:
             self._table.close()
-            self.machine = self.cores.adopt()
-            return None
-        return found if follows else _OTHER_CORES
+            self._tunings.machine = self.cores.adopt()
+        return other
 
     def _fixed_for(self, arguments: tuple[Any, ...]) -> FixedWeights | None:
         """The weights that a call has in common with all before; None where there are none."""
@@ -281,23 +283,27 @@ class GraphCalls:
             return None
         if self._fixed is None:
             gone = partial(_close_soon, weakref.ref(self))
-            self._fixed = FixedWeights(self._module, self._weights, arguments, gone=gone)
+            self._fixed = FixedWeights(self._graph, self._weights, arguments, gone=gone)
         elif not self._fixed.same(arguments):  # as where layers share a graph: their weights are inputs from now on
             self._weights, self._fixed = (), None
             self._table.close()
             self._families.clear()
         return self._fixed
 
-    def _new(
-        self, kind: CallKind, arguments: tuple[Any, ...], fixed: FixedWeights | None, family: SizeFamily | None
-    ) -> Tuning | Fallback | None:
-        """Find out what is to run calls of this kind; with `fixed`, `arguments` are all others.
+    def _new(self, call: KnownCall, given: tuple[Any, ...], fixed: FixedWeights | None) -> Tuning | Fallback | None:
+        """Find out what is to run calls of a new kind; with `fixed`, `given` are all inputs but these weights.
 
-        None where a later call finds it out: there is no graph for all sizes of `family`, or other threads capture.
+        None where a later call finds it out: there is no graph for all sizes of its family, or other threads capture.
         """
-        short = self._short.why_left_alone(kind)
-        runner = self._tuning(kind, arguments, fixed, family) if short is None else Fallback(short, short=True)
-        if short is None and isinstance(runner, Fallback) and family is not None:
+        kind, family = call.kind, call.family
+        if (reason := self._short.why_left_alone(kind)) is not None:
+            runner: Tuning | Fallback | None = Fallback(reason, short=True)
+        elif (reason := why_not_captured(without_gradients(given))) is not None:
+            runner = Fallback(reason)
+        else:
+            warm_up = WarmUp(self._allowance, eager_s=self._short.take(kind))
+            runner = self._tunings.make(kind, given, fixed, family, chosen=self.cores.chosen, warm_up=warm_up)
+        if isinstance(runner, Fallback) and not runner.short and family is not None:
             family.failed = family.failed or runner.reason
             return None
         if runner is None:
@@ -308,110 +314,14 @@ class GraphCalls:
             self.cores.pass_to(runner.resize)
         return runner
 
-    def _tuning(
-        self, kind: CallKind, arguments: tuple[Any, ...], fixed: FixedWeights | None, family: SizeFamily | None
-    ) -> Tuning | Fallback | None:
-        strange = why_not_captured(_without_gradients(arguments))
-        if strange is not None:
-            return Fallback(strange)
-        among = f"graph, fused: {self._options.fuse}"
-        options: dict[str, Any] = {
-            "call": (self.role, kind.arguments),
-            "plans": NoPlanStore(self.machine) if family else self._plans(among),
-            "fuse": self._options.fuse and family is None,
-            "store": self._feedback if family is None else None,
-            "like": [tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
-            "warm_up": WarmUp(self._allowance, eager_s=self._short.take(kind)),
-            "planner": planner_for(self.machine),
-            "title": self.title,
-            "steady": family is None,
-        }
-        try:
-            if fixed is not None and family is None:
-                options["plans"] = self._plans(f"{among}, {installed(self.cores.chosen)}")
-                return Tuning(
-                    fixed.as_pytorch,
-                    partial(fixed.captured, arguments),
-                    fixed,
-                    fixed.formats(arguments),
-                    self.machine,
-                    backends=fixed.backends(
-                        len(self.machine),
-                        search_slot().fill,
-                        cpus=self.cores.chosen,
-                        share=max(self._options.tuning_share, LEAST_SHARE),
-                        history=self._folder / "backends",
-                    ),
-                    checked=FunctionalShadow(fixed.as_given_by_pytorch),
-                    **options,
-                )
-            if (channels_last := self._layouts.get(kind)) is not None:
-                return self._tuning_in(
-                    channels_last, arguments, options | {"plans": self._plans(f"{among}, {_CHANNELS_LAST}")}
-                )
-            captured = self._captured(arguments, fixed, family)
-            return Tuning(
-                self._as_pytorch if fixed is None else fixed.as_given_by_pytorch,
-                lambda _: captured,  # must not hold the arguments: in a backward pass they are all activations
-                self._format,
-                (MemoryFormat.AS_GIVEN,),
-                self.machine,
-                checked=self._shadowed if fixed is None else FunctionalShadow(fixed.as_given_by_pytorch),
-                **options,
-            )
-        except NoTurn:
-            return None
-        except CaptureError as error:
-            return Fallback(str(error))
-        except Exception as error:  # noqa: BLE001 - nothing has run yet, and PyTorch can run it
-            return Fallback(f"cannot capture: {_described(error)}")
-
-    def _plans(self, among: str) -> PlanStore:
-        return PlanStore(self._folder, self.machine, among=among)
-
-    def _tuning_in(self, layout: ChannelsLast, arguments: tuple[Any, ...], options: dict[str, Any]) -> Tuning:
-        """What runs calls in channels last; all that runs them returns its results in the same strides."""
-        captured = capture_graph(layout, arguments, phase=self._phase)
-        checked, formats = FunctionalShadow(layout.arranged_as(layout(*arguments))), (MemoryFormat.AS_GIVEN,)
-        return Tuning(layout, lambda _: captured, self._format, formats, self.machine, checked=checked, **options)
-
     def _eager(self, kind: CallKind) -> Callable[..., Any]:
         """How PyTorch runs calls of this kind."""
         return self._layouts.plainly(kind) or self._as_pytorch
-
-    @property
-    def _phase(self) -> Phase:
-        return "backward" if self.role == "backward" else "forward"
-
-    def _captured(self, arguments: tuple[Any, ...], fixed: FixedWeights | None, family: SizeFamily | None) -> Captured:
-        """The graph for these arguments, or for all sizes of `family`."""
-
-        def capture(dynamic: Dynamic | None) -> Captured:
-            if fixed is not None:
-                return fixed.captured(arguments, MemoryFormat.AS_GIVEN, dynamic)
-            return capture_graph(self._graph, arguments, phase=self._phase, dynamic=dynamic)
-
-        def capture_several(dynamic: Dynamic) -> Captured:
-            captured = capture(dynamic)
-            if not takes_the_same_way(captured, capture(None)):
-                raise CaptureError("cannot capture for several sizes: the graph takes another way with symbols")
-            return captured
-
-        return capture(None) if family is None else family.captured(capture_several)
-
-    def _as_pytorch(self, *arguments: Any) -> Any:
-        with torch.no_grad():
-            return self._graph(*arguments)
 
     def _as_given(self, *arguments: Any) -> Any:
         """Run the graph by PyTorch, a backward pass in the order in which it was traced."""
         reordered = self._layouts.arriving(arguments)
         return self._as_pytorch(*arguments) if reordered is None else reordered.as_given(*arguments)
-
-    def _first_run(self, arguments: tuple[Any, ...]) -> Any:
-        """Run the graph under AOTAutograd's own mode, which does not know all subclasses of tensors."""
-        with nullcontext() if why_not_captured(_without_gradients(arguments)) is None else _disable_current_modes():
-            return self._as_pytorch(*arguments)
 
     def _fallen_back(self, reason: str, arguments: tuple[Any, ...]) -> Any:
         told().tell(reason)
@@ -436,39 +346,3 @@ def _close_soon(graph: weakref.ref[GraphCalls]) -> None:
     if found is not None and not sys.is_finalizing():
         with suppress(RuntimeError):  # no more threads are to be had: the process ends
             _thread.start_new_thread(found.forget_weights, ())
-
-
-def _described(error: Exception) -> str:
-    """The type and the first line of an error."""
-    return f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
-
-
-_OTHER_CORES = Fallback("it has other cores than it was measured on, and they may go as soon as they came")
-
-
-def _kind_of(arguments: tuple[Any, ...], fixed: bool, channels_last: bool) -> CallKind:
-    """The kind of a call: shapes, types and strides of tensors, the values of all others; without `fixed` weights.
-
-    Nothing is written, so that tensors may share memory in whichever way.
-    """
-    described = tuple(
-        [
-            (value.shape, value.dtype, value.stride(), *read_as(value))
-            if isinstance(value, Tensor)
-            else (type(value), value)
-            for value in arguments
-        ]
-    )
-    return CallKind((described, fixed, channels_last), None, None, torch.get_default_dtype())
-
-
-def _is_first_run() -> bool:
-    """Whether AOTAutograd examines the operators of the first run of a graph, by a mode of its own."""
-    modes = _get_current_dispatch_mode_stack()
-    return len(modes) == 1 and type(modes[0]).__module__.startswith("torch._functorch.")
-
-
-def _without_gradients(arguments: tuple[Any, ...]) -> list[Any]:
-    """The inputs, of which ordinary tensors do not require gradients: a graph below autograd computes none."""
-    plain = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
-    return [value.detach() if type(value) in plain else value for value in arguments]

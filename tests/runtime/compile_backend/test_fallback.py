@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled, runners
 from threadcast.core.errors import ExecutionError, InvalidInput
-from threadcast.runtime import compile_backend, graph_calls
+from threadcast.runtime import compile_backend, graph_tunings
 from threadcast.runtime.compile_backend import backend, compiled_graphs
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.engines.native.engine import NativeEngine
@@ -163,7 +163,7 @@ def test_a_graph_that_capture_fails_on_runs_as_pytorch(monkeypatch: pytest.Monke
     def failing(*_: Any, **__: Any) -> Any:
         raise KeyError("aten.new")
 
-    monkeypatch.setattr(graph_calls, "capture_graph", failing)
+    monkeypatch.setattr(graph_tunings, "capture_graph", failing)
     (message,) = warned(lambda x: x * 2, torch.ones(3))
     assert "cannot capture: KeyError: 'aten.new'" in message
 
@@ -293,7 +293,7 @@ def test_a_reason_that_several_graphs_have_is_told_once(monkeypatch: pytest.Monk
     def failing(*_: Any, **__: Any) -> Any:
         raise KeyError("aten.new")
 
-    monkeypatch.setattr(graph_calls, "capture_graph", failing)
+    monkeypatch.setattr(graph_tunings, "capture_graph", failing)
     (message,) = warned(doubled_twice, torch.ones(3))
     assert "aten.new" in message
     assert warned(doubled_twice, torch.ones(2, 3)) == [], "of another shape, and told before"

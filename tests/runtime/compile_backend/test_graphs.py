@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled, runners, trains_as_eager
 from threadcast.capture.capture import capture_graph
-from threadcast.runtime import graph_calls
+from threadcast.runtime import graph_tunings
 from threadcast.runtime.compile_backend import compiled_graphs
 
 pytestmark = [
@@ -76,7 +76,7 @@ def test_graphs_of_many_sizes_are_captured_a_few_times(dynamic: bool | None, mon
         captures.append(options)
         return capture_graph(*arguments, **options)
 
-    monkeypatch.setattr(graph_calls, "capture_graph", counted)
+    monkeypatch.setattr(graph_tunings, "capture_graph", counted)
 
     def loss(model: Any, step: int) -> Any:
         return model(rows(step, 3 + step * 7 % 40)).square().mean()

@@ -1,0 +1,46 @@
+"""How PyTorch runs a graph below autograd, also in its first run, in which AOTAutograd examines its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
+
+from threadcast.runtime.fallback import why_not_captured
+
+
+def as_pytorch(graph: GraphModule) -> Callable[..., Any]:
+    """Return what runs a graph by PyTorch, without gradients."""
+    forward = graph.forward
+
+    def run(*inputs: Any) -> Any:
+        with torch.no_grad():
+            return forward(*inputs)
+
+    return run
+
+
+def is_first_run() -> bool:
+    """Whether AOTAutograd examines the operators of the first run of a graph, by a mode of its own."""
+    modes = _get_current_dispatch_mode_stack()
+    return len(modes) == 1 and type(modes[0]).__module__.startswith("torch._functorch.")
+
+
+def first_run(run: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
+    """Return what `run`, a graph by PyTorch, gives in its first run.
+
+    AOTAutograd's mode does not know all subclasses of tensors, and is left for those that it does not.
+    """
+    with nullcontext() if why_not_captured(without_gradients(inputs)) is None else _disable_current_modes():
+        return run(*inputs)
+
+
+def without_gradients(inputs: tuple[Any, ...]) -> list[Any]:
+    """Return the inputs, of which ordinary tensors do not require gradients: a graph below autograd computes none."""
+    plain = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    return [value.detach() if type(value) in plain else value for value in inputs]
