@@ -69,7 +69,7 @@ class CompiledCall:
         self._ordered: bool | None = None
         """Whether it is known which layout comes first; None until the first call."""
         self._unseen = 0
-        """Calls in the layout after which its graphs are known to have begun to learn."""
+        """Calls still to come in the layout before its graphs have begun to learn, or before layouts are compared."""
         self._guard: Guard | None = None
         self._lock = RLock()
         self._sizes: tuple[int, ...] = ()

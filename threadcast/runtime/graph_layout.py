@@ -12,6 +12,7 @@ from torch._functorch.partitioners import default_partition
 from torch.fx import GraphModule, Node
 
 from threadcast.capture.unsafe_kernels import overruns_in_channels_last
+from threadcast.runtime.plans.model_format import is_image
 from threadcast.runtime.plans.strides import with_strides
 from threadcast.runtime.verification.jumps import graph_has_jumps
 from threadcast.runtime.verification.telling import tells
@@ -106,7 +107,7 @@ class ChannelsLast:
         with torch.no_grad():
             converted = [
                 value.contiguous(memory_format=torch.channels_last)
-                if i in self._converted and _is_image(value)
+                if i in self._converted and isinstance(value, Tensor) and is_image(value)
                 else value
                 for i, value in enumerate(arguments)
             ]
@@ -278,10 +279,6 @@ def _reordered(value: Any, traced: Any) -> bool:
 def _lies_otherwise(value: Tensor, strides: Sequence[int]) -> bool:
     places = zip(value.shape, value.stride(), strides, strict=True)
     return any(size > 1 and stride != other for size, stride, other in places)
-
-
-def _is_image(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dim() == 4 and value.is_floating_point()
 
 
 def _results_of(graph: GraphModule) -> list[Any]:

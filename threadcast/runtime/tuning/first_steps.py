@@ -43,7 +43,7 @@ class FirstSteps:
         """Whether looks run aside: all that they change is set back, and eager PyTorch runs the caller's step."""
         self._looks = looks
         self._silent = 0
-        """Number of compared steps, since the last that did, that have shown nothing."""
+        """Number of compared steps in a row that have not shown whether results are right."""
         self._left: dict[ContenderId | SearchStep, int] = {}
         """How many more steps of what was compared with PyTorch are compared at most."""
 

@@ -75,7 +75,7 @@ class TuningMachine:
         self._variant = Variant(formats[0])
         """The variant that is being searched."""
         self._later: do.Capture | None = None
-        """The first capture, until it was answered, where it waits for the search for backends."""
+        """The capture that was put off until the search for backends is over; None once it was answered."""
         self._pays: bool | None = None
         """Whether a backend is so fast that no plan is needed beside it; None until the search for backends is over."""
         self._chosen: tuple[Runner, bool] | None = None

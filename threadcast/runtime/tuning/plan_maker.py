@@ -216,7 +216,7 @@ class PlanMaker:
         self._alone: CurveTable | None = None
         """The curves of operators that run alone, by which the first plan was made."""
         self._looked = 0
-        """Number of looks when the last plan but corrected ones was asked for."""
+        """Number of looks that there were when a plan was asked for last; corrected plans do not count."""
         self._asked: Asked | None = None
         self._correcting = False
         self.engine: Engine | None = None

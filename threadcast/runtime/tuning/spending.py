@@ -32,9 +32,12 @@ class Spending:
         )
 
     def holds_back(self, part: Part | None) -> bool:
-        """Return whether the best way runs the next step in place of what finds a plan, or compares: learning may not
-        lose what the part's next look, trial or pair is expected to cost, besides what an attempt lost that was broken
-        off, or has lost too much while one goes on. What is compared and does not seem to be slower costs nothing."""
+        """Return whether the best way runs the next step in place of `part`, a search or comparison, if any.
+
+        Before a look, trial or pair begins, it does where learning may not lose what that is expected to cost and what
+        the last attempt lost beyond that. Once one has begun, it does where learning has lost more than it may.
+        Comparing what does not seem to be slower costs nothing.
+        """
         if part is None or (isinstance(part, Duel) and part.pair_cost_s <= 0):
             return False
         if part.begun:

@@ -29,8 +29,9 @@ def are_steady(eager_s: Sequence[float]) -> bool:
 class Allowance:
     """How many seconds learning may lose, for all kinds of calls of one model together.
 
-    Beside the capture of the first graph these are the share `share` of all seconds since the first call, and `START_S`
-    at any time, or what the capture leaves of `WITH_CAPTURE_S`; with a share of 1 learning may lose anything.
+    Besides the seconds of the first graph's capture, learning may lose a start or a share, whichever is more. The start
+    is what the capture leaves of `WITH_CAPTURE_S`, but from `LEAST_START_S` to `START_S`; the share `share` is of all
+    seconds that calls have taken so far. With a share of 1 learning may lose anything.
     """
 
     def __init__(self, share: float = 1.0) -> None:
