@@ -34,7 +34,7 @@ def is_first_run() -> bool:
 def first_run(run: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
     """Return what `run`, a graph by PyTorch, gives in its first run.
 
-    AOTAutograd's mode does not know all subclasses of tensors, and is left for those that it does not.
+    AOTAutograd's mode is left, as it does not know all subclasses of tensors.
     """
     with nullcontext() if why_not_captured(without_gradients(inputs)) is None else _disable_current_modes():
         return run(*inputs)
