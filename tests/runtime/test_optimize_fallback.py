@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import threadcast
 from tests.runtime.small_training import batch, same_state, train_eagerly
+from threadcast.capture import one_capture
 from threadcast.capture.one_capture import NoTurn
 from threadcast.runtime import optimized_call
 from threadcast.runtime.fallback import Fallback, FirstCall
@@ -98,6 +99,35 @@ def test_a_call_whose_capture_gets_no_turn_runs_as_pytorch_and_a_later_one_is_ca
             assert call(x).tolist() == [2] * 20
         assert isinstance(runner(call, x), Tuning)
         assert call(x).tolist() == [2] * 20
+
+
+class Taken:
+    """A turn that another thread has for ever, and for how many seconds captures were ready to wait for it."""
+
+    def __init__(self) -> None:
+        self.waits_s: list[float] = []
+
+    def acquire(self, timeout: float) -> bool:
+        self.waits_s.append(timeout)
+        return False
+
+
+def test_calls_run_as_pytorch_while_another_thread_captures_and_only_learning_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "0.05")
+    x, turn = torch.ones(20), Taken()
+    with closing(threadcast.optimize(lambda x: x * 2)) as call:
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(one_capture, "_turn", turn)
+            assert call(x).tolist() == [2] * 20
+            assert turn.waits_s == [0.0]
+            assert call._optimized.learning
+            with call._hurry():
+                assert call(x).tolist() == [2] * 20
+            assert turn.waits_s == [0.0, one_capture.WAIT_S]
+        assert call(x).tolist() == [2] * 20
+        assert isinstance(call._optimized._last, Tuning)
 
 
 class Annealed(nn.Module):

@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from threadcast.capture.capture import Captured, capture_graph
-from threadcast.capture.one_capture import NoTurn
+from threadcast.capture.one_capture import NoTurn, one_capture
 from threadcast.capture.program import Phase
 from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
@@ -296,7 +296,9 @@ class GraphCalls:
         None where a later call finds it out: there is no graph for all sizes of `family`, or other threads capture.
         """
         short = self._short.why_left_alone(kind)
-        runner = self._tuning(kind, arguments, fixed, family) if short is None else Fallback(short, short=True)
+        runner: Tuning | Fallback | None = None
+        with suppress(NoTurn), one_capture(wait_s=None if self._allowance.share >= 1 else 0.0):
+            runner = self._tuning(kind, arguments, fixed, family) if short is None else Fallback(short, short=True)
         if short is None and isinstance(runner, Fallback) and family is not None:
             family.failed = family.failed or runner.reason
             return None

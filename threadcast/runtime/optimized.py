@@ -164,6 +164,8 @@ class Optimized:
         """Kinds of arguments that could not be captured before their first call, and have been called since."""
         self._awaited: Hashable | None = None
         """The kind of arguments that is to be captured after PyTorch's default has run its first call."""
+        self._no_turn = False
+        """Whether PyTorch runs the last call only because another thread was capturing."""
         self._last: Tuning | Fallback | FirstCall | None = None
         """What ran the last call."""
         self._counted: Callable[[], AbstractContextManager[None]] = (
@@ -218,7 +220,7 @@ class Optimized:
 
     def _found(self, arguments: tuple[Any, ...], *, now: bool = False) -> Tuning | Fallback | FirstCall:
         """What runs a call. Without `now` the first calls of a kind are timed in eager PyTorch, and not captured."""
-        self._timed = None
+        self._timed, self._no_turn = None, False
         if self._cores_left:
             self._cores_left = False
             core_choice().add(self.cores)
@@ -286,7 +288,7 @@ class Optimized:
         if (reason := self._short.why_left_alone(kind)) is not None:
             tuning: Tuning | Fallback | FirstCall = Fallback(reason, short=True)
         elif not (classes := self._watch.others(own_classes(arguments))):
-            tuning = self._tuning(arguments, kind, family)
+            tuning = self._tuning(arguments, kind, family, now=now)
         elif (reason := self._watch.include(classes)) is not None:
             tuning = Fallback(reason)
         elif self._watch.others(classes):  # something else has just changed
@@ -352,7 +354,7 @@ class Optimized:
         if isinstance(self._last, Fallback):
             parts = self._parts_for(self._last)
             return parts is not None and parts.learning
-        return isinstance(self._last, Tuning) and self._last.learning
+        return self._no_turn or (isinstance(self._last, Tuning) and self._last.learning)
 
     def wait(self, timeout_s: float) -> None:
         """Leave the cores to what learns beside the calls of the kind of the last call; see `Tuning.wait`."""
@@ -444,7 +446,7 @@ class Optimized:
         return self._allowance.allows(self._capture_s)
 
     def _tuning(
-        self, arguments: tuple[Any, ...], kind: CallKind, family: SizeFamily | None
+        self, arguments: tuple[Any, ...], kind: CallKind, family: SizeFamily | None, *, now: bool
     ) -> Tuning | Fallback | FirstCall:
         def capture(memory_format: MemoryFormat) -> Captured:
             if family is None:
@@ -466,27 +468,31 @@ class Optimized:
         stored = PlanStore(self._folder, self.machine, among=f"{self._among(chosen)}, fused: {self._fuse}")
         fixed = family is None and kind.autocast is None
         try:
-            return Tuning(
-                default,
-                capture,
-                self._format,
-                formats,
-                self.machine,
-                call=(self._name, kind.arguments, *([] if kind.autocast is None else [str(kind.autocast)])),
-                plans=stored if family is None else NoPlanStore(self.machine),
-                backends=self._backends(len(self.machine), chosen) if fixed else None,
-                fuse=self._fuse and family is None,
-                checked=replace(self._shadowed, eager=partial(self._reference, default)),
-                store=self._store if family is None else None,
-                feedback=self._feedback if family is None else None,
-                like=[plan for tuning in reversed(self._table.tunings) for plan in tuning.plans],
-                warm_up=WarmUp(self._allowance, eager_s=self._short.take(kind)),
-                planner=self._planner,
-                title=self._title,
-                steady=family is None,
-                looking_s=lambda: self._looking_s,
-            )
-        except (FirstStepMissing, NoTurn):
+            with one_capture(wait_s=None if now or self._allowance.share >= 1 else 0.0):
+                return Tuning(
+                    default,
+                    capture,
+                    self._format,
+                    formats,
+                    self.machine,
+                    call=(self._name, kind.arguments, *([] if kind.autocast is None else [str(kind.autocast)])),
+                    plans=stored if family is None else NoPlanStore(self.machine),
+                    backends=self._backends(len(self.machine), chosen) if fixed else None,
+                    fuse=self._fuse and family is None,
+                    checked=replace(self._shadowed, eager=partial(self._reference, default)),
+                    store=self._store if family is None else None,
+                    feedback=self._feedback if family is None else None,
+                    like=[plan for tuning in reversed(self._table.tunings) for plan in tuning.plans],
+                    warm_up=WarmUp(self._allowance, eager_s=self._short.take(kind)),
+                    planner=self._planner,
+                    title=self._title,
+                    steady=family is None,
+                    looking_s=lambda: self._looking_s,
+                )
+        except NoTurn:
+            self._no_turn = True
+            return FIRST_CALL
+        except FirstStepMissing:
             return FIRST_CALL
         except CaptureError as error:
             if family is not None:  # the call gets a graph of its own
