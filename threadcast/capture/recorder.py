@@ -174,14 +174,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _stand_ins(self, leaves: Sequence[Any], first: int) -> list[Any]:
         """What stands for each leaf; it is one object where a tensor comes twice among the leaves from `first` on."""
         given: list[Any] = []
-        known: dict[int, Tensor] = {}
+        known: dict[int, int] = {}
         for i, leaf in enumerate(leaves):
             again = known.get(id(leaf)) if i >= first else None
             if again is not None and self._fakes.symbols is not None:
-                raise CaptureError("cannot capture for several sizes: a tensor comes twice among the arguments")
-            given.append(self._fakes.argument(leaf, again))
+                self._fakes.symbols.repeat(i, again)
+            given.append(self._fakes.argument(leaf, None if again is None else given[again]))
             if i >= first and isinstance(leaf, Tensor):
-                known[id(leaf)] = given[-1]
+                known.setdefault(id(leaf), i)
         return given
 
     def __torch_dispatch__(
