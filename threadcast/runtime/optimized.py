@@ -289,6 +289,10 @@ class Optimized:
             tuning: Tuning | Fallback | FirstCall = Fallback(reason, short=True)
         elif not (classes := self._watch.others(own_classes(arguments))):
             tuning = self._tuning(arguments, kind, family, now=now)
+        elif not self._watch.has_room_for(classes):
+            self._drop_graphs()
+            self._watch.forget_classes()
+            return self._found(arguments, now=now)
         elif (reason := self._watch.include(classes)) is not None:
             tuning = Fallback(reason)
         elif self._watch.others(classes):  # something else has just changed
