@@ -17,7 +17,7 @@ from weakref import WeakSet, WeakValueDictionary
 import torch
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.exc import SkipFrame, TorchDynamoException
+from torch._dynamo.exc import TorchDynamoException
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
@@ -32,7 +32,7 @@ from threadcast.runtime.graph_calls import GraphCalls, Role
 from threadcast.runtime.graph_layout import channels_last_forward, partitioned
 from threadcast.runtime.graph_parts import PartsInTurn, check_collectives, parts_of, returns_integers
 from threadcast.runtime.plain_results import PlainResults
-from threadcast.runtime.saved_inputs import computes_again, copy_written_inputs, writes_again
+from threadcast.runtime.saved_inputs import computes_again, computing_again, copy_written_inputs, writes_again
 from threadcast.runtime.shared_learning import told
 from threadcast.runtime.short_way import ShortWay
 from threadcast.threads.memory import keep_freed_memory
@@ -81,8 +81,7 @@ def backend(
     """Return a callable that does what `graph` does, with gradients; `torch.compile` calls this for every graph.
 
     InvalidInput for an unknown mode or option. A graph that AOTAutograd cannot handle, and one that exchanges data with
-    other processes, runs as it is, with a warning. SkipFrame, by which Dynamo leaves the program to Python, where
-    AOTAutograd cannot handle a part that is computed again in the backward pass.
+    other processes, runs as it is, with a warning. What its backward pass computes again is then computed again, too.
     """
     program = _program(CompileOptions.of(mode, options), options)
     if program.given is None:
@@ -112,7 +111,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         reason = f"AOTAutograd raised {type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
         told().tell(reason)
         if computes_again(graph):
-            raise SkipFrame(reason) from error
+            return computing_again(graph)
         return graph.forward
     if not parts:
         return found

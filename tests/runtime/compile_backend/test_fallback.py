@@ -99,8 +99,9 @@ def test_a_mode_of_the_caller_meets_every_operator() -> None:
     assert torch.ops.aten.tanh.default in counted.called
 
 
-def test_what_is_computed_again_is_left_to_python_where_aotautograd_cannot_differentiate_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_what_aotautograd_cannot_differentiate_computes_again_what_eager_pytorch_does(
+    monkeypatch: pytest.MonkeyPatch, fullgraph: bool
 ) -> None:
     """As Dynamo traced it, it would draw other numbers the second time."""
 
@@ -110,23 +111,31 @@ def test_what_is_computed_again_is_left_to_python_where_aotautograd_cannot_diffe
 
         return compile_graph
 
-    def part(x: Tensor) -> Tensor:
-        return torch.dropout(x * 2, 0.5, True).exp()
+    class Repeating(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(50)
 
-    def called(x: Tensor) -> Tensor:
-        result: Tensor = checkpoint(part, x, use_reentrant=False) * 3
-        return result
+        def part(self, x: Tensor) -> Tensor:
+            return torch.dropout(self.norm(x), 0.5, True).exp()
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = checkpoint(self.part, x, use_reentrant=False) * 3
+            return result
 
     monkeypatch.setattr(compile_backend, "aot_autograd", refusing)
-    compiled, gradients = torch.compile(called, backend="threadcast"), []
-    for call in (compiled, called):
-        x = torch.ones(50, requires_grad=True)
+    mine, eager = Repeating(), Repeating()
+    compiled, gradients = torch.compile(mine, backend="threadcast", fullgraph=fullgraph), []
+    for call in (compiled, eager):
+        x = rows(0).repeat(1, 7)[:, :50].float().requires_grad_()
         torch.manual_seed(3)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             call(x).sum().backward()
         gradients.append(x.grad)
-    assert torch.equal(*gradients)
+    torch.testing.assert_close(*gradients)
+    torch.testing.assert_close(mine.state_dict(), eager.state_dict())
+    assert mine.norm.num_batches_tracked == 2, "statistics are counted once more, as in eager PyTorch"
 
 
 def test_what_aotautograd_cannot_differentiate_runs_as_dynamo_traced_it(monkeypatch: pytest.MonkeyPatch) -> None:
