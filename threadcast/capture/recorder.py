@@ -27,6 +27,7 @@ from threadcast.capture.grouped_products import grouped_product
 from threadcast.capture.mask_sizes import counted_result, ctc_result
 from threadcast.capture.number_reads import READS, NumberReads, ReadRecorder
 from threadcast.capture.numbers import Number, Numbers
+from threadcast.capture.one_hot import OneHots
 from threadcast.capture.program import Phase
 from threadcast.capture.random_state import RandomStateWatch
 from threadcast.capture.recording import PLAIN, TRANSPARENT, Recorded, Recording, Result
@@ -96,6 +97,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._decomposes: dict[OpOverload, bool] = {}
         self._numbers = Numbers(self._add_number)
         self._reads: ReadRecorder | None = None
+        self._one_hots = OneHots()
 
     def number(self, tensor: Tensor) -> Number:
         """A float that stands for the one element that `tensor` will hold when the graph runs.
@@ -233,6 +235,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (symbols := self._fakes.symbols) is not None:
             in_order, by_name = symbols.plain(in_order), symbols.plain(by_name)
         slot = self._fakes.new_slot()
+        if (hot := self._one_hots.ended_by(func, in_order, by_name, slot)) is not None:
+            func, base, result, in_order, by_name = aten.one_hot.default, "one_hot", _contiguous(result), hot, {}
         specs: Result
         if isinstance(result, list | tuple):
             specs = [self._fakes.define(one, Ref(slot, item), base) for item, one in enumerate(result)]
