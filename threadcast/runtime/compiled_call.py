@@ -237,6 +237,14 @@ class CompiledCall:
     def _new_guard() -> Guard:
         return Guard(at_once=False)  # one pair shows only that something else used the cores
 
+    def keep_graphs(self) -> None:
+        """Run all further calls by the graphs, even if eager PyTorch is faster."""
+        with self._lock:
+            self._best, self._runs = self._layout, self._graphs
+            self._awaited.clear()
+            for part in self._parts:
+                part.use(self._layout)
+
     def backward_ended(self, sample: _Sample, backward_s: float) -> None:
         """Take note of the seconds of a call's backward pass."""
         with self._lock:
