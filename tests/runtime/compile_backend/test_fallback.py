@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import warnings
 import weakref
 from typing import Any
@@ -17,7 +19,7 @@ from tests.runtime.compile_backend.running import perceptron, rows, run_until_se
 from threadcast.capture import one_capture
 from threadcast.core.errors import ExecutionError, InvalidInput
 from threadcast.runtime import compile_backend, graph_calls
-from threadcast.runtime.compile_backend import backend, compiled_graphs
+from threadcast.runtime.compile_backend import backend, compiled_calls, compiled_graphs
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.python_engine import PythonEngine
@@ -213,6 +215,36 @@ def test_a_forked_process_computes_without_the_threads() -> None:
         child = os.fork()
         if child == 0:
             os._exit(0 if torch.allclose(compiled(rows(1)), wanted) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.compared
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_that_is_forked_while_another_thread_looks_at_a_call_computes() -> None:
+    model = perceptron()
+    compiled = torch.compile(model, backend="threadcast")
+    with torch.no_grad():
+        wanted = model(rows(1))
+        compiled(rows(0))
+        (call,) = compiled_calls()
+        held, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with call._lock:
+                held.set()
+                over.wait()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)
+            os._exit(0 if torch.allclose(compiled(rows(1)), wanted) else 1)
+        over.set()
+        holder.join()
     assert os.waitpid(child, 0)[1] == 0
 
 
