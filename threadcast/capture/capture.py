@@ -27,6 +27,7 @@ from threadcast.capture.number_reads import NumberReads
 from threadcast.capture.one_capture import one_capture
 from threadcast.capture.optimizers import SettingInputs
 from threadcast.capture.program import Input, Phase, Program
+from threadcast.capture.random_state import told_apart
 from threadcast.capture.recorder import Recorder
 from threadcast.capture.sizes import ArgumentSizes, Dynamic
 from threadcast.capture.training_step import OTHERS, Objective, TrainingStep
@@ -245,6 +246,7 @@ class CapturedGraph(Captured):
         return self._apart(list(result))
 
 
+@told_apart
 @one_capture()
 def capture_forward(
     function: Callable[..., Any], *inputs: Any, dynamic: Dynamic | None = None, repeated: bool = False
@@ -268,6 +270,7 @@ def capture_forward(
         return _capture(call, groups, inputs, recorder, settings=None, split=True, dynamic=dynamic, repeated=repeated)
 
 
+@told_apart
 @one_capture()
 def capture_graph(
     graph: Callable[..., Any],
@@ -330,6 +333,7 @@ def capture_training(
     )
 
 
+@told_apart
 @one_capture()
 def capture_step(
     model: nn.Module,
