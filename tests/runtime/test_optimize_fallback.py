@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 import threadcast
 from tests.runtime.small_training import batch, same_state, train_eagerly
@@ -157,3 +158,28 @@ def test_an_annealed_number_runs_as_before_with_a_warning_and_has_a_plan_once_it
         for _ in range(3):
             torch.testing.assert_close(call(x), model(x))
         assert len(call.reports) == 2
+
+
+class Symmetric(nn.Module):
+    """A parametrization: a matrix that is symmetric."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight.triu() + weight.triu(1).T
+
+
+def test_weights_that_pytorch_keeps_for_several_calls_are_in_no_graph() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 3).eval(), torch.ones(2, 3)
+    parametrize.register_parametrization(model, "weight", Symmetric())
+    with closing(threadcast.optimize(model, backends=False)) as call, torch.no_grad():
+        with parametrize.cached():
+            with pytest.warns(UserWarning, match="parametrize.cached"):
+                before = call(x)
+            for _ in range(5):
+                torch.testing.assert_close(call(x), before)
+                model.parametrizations.weight.original.add_(1.0)  # type: ignore[union-attr, operator]
+            assert type(model.weight) is Tensor, "no fake tensor is kept"
+        for _ in range(10):
+            torch.testing.assert_close(call(x), model(x))
+            model.parametrizations.weight.original.add_(1.0)  # type: ignore[union-attr, operator]
+        assert isinstance(call._optimized._last, Tuning)

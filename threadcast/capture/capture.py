@@ -183,6 +183,13 @@ class Captured:
         return tensors
 
 
+def _constants(captured: Captured) -> list[Tensor]:
+    """The tensors of the callable's closure that a run takes."""
+    entries = enumerate(captured.program.inputs)
+    values = (captured.held.get(slot) for slot, entry in entries if entry.role == "constant")
+    return [value for value in values if isinstance(value, Tensor)]
+
+
 def _fixed_number(name: str) -> int | None:
     """The number of the argument of which an input has the fixed value; None for other inputs."""
     return int(name.removeprefix(_FIXED_ARGUMENT)) if name.startswith(_FIXED_ARGUMENT) else None
@@ -267,7 +274,11 @@ def capture_forward(
     groups = {"parameter": module.parameters, "buffer": module.buffers}
     recorder = Recorder()
     with module.left_alone(function, *own_classes(inputs)) as recorder.caches:
-        return _capture(call, groups, inputs, recorder, settings=None, split=True, dynamic=dynamic, repeated=repeated)
+        captured = _capture(
+            call, groups, inputs, recorder, settings=None, split=True, dynamic=dynamic, repeated=repeated
+        )  # fmt: skip
+    module.check_gradients(_constants(captured))
+    return captured
 
 
 @told_apart
@@ -367,10 +378,8 @@ def capture_step(
             step, step.groups, data, recorder, settings=step.settings, split=split, dynamic=dynamic, repeated=repeated
         )  # fmt: skip
         captured = replace(captured, others=step.others)
-    constants = (
-        captured.held.get(slot) for slot, entry in enumerate(captured.program.inputs) if entry.role == "constant"
-    )
-    step.check_constants(value for value in constants if isinstance(value, Tensor))
+    step.check_constants(_constants(captured))
+    step.module.check_gradients(_constants(captured))
     step.keep_states()
     return captured
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -34,6 +35,7 @@ class ModuleValues:
         self.module = function if isinstance(function, nn.Module) else nn.Module()
         self.parameters: dict[str, Tensor] = dict(self.module.named_parameters())
         self.buffers: dict[str, Tensor] = dict(self.module.named_buffers())
+        self._reached: list[Tensor] = []
         names = {id(tensor): name for name, tensor in {**self.parameters, **self.buffers}.items()}
         self._places = {
             f"{at}.{key}" if at else key: names[id(tensor)]
@@ -73,6 +75,7 @@ class ModuleValues:
         reads = PythonState(functions, wholly=True)
         if reads.unwatchable is not None:
             raise Unwatchable(f"cannot capture: it reads {reads.unwatchable}")
+        self._reached = reads.tensors
         check_supported(nn.ModuleList(reads.modules))
         modules = ModuleState(nn.ModuleList([self.module, *reads.modules]))
         caches = FunctionCaches(reads.caches)
@@ -85,6 +88,17 @@ class ModuleValues:
             raise ModuleChanged(f"cannot capture: {changed} is set in every call, which a graph would not do")
         if filled is not None:
             raise filled
+
+    def check_gradients(self, values: Iterable[Any]) -> None:
+        """CaptureError where one of the `values` is the gradient of a tensor that a callable `left_alone` can reach.
+
+        PyTorch puts another tensor into `.grad` after each `zero_grad`.
+        """
+        leaves = (tensor.grad for tensor in self._reached if tensor.is_leaf)
+        gradients = {grad.untyped_storage()._cdata for grad in leaves if grad is not None and _has_storage(grad)}
+        tensors = (value for value in values if isinstance(value, Tensor) and _has_storage(value))
+        if gradients and any(tensor.untyped_storage()._cdata in gradients for tensor in tensors):
+            raise CaptureError("cannot capture: a gradient (`.grad`) is read, which may be another tensor in later calls")
 
 
 @contextmanager
@@ -120,3 +134,7 @@ class _Reader(nn.Module):
 
     def forward(self, *arguments: Any) -> Any:
         return self._call[0](*arguments)
+
+
+def _has_storage(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided

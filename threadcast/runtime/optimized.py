@@ -24,7 +24,7 @@ from threadcast.capture.one_capture import NoTurn, one_capture
 from threadcast.capture.optimizers import FirstStepMissing, OptimizerRefused
 from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
-from threadcast.capture.unsupported import Collective, may_exchange, unsupported
+from threadcast.capture.unsupported import Collective, has_cached_weights, may_exchange, unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.core.settings import Settings
@@ -37,6 +37,7 @@ from threadcast.runtime.engines.native.library import in_step
 from threadcast.runtime.fallback import (
     ANOMALIES,
     AUTOCAST_STEP,
+    CACHED,
     FIRST_CALL,
     FORKED,
     LONG_AUTOCAST,
@@ -241,6 +242,8 @@ class Optimized:
             reason, divisible = "gradients are switched off, by torch.no_grad() or torch.inference_mode()", False
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():  # models may take gradients, too
             reason, divisible = ANOMALIES, False
+        if has_cached_weights():
+            reason, divisible = CACHED, False
         if torch.is_grad_enabled() and saves_by_hooks():
             reason, divisible = SAVED_BY_HOOKS, False
         if reason is None and observed.hooked is not None:

@@ -1,4 +1,4 @@
-"""What only unused results lead to has no gradient, as in eager PyTorch: AOTAutograd gives zeros, which are trained by."""
+"""What only unused results lead to has no gradient, as in eager PyTorch: an optimizer would train it by zeros."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that is forked while another thread is within a step knows nothing of that thread, and waits for nothing."""
+"""A process that is forked while another thread is within a step knows nothing of it, and waits for nothing."""
 
 from __future__ import annotations
 
