@@ -477,3 +477,39 @@ def test_a_gradient_that_a_call_reads_is_refused() -> None:
     model(torch.ones(2, 3)).sum().backward()
     with pytest.raises(CaptureError, match="a gradient .* is read"):
         capture_forward(lambda x: x * model.weight.grad.norm(), torch.ones(3))
+
+
+def written(x: Tensor) -> Tensor:
+    total = torch.from_numpy(np.zeros(3, dtype=np.float32))
+    total += x
+    return total * 2
+
+
+def returned(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x * 2, torch.from_numpy(np.ones(3, dtype=np.float32))[1:]
+
+
+@pytest.mark.parametrize("function", [written, returned])
+def test_a_tensor_that_a_call_makes_of_an_array_is_not_the_same_in_all_calls(function: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(CaptureError, match="from_numpy"):
+        capture_forward(function, torch.ones(3))
+
+
+def test_a_tensor_that_a_call_makes_of_an_array_and_only_reads_is_a_constant() -> None:
+    captured = capture_forward(lambda x: x + torch.from_numpy(np.arange(3, dtype=np.float32)), torch.ones(3))
+    assert [captured.run(torch.ones(3)).tolist() for _ in range(2)] == [[1, 2, 3], [1, 2, 3]]
+
+
+def test_tensors_that_a_callable_holds_may_be_written_and_returned() -> None:
+    norm, counts, table = nn.BatchNorm1d(3), torch.zeros(3), {"scale": torch.ones(3)}
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        counts.add_(1)
+        return norm(x) + counts, table["scale"]
+
+    captured = capture_forward(function, torch.ones(2, 3))
+    for number in (1, 2):
+        _, scale = captured.run(torch.randn(2, 3))
+        assert scale is table["scale"]
+        assert counts.tolist() == [number] * 3
+        assert norm.num_batches_tracked == number

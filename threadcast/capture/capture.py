@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.argument_classes import own_classes
+from threadcast.capture.closed_over import check_constants
 from threadcast.capture.dependencies import is_random, memories, writes
 from threadcast.capture.lowering import lower
 from threadcast.capture.module_values import ModuleValues
@@ -183,13 +184,6 @@ class Captured:
         return tensors
 
 
-def _constants(captured: Captured) -> list[Tensor]:
-    """The tensors of the callable's closure that a run takes."""
-    entries = enumerate(captured.program.inputs)
-    values = (captured.held.get(slot) for slot, entry in entries if entry.role == "constant")
-    return [value for value in values if isinstance(value, Tensor)]
-
-
 def _fixed_number(name: str) -> int | None:
     """The number of the argument of which an input has the fixed value; None for other inputs."""
     return int(name.removeprefix(_FIXED_ARGUMENT)) if name.startswith(_FIXED_ARGUMENT) else None
@@ -277,7 +271,7 @@ def capture_forward(
         captured = _capture(
             call, groups, inputs, recorder, settings=None, split=True, dynamic=dynamic, repeated=repeated
         )  # fmt: skip
-    module.check_gradients(_constants(captured))
+    check_constants(captured.program, captured.held, captured.written, module.reached)
     return captured
 
 
@@ -378,8 +372,11 @@ def capture_step(
             step, step.groups, data, recorder, settings=step.settings, split=split, dynamic=dynamic, repeated=repeated
         )  # fmt: skip
         captured = replace(captured, others=step.others)
-    step.check_constants(_constants(captured))
-    step.module.check_gradients(_constants(captured))
+    constants = (
+        captured.held.get(slot) for slot, entry in enumerate(captured.program.inputs) if entry.role == "constant"
+    )
+    step.check_constants(value for value in constants if isinstance(value, Tensor))
+    check_constants(captured.program, captured.held, captured.written, step.module.reached)
     step.keep_states()
     return captured
 

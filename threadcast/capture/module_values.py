@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -35,7 +34,8 @@ class ModuleValues:
         self.module = function if isinstance(function, nn.Module) else nn.Module()
         self.parameters: dict[str, Tensor] = dict(self.module.named_parameters())
         self.buffers: dict[str, Tensor] = dict(self.module.named_buffers())
-        self._reached: list[Tensor] = []
+        self.reached: list[Tensor] = []
+        """The tensors that the callables can reach which `left_alone` was asked for last."""
         names = {id(tensor): name for name, tensor in {**self.parameters, **self.buffers}.items()}
         self._places = {
             f"{at}.{key}" if at else key: names[id(tensor)]
@@ -75,7 +75,8 @@ class ModuleValues:
         reads = PythonState(functions, wholly=True)
         if reads.unwatchable is not None:
             raise Unwatchable(f"cannot capture: it reads {reads.unwatchable}")
-        self._reached = reads.tensors
+        held = (value for part in reads.modules for value in (*part._buffers.values(), *vars(part).values()))
+        self.reached = [*reads.tensors, *(value for value in held if isinstance(value, Tensor))]
         check_supported(nn.ModuleList(reads.modules))
         modules = ModuleState(nn.ModuleList([self.module, *reads.modules]))
         caches = FunctionCaches(reads.caches)
@@ -88,17 +89,6 @@ class ModuleValues:
             raise ModuleChanged(f"cannot capture: {changed} is set in every call, which a graph would not do")
         if filled is not None:
             raise filled
-
-    def check_gradients(self, values: Iterable[Any]) -> None:
-        """CaptureError where one of the `values` is the gradient of a tensor that a callable `left_alone` can reach.
-
-        PyTorch puts another tensor into `.grad` after each `zero_grad`.
-        """
-        leaves = (tensor.grad for tensor in self._reached if tensor.is_leaf)
-        gradients = {grad.untyped_storage()._cdata for grad in leaves if grad is not None and _has_storage(grad)}
-        tensors = (value for value in values if isinstance(value, Tensor) and _has_storage(value))
-        if gradients and any(tensor.untyped_storage()._cdata in gradients for tensor in tensors):
-            raise CaptureError("cannot capture: a gradient (`.grad`) is read, which may be another tensor in later calls")
 
 
 @contextmanager
@@ -134,7 +124,3 @@ class _Reader(nn.Module):
 
     def forward(self, *arguments: Any) -> Any:
         return self._call[0](*arguments)
-
-
-def _has_storage(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided

@@ -22,8 +22,8 @@ _STEPS: tuple[OpOverload, ...] = (
     aten.arange.default, aten.unsqueeze.default, aten.eq.Tensor, aten._to_copy.default,
 )  # fmt: skip
 """What PyTorch calls for `one_hot(x, classes)`: `(x.unsqueeze(-1) == arange(classes)).to(int64)`."""
-_BETWEEN = frozenset(("torch._compile", "torch._dynamo.eval_frame"))
-"""Modules whose functions run between the caller of an operator and the recorder."""
+_BETWEEN = frozenset(("torch._compile", "torch._dynamo.eval_frame", "threadcast.capture.recorder"))
+"""Modules whose functions run between the caller of an operator and this."""
 
 
 class OneHots:
@@ -67,7 +67,7 @@ class OneHots:
         """Whether these are the arguments of the next step."""
         step, whole = len(self._slots), named.get("dtype") is torch.int64
         if step == 0:
-            self._given = None, args[0]
+            self._given = None, args[0] if args else None
             return whole and len(args) == 1
         if step == 1:
             self._given = args[0], self._given[1]
@@ -82,8 +82,9 @@ class OneHots:
 
 
 def _caller() -> FrameType:
-    """The frame of Python that has called an operator, seen from the recorder's own method."""
-    frame: FrameType | None = sys._getframe(3)
+    """The frame of Python that has called the operator that is being recorded."""
+    here = sys._getframe(2)
+    frame: FrameType | None = here
     while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
         frame = frame.f_back
-    return frame or sys._getframe(3)
+    return frame or here
