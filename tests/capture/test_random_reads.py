@@ -118,7 +118,8 @@ DRAWS: dict[str, Callable[[], float]] = {"Python": random.random, "NumPy": lambd
 def test_what_another_thread_draws_of_python_or_numpy_is_neither_refused_nor_drawn_again(
     of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check, numbers = recorder.check_operator, []
+    check = recorder.check_operator
+    numbers: list[float] = []
     with ThreadPoolExecutor(1) as other:
 
         def checked(operator: Any) -> None:

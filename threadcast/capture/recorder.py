@@ -51,7 +51,7 @@ aten = torch.ops.aten
 _fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
 
 _BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException)
-_REFUSALS = (
+_REFUSALS: tuple[type[Exception], ...] = (
     CaptureError, *_BY_VALUE, UnsupportedFakeTensorException, UnsupportedOperatorException,
 )  # fmt: skip
 """What operators raise only while they are recorded: code that catches it takes another way than in eager PyTorch."""

@@ -38,7 +38,8 @@ def test_numbers_of_another_thread_are_its_own(
     of: str, check: Callable[[Shadowed, Captured], None], functional: bool
 ) -> None:
     torch.manual_seed(0)
-    model, numbers = nn.Linear(3, 3), []
+    model = nn.Linear(3, 3)
+    numbers: list[float] = []
 
     def draw() -> None:
         numbers.append(DRAWS[of]())
