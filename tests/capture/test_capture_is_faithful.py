@@ -415,3 +415,101 @@ def test_parameters_of_the_optimizer_alone_are_not_forgotten() -> None:
     assert unused.run(((torch.ones(2, 4),), torch.zeros(2, 4)))
     with pytest.raises(CaptureError, match="parameters that are not the model's"):
         capture_training(model, lambda y, t: ((y - t) * other).sum(), optimizer, (torch.ones(2, 4),), torch.zeros(2, 4))
+
+
+def of_a_number(x: Tensor) -> Tensor:
+    try:
+        factor = float(x.sum())
+    except RuntimeError:
+        factor = 2.0
+    return x * factor
+
+
+def of_an_array(x: Tensor) -> Tensor:
+    with suppress(Exception):
+        return x * float(x.detach().numpy().sum())
+    return x * 2.0
+
+
+def of_a_size(x: Tensor) -> Tensor:
+    with suppress(Exception):
+        return x[x > 0].exp()
+    return x * 2.0
+
+
+@pytest.mark.parametrize("function", [of_a_number, of_an_array, of_a_size])
+def test_what_only_recording_raises_is_no_way_for_a_callable_that_catches_it(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    with pytest.raises(CaptureError, match="catches what only recording raises"):
+        capture_forward(function, torch.ones(20))
+
+
+def test_a_callable_may_catch_what_eager_pytorch_raises_too() -> None:
+    def reshaped(x: Tensor) -> Tensor:
+        try:
+            return x.view(7) * 2
+        except RuntimeError:
+            return x.view(2, 10) * 3
+
+    x = torch.randn(20)
+    assert torch.equal(capture_forward(reshaped, torch.ones(20)).run(x), x.view(2, 10) * 3)
+
+
+@pytest.mark.parametrize("before", [None, torch.ones(3)])
+def test_a_gradient_that_a_call_adds_is_refused_and_none_is_left(before: Tensor | None) -> None:
+    weight = torch.full((3,), 2.0, requires_grad=True)
+    weight.grad = before
+
+    def trains(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            (x * weight).sum().backward()  # type: ignore[no-untyped-call]
+        return x * 2
+
+    with pytest.raises(CaptureError, match="gradient"):
+        capture_forward(trains, torch.ones(3))
+    assert weight.grad is before
+    assert before is None or before.tolist() == [1.0] * 3
+
+
+def test_a_gradient_that_a_call_reads_is_refused() -> None:
+    model = nn.Linear(3, 3)
+    model(torch.ones(2, 3)).sum().backward()
+    with pytest.raises(CaptureError, match="a gradient .* is read"):
+        capture_forward(lambda x: x * model.weight.grad.norm(), torch.ones(3))
+
+
+def written(x: Tensor) -> Tensor:
+    total = torch.from_numpy(np.zeros(3, dtype=np.float32))
+    total += x
+    return total * 2
+
+
+def returned(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x * 2, torch.from_numpy(np.ones(3, dtype=np.float32))[1:]
+
+
+@pytest.mark.parametrize("function", [written, returned])
+def test_a_tensor_that_a_call_makes_of_an_array_is_not_the_same_in_all_calls(function: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(CaptureError, match="from_numpy"):
+        capture_forward(function, torch.ones(3))
+
+
+def test_a_tensor_that_a_call_makes_of_an_array_and_only_reads_is_a_constant() -> None:
+    captured = capture_forward(lambda x: x + torch.from_numpy(np.arange(3, dtype=np.float32)), torch.ones(3))
+    assert [captured.run(torch.ones(3)).tolist() for _ in range(2)] == [[1, 2, 3], [1, 2, 3]]
+
+
+def test_tensors_that_a_callable_holds_may_be_written_and_returned() -> None:
+    norm, counts, table = nn.BatchNorm1d(3), torch.zeros(3), {"scale": torch.ones(3)}
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        counts.add_(1)
+        return norm(x) + counts, table["scale"]
+
+    captured = capture_forward(function, torch.ones(2, 3))
+    for number in (1, 2):
+        _, scale = captured.run(torch.randn(2, 3))
+        assert scale is table["scale"]
+        assert counts.tolist() == [number] * 3
+        assert norm.num_batches_tracked == number

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from threadcast.capture import recorder
 from threadcast.capture.capture import capture_forward, capture_training
 from threadcast.core.errors import CaptureError
 
@@ -104,3 +109,42 @@ def test_what_another_thread_draws_meanwhile_is_neither_refused_nor_drawn_again(
         over.set()
         thread.join()
     assert len(set(drawn)) == len(drawn)
+
+
+DRAWS: dict[str, Callable[[], float]] = {"Python": random.random, "NumPy": lambda: float(np.random.rand())}
+
+
+@pytest.mark.parametrize("of", DRAWS)
+def test_what_another_thread_draws_of_python_or_numpy_is_neither_refused_nor_drawn_again(
+    of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = recorder.check_operator
+    numbers: list[float] = []
+    with ThreadPoolExecutor(1) as other:
+
+        def checked(operator: Any) -> None:
+            check(operator)
+            if not numbers:
+                numbers.append(other.submit(DRAWS[of]).result())
+
+        monkeypatch.setattr(recorder, "check_operator", checked)
+        capture_forward(lambda x: x.sin(), torch.ones(2))
+    assert len(numbers) == 1
+    assert DRAWS[of]() != numbers[0]
+
+
+@pytest.mark.parametrize("of", DRAWS)
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_a_call_draws_of_python_or_numpy_is_refused_and_drawn_again(of: str, alone: bool) -> None:
+    draw = DRAWS[of]
+    random.seed(1)
+    np.random.seed(1)
+    with ThreadPoolExecutor(1) as other:
+        if not alone:
+            other.submit(int).result()  # from here on there is another thread
+        with pytest.raises(CaptureError, match="random numbers of Python or NumPy"):
+            capture_forward(lambda x: x * draw(), torch.ones(2))
+    found = draw()
+    random.seed(1)
+    np.random.seed(1)
+    assert draw() == found

@@ -194,6 +194,21 @@ def test_an_error_comes_back_and_the_next_step_works(trained: Any) -> None:
     torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.usefixtures("plans_win")
+def test_classes_out_of_range_raise_what_eager_pytorch_raises(one_thread: None) -> None:
+    x = torch.tensor([0, 3, 1])
+
+    def function(x: Tensor) -> Tensor:
+        return nn.functional.one_hot(x, 4) * 2
+
+    with closing(threadcast.optimize(function, backends=False)) as call:
+        run_until_settled(call, lambda _: call(x))
+        assert call.reports[0].runs == "plan"
+        with pytest.raises(RuntimeError, match="must be smaller than num_classes"):
+            call(x + 1)
+        assert torch.equal(call(x), function(x))
+
+
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_copy_of_what_is_optimised_is_refused_with_what_to_copy_instead(copied: Any) -> None:
     model = nn.Linear(2, 2)

@@ -180,3 +180,18 @@ def test_other_layers_and_other_tensors_than_at_first_count() -> None:
     with closing(threadcast.optimize(lambda a, b: (a - b).tanh())) as call:
         assert call(rows[0], rows[0]).tolist() == [0] * 4
         torch.testing.assert_close(call(rows[0], rows[1]), (rows[0] - rows[1]).tanh())
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs this as PyTorch does")
+def test_gradients_that_are_others_in_each_step_count() -> None:
+    model = nn.Linear(4, 4)
+
+    def scaled(factor: Tensor) -> Tensor:
+        assert model.weight.grad is not None
+        return model.weight.grad * factor
+
+    with closing(threadcast.optimize(scaled, backends=False)) as call:
+        for seed in range(6):
+            model.zero_grad()
+            torch.autograd.backward(model(torch.full((2, 4), float(seed))).sum())
+            torch.testing.assert_close(call(torch.ones(1)), model.weight.grad)

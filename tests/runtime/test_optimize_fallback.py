@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 import threadcast
 from tests.runtime.small_training import batch, same_state, train_eagerly
+from threadcast.capture import one_capture
 from threadcast.capture.one_capture import NoTurn
 from threadcast.runtime import optimized_call
 from threadcast.runtime.fallback import Fallback, FirstCall
@@ -100,6 +102,35 @@ def test_a_call_whose_capture_gets_no_turn_runs_as_pytorch_and_a_later_one_is_ca
         assert call(x).tolist() == [2] * 20
 
 
+class Taken:
+    """A turn that another thread has for ever, and for how many seconds captures were ready to wait for it."""
+
+    def __init__(self) -> None:
+        self.waits_s: list[float] = []
+
+    def acquire(self, timeout: float) -> bool:
+        self.waits_s.append(timeout)
+        return False
+
+
+def test_calls_run_as_pytorch_while_another_thread_captures_and_only_learning_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "0.05")
+    x, turn = torch.ones(20), Taken()
+    with closing(threadcast.optimize(lambda x: x * 2)) as call:
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(one_capture, "_turn", turn)
+            assert call(x).tolist() == [2] * 20
+            assert turn.waits_s == [0.0]
+            assert call._optimized.learning
+            with call._hurry():
+                assert call(x).tolist() == [2] * 20
+            assert turn.waits_s == [0.0, one_capture.WAIT_S]
+        assert call(x).tolist() == [2] * 20
+        assert isinstance(call._optimized._last, Tuning)
+
+
 class Annealed(nn.Module):
     """Has a public number that its owner changes."""
 
@@ -127,3 +158,28 @@ def test_an_annealed_number_runs_as_before_with_a_warning_and_has_a_plan_once_it
         for _ in range(3):
             torch.testing.assert_close(call(x), model(x))
         assert len(call.reports) == 2
+
+
+class Symmetric(nn.Module):
+    """A parametrization: a matrix that is symmetric."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight.triu() + weight.triu(1).T
+
+
+def test_weights_that_pytorch_keeps_for_several_calls_are_in_no_graph() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 3).eval(), torch.ones(2, 3)
+    parametrize.register_parametrization(model, "weight", Symmetric())
+    with closing(threadcast.optimize(model, backends=False)) as call, torch.no_grad():
+        with parametrize.cached():
+            with pytest.warns(UserWarning, match="parametrize.cached"):
+                before = call(x)
+            for _ in range(5):
+                torch.testing.assert_close(call(x), before)
+                model.parametrizations.weight.original.add_(1.0)  # type: ignore[union-attr, operator]
+            assert type(model.weight) is Tensor, "no fake tensor is kept"
+        for _ in range(10):
+            torch.testing.assert_close(call(x), model(x))
+            model.parametrizations.weight.original.add_(1.0)  # type: ignore[union-attr, operator]
+        assert isinstance(call._optimized._last, Tuning)

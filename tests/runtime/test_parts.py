@@ -278,3 +278,66 @@ def test_calls_by_default_are_left_alone_once_nothing_is_learned(monkeypatch: py
         model.linear = nn.Linear(4, 4)
         for _ in range(CALLS + 1):
             torch.testing.assert_close(call(*graph(6)), model(*graph(6)))
+
+
+class TwoHeads(nn.Module):
+    """A layer whose result no loss uses, in a model that is divided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.unused = nn.Linear(4, 4), nn.Linear(4, 2), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.body(x)
+        h = h * 2 if h.sum() > 0 else h - 1
+        return self.head(h.tanh()), self.unused(h)
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+def test_what_a_loss_does_not_use_is_not_trained_by_parts() -> None:
+    torch.manual_seed(0)
+    mine, eager = TwoHeads().double(), TwoHeads().double()
+    eager.load_state_dict(mine.state_dict())
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1) for model in (mine, eager)]
+
+    def loss(found: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+        return mse_loss(found[0], target)
+
+    with closing(threadcast.optimize_training(mine, loss, optimizers[0])) as step:
+        for seed in range(30):
+            made = torch.Generator().manual_seed(seed)
+            x, y = (torch.randn(5, n, dtype=torch.float64, generator=made) for n in (4, 2))
+            step(x, y)
+            optimizers[1].zero_grad()
+            torch.autograd.backward(loss(eager(x), y))
+            optimizers[1].step()
+            for one, other in zip(mine.parameters(), eager.parameters(), strict=True):
+                torch.testing.assert_close(one, other)
+        (report,) = step.reports
+        assert report.contender == ContenderId(Kind.PARTS)
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+def test_a_loss_that_takes_something_out_of_its_batch_does_so_once() -> None:
+    torch.manual_seed(0)
+    mine, eager = Net(torch.tanh).double(), Net(torch.tanh).double()
+    eager.load_state_dict(mine.state_dict())
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (mine, eager)]
+
+    def loss(output: Tensor, target: dict[str, Tensor]) -> Tensor:
+        return mse_loss(output * target.pop("weight"), target["wanted"])
+
+    with closing(threadcast.optimize_training(mine, loss, optimizers[0])) as step:
+        for seed in range(30):
+            made = torch.Generator().manual_seed(seed)
+            x, y, weight = (torch.randn(5, 4, dtype=torch.float64, generator=made) for _ in range(3))
+            target = {"wanted": y, "weight": weight}
+            step(x, target)
+            assert list(target) == ["wanted"]
+            optimizers[1].zero_grad()
+            torch.autograd.backward(loss(eager(x), {"wanted": y, "weight": weight}))
+            optimizers[1].step()
+            for one, other in zip(mine.parameters(), eager.parameters(), strict=True):
+                torch.testing.assert_close(one, other)
+        (report,) = step.reports
+        assert report.contender == ContenderId(Kind.PARTS)

@@ -168,3 +168,18 @@ def test_code_that_asks_of_what_type_a_size_is_gets_a_graph_for_each() -> None:
             for n in range(3, 9):
                 torch.testing.assert_close(call(x, n), by_type(x, n), rtol=0, atol=0)
         assert len(call.reports) == 6
+
+
+@pytest.mark.usefixtures("plans_win", "one_thread")
+def test_one_tensor_given_twice_in_many_sizes_has_one_graph() -> None:
+    torch.manual_seed(0)
+    query, key, value = (nn.Linear(8, 8) for _ in range(3))
+
+    def attention(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return (query(a) @ key(b).T).softmax(1) @ value(c).tanh()
+
+    with closing(threadcast.optimize(attention, backends=False)) as call, torch.no_grad():
+        for number in range(60):
+            x = torch.randn(5 + number % 13, 8, generator=torch.Generator().manual_seed(number))
+            torch.testing.assert_close(call(x, x, x), attention(x, x, x))
+        assert len(call.reports) < 6, "not one for each of 13 sizes"

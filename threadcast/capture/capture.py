@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.argument_classes import own_classes
+from threadcast.capture.closed_over import check_constants
 from threadcast.capture.dependencies import is_random, memories, writes
 from threadcast.capture.lowering import lower
 from threadcast.capture.module_values import ModuleValues
@@ -27,6 +28,7 @@ from threadcast.capture.number_reads import NumberReads
 from threadcast.capture.one_capture import one_capture
 from threadcast.capture.optimizers import SettingInputs
 from threadcast.capture.program import Input, Phase, Program
+from threadcast.capture.random_state import told_apart
 from threadcast.capture.recorder import Recorder
 from threadcast.capture.sizes import ArgumentSizes, Dynamic
 from threadcast.capture.training_step import OTHERS, Objective, TrainingStep
@@ -245,6 +247,7 @@ class CapturedGraph(Captured):
         return self._apart(list(result))
 
 
+@told_apart
 @one_capture()
 def capture_forward(
     function: Callable[..., Any], *inputs: Any, dynamic: Dynamic | None = None, repeated: bool = False
@@ -265,9 +268,14 @@ def capture_forward(
     groups = {"parameter": module.parameters, "buffer": module.buffers}
     recorder = Recorder()
     with module.left_alone(function, *own_classes(inputs)) as recorder.caches:
-        return _capture(call, groups, inputs, recorder, settings=None, split=True, dynamic=dynamic, repeated=repeated)
+        captured = _capture(
+            call, groups, inputs, recorder, settings=None, split=True, dynamic=dynamic, repeated=repeated
+        )  # fmt: skip
+    check_constants(captured.program, captured.held, captured.written, module.reached)
+    return captured
 
 
+@told_apart
 @one_capture()
 def capture_graph(
     graph: Callable[..., Any],
@@ -330,6 +338,7 @@ def capture_training(
     )
 
 
+@told_apart
 @one_capture()
 def capture_step(
     model: nn.Module,
@@ -367,6 +376,7 @@ def capture_step(
         captured.held.get(slot) for slot, entry in enumerate(captured.program.inputs) if entry.role == "constant"
     )
     step.check_constants(value for value in constants if isinstance(value, Tensor))
+    check_constants(captured.program, captured.held, captured.written, step.module.reached)
     step.keep_states()
     return captured
 

@@ -49,6 +49,7 @@ class FakeTensors:
         self._of_arguments: set[int] = set()  # storages
         self._closed_over: dict[int, Tensor] = {}  # fakes by the id of what they stand for
         self._aliased: set[Ref] = set()  # refs that several tensors have
+        self._gradients: list[tuple[Tensor, Tensor | None]] = []  # leaves, with the `.grad` that they had
 
     def new_slot(self) -> int:
         """The number of a slot that nothing has yet."""
@@ -71,6 +72,7 @@ class FakeTensors:
         if isinstance(value, Tensor):
             self._of_arguments.add(self._storages[id(value)])
             self.given[ref.slot] = id(value)
+            self._note_gradient(value)
         return value
 
     def define(self, value: Any, ref: Ref, name: str = "a tensor") -> TensorSpec | None:
@@ -128,6 +130,16 @@ class FakeTensors:
         """Whether the callable set Python attributes of a tensor that a recorded call returned."""
         return self.is_own(tensor) and not vars(tensor).keys() <= vars(self._fake(torch.empty(0))).keys()
 
+    def have_gained_gradients(self) -> bool:
+        """Whether a gradient was put into the `.grad` of an argument or a constant; real tensors have the former again.
+
+        Autograd knows a tensor of the callable's closure itself, not its fake.
+        """
+        gained = [(tensor, before) for tensor, before in self._gradients if tensor.grad is not before]
+        for tensor, before in gained:
+            tensor.grad = before
+        return bool(gained)
+
     def is_new(self, tensor: Tensor) -> bool:
         """Whether the last recorded call created the tensor, in new memory that nothing else refers to yet."""
         ref, calls = self._refs.get(id(tensor)), self._recording.calls
@@ -144,6 +156,10 @@ class FakeTensors:
         with suppress(AttributeError):  # PyTorch's own names
             self.mode.fake_tensor_converter.meta_converter.describer.lookup_tensor.clear()
 
+    def _note_gradient(self, tensor: Tensor) -> None:
+        if tensor.is_leaf:
+            self._gradients.append((tensor, tensor.grad))
+
     def _stand_in(self, tensor: Tensor) -> Tensor:
         if isinstance(tensor, FakeTensor):
             return tensor
@@ -151,6 +167,7 @@ class FakeTensors:
             self._closed_over[id(tensor)] = self._fake(tensor)
             self.define(self._closed_over[id(tensor)], ref := self._constant(tensor))
             self.given[ref.slot] = id(self._closed_over[id(tensor)])
+            self._note_gradient(tensor)
         return self._closed_over[id(tensor)]
 
     def _fake(self, tensor: Tensor) -> Tensor:

@@ -34,6 +34,8 @@ class ModuleValues:
         self.module = function if isinstance(function, nn.Module) else nn.Module()
         self.parameters: dict[str, Tensor] = dict(self.module.named_parameters())
         self.buffers: dict[str, Tensor] = dict(self.module.named_buffers())
+        self.reached: list[Tensor] = []
+        """The tensors that the callables can reach which `left_alone` was asked for last."""
         names = {id(tensor): name for name, tensor in {**self.parameters, **self.buffers}.items()}
         self._places = {
             f"{at}.{key}" if at else key: names[id(tensor)]
@@ -73,6 +75,8 @@ class ModuleValues:
         reads = PythonState(functions, wholly=True)
         if reads.unwatchable is not None:
             raise Unwatchable(f"cannot capture: it reads {reads.unwatchable}")
+        held = (value for part in reads.modules for value in (*part._buffers.values(), *vars(part).values()))
+        self.reached = [*reads.tensors, *(value for value in held if isinstance(value, Tensor))]
         check_supported(nn.ModuleList(reads.modules))
         modules = ModuleState(nn.ModuleList([self.module, *reads.modules]))
         caches = FunctionCaches(reads.caches)

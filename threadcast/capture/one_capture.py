@@ -26,11 +26,16 @@ _turn = threading.RLock()
 
 
 @contextmanager
-def one_capture() -> Iterator[None]:
-    """Within the context no other thread captures; NoTurn where others do for `WAIT_S` seconds."""
+def one_capture(*, wait_s: float | None = None) -> Iterator[None]:
+    """Within the context no other thread captures; NoTurn where others do for `wait_s` seconds (None: `WAIT_S`).
+
+    0 is for calls that PyTorch can run meanwhile.
+    """
+    wait_s = WAIT_S if wait_s is None else wait_s
     turn = _turn
-    if not turn.acquire(timeout=WAIT_S):
-        raise NoTurn(f"cannot capture: other threads were capturing for {WAIT_S:g} s; call it again")
+    if not turn.acquire(timeout=wait_s):
+        waited = f" for {wait_s:g} s" if wait_s else ""
+        raise NoTurn(f"cannot capture: other threads were capturing{waited}; call it again")
     try:
         yield
     finally:

@@ -20,8 +20,8 @@ _NAMES = frozenset((
     "histc", "histogram", "index", "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "index_select",
     "inverse", "lu_unpack", "masked_scatter", "max_unpool2d", "max_unpool3d", "multi_margin_loss",
     "multilabel_margin_loss", "multilabel_margin_loss_forward", "multinomial", "nll_loss", "nll_loss2d",
-    "nll_loss2d_forward", "nll_loss_forward", "normal", "poisson", "put", "remainder", "repeat_interleave", "scatter",
-    "scatter_add", "scatter_reduce", "searchsorted", "segment_reduce", "take",
+    "nll_loss2d_forward", "nll_loss_forward", "normal", "one_hot", "poisson", "put", "remainder", "repeat_interleave",
+    "scatter", "scatter_add", "scatter_reduce", "searchsorted", "segment_reduce", "take",
 ))  # fmt: skip
 _OURS = frozenset(("prims", "threadcast"))
 """Libraries whose operators compute each number by itself and look at no value: loops of fused operators are ours."""

@@ -16,23 +16,30 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 from threadcast.capture.fake_tensors import FakeTensors
-from threadcast.capture.function_caches import FunctionCaches
+from threadcast.capture.function_caches import CacheFilled, FunctionCaches
 from threadcast.capture.given_arguments import arguments_left_alone
 from threadcast.capture.grouped_products import grouped_product
 from threadcast.capture.mask_sizes import counted_result, ctc_result
 from threadcast.capture.number_reads import READS, NumberReads, ReadRecorder
 from threadcast.capture.numbers import Number, Numbers
+from threadcast.capture.one_hot import OneHots
 from threadcast.capture.program import Phase
 from threadcast.capture.random_state import RandomStateWatch
 from threadcast.capture.recording import PLAIN, TRANSPARENT, Recorded, Recording, Result
 from threadcast.capture.sizes import Dynamic
 from threadcast.capture.tensor_reads import refused_reads
-from threadcast.capture.unsupported import check_operator
+from threadcast.capture.unsupported import check_operator, has_cached_weights
 from threadcast.capture.values import Ref
 from threadcast.core.errors import CaptureError
 from threadcast.core.tensor import TensorSpec
@@ -44,6 +51,10 @@ aten = torch.ops.aten
 _fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
 
 _BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException)
+_REFUSALS: tuple[type[Exception], ...] = (
+    CaptureError, *_BY_VALUE, UnsupportedFakeTensorException, UnsupportedOperatorException,
+)  # fmt: skip
+"""What operators raise only while they are recorded: code that catches it takes another way than in eager PyTorch."""
 _ADVICE = "Control flow and shapes must not depend on tensor values (.item(), if tensor, boolean masks)"
 
 _CPU = torch.device("cpu")
@@ -96,6 +107,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._decomposes: dict[OpOverload, bool] = {}
         self._numbers = Numbers(self._add_number)
         self._reads: ReadRecorder | None = None
+        self._one_hots = OneHots()
+        self._refusal = ""
+        """What the first of `_REFUSALS` that was raised says; an exception would keep alive what raised it."""
 
     def number(self, tensor: Tensor) -> Number:
         """A float that stands for the one element that `tensor` will hold when the graph runs.
@@ -126,6 +140,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         CaptureError says why a callable cannot be recorded, also where the callable itself raised something else.
         """
+        if has_cached_weights():
+            raise CaptureError("cannot capture within torch.nn.utils.parametrize.cached(), which keeps tensors")
         self._fakes = FakeTensors(self.recording, dynamic)
         try:
             with warnings.catch_warnings(), ExitStack() as end:
@@ -137,26 +153,32 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._reads = ReadRecorder(self.recording, leaves, first=own, of_inputs=not self._fixed_offsets)
                 given = self._stand_ins(leaves, own if repeated else len(leaves))
                 random_state = end.enter_context(RandomStateWatch())
-                end.enter_context(refused_reads())
+                refused = end.enter_context(refused_reads())
                 end.enter_context(_no_tracebacks_logged())
                 if (symbols := self._fakes.symbols) is not None:
                     end.enter_context(symbols.fixed_in_texts())
                 rebuilt = pytree.tree_unflatten(given, structure)
                 with arguments_left_alone(rebuilt, own=own), self._fakes.mode, self:
                     outputs = function(*rebuilt)
+                if refusal := self._refusal or "".join(refused[:1]):
+                    raise CaptureError(f"cannot capture: the callable catches what only recording raises: {refusal}")
                 random_state.check(self.recording)
         except CaptureError:
             raise
         except Exception as error:
             # The exception of the user's code or of the tracer is the reason, and is attached as the cause.
-            reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else ""
+            reason = _first_line(error)
             advice = f". {_ADVICE}" if isinstance(error, _BY_VALUE) else ""
             raise CaptureError(f"cannot capture: {type(error).__name__}: {reason}{advice}") from error
+        finally:
+            gained = self._fakes.have_gained_gradients()
         found, self.recording.structure = pytree.tree_flatten(outputs)
         strange = next((leaf for leaf in found if not isinstance(leaf, (Tensor, *PLAIN))), None)
         if strange is not None:
             raise CaptureError(f"cannot capture: a {type(strange).__name__} is returned, in which tensors may be")
         fakes = self._fakes
+        if gained:
+            raise CaptureError("cannot capture: a gradient is added to `.grad` (backward), which a graph would not do")
         if any(isinstance(leaf, Tensor) and fakes.has_attributes(leaf) for leaf in found):
             raise CaptureError("cannot capture: an attribute of a result is set, which a graph would not do")
         returned = fakes.faked(found)
@@ -174,20 +196,28 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _stand_ins(self, leaves: Sequence[Any], first: int) -> list[Any]:
         """What stands for each leaf; it is one object where a tensor comes twice among the leaves from `first` on."""
         given: list[Any] = []
-        known: dict[int, Tensor] = {}
+        known: dict[int, int] = {}
         for i, leaf in enumerate(leaves):
             again = known.get(id(leaf)) if i >= first else None
             if again is not None and self._fakes.symbols is not None:
-                raise CaptureError("cannot capture for several sizes: a tensor comes twice among the arguments")
-            given.append(self._fakes.argument(leaf, again))
+                self._fakes.symbols.repeat(i, again)
+            given.append(self._fakes.argument(leaf, None if again is None else given[again]))
             if i >= first and isinstance(leaf, Tensor):
-                known[id(leaf)] = given[-1]
+                known.setdefault(id(leaf), i)
         return given
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        try:
+            return self._recorded(func, args, kwargs or {})
+        except _REFUSALS as error:
+            if not isinstance(error, CacheFilled):  # which the caches remember
+                self._refusal = self._refusal or _first_line(error) or type(error).__name__
+            raise
+
+    def _recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a call of an operator, and return what it returns for fake tensors."""
         if not isinstance(func, OpOverload):
             raise CaptureError(f"cannot capture a call of {func}")
         check_operator(func)
@@ -233,6 +263,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (symbols := self._fakes.symbols) is not None:
             in_order, by_name = symbols.plain(in_order), symbols.plain(by_name)
         slot = self._fakes.new_slot()
+        if (hot := self._one_hots.ended_by(func, in_order, by_name, slot)) is not None:
+            func, base, result, in_order, by_name = aten.one_hot.default, "one_hot", _contiguous(result), hot, {}
         specs: Result
         if isinstance(result, list | tuple):
             specs = [self._fakes.define(one, Ref(slot, item), base) for item, one in enumerate(result)]
@@ -311,6 +343,10 @@ def _no_tracebacks_logged() -> Iterator[None]:
         yield
     finally:
         _fake_tensor_log.disabled = before
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else ""
 
 
 def _in_a_users_backward() -> bool:

@@ -49,6 +49,8 @@ class ArgumentSizes:
     """The sizes of the example."""
     values: Callable[..., tuple[int, ...]]
     fits: Callable[..., bool]
+    repeated: Mapping[int, int] = field(default_factory=dict)
+    """For each leaf that is the tensor of an earlier leaf once more, the number of that one, which has the places."""
 
     dims: Mapping[int, frozenset[int | None]] = field(init=False)
     """The dimensions that vary of each leaf that has some; {None} for an integer."""
@@ -57,6 +59,8 @@ class ArgumentSizes:
         dims: dict[int, frozenset[int | None]] = {}
         for leaf, dim in self.places:
             dims[leaf] = dims.get(leaf, frozenset()) | {dim}
+        for leaf, first in self.repeated.items():
+            dims[leaf] = dims.get(first, frozenset())
         object.__setattr__(self, "dims", dims)
 
     def of(self, leaves: Sequence[Any]) -> list[int]:

@@ -36,6 +36,8 @@ class Symbols:
         )  # fmt: skip
         self._places: dict[sympy.Symbol, Place] = {}
         self._example: dict[sympy.Symbol, sympy.Integer] = {}
+        self._repeated: dict[int, int] = {}
+        """For each leaf that is an earlier leaf's tensor once more, the number of that leaf."""
 
     def fake(self, mode: FakeTensorMode, number: int, value: Any) -> Any:
         """Return what stands for leaf `number` of `dynamic`: a fake tensor with symbols, or a symbolic integer."""
@@ -54,6 +56,12 @@ class Symbols:
             if isinstance(size, torch.SymInt):
                 self._note(size.node.expr, (number, dim), value.shape[dim])
         return tensor
+
+    def repeat(self, number: int, first: int) -> None:
+        """Note that leaf `number` is the tensor of leaf `first`; CaptureError where other sizes of it vary."""
+        if set(self.dynamic.get(number, ())) != set(self.dynamic.get(first, ())):
+            raise CaptureError("cannot capture for several sizes: of one tensor some vary, and some do not")
+        self._repeated[number] = first
 
     @contextmanager
     def fixed_in_texts(self) -> Iterator[None]:
@@ -137,4 +145,5 @@ class Symbols:
         return ArgumentSizes(
             places, tuple(sizes_at(places, leaves)), eval(f"lambda {names}: ({values})", scope),
             eval(f"lambda {names}: {fits}", scope),
+            {leaf - first: earlier - first for leaf, earlier in self._repeated.items() if earlier in self.dynamic},
         )  # fmt: skip

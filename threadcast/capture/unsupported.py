@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.nn.utils import parametrize
 
 from threadcast.capture.own_items import attribute_of
 from threadcast.core.errors import CaptureError
@@ -86,6 +87,11 @@ def check_operator(operator: OpOverload) -> None:
 def may_exchange() -> bool:
     """Whether this process may exchange data with others now, by `torch.distributed`."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def has_cached_weights() -> bool:
+    """Whether weights that PyTorch computes of others are kept for several calls now, by `parametrize.cached()`."""
+    return bool(parametrize._cache_enabled)
 
 
 def unsupported(function: Any) -> str | None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from threadcast.capture.unsupported import has_cached_weights
 from threadcast.runtime.autocast import autocast_contexts, keeps_casts
 from threadcast.runtime.fallback import (
     ANOMALIES,
     AUTOCAST_STEP,
+    CACHED,
     LONG_AUTOCAST,
     SAVED_BY_HOOKS,
     Fallback,
@@ -45,6 +47,8 @@ class CallConditions:
             reason, divisible = "gradients are switched off, by torch.no_grad() or torch.inference_mode()", False
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():  # models may take gradients, too
             reason, divisible = ANOMALIES, False
+        if has_cached_weights():
+            reason, divisible = CACHED, False
         if torch.is_grad_enabled() and saves_by_hooks():
             reason, divisible = SAVED_BY_HOOKS, False
         if reason is None and observed.hooked is not None:

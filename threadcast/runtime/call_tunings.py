@@ -74,7 +74,7 @@ class CallTunings:
 
         With `family` the graph is one for all its sizes. `chosen` are the CPUs that a user has asked for, `looking_s()`
         the seconds that it takes to find what runs a call. UpdateApart where only the optimizer's part cannot be
-        captured.
+        captured, and NoTurn where other threads capture.
         """
         spec, model_format, given = self._spec, self._formats.model_format, MemoryFormat.AS_GIVEN
 
@@ -119,8 +119,10 @@ class CallTunings:
                 steady=family is None,
                 looking_s=looking_s,
             )
-        except (FirstStepMissing, NoTurn):
+        except FirstStepMissing:
             return FIRST_CALL
+        except NoTurn:
+            raise
         except CaptureError as error:
             if family is not None:  # the call gets a graph of its own
                 _logger.info("%s: no graph for several sizes: %s", spec.title, error)

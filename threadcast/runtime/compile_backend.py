@@ -16,7 +16,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.exc import SkipFrame, TorchDynamoException
+from torch._dynamo.exc import TorchDynamoException
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
@@ -34,9 +34,10 @@ from threadcast.runtime.graph_layout import channels_last_forward, partitioned
 from threadcast.runtime.graph_parts import PartsInTurn, check_collectives, parts_of, returns_integers
 from threadcast.runtime.graph_tunings import Role
 from threadcast.runtime.plain_results import PlainResults
-from threadcast.runtime.saved_inputs import computes_again, copy_written_inputs, writes_again
+from threadcast.runtime.saved_inputs import computes_again, computing_again, copy_written_inputs, writes_again
 from threadcast.runtime.shared_learning import told
 from threadcast.runtime.short_way import ShortWay
+from threadcast.runtime.unused_results import UnusedResults, with_unused_results
 from threadcast.threads.memory import keep_freed_memory
 
 _graphs: WeakSet[GraphCalls] = WeakSet()
@@ -83,8 +84,7 @@ def backend(
     """Return a callable that does what `graph` does, with gradients; `torch.compile` calls this for every graph.
 
     InvalidInput for an unknown mode or option. A graph that AOTAutograd cannot handle, and one that exchanges data with
-    other processes, runs as it is, with a warning. SkipFrame, by which Dynamo leaves the program to Python, where
-    AOTAutograd cannot handle a part that is computed again in the backward pass.
+    other processes, runs as it is, with a warning. What its backward pass computes again is then computed again, too.
     """
     program = _program(CompileOptions.of(mode, options), options)
     if program.given is None:
@@ -96,12 +96,13 @@ def backend(
 def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Return a callable that does what `graph`, a part of the program, does, with gradients; as `backend`."""
     parts: list[GraphCalls] = []
+    unused: list[UnusedResults] = []
     compiler = partial(_compiled, program, parts)
     compiled = aot_autograd(
         fw_compiler=partial(compiler, "forward"),
         bw_compiler=partial(compiler, "backward"),
         inference_compiler=partial(compiler, "inference"),
-        partition_fn=_partitioned,
+        partition_fn=partial(_partitioned, unused),
     )
     try:
         found: Callable[..., Any] = compiled(graph, example_inputs)
@@ -114,8 +115,10 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         reason = f"AOTAutograd raised {in_one_line(error)}"
         told().tell(reason)
         if computes_again(graph):
-            raise SkipFrame(reason) from error
+            return computing_again(graph)
         return graph.forward
+    if unused:
+        found = with_unused_results(found)
     if not parts:
         return found
     if computes_again(graph) and any(part.role != "inference" for part in parts):
@@ -129,8 +132,10 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
             )
         return found
     options = program.options
-    passes = ShortWay(found, parts) if options.short_way else found
+    passes = ShortWay(found, parts) if options.short_way and not unused else found
     call = CompiledCall(graph.forward, passes, parts, unlimited=options.tuning_share >= 1)
+    for one in unused:
+        one.keep_graphs = call.keep_graphs
     _calls.add(call)
     return call
 
@@ -148,10 +153,15 @@ def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[.
     return found
 
 
-def _partitioned(joint: GraphModule, *arguments: Any, **options: Any) -> tuple[GraphModule, GraphModule]:
+def _partitioned(
+    unused: list[UnusedResults], joint: GraphModule, *arguments: Any, **options: Any
+) -> tuple[GraphModule, GraphModule]:
     """Divide a graph into forward and backward pass. Collective where it exchanges data with other processes."""
     check_collectives(joint)
-    return partitioned(joint, *arguments, **options)
+    forward, backward = partitioned(joint, *arguments, **options)
+    if (found := UnusedResults.of(backward)) is not None:
+        unused.append(found)
+    return forward, backward
 
 
 def _compiled(
@@ -167,7 +177,7 @@ def _compiled(
         _copy_written_inputs(graph)
     divided = parts_of(graph)
     if len(divided) == 1 and divided[0].refused is None and not returns_integers(graph):
-        return make_boxed_func(_graph_calls(graph, program, parts, role, whole=True))
+        return _boxed(graph, _graph_calls(graph, program, parts, role, whole=True))
     reasons = dict.fromkeys(part.refused for part in divided if part.refused)
     if reasons:
         whole = "a part of a graph" if any(part.refused is None for part in divided) else "a graph"
@@ -176,7 +186,14 @@ def _compiled(
         as_pytorch(part.graph) if part.refused is not None else _graph_calls(part.graph, program, parts, role)
         for part in divided
     ]
-    return make_boxed_func(PartsInTurn(graph, divided, runs))
+    return _boxed(graph, PartsInTurn(graph, divided, runs))
+
+
+def _boxed(graph: GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `run`, which runs the graph, as AOTAutograd calls it: with a list, which it may empty."""
+    unused = UnusedResults.noted_in(graph)
+    found: Callable[..., Any] = make_boxed_func(run if unused is None else unused.left_out(run))
+    return found
 
 
 def _graph_calls(

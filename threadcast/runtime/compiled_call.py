@@ -17,6 +17,7 @@ from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
 from threadcast.runtime.tuning.guard import Guard, Side, Verdict
+from threadcast.threads.forks import forks
 
 _ELSEWHERE = 10
 """Calls in a row with other sizes, after which calls of these sizes are compared. A convention."""
@@ -59,7 +60,7 @@ class CompiledCall:
         unlimited: bool = False, clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         self._eager, self._graphs, self._parts, self._clock = eager, graphs, parts, clock
-        self._unlimited = unlimited
+        self._unlimited, self._forks = unlimited, forks.number
         self._best: MemoryFormat | None = None
         """The layout in which the graphs are the fastest known way; None while eager PyTorch is."""
         self._layout = MemoryFormat.AS_GIVEN
@@ -90,6 +91,8 @@ class CompiledCall:
 
     def __call__(self, *arguments: Any) -> Any:
         runs = self._runs
+        if runs is None and self._forks != forks.number:  # the lock may be held by a thread that did not come along
+            runs = self._graphs
         if runs is not self._graphs and torch.is_grad_enabled() and saves_by_hooks():
             self._hooked += 1
             return self._graphs(*arguments)
@@ -236,6 +239,14 @@ class CompiledCall:
     @staticmethod
     def _new_guard() -> Guard:
         return Guard(at_once=False)  # one pair shows only that something else used the cores
+
+    def keep_graphs(self) -> None:
+        """Run all further calls by the graphs, even if eager PyTorch is faster."""
+        with self._lock:
+            self._best, self._runs = self._layout, self._graphs
+            self._awaited.clear()
+            for part in self._parts:
+                part.use(self._layout)
 
     def backward_ended(self, sample: _Sample, backward_s: float) -> None:
         """Take note of the seconds of a call's backward pass."""

@@ -53,6 +53,7 @@ ANOMALIES = "torch.autograd.detect_anomaly() is on, which looks at each gradient
 SAVED_BY_HOOKS = (
     "torch.autograd.graph.saved_tensors_hooks are on, which get each tensor that PyTorch's own forward pass saves"
 )
+CACHED = "torch.nn.utils.parametrize.cached() is active, within which PyTorch computes weights once for several calls"
 FORWARD_MODE = "torch.autograd.forward_ad is active, and a graph computes no tangents"
 TRANSFORMED = "a transformation of torch.func (vmap, grad, jvp, functionalize) is active, which a graph does not meet"
 FORKED = "it was called in another process, of which this one is a fork without its threads"

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from threadcast.capture.one_capture import NoTurn, one_capture
 from threadcast.core import Core, Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.call_kinds import CallKind, kind_of_inputs
@@ -301,8 +302,10 @@ class GraphCalls:
         elif (reason := why_not_captured(without_gradients(given))) is not None:
             runner = Fallback(reason)
         else:
-            warm_up = WarmUp(self._allowance, eager_s=self._short.take(kind))
-            runner = self._tunings.make(kind, given, fixed, family, chosen=self.cores.chosen, warm_up=warm_up)
+            runner = None
+            with suppress(NoTurn), one_capture(wait_s=None if self._allowance.share >= 1 else 0.0):
+                warm_up = WarmUp(self._allowance, eager_s=self._short.take(kind))
+                runner = self._tunings.make(kind, given, fixed, family, chosen=self.cores.chosen, warm_up=warm_up)
         if isinstance(runner, Fallback) and not runner.short and family is not None:
             family.failed = family.failed or runner.reason
             return None

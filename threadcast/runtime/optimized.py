@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from threadcast.capture.argument_classes import own_classes
+from threadcast.capture.one_capture import NoTurn, one_capture
 from threadcast.capture.unsupported import may_exchange, unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.settings import Settings
@@ -100,6 +101,8 @@ class Optimized:
         self._lock = RLock()
         self._forks = forks.number
         self._warned = Remembered(MOST_KINDS)
+        self._no_turn = False
+        """Whether PyTorch runs the last call only because another thread was capturing."""
         self._last: Tuning | Fallback | FirstCall | None = None
         """What ran the last call."""
         self._counted: Callable[[], AbstractContextManager[None]] = (
@@ -157,7 +160,7 @@ class Optimized:
 
     def _found(self, arguments: tuple[Any, ...], *, now: bool = False) -> Tuning | Fallback | FirstCall:
         """What runs a call. Without `now` the first calls of a kind are timed in eager PyTorch, and not captured."""
-        self._timed = None
+        self._timed, self._no_turn = None, False
         if self._cores_left:
             self._cores_left = False
             core_choice().add(self.cores)
@@ -212,10 +215,20 @@ class Optimized:
         if (reason := self._short.why_left_alone(kind)) is not None:
             runner: Tuning | Fallback | FirstCall = Fallback(reason, short=True)
         elif not (classes := self._watch.others(own_classes(arguments))):
-            runner = self._tunings.make(
-                arguments, kind, family, chosen=self.cores.chosen,
-                warm_up=WarmUp(self._allowance, eager_s=self._short.take(kind)), looking_s=lambda: self._looking_s,
-            )  # fmt: skip
+            try:
+                with one_capture(wait_s=None if now or self._allowance.share >= 1 else 0.0):
+                    warm_up = WarmUp(self._allowance, eager_s=self._short.take(kind))
+                    runner = self._tunings.make(
+                        arguments, kind, family, chosen=self.cores.chosen, warm_up=warm_up,
+                        looking_s=lambda: self._looking_s,
+                    )  # fmt: skip
+            except NoTurn:
+                self._no_turn = True
+                return FIRST_CALL
+        elif not self._watch.has_room_for(classes):
+            self._drop_graphs()
+            self._watch.forget_classes()
+            return self._found(arguments, now=now)
         elif (reason := self._watch.include(classes)) is not None:
             runner = Fallback(reason)
         elif self._watch.others(classes):  # something else has just changed
@@ -270,7 +283,7 @@ class Optimized:
         if isinstance(self._last, Fallback):
             parts = self._parts_for(self._last)
             return parts is not None and parts.learning
-        return isinstance(self._last, Tuning) and self._last.learning
+        return self._no_turn or (isinstance(self._last, Tuning) and self._last.learning)
 
     def wait(self, timeout_s: float) -> None:
         """Leave the cores to what learns beside the calls of the kind of the last call; see `Tuning.wait`."""

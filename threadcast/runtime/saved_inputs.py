@@ -1,13 +1,14 @@
-"""Inputs of a forward graph that its backward graph needs as they were before the program's writes to them."""
+"""Parts that a backward pass computes again, and inputs that it needs as they were before the program wrote to them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import checkpoint
 
 
 def computes_again(graph: GraphModule) -> bool:
@@ -16,6 +17,27 @@ def computes_again(graph: GraphModule) -> bool:
     Eager PyTorch then repeats what the part writes, such as running statistics. AOTAutograd does not.
     """
     return any(True for _ in _parts_computed_again(graph))
+
+
+def computing_again(graph: GraphModule) -> Callable[..., Any]:
+    """Return what runs a graph by PyTorch, with such parts computed again as `torch.utils.checkpoint` does it.
+
+    As Dynamo traced them, they would draw other random numbers the second time: it leaves that to its compiler.
+    """
+    for part in list(_parts_computed_again(graph)):
+        part.target = computed_again
+    for module in graph.modules():
+        if isinstance(module, GraphModule):
+            module.recompile()
+    return graph.forward
+
+
+def computed_again(part: GraphModule, *arguments: Any, **options: Any) -> Any:
+    """Run a part of a program that its backward pass computes again; `options` are those of `checkpoint`."""
+    if (contexts := part.meta.get("_checkpoint_context_fn")) is not None:
+        options["context_fn"] = contexts
+    options["use_reentrant"] = False  # as compilers do, whatever the program says
+    return checkpoint(part, *arguments, **options)
 
 
 def writes_again(graph: GraphModule, written: Collection[int], inputs: int) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import warnings
 import weakref
 from typing import Any
@@ -14,9 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled, runners
+from threadcast.capture import one_capture
 from threadcast.core.errors import ExecutionError, InvalidInput
 from threadcast.runtime import compile_backend, graph_tunings
-from threadcast.runtime.compile_backend import backend, compiled_graphs
+from threadcast.runtime.compile_backend import backend, compiled_calls, compiled_graphs
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.python_engine import PythonEngine
@@ -98,8 +101,9 @@ def test_a_mode_of_the_caller_meets_every_operator() -> None:
     assert torch.ops.aten.tanh.default in counted.called
 
 
-def test_what_is_computed_again_is_left_to_python_where_aotautograd_cannot_differentiate_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_what_aotautograd_cannot_differentiate_computes_again_what_eager_pytorch_does(
+    monkeypatch: pytest.MonkeyPatch, fullgraph: bool
 ) -> None:
     """As Dynamo traced it, it would draw other numbers the second time."""
 
@@ -109,23 +113,31 @@ def test_what_is_computed_again_is_left_to_python_where_aotautograd_cannot_diffe
 
         return compile_graph
 
-    def part(x: Tensor) -> Tensor:
-        return torch.dropout(x * 2, 0.5, True).exp()
+    class Repeating(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(50)
 
-    def called(x: Tensor) -> Tensor:
-        result: Tensor = checkpoint(part, x, use_reentrant=False) * 3
-        return result
+        def part(self, x: Tensor) -> Tensor:
+            return torch.dropout(self.norm(x), 0.5, True).exp()
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = checkpoint(self.part, x, use_reentrant=False) * 3
+            return result
 
     monkeypatch.setattr(compile_backend, "aot_autograd", refusing)
-    compiled, gradients = torch.compile(called, backend="threadcast"), []
-    for call in (compiled, called):
-        x = torch.ones(50, requires_grad=True)
+    mine, eager = Repeating(), Repeating()
+    compiled, gradients = torch.compile(mine, backend="threadcast", fullgraph=fullgraph), []
+    for call in (compiled, eager):
+        x = rows(0).repeat(1, 7)[:, :50].float().requires_grad_()
         torch.manual_seed(3)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             call(x).sum().backward()
         gradients.append(x.grad)
-    assert torch.equal(*gradients)
+    torch.testing.assert_close(*gradients)
+    torch.testing.assert_close(mine.state_dict(), eager.state_dict())
+    assert mine.norm.num_batches_tracked == 2, "statistics are counted once more, as in eager PyTorch"
 
 
 def test_what_aotautograd_cannot_differentiate_runs_as_dynamo_traced_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,6 +215,36 @@ def test_a_forked_process_computes_without_the_threads() -> None:
         child = os.fork()
         if child == 0:
             os._exit(0 if torch.allclose(compiled(rows(1)), wanted) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.compared
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_that_is_forked_while_another_thread_looks_at_a_call_computes() -> None:
+    model = perceptron()
+    compiled = torch.compile(model, backend="threadcast")
+    with torch.no_grad():
+        wanted = model(rows(1))
+        compiled(rows(0))
+        (call,) = compiled_calls()
+        held, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with call._lock:
+                held.set()
+                over.wait()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)
+            os._exit(0 if torch.allclose(compiled(rows(1)), wanted) else 1)
+        over.set()
+        holder.join()
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -298,3 +340,27 @@ def test_a_reason_that_several_graphs_have_is_told_once(monkeypatch: pytest.Monk
     assert "aten.new" in message
     assert warned(doubled_twice, torch.ones(2, 3)) == [], "of another shape, and told before"
     assert len(compiled_graphs()) >= 3
+
+
+class Taken:
+    """A turn that another thread has for ever, and for how many seconds captures were ready to wait for it."""
+
+    def __init__(self) -> None:
+        self.waits_s: list[float] = []
+
+    def acquire(self, timeout: float) -> bool:
+        self.waits_s.append(timeout)
+        return False
+
+
+def test_graphs_run_as_pytorch_while_another_thread_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, turn = perceptron(), Taken()
+    compiled = torch.compile(model, backend="threadcast", options={"tuning_share": 0.05})
+    with torch.no_grad():
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(one_capture, "_turn", turn)
+            torch.testing.assert_close(compiled(rows(0)), model(rows(0)))
+            assert set(turn.waits_s) == {0.0}
+        torch.testing.assert_close(compiled(rows(1)), model(rows(1)))
+    (graph,) = compiled_graphs()
+    assert len(graph.reports) == 1, "it is captured at the next call"

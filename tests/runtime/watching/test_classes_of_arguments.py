@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+from collections import namedtuple
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from torch.utils import _pytree as pytree
 import threadcast
 from tests.runtime.watching.test_unnoticed_changes import follows
 from threadcast.capture.argument_classes import own_classes
+from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.watching import model as watched_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -177,3 +180,14 @@ def test_a_class_that_cannot_be_watched_leaves_calls_without_it_as_they_are() ->
         assert torch.equal(call(X), X * 2)
         assert [report.reason for report in call.reports][:1] == [""]
         assert call._optimized.prepare((X,), {}) is call._optimized._table.tunings[0]
+
+
+def test_classes_that_are_made_anew_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_model, "MOST_CLASSES", 3)
+    with closing(threadcast.optimize(lambda batch: batch.x * 2, backends=False, cores=1)) as call:
+        for number in range(8):
+            batch = namedtuple("batch", ["x"])(X * number)  # type: ignore[misc]  # noqa: PYI024
+            for _ in range(3):
+                assert call(batch).tolist() == [2.0 * number] * 3
+            assert isinstance(call._optimized._last, Tuning)
+            assert len(call._optimized._watch._classes) <= 3

@@ -309,6 +309,8 @@ class _Ranges(fx.Interpreter):
             along: Any = 0 if name == "embedding" else node.args[1]
             size = source.shape[along] if source.dim() else 1
             self._allow(node.args[_INDEXED[name]], Range(0, size - 1), name)
+        elif name == "one_hot":
+            self._allow(node.args[0], Range(0, int(node.args[1]) - 1), name)  # type: ignore[arg-type]
         elif name in _DIVIDE:
             by = self._range(node.args[1]) if integers else Range(1, 1)
             if by is None or by.low <= 0 <= by.high:
@@ -333,6 +335,8 @@ class _Ranges(fx.Interpreter):
         positions = [_positions(node, source, *_POSITIONS[name])] if name in _POSITIONS else []
         if positions and not _is_integer(source):
             return positions[0]
+        if name == "one_hot":
+            return Range(0, 1)
         if name in _FILLED:
             return range_of(value)
         if name in _AMONG:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from threadcast.capture.capture import Captured
 from threadcast.runtime.verification.sensitivity import nudged
-from threadcast.runtime.verification.shadow import Shadowed, leaves
+from threadcast.runtime.verification.shadow import Shadowed, leaves, may_be_drawn
 from threadcast.runtime.verification.step_state import StepState, too_large
 from threadcast.threads.memory import free_bytes
 
@@ -28,7 +28,7 @@ class FunctionalShadow(Shadowed):
 
     def state(self, arguments: Any, captured: Captured | None) -> StepState:
         """Return copies of the states of the random generators."""
-        return StepState(None, None, ())
+        return StepState(None, None, (), drawn=may_be_drawn(captured))
 
     def too_large(self, arguments: Any, captured: Captured | None) -> str | None:
         """Return why memory is too small for the results once more; None if it is not.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
@@ -32,7 +33,7 @@ from threadcast.runtime.verification.sensitivity import (
     other_threads,
     sensitivities,
 )
-from threadcast.runtime.verification.step_state import StepState, needed_bytes, too_large
+from threadcast.runtime.verification.step_state import ALL, Drawn, StepState, needed_bytes, too_large
 from threadcast.runtime.verification.telling import tells
 from threadcast.threads.memory import free_bytes
 
@@ -63,7 +64,9 @@ class Shadowed:
 
     def state(self, arguments: Any, captured: Captured | None) -> StepState:
         """Return copies of all that the step may change: the model's own state and tensors that the graph writes to."""
-        return StepState(self.model, self.optimizer, arguments, written=_written(captured))
+        return StepState(
+            self.model, self.optimizer, arguments, written=_written(captured), drawn=may_be_drawn(captured)
+        )
 
     def too_large(self, arguments: Any, captured: Captured | None) -> str | None:
         """Return why memory is too small for the copies of `shadow_step` and `checked_step`; None if it is not."""
@@ -345,3 +348,19 @@ def _written(captured: Captured | None) -> list[Tensor]:
 def leaves(result: Any) -> dict[str, Any]:
     """Return the leaves of a call's nested result, by the names "result 0", "result 1" and so on."""
     return {f"result {i}": leaf for i, leaf in enumerate(pytree.tree_leaves(result))}
+
+
+_KNOWN = frozenset(("aten", "prims", "mkl", "mkldnn", "threadcast"))
+"""Libraries of operators that say whether they draw random numbers."""
+
+
+def may_be_drawn(captured: Captured | None) -> Drawn:
+    """Return which generators a step may draw from; any where its graph is not known.
+
+    What is captured draws from none of Python's or NumPy's.
+    """
+    if captured is None:
+        return ALL
+    targets = (node.target for node in captured.program.nodes)
+    others = any(isinstance(target, OpOverload) and target.namespace not in _KNOWN for target in targets)
+    return Drawn(pytorch=captured.random or others, python=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,17 +24,31 @@ _PARTS = ("real", "imag")
 """Names of a complex tensor's parts."""
 
 
+class Drawn(NamedTuple):
+    """Which of the process's random generators a step may draw from. Other threads may draw from all."""
+
+    pytorch: bool = True
+    python: bool = True
+    """Those of Python and NumPy."""
+
+
+ALL = Drawn()
+
+
 class StepState:
     """Copies of the current values of a model, its optimizer, a step's arguments and the random generators.
 
     `restore` writes the values back into the same tensors. `written` are tensors that the step's graph writes to. The
     copies take `needed_bytes` of memory: as much as the arguments, the buffers and `written`; for a training step also
     as much as all parameters and the optimizer's state.
+
+    Generators other than those `drawn` from are left alone: other threads would draw again what they have drawn since.
     """
 
     def __init__(
-        self, model: nn.Module | None, optimizer: Optimizer | None, arguments: Any, *, written: Iterable[Tensor] = ()
-    ) -> None:
+        self, model: nn.Module | None, optimizer: Optimizer | None, arguments: Any, *, written: Iterable[Tensor] = (),
+        drawn: Drawn = ALL,
+    ) -> None:  # fmt: skip
         self._tensors = dict(_named(model, optimizer, arguments, written))
         self.values: dict[str, Any] = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
         """The copies by name; `now` uses the same names."""
@@ -51,8 +65,9 @@ class StepState:
         if optimizer is not None:
             plain = ((name, value) for name, value in _optimizer_state(optimizer) if not isinstance(value, Tensor))
             self.values.update((name, copy.deepcopy(value)) for name, value in plain)
-        self._generators = random.getstate(), np.random.get_state(legacy=False)
-        self.values.update(_generators())
+        self._drawn = drawn
+        self._python = (random.getstate(), np.random.get_state(legacy=False)) if drawn.python else None
+        self.values.update(_generators(drawn))
 
     def now(self, asked: Container[str] | None = None) -> dict[str, Any]:
         """Return copies of the same values as they are now, and of optimizer state and gradients added since.
@@ -64,7 +79,7 @@ class StepState:
             more = [*_optimizer_state(self._optimizer), *_gradients(self._model, self._optimizer)]
             found.update((name, value) for name, value in more if id(value) not in known)
         copies = ((name, _copied(value)) for name, value in found.items() if asked is None or name in asked)
-        return {**dict(copies), **_generators()}
+        return {**dict(copies), **_generators(self._drawn)}
 
     def written_besides(self) -> str | None:
         """Return the name of a parameter that was not copied and was written to since; None where there is none."""
@@ -88,9 +103,11 @@ class StepState:
             for parameter, entries in self._state.items():
                 state[parameter].clear()
                 state[parameter].update(entries)
-        torch.set_rng_state(self.values[_TORCH_GENERATOR])
-        random.setstate(self._generators[0])
-        np.random.set_state(self._generators[1])
+        if self._drawn.pytorch:
+            torch.set_rng_state(self.values[_TORCH_GENERATOR])
+        if self._python is not None:
+            random.setstate(self._python[0])
+            np.random.set_state(self._python[1])
 
     def nudge(self, seed: int, roundings: int) -> dict[str, Tensor]:
         """Set everything back as `restore` does, but with all numbers changed by so many roundings.
@@ -113,13 +130,15 @@ def _copied(value: Any) -> Any:
 _TORCH_GENERATOR = "the state of PyTorch's random generator"
 
 
-def _generators() -> dict[str, Any]:
-    """Return the present states of the global random generators, by name, in a form that can be compared."""
-    return {
-        _TORCH_GENERATOR: torch.get_rng_state(),
-        "the state of Python's random generator": random.getstate(),
-        "the state of NumPy's random generator": _comparable(np.random.get_state(legacy=False)),
-    }
+def _generators(drawn: Drawn) -> dict[str, Any]:
+    """Return the present states of these generators, by name, in a form that can be compared."""
+    found: dict[str, Any] = {}
+    if drawn.pytorch:
+        found[_TORCH_GENERATOR] = torch.get_rng_state()
+    if drawn.python:
+        found["the state of Python's random generator"] = random.getstate()
+        found["the state of NumPy's random generator"] = _comparable(np.random.get_state(legacy=False))
+    return found
 
 
 def _comparable(value: Any) -> Any:

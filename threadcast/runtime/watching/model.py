@@ -20,6 +20,9 @@ from threadcast.runtime.watching.hooks import hook_tables, owner_of_hooks, why_u
 from threadcast.runtime.watching.patience import Patience
 from threadcast.runtime.watching.python_values import ReadsWatch
 
+MOST_CLASSES = 100
+"""Most classes of arguments that are watched at a time, and so kept alive. A convention."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
@@ -71,6 +74,16 @@ class Watch:
     def others(self, classes: Iterable[type]) -> list[type]:
         """Those of these classes of arguments that are not included."""
         return [kind for kind in classes if kind not in self._classes]
+
+    def has_room_for(self, classes: Sequence[type]) -> bool:
+        """Whether these may be included beside those that are; a program may make its classes anew again and again."""
+        return not self._classes or len(self._classes) + len(classes) <= MOST_CLASSES
+
+    def forget_classes(self) -> None:
+        """Include no class of arguments any more; no graph may be left that relies on one."""
+        self._classes = {}
+        self._reads = self._new_reads(())
+        self._note()
 
     def include(self, classes: Iterable[type]) -> str | None:
         """Watch also what the methods of these classes read; return why that cannot be, in words, else None.

@@ -52,6 +52,15 @@ _loaded_library: ModuleType | None = None
 _compilations = Compilations()
 
 
+def _renew() -> None:
+    """In a forked child, where no thread is left that loads the library."""
+    global _loading
+    _loading = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
 def is_compiled() -> bool:
     """Return whether the library that fits this version of torch, Python and sources lies in the cache."""
     return (library_folder() / f"{NAME}.so").is_file()

@@ -24,7 +24,14 @@ struct Pinning {
 };
 
 Pinning& the_pinning() {
-  static Pinning* const made = new Pinning();  // never destroyed: threads may outlive the statics
+  static Pinning* const made = [] {
+    // In a forked process are neither the thread that may hold the lock, nor those that are pinned.
+    pthread_atfork([] { the_pinning().lock.lock(); }, [] { the_pinning().lock.unlock(); }, [] {
+      the_pinning().threads.clear();
+      the_pinning().lock.unlock();
+    });
+    return new Pinning();  // never destroyed: threads may outlive the statics
+  }();
   return *made;
 }
 

@@ -1,0 +1,94 @@
+"""What only unused results lead to has no gradient, as in eager PyTorch: an optimizer would train it by zeros."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.runtime.compile_backend.running import rows, run_until_settled, runners
+from tests.runtime.small_training import same_state
+from threadcast.runtime import unused_results
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread", "plans_win"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute"),  # of Dynamo's own look at inputs
+]
+
+
+class Heads(nn.Module):
+    """Two results of one body, the second through layers of its own, and a view of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head, self.other = nn.Linear(8, 8), nn.Linear(8, 2), nn.Linear(8, 3)
+        self.double()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.body(x).tanh()
+        return self.head(h), self.other(h * 2).sin().view(-1, 1)
+
+
+def loss_of(found: tuple[Tensor, Tensor], step: int) -> Tensor:
+    """Of both results in each third step, else of one of them."""
+    of = found if step % 3 == 0 else found[step % 2 :][:1]
+    return torch.stack([one.square().mean() for one in of]).sum()
+
+
+@pytest.mark.parametrize(("dynamic", "plan"), [(False, ["plan"]), (True, None)])
+def test_gradients_are_none_where_eagers_are(dynamic: bool, plan: list[str] | None) -> None:
+    mine, eager = Heads(), Heads()
+    compiled = torch.compile(mine, backend="threadcast", dynamic=dynamic)
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1) for model in (mine, eager)]
+
+    def train(step: int) -> None:
+        x = rows(step, 5 + step % 4 if dynamic else 5)
+        for call, optimizer in zip((compiled, eager), optimizers, strict=True):
+            optimizer.zero_grad()
+            torch.autograd.backward(loss_of(call(x), step))
+        for (name, one), other in zip(mine.named_parameters(), eager.parameters(), strict=True):
+            assert (one.grad is None) == (other.grad is None), f"{name} in step {step}"
+            if other.grad is not None:
+                torch.testing.assert_close(one.grad, other.grad)
+        for optimizer in optimizers:
+            optimizer.step()
+        same_state(mine, eager)
+
+    if plan is None:
+        for step in range(24):
+            train(step)
+    else:
+        run_until_settled(train, least=24)
+        assert runners() == {"forward": plan, "backward": plan}
+
+
+def test_a_program_whose_gradients_all_depend_on_all_results_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: Any) -> Any:
+        raise AssertionError("nothing can be left out")
+
+    monkeypatch.setattr(unused_results.UnusedResults, "left_out", forbidden)
+    body = nn.Linear(8, 8).double()
+
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        h = body(x).tanh()
+        return h * 2, h.sin()
+
+    compiled = torch.compile(both, backend="threadcast")
+    for step in range(4):
+        torch.autograd.backward(compiled(rows(step))[step % 2].sum())
+
+
+@pytest.mark.compared
+def test_processes_that_train_together_have_zeros_in_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`DistributedDataParallel` counts on the same gradients in each step; eager PyTorch would leave some out."""
+    monkeypatch.setattr(unused_results, "may_exchange", lambda: True)
+    model = Heads()
+    compiled = torch.compile(model, backend="threadcast")
+    for step in range(60):
+        model.zero_grad()
+        torch.autograd.backward(compiled(rows(step))[0].sum())
+        assert model.other.weight.grad is not None, f"step {step}"
+        assert not model.other.weight.grad.any()

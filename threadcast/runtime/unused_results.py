@@ -1,0 +1,159 @@
+"""Gradients that eager PyTorch leaves out because no loss used the results that lead to them.
+
+AOTAutograd takes zeros for the gradient of an unused result, and gives gradients of zeros for what only it depends on.
+An optimizer takes a step by these, of momentum and weight decay, where it leaves alone what has no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import sympy
+import torch
+from torch import SymInt, Tensor
+from torch._dynamo import compiled_autograd
+from torch.fx import GraphModule, Node
+
+from threadcast.capture.unsupported import may_exchange
+
+_KEY = "threadcast_unused_results"
+"""Key in the metadata of backward graphs."""
+_NODE = "CompiledFunctionBackward"
+"""The name of the class of AOTAutograd's nodes in autograd's graph."""
+_FAR = 3
+"""Most nodes of views between a result and AOTAutograd's node. A convention."""
+
+_Place = tuple[int, int | None]
+"""A number among a graph's inputs: the position of an integer, or of a tensor with one of its dimensions."""
+
+
+class UnusedResults:
+    """Which gradients of a backward graph depend on which results, some of which may be unused.
+
+    `given` are, by position among the graph's inputs, the gradients of results as they were traced. `needs` are for
+    each gradient that the graph returns the positions of those that it depends on. `sizes` say where the values of
+    symbols in sizes are.
+    """
+
+    def __init__(
+        self, given: dict[int, Tensor], needs: Sequence[frozenset[int]], sizes: dict[sympy.Symbol, _Place]
+    ) -> None:
+        self._given, self._needs, self._sizes = given, needs, sizes
+        self.keep_graphs: Callable[[], None] | None = None
+        """Lets the graph run in all steps, and not eager PyTorch by turns."""
+
+    def __deepcopy__(self, _: Any) -> Self:
+        """This object: what is noted in a graph is noted in its copies."""
+        return self
+
+    @classmethod
+    def of(cls, backward: GraphModule) -> Self | None:
+        """Return those of a graph, and note them in it; None where all gradients depend on all results."""
+        inputs = [node for node in backward.graph.nodes if node.op == "placeholder"]
+        given = {i: node.meta["val"] for i, node in enumerate(inputs) if _is_gradient(node)}
+        if len(given) < 2:
+            return None
+        numbers = {node: i for i, node in enumerate(inputs)}
+        needs: dict[Node, frozenset[int]] = {}
+        for node in backward.graph.nodes:
+            own = frozenset({numbers[node]}) if numbers.get(node) in given else frozenset[int]()
+            needs[node] = own.union(*map(needs.__getitem__, node.all_input_nodes))
+        (output,) = (node for node in backward.graph.nodes if node.op == "output")
+        found = tuple(needs[one] if isinstance(one, Node) else frozenset[int]() for one in output.args[0])
+        sizes = dict(_symbols([node for i, node in enumerate(inputs) if i not in given], inputs))
+        asked = {symbol for value in given.values() for symbol in _symbols_of((*value.shape, *value.stride()))}
+        if all(not one or len(one) == len(given) for one in found) or not asked <= sizes.keys():
+            return None
+        unused = cls(given, found, sizes)
+        backward.meta[_KEY] = unused
+        return unused
+
+    @staticmethod
+    def noted_in(backward: GraphModule) -> UnusedResults | None:
+        """Return what `of` has noted in a graph."""
+        found: UnusedResults | None = backward.meta.get(_KEY)
+        return found
+
+    def left_out(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `run`, which runs the graph, for inputs that are None where a result was unused.
+
+        So are then the gradients that depend on unused results alone.
+        """
+
+        def called(*arguments: Any) -> Any:
+            unused = frozenset(i for i in self._given if arguments[i] is None)
+            if not unused:
+                return run(*arguments)
+            filled = [self._zeros(i, arguments) if i in unused else value for i, value in enumerate(arguments)]
+            found = run(*filled)
+            if may_exchange():  # DistributedDataParallel counts on the same gradients in each step: zeros, then
+                if self.keep_graphs is not None:
+                    self.keep_graphs()
+                return found
+            pairs = zip(found, self._needs, strict=True)
+            return [None if needs and needs <= unused else value for value, needs in pairs]
+
+        return called
+
+    def _zeros(self, position: int, arguments: Sequence[Any]) -> Tensor:
+        traced = self._given[position]
+        shape, strides = (tuple(self._number(one, arguments) for one in of) for of in (traced.shape, traced.stride()))
+        return torch.empty_strided(shape, strides, dtype=traced.dtype).zero_()
+
+    def _number(self, side: Any, arguments: Sequence[Any]) -> int:
+        if not isinstance(side, SymInt):
+            return int(side)
+        known = {symbol: sympy.Integer(_read(self._sizes[symbol], arguments)) for symbol in _symbols_of((side,))}
+        return int(side.node.expr.xreplace(known))
+
+
+def with_unused_results(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `run`, a program that AOTAutograd has compiled, whose backward graph is told of unused results by None."""
+
+    def called(*arguments: Any) -> Any:
+        if not torch.is_grad_enabled() or compiled_autograd.compiled_autograd_enabled:
+            return run(*arguments)
+        since = torch._C._autograd._get_sequence_nr()
+        found = run(*arguments)
+        for value in found if isinstance(found, list | tuple) else (found,):
+            node = value.grad_fn if isinstance(value, Tensor) else None
+            for _ in range(_FAR):
+                if node is None or type(node).__name__ == _NODE:
+                    break
+                node = node.next_functions[0][0] if node.next_functions else None
+            if node is not None and type(node).__name__ == _NODE and node._sequence_nr() >= since:
+                node.set_materialize_grads(False)  # type: ignore[attr-defined]
+                break
+        return found
+
+    return called
+
+
+def _is_gradient(node: Node) -> bool:
+    """Whether an input of a backward graph is the gradient of a result."""
+    return "tangents" in str(node.target) and isinstance(node.meta.get("val"), Tensor)
+
+
+def _symbols_of(sides: Sequence[Any]) -> set[sympy.Symbol]:
+    return {symbol for side in sides if isinstance(side, SymInt) for symbol in side.node.expr.free_symbols}
+
+
+def _symbols(nodes: Sequence[Node], inputs: Sequence[Node]) -> list[tuple[sympy.Symbol, _Place]]:
+    """The symbols that are integers among these inputs, or sizes of tensors among them, with their places."""
+    found: list[tuple[sympy.Symbol, _Place]] = []
+    for node in nodes:
+        value = node.meta.get("val")
+        at = inputs.index(node)
+        sides: list[tuple[Any, int | None]] = [(value, None)]
+        if isinstance(value, Tensor):
+            sides = [(side, dim) for dim, side in enumerate(value.shape)]
+        for side, dim in sides:
+            if isinstance(side, SymInt) and isinstance(side.node.expr, sympy.Symbol):
+                found.append((side.node.expr, (at, dim)))
+    return found
+
+
+def _read(place: _Place, arguments: Sequence[Any]) -> int:
+    position, dim = place
+    return int(arguments[position] if dim is None else arguments[position].shape[dim])
