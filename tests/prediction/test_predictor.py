@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, SerialShare, Service, assert_same, local
-from threadcast.core import Case, Machine, Measurement, Op, Sample, Source, TensorSpec
+from threadcast.core import Case, Curve, Machine, Measurement, Op, Sample, Source, TensorSpec
 from threadcast.core.curve_codec import to_answer
 from threadcast.core.errors import InvalidInput
 from threadcast.prediction.predictor import LocalPredictor, Predictor
@@ -59,6 +59,24 @@ def test_forget_lets_new_measurements_count() -> None:
     observed[OPS[0].key] = [Measurement(OPS[0], MACHINE, Case(1), (Sample(0.25),))]
     assert predictor.curves(OPS[:1])[0].at(Case(1)) == before
     predictor.forget()
+    assert predictor.curves(OPS[:1])[0].at(Case(1)) == 0.25
+
+
+def test_what_is_just_predicted_while_curves_are_forgotten_is_not_kept() -> None:
+    observed: dict[str, list[Measurement]] = {}
+
+    class Overtaken(SerialShare):
+        """While it predicts for the first time, another thread adds a measurement."""
+
+        def predict(self, op: Op, *more: object, **named: object) -> Curve:  # type: ignore[override]
+            found = super().predict(op, *more, **named)  # type: ignore[arg-type]
+            if not observed:
+                observed[op.key] = [Measurement(op, MACHINE, Case(1), (Sample(0.25),))]
+                predictor.forget()
+            return found
+
+    predictor = LocalPredictor(Overtaken(), MACHINE, observed)
+    assert predictor.curves(OPS[:1])[0].at(Case(1)) != 0.25
     assert predictor.curves(OPS[:1])[0].at(Case(1)) == 0.25
 
 

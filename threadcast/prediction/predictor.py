@@ -66,7 +66,9 @@ class LocalPredictor:
         self._most_points = most_points
         self.version = version or model.name
         self._model, self._observed, self._gathering = model, observed, gathering
-        self._held = self._none = HeldCurves(CurveTable.empty(machine.cases()), {})
+        self._none = HeldCurves(CurveTable.empty(machine.cases()), {})
+        self._cache = [self._none]
+        """The cached curves. `forget` puts another list in its place, so that what is predicted meanwhile gets lost."""
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
         """Return a table with one row for each op over `cases` (None: all of the machine's).
@@ -77,18 +79,22 @@ class LocalPredictor:
             return CurveTable.empty(self.machine.cases(), model=self.version).at_cases(cases)
         if not self._most_points:
             return self._uncached(ops).at_cases(cases)
-        keys, held = [op.key for op in ops], self._held
+        keys, cache = [op.key for op in ops], self._cache
+        (held,) = cache
         if wanted := held.missing(keys):
             # Threads that predict at the same time may each drop what the other has added; it is predicted again.
             held = held.updated([keys[i] for i in wanted], self._predict([ops[i] for i in wanted]))
             if held.table.seconds.size > self._most_points:
                 held = held.only(dict.fromkeys(keys))
-            self._held = held
+            cache[0] = held
         return held.table.take([held.rows[key] for key in keys]).at_cases(cases)
 
     def forget(self) -> None:
-        """Drop the cached curves, so that the next call predicts from the measurements known by then."""
-        self._held = self._none
+        """Drop the cached curves, so that calls from now on predict from the measurements known by then.
+
+        What other threads are just predicting is not cached.
+        """
+        self._cache = [self._none]
 
     def _uncached(self, ops: Sequence[Op]) -> CurveTable:
         if all_differ(ops):
