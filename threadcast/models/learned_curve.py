@@ -4,7 +4,7 @@ samples."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, replace
 from itertools import chain
@@ -106,7 +106,7 @@ class LearnedCurve(BatchModel):
         """Forecasts unknown machines by the trees, and by what the model was adapted to."""
         self._sparse: JointProcess | None = None
         """Forecasts machines of which it has learned a few cases of each op."""
-        self._last_base: tuple[tuple[str, float, float, str], Floats] | None = None
+        self._last_base: tuple[tuple[Hashable, ...], Floats] | None = None
         """The op and the machine of the last call for one op, and its forecast without samples: while an op is sampled,
         each proposal begins with it."""
 
@@ -313,7 +313,7 @@ class LearnedCurve(BatchModel):
             assert self._trees is not None
             return self._trees.log_seconds(some, machine, learned.cases)
 
-        asked = (ops[0].key, ops[0].flops, ops[0].bytes_moved, machine.fingerprint)
+        asked = ops[0].forecast_key, machine.fingerprint
         last = self._last_base
         alone = len(ops) == 1 and learned is self._machines.get(machine.fingerprint)
         if alone and last is not None and last[0] == asked:
