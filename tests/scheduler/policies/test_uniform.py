@@ -103,9 +103,18 @@ def test_the_grid_gives_no_core_of_a_hybrid_machine_more_threads_than_it_has() -
         if fits:
             assert ManualGrid(problem, inter=(inter,), intra=(intra,), oversubscribed=False).setting == (inter, intra)
         else:
-            with pytest.raises(InvalidInput, match="more than 32 threads"):
+            with pytest.raises(InvalidInput, match="none fits the 32 hardware threads"):
                 ManualGrid(problem, inter=(inter,), intra=(intra,), oversubscribed=False)
     trace = simulate(ManualGrid(problem, oversubscribed=False))
+    check_schedule(problem.graph, trace, machine=problem.machine)
+
+
+def test_the_grid_uses_no_hardware_thread_that_a_core_has_not() -> None:
+    """Three teams of two on three cores have six threads, but none is free on both cores of the third team."""
+    problem = problem_of([{2: 1.0}] * 3, cores=3, threads_per_core=2)
+    with pytest.raises(InvalidInput, match="none fits the 6 hardware threads"):
+        ManualGrid(problem, inter=(3,), intra=(2,), oversubscribed=False)
+    trace = simulate(ManualGrid(problem, inter=(1, 2, 3), intra=(2,), oversubscribed=False))
     check_schedule(problem.graph, trace, machine=problem.machine)
 
 
