@@ -261,7 +261,10 @@ class LearnedCurve(BatchModel):
         learned: MachineCurves, machine: Machine,
     ) -> CurveTable:  # fmt: skip
         logs, spread = self._forecast(self._op_features.translated(ops), known, learned, machine)
-        samples = [[min(len(measured_at), len(learned.low) - 1)] for measured_at in known] if any(known) else 0
+        samples: int | list[list[int]] = 0
+        if any(known):  # those at other cases tell the Gaussian nothing
+            counts = [len(measured_at.keys() & learned.position.keys()) for measured_at in known]
+            samples = [[min(count, len(learned.low) - 1)] for count in counts]
         found = (
             np.exp(logs), np.exp(logs - spread * learned.low[samples]), np.exp(logs + spread * learned.high[samples])
         )  # fmt: skip
