@@ -58,7 +58,18 @@ class Party:
         scale = sum(ratios) / len(ratios)
         return {cores: scale * rate for cores, rate in expected.items()} | measured
 
+    @property
+    def most(self) -> int | None:
+        """The most cores that it can use: its claim's, and no more than it may use. None: all of the machine."""
+        if not self.allowed:
+            return self.claim.most
+        return min(self.claim.most or len(self.allowed), len(self.allowed))
+
     def claim_at(self, now_s: float) -> Claim:
-        """Return its claim at the time `now_s`, with the rates known so far and the rate that its deadline needs."""
+        """Return its claim at the time `now_s`: on no more cores than it may use, with the rates known so far and the
+        rate that its deadline needs."""
         needs_per_s = 0.0 if self.deadline is None else self.deadline.needs_per_s(self.steps, now_s)
-        return replace(self.claim, progress=self.known_rates(), needs_per_s=needs_per_s)
+        least, most = self.claim.least, self.most
+        return replace(
+            self.claim, least=min(least, most or least), most=most, progress=self.known_rates(), needs_per_s=needs_per_s
+        )
