@@ -49,12 +49,14 @@ class Party:
     def known_rates(self) -> Mapping[int, float]:
         """Return steps a second by number of cores: measured rates, and expected rates where none is measured.
 
-        Expected rates are scaled to fit the measured ones, because only their ratios count.
+        Expected rates are scaled to fit the measured ones, because only their ratios count: at numbers of cores that
+        have both, or else between them.
         """
-        measured, expected = self.rates.by_cores, self.claim.progress
-        ratios = [rate / expected[cores] for cores, rate in measured.items() if expected.get(cores)]
-        if not ratios:
+        measured, expected = self.rates.by_cores, {n: rate for n, rate in self.claim.progress.items() if rate > 0}
+        if not (measured and expected):
             return expected or measured
+        ratios = [rate / expected[cores] for cores, rate in measured.items() if cores in expected]
+        ratios = ratios or [rate / self.claim.rate(cores) for cores, rate in measured.items()]
         scale = sum(ratios) / len(ratios)
         return {cores: scale * rate for cores, rate in expected.items()} | measured
 
