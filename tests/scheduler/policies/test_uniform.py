@@ -9,7 +9,7 @@ from threadcast.core import Machine, Trace
 from threadcast.core.errors import InvalidInput, PlanError
 from threadcast.scheduler.policies import create
 from threadcast.scheduler.policies.manual_grid import ManualGrid
-from threadcast.scheduler.policies.uniform import Uniform
+from threadcast.scheduler.policies.uniform import Uniform, teams_of
 from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.scheduler.simulation.simulator import makespan_s, simulate
 
@@ -53,6 +53,26 @@ def test_teams_that_overlap_in_part_never_use_a_hardware_thread_twice() -> None:
     teams = Uniform(problem_of([{1: 1.0}] * 9, cores=5), inter=5, intra=3).teams
     used = [(core, team.hardware_thread) for team in teams for core in team.cores]
     assert len(set(used)) == len(used) == 15
+
+
+def test_many_teams_are_laid_out_without_looking_at_each_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+
+    class Watched:
+        """A team that notes when it is looked at."""
+
+        def __init__(self, cores: tuple[int, ...], hardware_thread: int) -> None:
+            self._cores, self.hardware_thread = cores, hardware_thread
+
+        @property
+        def cores(self) -> tuple[int, ...]:
+            looked_at.append(1)
+            return self._cores
+
+    monkeypatch.setattr("threadcast.scheduler.policies.uniform.Team", Watched)
+    teams = teams_of(problem_of([{1: 1.0}] * 200, cores=150), 200, 1)
+    assert len(looked_at) <= 200
+    assert [(team.cores, team.hardware_thread) for team in teams[149:152]] == [((149,), 0), ((0,), 1), ((1,), 1)]
 
 
 def test_oversubscribed_ops_share_their_cores() -> None:
