@@ -62,6 +62,16 @@ def test_identity_is_kind_inputs_and_attributes():
     assert op != Op("relu", (TensorSpec((4, 4), "float32", (1, 4)),))
 
 
+def test_forecasts_tell_ops_apart_by_what_their_key_leaves_out():
+    shapes = (TensorSpec((4, 4)),)
+    op = Op("relu", shapes)
+    assert op.forecast_key == Op("relu", shapes).forecast_key
+    counted = [Op("relu", shapes, cost=cost) for cost in ((1.0, None), (None, 1.0))]
+    for other in (*counted, Op("relu", shapes, {}, shapes)):
+        assert op == other
+        assert op.forecast_key != other.forecast_key
+
+
 def test_the_callers_attributes_cannot_change_the_op():
     attributes = {"a": 1}
     op = Op("relu", (), attributes)

@@ -188,6 +188,32 @@ def test_more_processes_than_cores_cannot_promise_anything() -> None:
     assert ledger.parties["a"].on_time is False
 
 
+def test_a_deadline_is_judged_by_the_cores_that_a_process_may_use() -> None:
+    """It needs three cores and may use two of the eight."""
+    ledger = Ledger(Machine.uniform("m", 8))
+    linear = {count: float(count) for count in range(1, 9)}
+    ledger.join("bound", Claim(progress=linear), (), 0.0, allowed=frozenset({0, 1}))
+    ledger.join("free", Claim(progress=linear), (), 0.0)
+    ledger.set_deadline("bound", Deadline.within(25, 10.0, 0.0), 0.0)
+    obey(ledger)
+    assert counts(ledger) == {"bound": 2, "free": 6}, "no core is left unused"
+    assert ledger.parties["bound"].on_time is False
+    ledger.set_deadline("bound", Deadline.within(15, 10.0, 0.0), 0.0)
+    assert ledger.parties["bound"].on_time is True
+
+
+@pytest.mark.parametrize("first", ["hurries", "other"])
+def test_on_a_core_that_another_process_uses_no_deadline_is_promised(first: str) -> None:
+    """Both may use the same two cores only, and each could use both; five more cores are there for others."""
+    ledger = Ledger(Machine.uniform("m", 7))
+    for name in sorted(("hurries", "other"), key=lambda name: name != first):
+        ledger.join(name, Claim(progress={1: 1.0, 2: 2.0}), (), 0.0, allowed=frozenset({0, 1}))
+    ledger.set_deadline("hurries", Deadline.within(15, 10.0, 0.0), 0.0)
+    targets = {name: set(party.target) for name, party in ledger.parties.items()}
+    assert targets["hurries"] & targets["other"]
+    assert ledger.parties["hurries"].on_time is False
+
+
 PROGRAM = """
 import sys, time
 import torch, threadcast

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threadcast.core.errors import InvalidInput
-from threadcast.malleable.division import STAYS_WITHIN, Claim, divide
+from threadcast.malleable.division import STAYS_WITHIN, Claim, divide, in_time
+from threadcast.malleable.party import Party
 
 
 def curve(serial: float) -> dict[int, float]:
@@ -95,3 +96,20 @@ def test_what_is_not_known_is_taken_to_scale_a_little_less_than_perfectly():
 def test_what_makes_no_sense_is_refused(wrong):
     with pytest.raises(InvalidInput):
         Claim(**wrong)
+
+
+def test_rates_of_zero_say_nothing():
+    zero, unknown = Claim(progress={1: 0.0, 4: 0.0}, needs_per_s=0.5), Claim(needs_per_s=0.5)
+    assert zero.fewest(8) is None
+    assert in_time({"a": zero}, {"a": 4}) == {}
+    assert divide({"a": zero, "b": Claim()}, 8) == divide({"a": unknown, "b": Claim()}, 8) == {"a": 4, "b": 4}
+    assert Claim(progress={1: 0.0, 4: 4.0}, needs_per_s=3.9).fewest(8) == 4
+
+
+def test_expected_rates_are_scaled_to_what_is_measured_between_their_numbers_of_cores():
+    party = Party(Claim(progress={1: 1.0, 4: 4.0, 8: 0.0}))
+    assert party.known_rates() == {1: 1.0, 4: 4.0}
+    party.rates.by_cores = {2: 100.0}
+    assert party.known_rates() == pytest.approx({1: 50.0, 2: 100.0, 4: 200.0})
+    party.rates.by_cores = {2: 100.0, 4: 220.0}
+    assert party.known_rates() == pytest.approx({1: 55.0, 2: 100.0, 4: 220.0})

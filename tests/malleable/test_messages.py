@@ -120,6 +120,7 @@ def test_one_message_may_say_several_things() -> None:
         ({"join": {"holds": [], "least": 3, "most": 2}}, "/join"), ({"join": {"holds": [], "may": 3}}, "/join/may"),
         ({"join": {"holds": [], "progress": {"1": "2"}}}, "/join/progress/1"),
         ({"join": {"holds": [], "progress": {"0": 2}}}, "/join/progress"),
+        ({"progress": {"1": 1e-300}}, "/progress/1"), ({"progress": {"1": 1e16}}, "/progress/1"),
         ({"join": {"holds": [], "deadline": {"steps": 0, "in_s": 1}}}, "/join/deadline"),
         ({"bounds": {"most": 0}}, "/bounds"), ({"progress": [1]}, "/progress"), ({"steps": True}, "/steps"),
         ({"steps": 1e16}, "/steps"), ({"holds": []}, "/order"), ({"holds": {}, "order": 1}, "/holds"),

@@ -191,6 +191,16 @@ def test_cases_that_were_never_measured_are_interpolated():
     assert curve.at(Case(3)) == pytest.approx(true_seconds(entry.op, Case(3)), rel=0.25)
 
 
+def test_samples_at_cases_that_were_not_learned_make_it_no_surer_of_the_others():
+    threads = (1, 2, 4, 8, 12)
+    model = LearnedCurve().fit([m for m in measure_all(TRAIN, machine=MACHINE) if m.case.threads in threads])
+    learned, op = [case for case in CASES if case.threads in threads], HELD_OUT[3]
+    elsewhere = [measure(op, Case(count), machine=MACHINE) for count in (3, 5, 7)]
+    unknown, known = (model.predict(op, observed, learned, machine=MACHINE) for observed in ([], elsewhere))
+    for side in ("seconds", "low", "high"):
+        np.testing.assert_allclose(getattr(known, side), getattr(unknown, side), rtol=1e-9)
+
+
 def test_ops_that_lack_cases_are_learned_from_too():
     rng = np.random.default_rng(0)
     holes = [m for m in measure_all(TRAIN, machine=MACHINE) if rng.random() < 0.6]

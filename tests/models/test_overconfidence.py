@@ -19,7 +19,7 @@ from threadcast.models.base import PerformanceModel
 from threadcast.models.choosing import outlook
 from threadcast.models.following import FollowedModel
 from threadcast.models.joint_process import JointProcess
-from threadcast.models.overconfidence import MOST_SURPRISE, PRIOR_POINTS, widening
+from threadcast.models.overconfidence import MOST_SURPRISE, PRIOR_POINTS, surprise, widening
 from threadcast.store import Store
 
 MACHINE = Machine.uniform("flat", 8)
@@ -56,17 +56,52 @@ def checked(deviations: float, *, ops: int = 40) -> list[CheckedOp]:
     ]
 
 
+def widening_of(checked_ops: Sequence[CheckedOp]) -> float:
+    return widening(surprise(Flat(), one) for one in checked_ops)
+
+
 def test_intervals_are_widened_by_as_much_as_checks_lie_outside():
-    assert widening(Flat(), checked(0.5)) == 1.0
-    assert widening(Flat(), checked(1.0)) == pytest.approx(1.0, abs=0.1)
-    assert widening(Flat(), checked(1.0)) < widening(Flat(), checked(1.6)) < widening(Flat(), checked(3.0)) < 2.0
-    assert widening(Flat(), []) == 1.0
+    assert widening_of(checked(0.5)) == 1.0
+    assert widening_of(checked(1.0)) == pytest.approx(1.0, abs=0.1)
+    assert widening_of(checked(1.0)) < widening_of(checked(1.6)) < widening_of(checked(3.0)) < 2.0
+    assert widening_of([]) == 1.0
+
+
+class Memorising(Flat):
+    """As `Flat`, but ops that it was fitted to are forecast as they were measured."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, Case], float] = {}
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        self.known = {(m.op.key, m.case): m.seconds for m in measurements}
+        return self
+
+    def predict_many(self, ops, observed, cases, *, machine: Machine) -> CurveTable:
+        found = super().predict_many(ops, observed, cases, machine=machine)
+        factor = np.array([[self.known.get((op.key, case), 1.0) for case in cases] for op in ops])
+        return replace(found, seconds=factor, low=factor * found.low, high=factor * found.high)
+
+
+def test_a_check_is_of_what_the_model_has_not_learned():
+    """Once it has learned the check, it forecasts the checked ops right, and others as badly as before."""
+    found = [
+        CheckedOp(op, (), tuple(replace(m, op=op) for m in one.found)) for op, one in zip(OPS, checked(3.0, ops=20))
+    ]
+    followed = FollowedModel(Memorising())
+    followed.check(found[:10], MACHINE)
+    before = followed.widened
+    assert before == widening_of(found[:10]) > 1.2
+    followed.learn([m for one in found[:10] for m in one.found], tune=True)
+    assert followed.widened == before
+    followed.check(found, MACHINE)
+    assert followed.widened == widening_of(found)
 
 
 def test_one_unlucky_op_does_not_decide():
     lone = checked(100.0, ops=1)
-    assert widening(Flat(), lone) <= np.sqrt((PRIOR_POINTS + 2 * MOST_SURPRISE) / (PRIOR_POINTS + 2))
-    assert widening(Flat(), [*checked(0.5), *lone]) == 1.0
+    assert widening_of(lone) <= np.sqrt((PRIOR_POINTS + 2 * MOST_SURPRISE) / (PRIOR_POINTS + 2))
+    assert widening_of([*checked(0.5), *lone]) == 1.0
 
 
 def test_a_wider_forecast_costs_more():

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, SerialShare, Service, assert_same, local
-from threadcast.core import Case, Machine, Measurement, Op, Sample, Source, TensorSpec
+from tests.waiting import eventually
+from threadcast.core import Case, Curve, Machine, Measurement, Op, Sample, Source, TensorSpec
 from threadcast.core.curve_codec import to_answer
 from threadcast.core.errors import InvalidInput
 from threadcast.prediction.predictor import LocalPredictor, Predictor
@@ -59,6 +60,24 @@ def test_forget_lets_new_measurements_count() -> None:
     observed[OPS[0].key] = [Measurement(OPS[0], MACHINE, Case(1), (Sample(0.25),))]
     assert predictor.curves(OPS[:1])[0].at(Case(1)) == before
     predictor.forget()
+    assert predictor.curves(OPS[:1])[0].at(Case(1)) == 0.25
+
+
+def test_what_is_just_predicted_while_curves_are_forgotten_is_not_kept() -> None:
+    observed: dict[str, list[Measurement]] = {}
+
+    class Overtaken(SerialShare):
+        """While it predicts for the first time, another thread adds a measurement."""
+
+        def predict(self, op: Op, *more: object, **named: object) -> Curve:  # type: ignore[override]
+            found = super().predict(op, *more, **named)  # type: ignore[arg-type]
+            if not observed:
+                observed[op.key] = [Measurement(op, MACHINE, Case(1), (Sample(0.25),))]
+                predictor.forget()
+            return found
+
+    predictor = LocalPredictor(Overtaken(), MACHINE, observed)
+    assert predictor.curves(OPS[:1])[0].at(Case(1)) != 0.25
     assert predictor.curves(OPS[:1])[0].at(Case(1)) == 0.25
 
 
@@ -137,3 +156,25 @@ def test_threads_share_one_remote_predictor(service: Service) -> None:
             assert_same(table, expected)
     status = remote.status
     assert status.fetched + status.cached == 32
+
+
+def test_ops_of_one_key_with_other_counts_have_curves_of_their_own(service: Service) -> None:
+    given = [Op("gemm", cost=(flops, 1e6)) for flops in (1e9, 1e6)]
+    asked = [*given, given[0]]
+    assert len({op.key for op in asked}) == 1
+    expected = [SerialShare().predict(op, [], MACHINE.cases(), machine=MACHINE).seconds for op in asked]
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, last_resort=False)
+    for predictor in (local(), LocalPredictor(SerialShare(), MACHINE, {}, most_points=0), remote):
+        np.testing.assert_array_equal(predictor.curves(asked).seconds, expected)
+        np.testing.assert_array_equal(predictor.curves(given[1:]).seconds, expected[1:2])
+    assert remote.status.cached == 1
+
+
+def test_old_curves_of_ops_of_one_key_are_all_asked_for_anew(service: Service) -> None:
+    given = [Op("gemm", cost=(flops, 1e6)) for flops in (1e9, 1e6)]
+    with RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fresh_s=0.0) as remote:
+        remote.curves(given)
+        service.predictor = local(0.5)
+        remote.curves(given)
+        eventually(lambda: remote.status.refreshed)
+        assert_same(remote.curves(given), local(0.5).curves(given))

@@ -17,6 +17,9 @@ from threadcast.scheduler.problem.graph_curves import curves_of
 from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.scheduler.simulation.simulator import simulate
 from threadcast.service.app import create_app
+from threadcast.service.decisions import _idle
+from threadcast.service.plan_following import next_launches
+from threadcast.service.schemas import DecisionRequest
 from threadcast.service.settings import ServiceSettings
 
 GRAPH = OpGraph.from_json(graph_document(**CURVES))
@@ -187,3 +190,29 @@ def test_a_wrong_question_is_refused_with_a_pointer(
     assert response.content_type == "application/problem+json"
     problem = response.get_json()
     assert (response.status_code, problem["pointer"]) == (status, pointer), problem
+
+
+def test_an_op_waits_for_all_hardware_threads_that_it_needs() -> None:
+    """With more threads than cores an op uses the second hardware threads too."""
+    wide = Placement("a", (0, 1), 4, 0.0, 1.0)
+    beside = Placement("b", (0, 1), 2, 1.0, 2.0, hardware_thread=1)
+    planned = Plan(2, "by hand", (wide, beside))
+    assert next_launches(planned, ready={"b"}, running=[wide], idle=()) == []
+    assert next_launches(planned, ready={"b"}, running=[replace(wide, threads=2)], idle=()) == [beside]
+
+
+def test_idle_cores_are_not_looked_for_one_by_one() -> None:
+    """On 4096 cores that would be 4096 times 4096 comparisons for each decision."""
+    compared: list[int] = []
+
+    class Core(int):
+        def __eq__(self, other: object) -> bool:
+            compared.append(1)
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    free = tuple(map(Core, range(400)))
+    asked = DecisionRequest.model_construct(idle=list(range(400)))
+    assert _idle(asked, free) == tuple(range(400))
+    assert len(compared) <= 4 * 400

@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.service.service_data import CURVES, GRAPH, MACHINE, MEASURED, OPS, UNSEEN, graph_document
-from threadcast.core import Case, Machine, Measurement, Sample
+from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.core.curve_codec import to_answer
 from threadcast.core.machine import MAX_CORES
 from threadcast.prediction.predictor import LocalPredictor
@@ -56,6 +56,19 @@ def test_ops_may_repeat_and_keep_their_order(client: FlaskClient) -> None:
     answer = ask(client, ops=[OPS[2].key, OPS[0].key, OPS[2].key])
     assert answer["ops"] == [OPS[2].key, OPS[0].key, OPS[2].key]
     assert answer["seconds"][0] == answer["seconds"][2] != answer["seconds"][1]
+
+
+@pytest.mark.parametrize("at_once", [1, 512])
+def test_ops_of_one_key_with_other_counts_have_curves_of_their_own(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr("threadcast.service.deadlines.OPS_AT_ONCE", at_once)
+    small, large = (Op("gemm", cost=(flops, 1e6)) for flops in (1e6, 1e12))
+    assert small.key == large.key
+    alone = [ask(client, ops=[op.to_json()])["seconds"][0] for op in (small, large)]
+    assert alone[0] != alone[1]
+    answer = ask(client, ops=[op.to_json() for op in (small, large, small)])
+    assert answer["seconds"] == [alone[0], alone[1], alone[0]]
 
 
 def test_a_graph_is_answered_op_by_op(client: FlaskClient) -> None:

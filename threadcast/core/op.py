@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import InitVar, dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -69,6 +69,14 @@ class Op:
     def intensity(self) -> float:
         """Arithmetic intensity in flops per byte; 0 where nothing is moved."""
         return self.flops / self.bytes_moved if self.bytes_moved else 0.0
+
+    @property
+    def forecast_key(self) -> tuple[Hashable, ...]:
+        """Identity for forecasts: `key`, and what they read of an op that its key leaves out.
+
+        Other programs may describe ops by kind and counts alone; all of one kind have the same key (decision 72).
+        """
+        return self.key, self.flops, self.bytes_moved, self.outputs
 
     def __eq__(self, other: object) -> bool:
         return self.key == other.key if isinstance(other, Op) else NotImplemented

@@ -32,9 +32,10 @@ class Claim:
     """How many cores a process can use, and how fast it is with them.
 
     It can use `least` to `most` cores (None: all of the machine). `progress` maps numbers of cores to steps a second,
-    or anything proportional to these, as far as they are known. `weight` is a factor of the process's progress in the
-    sum that is divided by. `needs_per_s` is the progress that meets its deadline: 0 without a deadline, infinite once
-    its time is over. InvalidInput for numbers outside their range.
+    or anything proportional to these, as far as they are known; 0 says nothing, as of a process that has made no step.
+    `weight` is a factor of the process's progress in the sum that is divided by. `needs_per_s` is the progress that
+    meets its deadline: 0 without a deadline, infinite once its time is over. InvalidInput for numbers outside their
+    range.
     """
 
     weight: float = 1.0
@@ -52,12 +53,21 @@ class Claim:
         if not self.needs_per_s >= 0:  # infinite where the time is over
             raise InvalidInput(f"needs_per_s={self.needs_per_s!r} must be 0 or more")
 
+    @property
+    def is_known(self) -> bool:
+        """Whether its progress is known with some number of cores."""
+        return any(self.progress.values())
+
     def fewest(self, cores: int) -> int | None:
         """Return the fewest cores, up to `cores`, that meet the deadline; None if none do or no rate is known."""
-        if not self.progress:
+        if not self.is_known:
             return None
         enough = np.flatnonzero(self._rates(min(self.most or cores, cores)) >= (1 - _ROUNDING) * self.needs_per_s)
         return int(enough[0]) + 1 if enough.size else None
+
+    def rate(self, cores: int) -> float:
+        """Return the progress with so many cores, estimated where it is not known; relative where it is nowhere."""
+        return float(self._rates(cores)[-1])
 
     def worth(self, cores: int) -> Floats:
         """Return an array (cores + 1,): weight times progress with 0 to `cores` cores, over the greatest progress."""
@@ -103,8 +113,8 @@ def in_time(claims: Mapping[str, Claim], division: Mapping[str, int]) -> dict[st
     """Return whether each process meets its deadline with this division; only for those with a deadline and rates."""
     found = {}
     for name, claim in claims.items():
-        if claim.needs_per_s > 0 and claim.progress:
-            found[name] = bool(claim._rates(division[name])[-1] >= (1 - _ROUNDING) * claim.needs_per_s)
+        if claim.needs_per_s > 0 and claim.is_known:
+            found[name] = claim.rate(division[name]) >= (1 - _ROUNDING) * claim.needs_per_s
     return found
 
 

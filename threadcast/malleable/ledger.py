@@ -7,6 +7,7 @@ may use no other core.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -189,17 +190,19 @@ class Ledger:
         if len(present) == len(self.parties):
             for name, party in present.items():
                 party.own_count = counts[name]
-        self._judge_deadlines(claims, counts)
+        self._judge_deadlines(claims)
 
-    def _judge_deadlines(self, claims: Mapping[str, Claim], counts: Mapping[str, int]) -> None:
-        """Record for each process whether it meets its deadline with its number of cores."""
-        known = in_time(claims, counts)
-        shared = sum(counts.values()) > len(self.machine)
+    def _judge_deadlines(self, claims: Mapping[str, Claim]) -> None:
+        """Record for each process whether it meets its deadline with the cores that it is to have."""
+        targets = {name: self.parties[name].target for name in claims}
+        known = in_time(claims, {name: len(target) for name, target in targets.items()})
+        users = Counter(core for target in targets.values() for core in target)
         for name, claim in claims.items():
             party = self.parties[name]
+            shares = any(users[core] > 1 for core in party.target)
             if not claim.needs_per_s:
                 party.on_time = None if party.deadline is None else True
-            elif shared or claim.needs_per_s == math.inf:
+            elif shares or claim.needs_per_s == math.inf:
                 party.on_time = False
             else:
                 party.on_time = known.get(name)

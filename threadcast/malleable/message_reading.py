@@ -35,7 +35,8 @@ from threadcast.malleable.messages import (
 )  # fmt: skip
 
 LARGEST = 1e15
-"""Largest magnitude of a number in a message; sums of larger floating-point numbers would lose small terms."""
+"""Largest magnitude of a number in a message; sums of larger floating-point numbers would lose small terms. Rates are
+not below its inverse: what is measured is divided by them."""
 LONGEST_NAME = 200
 """Characters of a process's name, and of what it says of its learning; the rest is cut off."""
 
@@ -128,8 +129,8 @@ def _rates(message: Mapping[str, Any], pointer: str) -> dict[int, float]:
         if not (cores.isascii() and cores.isdigit() and len(cores) < 16 and int(cores) > 0):
             raise FormatError(f"progress: {cores!r:.40} must be a number of cores from 1 on", pointer=at)
         found[int(cores)] = finite(rate, pointer=f"{at}/{cores}", minimum=0.0)
-        if found[int(cores)] > LARGEST:
-            raise FormatError(f"progress: rates are at most {LARGEST:g}", pointer=f"{at}/{cores}")
+        if found[int(cores)] and not 1 / LARGEST <= found[int(cores)] <= LARGEST:
+            raise FormatError(f"progress: rates are 0, or {1 / LARGEST:g} to {LARGEST:g}", pointer=f"{at}/{cores}")
     return found
 
 

@@ -49,16 +49,29 @@ class Party:
     def known_rates(self) -> Mapping[int, float]:
         """Return steps a second by number of cores: measured rates, and expected rates where none is measured.
 
-        Expected rates are scaled to fit the measured ones, because only their ratios count.
+        Expected rates are scaled to fit the measured ones, because only their ratios count: at numbers of cores that
+        have both, or else between them.
         """
-        measured, expected = self.rates.by_cores, self.claim.progress
-        ratios = [rate / expected[cores] for cores, rate in measured.items() if expected.get(cores)]
-        if not ratios:
+        measured, expected = self.rates.by_cores, {n: rate for n, rate in self.claim.progress.items() if rate > 0}
+        if not (measured and expected):
             return expected or measured
+        ratios = [rate / expected[cores] for cores, rate in measured.items() if cores in expected]
+        ratios = ratios or [rate / self.claim.rate(cores) for cores, rate in measured.items()]
         scale = sum(ratios) / len(ratios)
         return {cores: scale * rate for cores, rate in expected.items()} | measured
 
+    @property
+    def most(self) -> int | None:
+        """The most cores that it can use: its claim's, and no more than it may use. None: all of the machine."""
+        if not self.allowed:
+            return self.claim.most
+        return min(self.claim.most or len(self.allowed), len(self.allowed))
+
     def claim_at(self, now_s: float) -> Claim:
-        """Return its claim at the time `now_s`, with the rates known so far and the rate that its deadline needs."""
+        """Return its claim at the time `now_s`: on no more cores than it may use, with the rates known so far and the
+        rate that its deadline needs."""
         needs_per_s = 0.0 if self.deadline is None else self.deadline.needs_per_s(self.steps, now_s)
-        return replace(self.claim, progress=self.known_rates(), needs_per_s=needs_per_s)
+        least, most = self.claim.least, self.most
+        return replace(
+            self.claim, least=min(least, most or least), most=most, progress=self.known_rates(), needs_per_s=needs_per_s
+        )

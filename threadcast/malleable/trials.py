@@ -48,7 +48,7 @@ def _neighbours(counts: Counts) -> Iterator[tuple[dict[str, int], tuple[str, ...
 def _is_allowed(
     trial: Counts, changed: Iterable[str], parties: Mapping[str, Party], floors: Counts, cores: int
 ) -> bool:
-    return all(floors[name] <= trial[name] <= (parties[name].claim.most or cores) for name in changed)
+    return all(floors[name] <= trial[name] <= (parties[name].most or cores) for name in changed)
 
 
 def _is_informative(trial: Counts, counts: Counts, changed: tuple[str, ...], parties: Mapping[str, Party]) -> bool:

@@ -12,7 +12,7 @@ from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.errors import ModelError
 from threadcast.models.base import PerformanceModel
 from threadcast.models.joint_process import JointProcess
-from threadcast.models.overconfidence import widening
+from threadcast.models.overconfidence import Surprise, surprise, widening
 from threadcast.models.parallel import one_blas_thread
 
 UNKNOWN_REGRET = 1.0
@@ -29,7 +29,8 @@ class FollowedModel:
 
     def __init__(self, model: PerformanceModel, known: Sequence[Measurement] = (), *, fits: bool = True) -> None:
         self.model, self._known, self._fits = model, tuple(known), fits
-        self._checked: tuple[CheckedOp, ...] = ()
+        self._surprises: dict[str, Surprise] = {}
+        """By key of each checked op, how far it was from its forecast before the model learned the check."""
         self.widened = 1.0
         """By what factor the model's standard deviations are taken wider, as checks have shown."""
 
@@ -66,16 +67,19 @@ class FollowedModel:
                 self.model.learn([m for m in every if m.machine.fingerprint in here], tune=tune)
             elif self._fits and tune:
                 self.model = copy.deepcopy(self.model).fit(every)
-        self._widen()
 
     def check(self, checked: Sequence[CheckedOp], machine: Machine) -> None:
-        """Take wider intervals from now on if the checked ops lay outside of the forecast ones too often."""
-        self._checked = tuple(checked)
-        self._widen()
+        """Take wider intervals from now on if the checked ops lay outside of the forecast ones too often.
 
-    def _widen(self) -> None:
-        with one_blas_thread(), suppress(ModelError):
-            self.widened = widening(self.model, self._checked)
+        Each op is held against the forecast at its first check: later the model has learned what was found.
+        """
+        for one in checked:
+            if one.op.key not in self._surprises:
+                found = Surprise(0.0, 0)
+                with one_blas_thread(), suppress(ModelError):
+                    found = surprise(self.model, one)
+                self._surprises[one.op.key] = found
+        self.widened = widening(self._surprises.values())
 
     def curves(self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine) -> CurveTable:
         """The curves of the ops at all cases, measured points where there are any; ModelError where the model cannot

@@ -4,7 +4,7 @@ samples."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, replace
 from itertools import chain
@@ -106,7 +106,7 @@ class LearnedCurve(BatchModel):
         """Forecasts unknown machines by the trees, and by what the model was adapted to."""
         self._sparse: JointProcess | None = None
         """Forecasts machines of which it has learned a few cases of each op."""
-        self._last_base: tuple[tuple[str, float, float, str], Floats] | None = None
+        self._last_base: tuple[tuple[Hashable, ...], Floats] | None = None
         """The op and the machine of the last call for one op, and its forecast without samples: while an op is sampled,
         each proposal begins with it."""
 
@@ -261,7 +261,10 @@ class LearnedCurve(BatchModel):
         learned: MachineCurves, machine: Machine,
     ) -> CurveTable:  # fmt: skip
         logs, spread = self._forecast(self._op_features.translated(ops), known, learned, machine)
-        samples = [[min(len(measured_at), len(learned.low) - 1)] for measured_at in known] if any(known) else 0
+        samples: int | list[list[int]] = 0
+        if any(known):  # those at other cases tell the Gaussian nothing
+            counts = [len(measured_at.keys() & learned.position.keys()) for measured_at in known]
+            samples = [[min(count, len(learned.low) - 1)] for count in counts]
         found = (
             np.exp(logs), np.exp(logs - spread * learned.low[samples]), np.exp(logs + spread * learned.high[samples])
         )  # fmt: skip
@@ -313,7 +316,7 @@ class LearnedCurve(BatchModel):
             assert self._trees is not None
             return self._trees.log_seconds(some, machine, learned.cases)
 
-        asked = (ops[0].key, ops[0].flops, ops[0].bytes_moved, machine.fingerprint)
+        asked = ops[0].forecast_key, machine.fingerprint
         last = self._last_base
         alone = len(ops) == 1 and learned is self._machines.get(machine.fingerprint)
         if alone and last is not None and last[0] == asked:

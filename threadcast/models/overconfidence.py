@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,23 +20,34 @@ MOST_SURPRISE = 4.0
 off is as surprising as any."""
 
 
-def widening(model: PerformanceModel, checked: Sequence[CheckedOp]) -> float:
-    """By what factor, at least 1, the model's standard deviations are too small, from ops that were measured at more
-    cases than the model is told for this.
+class Surprise(NamedTuple):
+    """The squared errors of an op's forecast at so many checked `points`, in variances; `points` are expected."""
 
-    The squared errors of each op are weighed with the inverse of their covariance, so that errors that the model
-    expects together count once. All together are compared with their number, as for a scale with an inverse gamma
-    prior. ModelError where the model cannot forecast an op.
+    squared: float
+    points: int
+
+
+def surprise(model: PerformanceModel, checked: CheckedOp) -> Surprise:
+    """How far the op was from its forecast at the cases of the check, which the model must not have learned.
+
+    Errors are weighed with the inverse of their covariance, so that errors that the model expects together count once.
+    ModelError where the model cannot forecast the op.
     """
-    surprise = points = 0.0
-    for one in checked:
-        machine = one.found[0].machine
-        cases = machine.cases()
-        ((logs, covariance),) = model.distributions([one.op], [one.before], machine)
-        at = [cases.index(m.case) for m in one.found]
-        errors = np.log([m.seconds for m in one.found]) - logs[at]
-        expected = covariance[np.ix_(at, at)] + NOISE * np.eye(len(at))
-        squared = float(errors @ np.linalg.solve(expected, errors))
-        surprise += min(squared, MOST_SURPRISE * len(at))
-        points += len(at)
-    return math.sqrt(max((PRIOR_POINTS + surprise) / (PRIOR_POINTS + points), 1.0))
+    machine = checked.found[0].machine
+    cases = machine.cases()
+    ((logs, covariance),) = model.distributions([checked.op], [checked.before], machine)
+    at = [cases.index(m.case) for m in checked.found]
+    errors = np.log([m.seconds for m in checked.found]) - logs[at]
+    expected = covariance[np.ix_(at, at)] + NOISE * np.eye(len(at))
+    squared = float(errors @ np.linalg.solve(expected, errors))
+    return Surprise(min(squared, MOST_SURPRISE * len(at)), len(at))
+
+
+def widening(found: Iterable[Surprise]) -> float:
+    """By what factor, at least 1, the standard deviations were too small of which these ops were checked.
+
+    The squared errors of all together are compared with their number, as for a scale with an inverse gamma prior.
+    """
+    every = list(found)
+    squared, points = sum(one.squared for one in every), sum(one.points for one in every)
+    return math.sqrt(max((PRIOR_POINTS + squared) / (PRIOR_POINTS + points), 1.0))

@@ -1,8 +1,8 @@
-"""Curves by op key, which a predictor holds so that a scheduler asks for each op only once."""
+"""Curves that a predictor holds, so that a scheduler asks for each op only once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from threadcast.core import CurveTable
@@ -13,32 +13,32 @@ MOST_POINTS = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class HeldCurves:
-    """Curves of one model version: a table, and the number of each op key's row in it. Immutable.
+    """Curves of one model version: a table, and the number of each row in it by `Op.forecast_key`. Immutable.
 
     They take about 25 bytes for each op and case.
     """
 
     table: CurveTable
-    rows: Mapping[str, int]
+    rows: Mapping[Hashable, int]
 
-    def missing(self, keys: Sequence[str]) -> list[int]:
+    def missing(self, keys: Sequence[Hashable]) -> list[int]:
         """Return the position in `keys` of the first appearance of each key that has no curve here."""
         first = {key: i for i, key in reversed(list(enumerate(keys))) if key not in self.rows}
         return sorted(first.values())
 
-    def get(self, keys: Sequence[str]) -> CurveTable | None:
+    def get(self, keys: Sequence[Hashable]) -> CurveTable | None:
         """Return a table with one row for each key, in order; None if a key has no curve here."""
         try:
             return self.table.take([self.rows[key] for key in keys])
         except KeyError:
             return None
 
-    def only(self, keys: Iterable[str]) -> HeldCurves:
+    def only(self, keys: Iterable[Hashable]) -> HeldCurves:
         """Return these curves without those of other keys than `keys`."""
         kept = {key: self.rows[key] for key in keys if key in self.rows}
         return HeldCurves(self.table.take(list(kept.values())), {key: i for i, key in enumerate(kept)})
 
-    def updated(self, keys: Sequence[str], table: CurveTable) -> HeldCurves:
+    def updated(self, keys: Sequence[Hashable], table: CurveTable) -> HeldCurves:
         """Return these curves with row i of `table` added, or exchanged, as the curve of the i-th key."""
         new = dict.fromkeys(keys)
         old = {key: row for key, row in self.rows.items() if key not in new}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -27,16 +27,16 @@ class Predictor(Protocol):
         ...
 
 
-def different_ops(ops: Sequence[Op]) -> dict[str, Op]:
-    """The first op of each key, by key in order of appearance."""
-    found: dict[str, Op] = {}
+def different_ops(ops: Sequence[Op]) -> dict[Hashable, Op]:
+    """The first of the ops with equal forecasts, by `Op.forecast_key` in order of appearance."""
+    found: dict[Hashable, Op] = {}
     for op in ops:
-        found.setdefault(op.key, op)
+        found.setdefault(op.forecast_key, op)
     return found
 
 
 def all_differ(ops: Sequence[Op]) -> bool:
-    """Whether each op is given once."""
+    """Whether each key is given once; then so is each op."""
     return len({op.key for op in ops}) == len(ops)
 
 
@@ -46,10 +46,10 @@ class LocalPredictor:
     `observed`: measurements by op key, or a store in which each op is looked up when its curve is first asked for;
     measurements of other machines are ignored, and those that no longer hold (`core.holding`). `version` becomes
     `table.model`: the model's name in the registry ("name@version"; by default the model's own name). Curves are cached
-    by op key, about `most_points` of them (ops times cases): beyond that, only those of the latest call stay; with 0,
-    none. With a `gathering`, which predictors share, the model is called for several threads at once. Call
-    `forget` when there are new measurements. Safe to use from threads. `curves` raises ModelError where the
-    model cannot predict.
+    by `Op.forecast_key`, about `most_points` of them (ops times cases): beyond that, only those of the latest call
+    stay; with 0, none. With a `gathering`, which predictors share, the model is called for several threads at once.
+    Call `forget` when there are new measurements. Safe to use from threads. `curves` raises ModelError where the model
+    cannot predict.
     """
 
     def __init__(
@@ -66,7 +66,9 @@ class LocalPredictor:
         self._most_points = most_points
         self.version = version or model.name
         self._model, self._observed, self._gathering = model, observed, gathering
-        self._held = self._none = HeldCurves(CurveTable.empty(machine.cases()), {})
+        self._none = HeldCurves(CurveTable.empty(machine.cases()), {})
+        self._cache = [self._none]
+        """The cached curves. `forget` puts another list in its place, so that what is predicted meanwhile gets lost."""
 
     def curves(self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None) -> CurveTable:
         """Return a table with one row for each op over `cases` (None: all of the machine's).
@@ -77,18 +79,22 @@ class LocalPredictor:
             return CurveTable.empty(self.machine.cases(), model=self.version).at_cases(cases)
         if not self._most_points:
             return self._uncached(ops).at_cases(cases)
-        keys, held = [op.key for op in ops], self._held
+        keys, cache = [op.forecast_key for op in ops], self._cache
+        (held,) = cache
         if wanted := held.missing(keys):
             # Threads that predict at the same time may each drop what the other has added; it is predicted again.
             held = held.updated([keys[i] for i in wanted], self._predict([ops[i] for i in wanted]))
             if held.table.seconds.size > self._most_points:
                 held = held.only(dict.fromkeys(keys))
-            self._held = held
+            cache[0] = held
         return held.table.take([held.rows[key] for key in keys]).at_cases(cases)
 
     def forget(self) -> None:
-        """Drop the cached curves, so that the next call predicts from the measurements known by then."""
-        self._held = self._none
+        """Drop the cached curves, so that calls from now on predict from the measurements known by then.
+
+        What other threads are just predicting is not cached.
+        """
+        self._cache = [self._none]
 
     def _uncached(self, ops: Sequence[Op]) -> CurveTable:
         if all_differ(ops):
@@ -96,7 +102,7 @@ class LocalPredictor:
         different = different_ops(ops)
         table = self._predict(list(different.values()))
         rows = {key: row for row, key in enumerate(different)}
-        return table.take([rows[op.key] for op in ops])
+        return table.take([rows[op.forecast_key] for op in ops])
 
     def _predict(self, ops: Sequence[Op]) -> CurveTable:
         measured = self._measured([op.key for op in ops])

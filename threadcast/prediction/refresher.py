@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from threadcast.core import Op
 from threadcast.prediction.fork_lock import ForkLock
@@ -21,7 +21,7 @@ class Refresher:
     def __init__(self, work: Callable[[Sequence[Op]], None]) -> None:
         self._work = work
         self._lock = ForkLock()
-        self._wanted: Mapping[str, Op] = {}
+        self._wanted: Mapping[Hashable, Op] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -30,7 +30,7 @@ class Refresher:
         with self._lock:
             if self._closed:
                 return
-            self._wanted = {**self._wanted, **{op.key: op for op in ops}}
+            self._wanted = {**self._wanted, **{op.forecast_key: op for op in ops}}
             if self._thread is not None and self._thread.is_alive():
                 return
             thread = threading.Thread(target=self._run, name="threadcast-refresh", daemon=True)

@@ -68,11 +68,11 @@ class RemotePredictor:
     answers, waits between attempts. A fifth of it is reserved for the fallback, and more for many ops. While the
     service keeps failing, it is not asked and the fallback answers at once.
 
-    Whole curves are cached by op key and model version. Cached curves older than `fresh_s` seconds are returned too,
-    and renewed by a background thread. An answer that is not exactly what was asked for (shape, order, finite times) is
-    refused. All curves of the service in a table come from one model version. When the service fails, ops whose curves
-    are cached keep these, and the others get the fallback's; `table.model` and `status` say so. The cache holds about
-    58,000 ops on a machine of 68 cases (`held_curves.MOST_POINTS`); then the oldest go.
+    Whole curves are cached by `Op.forecast_key` and model version. Cached curves older than `fresh_s` seconds are
+    returned too, and renewed by a background thread. An answer that is not exactly what was asked for (shape, order,
+    finite times) is refused. All curves of the service in a table come from one model version. When the service fails,
+    ops whose curves are cached keep these, and the others get the fallback's; `table.model` and `status` say so. The
+    cache holds about 58,000 ops on a machine of 68 cases (`held_curves.MOST_POINTS`); then the oldest go.
 
     Where `fallback` cannot answer, not so soon, or is None, a roofline of the machine does, which always can. With
     `last_resort=False` ServiceError or a subclass is raised instead. `model` is the alias or "name@version" to ask
@@ -160,7 +160,7 @@ class RemotePredictor:
         if not ops:
             return CurveTable.empty(self._cases, model=self._curves.model).at_cases(cases)
         started_s = time.monotonic()
-        cached = self._curves.get([op.key for op in ops])
+        cached = self._curves.get([op.forecast_key for op in ops])
         if cached is not None:
             if cached.stale:
                 self._refresher.want([ops[i] for i in cached.stale])
@@ -171,7 +171,7 @@ class RemotePredictor:
             table = self._fetch_missing(ops, until_s - self._reserved_s(len(ops)))
         except ServiceError as error:
             return self._fallen_back(ops, error, until_s).at_cases(cases)
-        self._curves.trim(op.key for op in ops)
+        self._curves.trim(op.forecast_key for op in ops)
         self._note(("fetched",), source_of_curves="service", model=table.model, age_s=0.0, last_error=None)
         return table.at_cases(cases)
 
@@ -183,7 +183,7 @@ class RemotePredictor:
 
     def _fetch_missing(self, ops: Sequence[Op], until_s: float) -> CurveTable:
         """Fetch the curves that are not cached, and return all. Ask once more if the service has changed its model."""
-        keys = [op.key for op in ops]
+        keys = [op.forecast_key for op in ops]
         for _ in range(2):
             self._fetch([ops[i] for i in self._curves.missing(keys)], until_s)
             cached = self._curves.get(keys)
@@ -193,7 +193,7 @@ class RemotePredictor:
 
     def _fetch(self, ops: Sequence[Op], until_s: float) -> None:
         for part in self._questions.parts(ops):
-            body, keys = self._questions.body(part), [op.key for op in part]
+            body, keys = self._questions.body(part), [op.forecast_key for op in part]
             last = self._questions.last_answer(body)
             if last is not None and not self._curves.has(last.model, keys):
                 last = None
@@ -211,7 +211,7 @@ class RemotePredictor:
         """Ask for these curves again; called in the background thread."""
         try:
             self._fetch(ops, time.monotonic() + self.deadline_s)
-            self._curves.trim(op.key for op in ops)
+            self._curves.trim(op.forecast_key for op in ops)
         except ServiceError as error:
             self._note((), last_error=error)
         else:
@@ -223,7 +223,7 @@ class RemotePredictor:
         if self._fallback is None:
             self._note((), **failed)
             raise error
-        known = self._curves.known([op.key for op in ops])
+        known = self._curves.known([op.forecast_key for op in ops])
         rows = () if known is None else known.rows
         unknown = sorted(set(range(len(ops))) - set(rows))
         try:

@@ -1,9 +1,9 @@
-"""A cache of a service's curves by op key and model version, with their age."""
+"""A cache of a service's curves by op and model version, with their age."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from threadcast.core import Case, CurveTable
@@ -28,9 +28,9 @@ class AgedCurves:
 @dataclass(frozen=True, slots=True)
 class _Version:
     held: HeldCurves
-    since_s: Mapping[str, float]
+    since_s: Mapping[Hashable, float]
 
-    def get(self, keys: Sequence[str], now_s: float, fresh_s: float) -> AgedCurves | None:
+    def get(self, keys: Sequence[Hashable], now_s: float, fresh_s: float) -> AgedCurves | None:
         table = self.held.get(keys)
         if table is None:
             return None
@@ -39,7 +39,7 @@ class _Version:
 
 
 class VersionedCurves:
-    """A cache of the curves of the two latest model versions; a table never mixes two versions.
+    """A cache of the curves of the two latest model versions, by `Op.forecast_key`; a table never mixes two versions.
 
     Curves of the older version are returned, as stale, until those of the newer version have arrived. Curves count as
     fresh for `fresh_s` seconds of `clock`. Older ones are not dropped, because an old curve is better than a guess,
@@ -65,7 +65,7 @@ class VersionedCurves:
         """The model version that answered last; empty before the first."""
         return self._versions[0].held.table.model
 
-    def get(self, keys: Sequence[str]) -> AgedCurves | None:
+    def get(self, keys: Sequence[Hashable]) -> AgedCurves | None:
         """Return the curves of these keys, one row each, in order; None if neither version has all of them."""
         now_s = self._clock()
         newer, older = self._versions
@@ -74,7 +74,7 @@ class VersionedCurves:
             return AgedCurves(kept.table, kept.age_s, tuple(range(len(keys))))
         return kept
 
-    def known(self, keys: Sequence[str]) -> AgedCurves | None:
+    def known(self, keys: Sequence[Hashable]) -> AgedCurves | None:
         """Return the curves of those of these keys that the version with most of them has, in order; None if there are
         none. `table` has a row for each position in `rows`."""
         now_s = self._clock()
@@ -83,7 +83,7 @@ class VersionedCurves:
         kept = best.get([keys[i] for i in rows], now_s, self._fresh_s) if rows else None
         return None if kept is None else replace(kept, rows=rows)
 
-    def trim(self, used: Iterable[str]) -> None:
+    def trim(self, used: Iterable[Hashable]) -> None:
         """Drop curves that arrived, or were confirmed, longest ago, until there are at most `most_points`.
 
         None of the keys just `used` is dropped. Of curves in use, those that are too old are asked for anew, so that
@@ -104,11 +104,11 @@ class VersionedCurves:
                 trimmed.append(_Version(held, {key: version.since_s[key] for key in held.rows}))
             self._versions = (trimmed[0], trimmed[1])
 
-    def missing(self, keys: Sequence[str]) -> list[int]:
+    def missing(self, keys: Sequence[Hashable]) -> list[int]:
         """Return the position in `keys` of the first appearance of each key without a curve of the newer version."""
         return self._versions[0].held.missing(keys)
 
-    def add(self, keys: Sequence[str], table: CurveTable) -> None:
+    def add(self, keys: Sequence[Hashable], table: CurveTable) -> None:
         """Store row i of `table`, an answer of the service that has just arrived, as the curve of the i-th key."""
         with self._lock:
             newer, older = self._versions
@@ -118,12 +118,12 @@ class VersionedCurves:
             since_s = {**newer.since_s, **dict.fromkeys(keys, self._clock())}
             self._versions = (_Version(newer.held.updated(keys, table), since_s), older)
 
-    def has(self, model: str, keys: Sequence[str]) -> bool:
+    def has(self, model: str, keys: Sequence[Hashable]) -> bool:
         """Return whether `model` answered last and has curves of all these keys here."""
         held = self._versions[0].held
         return held.table.model == model and not held.missing(keys)
 
-    def confirm(self, keys: Sequence[str], model: str) -> None:
+    def confirm(self, keys: Sequence[Hashable], model: str) -> None:
         """Mark these curves of `model` as fresh: the service has confirmed that they have not changed."""
         with self._lock:
             newer, older = self._versions

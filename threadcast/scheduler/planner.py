@@ -152,7 +152,7 @@ class _PlanSearch:
             worse = pessimistic(problem)
             candidates += self._search(worse, lower_bounds(worse).best_s, end_s)
         if compare:
-            best_s = math.inf if self._robust else min(candidate.makespan_s for candidate in candidates)
+            best_s = min(candidate.makespan_s for candidate in candidates)
             candidates += self._other_policies(best_s)
         costs = self._costs(candidates)
         whole_cores = [i for i, candidate in enumerate(candidates) if not any_shares_cores(candidate.ops)]
@@ -172,13 +172,14 @@ class _PlanSearch:
             yield candidate if same and interference is None else _replayed(self.problem, candidate, interference)
 
     def _other_policies(self, best_s: float) -> Iterator[_Candidate]:
-        """Plans of other policies; each is shorter than `best_s` and than those before it by more than rounding."""
+        """Plans of other policies. Unless plans are judged robustly, each is shorter than `best_s` and the ones before
+        it, by more than rounding."""
         problem, interference = self.problem, self._interference
         for name in (*AUTO, *AUTO_IN_TIME):
             late = name in AUTO_IN_TIME and time.monotonic() >= self._deadline_s
             if late or (name == "ios" and len(problem.graph) > IOS_OPS):
                 continue
-            options, limit_s = OPTIONS.get(name, {}), best_s * (1 - ROUNDING)
+            options, limit_s = OPTIONS.get(name, {}), math.inf if self._robust else best_s * (1 - ROUNDING)
             run = _simulated(problem, name, interference, options, give_up_s=limit_s)
             if run.done:
                 yield _Candidate(run.policy.name, run.placements(), run.now_s)
@@ -198,7 +199,8 @@ class _PlanSearch:
             return []
         improved = _Candidate(SEARCH, found.plan.ops, found.plan.makespan_s)
         improved = _replayed(self.problem, improved, self._interference)
-        return [improved] if improved.makespan_s < candidate.makespan_s * (1 - ROUNDING) else []
+        shorter = improved.makespan_s < candidate.makespan_s * (1 - ROUNDING)
+        return [improved] if shorter or self._robust else []
 
     def _costs(self, candidates: Sequence[_Candidate]) -> list[float]:
         """The seconds by which plans are compared; less is better."""

@@ -197,7 +197,7 @@ def _problem_bytes(problem: Problem, policy: str, options: Mapping[str, Any], *,
     """The question as a message: JSON, in which equal ops of the graph are written once, and the curves' arrays."""
     graph = problem.graph
     number: dict[Any, int] = {}
-    ops = [number.setdefault((op.key, op.flops, op.bytes_moved, op.outputs), len(number)) for op in graph.ops]
+    ops = [number.setdefault(op.forecast_key, len(number)) for op in graph.ops]
     distinct = dict(zip(ops, graph.ops))
     head = json.dumps({
         "ids": graph.ids, "ops": ops, "distinct": [distinct[i].to_json() for i in range(len(distinct))],

@@ -88,7 +88,7 @@ def curves_in_time(
     if different is None:
         return table
     rows = {key: row for row, key in enumerate(different)}
-    return table.take([rows[op.key] for op in ops])
+    return table.take([rows[op.forecast_key] for op in ops])
 
 
 @contextmanager

@@ -131,10 +131,10 @@ def _idle(asked: DecisionRequest, free: Sequence[int]) -> tuple[int, ...]:
     """Return the free cores that launches may use, in the order of `free`; all of them where the request names none."""
     if asked.idle is None:
         return tuple(free)
+    there, allowed = set(free), set(asked.idle)
     for i, core in enumerate(asked.idle):
-        if core not in free:
+        if core not in there:
             raise FormatError(f"core {core} is not there, or an op runs on it", pointer=f"/idle/{i}")
-    allowed = set(asked.idle)
     return tuple(core for core in free if core in allowed)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from tests.scheduler.brute_force import best_makespan_s
 from tests.scheduler.random_problems import curves, problem_of, problems
 from threadcast.scheduler.bounds import allotment_lp
 from threadcast.scheduler.bounds.allotment_lp import relax
-from threadcast.scheduler.bounds.envelopes import Envelopes
+from threadcast.scheduler.bounds.envelopes import Envelopes, _corners
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem, names
@@ -84,6 +86,29 @@ def test_no_width_lies_below_its_envelope(problem: Problem) -> None:
         at = np.clip(seconds, envelopes.seconds[np.arange(len(seconds)), envelopes.last], envelopes.seconds[:, 0])
         least = envelopes.work_at(at)[offered]
         assert np.all(least <= seconds[offered] * threads * (1 + 1e-12))
+
+
+class Counted(np.ndarray):
+    """Counts the numbers that are computed with."""
+
+    numbers = 0
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *given: Any, out: Any = None, **more: Any) -> Any:
+        Counted.numbers += max(np.size(one) for one in given)
+        if out is not None:
+            more["out"] = tuple(one if one is None else np.asarray(one) for one in out)
+        return getattr(ufunc, method)(*(np.asarray(one) for one in given), **more)
+
+
+def test_envelopes_take_time_linear_in_the_widths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a curve by Amdahl's law every width is a corner; from each to look at all others would be 500 times 500."""
+    counts = np.arange(1, 501, dtype=np.float64)
+    seconds = np.array([0.1 + 0.9 / counts, 0.5 + 0.5 / counts])
+    monkeypatch.setattr(Counted, "numbers", 0)
+    positions, last = _corners(seconds.view(Counted), (seconds * counts).view(Counted))
+    assert last.tolist() == [499, 499]
+    assert np.array_equal(positions[0], np.arange(500))
+    assert Counted.numbers <= 50 * seconds.size
 
 
 @settings(max_examples=60, deadline=None)

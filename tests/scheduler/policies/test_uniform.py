@@ -9,7 +9,7 @@ from threadcast.core import Machine, Trace
 from threadcast.core.errors import InvalidInput, PlanError
 from threadcast.scheduler.policies import create
 from threadcast.scheduler.policies.manual_grid import ManualGrid
-from threadcast.scheduler.policies.uniform import Uniform
+from threadcast.scheduler.policies.uniform import Uniform, teams_of
 from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.scheduler.simulation.simulator import makespan_s, simulate
 
@@ -53,6 +53,26 @@ def test_teams_that_overlap_in_part_never_use_a_hardware_thread_twice() -> None:
     teams = Uniform(problem_of([{1: 1.0}] * 9, cores=5), inter=5, intra=3).teams
     used = [(core, team.hardware_thread) for team in teams for core in team.cores]
     assert len(set(used)) == len(used) == 15
+
+
+def test_many_teams_are_laid_out_without_looking_at_each_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+
+    class Watched:
+        """A team that notes when it is looked at."""
+
+        def __init__(self, cores: tuple[int, ...], hardware_thread: int) -> None:
+            self._cores, self.hardware_thread = cores, hardware_thread
+
+        @property
+        def cores(self) -> tuple[int, ...]:
+            looked_at.append(1)
+            return self._cores
+
+    monkeypatch.setattr("threadcast.scheduler.policies.uniform.Team", Watched)
+    teams = teams_of(problem_of([{1: 1.0}] * 200, cores=150), 200, 1)
+    assert len(looked_at) <= 200
+    assert [(team.cores, team.hardware_thread) for team in teams[149:152]] == [((149,), 0), ((0,), 1), ((1,), 1)]
 
 
 def test_oversubscribed_ops_share_their_cores() -> None:
@@ -103,9 +123,18 @@ def test_the_grid_gives_no_core_of_a_hybrid_machine_more_threads_than_it_has() -
         if fits:
             assert ManualGrid(problem, inter=(inter,), intra=(intra,), oversubscribed=False).setting == (inter, intra)
         else:
-            with pytest.raises(InvalidInput, match="more than 32 threads"):
+            with pytest.raises(InvalidInput, match="none fits the 32 hardware threads"):
                 ManualGrid(problem, inter=(inter,), intra=(intra,), oversubscribed=False)
     trace = simulate(ManualGrid(problem, oversubscribed=False))
+    check_schedule(problem.graph, trace, machine=problem.machine)
+
+
+def test_the_grid_uses_no_hardware_thread_that_a_core_has_not() -> None:
+    """Three teams of two on three cores have six threads, but none is free on both cores of the third team."""
+    problem = problem_of([{2: 1.0}] * 3, cores=3, threads_per_core=2)
+    with pytest.raises(InvalidInput, match="none fits the 6 hardware threads"):
+        ManualGrid(problem, inter=(3,), intra=(2,), oversubscribed=False)
+    trace = simulate(ManualGrid(problem, inter=(1, 2, 3), intra=(2,), oversubscribed=False))
     check_schedule(problem.graph, trace, machine=problem.machine)
 
 

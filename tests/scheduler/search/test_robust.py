@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.scheduler.random_problems import problem_of, problems
 from threadcast.scheduler.interference.core_sharing import CoreSharing
 from threadcast.scheduler.planner import SEARCH, plan
-from threadcast.scheduler.policies import Problem
+from threadcast.scheduler.policies import Problem, register, registry
+from threadcast.scheduler.policies.uniform import Uniform
 from threadcast.scheduler.search.robust import log_deviation, percentiles_s, resampled
 from threadcast.scheduler.simulation.checker import check_schedule
 
@@ -39,14 +40,17 @@ def test_resampled_curves_scatter_as_the_intervals_say_and_are_the_same_for_a_se
     assert np.array_equal(seconds[:3], [world.curves.seconds for world in resampled(problem, samples=3)])
 
 
-def test_a_robust_plan_takes_less_in_bad_worlds_and_says_the_forecast_makespan() -> None:
+def doubtful_at_two_threads() -> Problem:
     """At two threads the op is forecast 5 % faster and may be four times slower; at one it is known."""
     problem = problem_of([{1: 1.0, 2: 0.95}], cores=2)
-    table = problem.curves
-    high = table.seconds * np.array([1.0, 4.0])
-    problem = Problem(
-        problem.graph, replace(table, low=table.seconds / np.array([1.0, 4.0]), high=high), problem.machine
+    table, factor = problem.curves, np.array([1.0, 4.0])
+    return Problem(
+        problem.graph, replace(table, low=table.seconds / factor, high=table.seconds * factor), problem.machine
     )
+
+
+def test_a_robust_plan_takes_less_in_bad_worlds_and_says_the_forecast_makespan() -> None:
+    problem = doubtful_at_two_threads()
     assert plan(problem).by_id()["a"].threads == 2
     robust = plan(problem, robust=True)
     assert robust.by_id()["a"].threads == 1
@@ -69,3 +73,24 @@ def test_robust_plans_have_the_times_of_the_forecasts(problem: Problem, seed: in
     for position, op_id in enumerate(problem.graph.ids):
         op = planned.by_id()[op_id]
         assert op.duration_s == pytest.approx(problem.times.on(position, op.cores, op.threads))
+
+
+def test_a_robust_plan_may_come_from_a_policy_whose_forecast_is_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search and the policy before it plan two threads, which are forecast 5 % faster."""
+
+    def wide(problem: Problem) -> Uniform:
+        return Uniform(problem, inter=1, intra=2)
+
+    def narrow(problem: Problem) -> Uniform:
+        return Uniform(problem, inter=1, intra=1)
+
+    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
+    register("wide", wide)
+    register("narrow", narrow)
+    monkeypatch.setattr("threadcast.scheduler.planner.AUTO", ("wide", "narrow"))
+    monkeypatch.setattr("threadcast.scheduler.planner.AUTO_IN_TIME", ())
+    problem = doubtful_at_two_threads()
+    found = plan(problem, policy="wide").ops
+    monkeypatch.setattr("threadcast.scheduler.search.shortest.shortest", lambda *given, **named: [found])
+    assert plan(problem).by_id()["a"].threads == 2
+    assert plan(problem, robust=True).by_id()["a"].threads == 1

@@ -75,6 +75,14 @@ def test_it_waits_for_a_wider_slot_when_that_pays() -> None:
     assert planned.by_id()["b"].threads == 2
 
 
+def test_times_near_the_smallest_number_are_planned() -> None:
+    """A share of them is 0: no temperature, and no unit of time."""
+    problem = problem_of([{2: 5e-324}] * 3, cores=3)
+    planned = plan(problem)
+    check_schedule(problem.graph, planned, machine=problem.machine)
+    assert planned.makespan_s == 3 * 5e-324
+
+
 def test_a_team_is_of_one_cache_group_where_it_can_be() -> None:
     problem = problem_of([{2: 1.0}] * 4, cores=8, group_size=2)
     planned = plan(problem, policy=SEARCH)

@@ -70,24 +70,38 @@ class Envelopes:
 
 
 def _corners(seconds: Floats, work: Floats) -> tuple[Integers, Integers]:
-    """The corners of all rows at once: from the most frugal point on, always to the faster point of least price."""
+    """The corners of all rows at once, from the most frugal point to the fastest one: points are added by falling
+    seconds, and take away those before them that lie above the line to the next. Time is linear in the widths.
+
+    Source: Andrew 1979, "Another efficient algorithm for convex hulls in two dimensions".
+    """
     row = np.arange(len(seconds))
     frugal = work == work.min(axis=1, keepdims=True)
-    at = np.where(frugal, seconds, np.inf).argmin(axis=1)
-    found: list[Integers] = [at]
+    by_work = np.argsort(work, axis=1, kind="stable")
+    falling = np.argsort(-np.take_along_axis(seconds, by_work, axis=1), axis=1, kind="stable")
+    order = np.take_along_axis(by_work, falling, axis=1)
+    found = np.zeros(seconds.shape, dtype=np.int64)  # of each row, up to `last`
+    found[:, 0] = np.where(frugal, seconds, np.inf).argmin(axis=1)
     last = np.zeros(len(seconds), dtype=np.int64)
-    while True:
-        here_s, here_work = seconds[row, at][:, None], work[row, at][:, None]
-        faster = seconds < here_s
-        going = faster.any(axis=1)
-        if not going.any():
-            return np.stack(found, axis=1), last
-        price = np.full(seconds.shape, np.inf)
+
+    def price(rows: Integers, slower: Integers, faster: Integers) -> Floats:
         with np.errstate(over="ignore"):
-            np.divide(work - here_work, here_s - seconds, out=price, where=faster)
-        at = np.where(going, np.where(faster, np.minimum(price, np.finfo(float).max), np.inf).argmin(axis=1), at)
-        last += going
-        found.append(at)
+            paid, saved = work[rows, faster] - work[rows, slower], seconds[rows, slower] - seconds[rows, faster]
+            return np.asarray(paid / saved)
+
+    for point in order.T:
+        rows = np.flatnonzero(seconds[row, point] < seconds[row, found[row, last]])
+        several = rows[last[rows] > 0]
+        while len(several):
+            top, below = found[several, last[several]], found[several, last[several] - 1]
+            above = price(several, top, point[several]) <= price(several, below, top)
+            several = several[above]
+            last[several] -= 1
+            several = several[last[several] > 0]
+        last[rows] += 1
+        found[rows, last[rows]] = point[rows]
+    columns = np.minimum(np.arange(int(last.max()) + 1), last[:, None])
+    return np.take_along_axis(found, columns, axis=1), last
 
 
 def _prices(seconds: Floats, work: Floats, last: Integers) -> Floats:

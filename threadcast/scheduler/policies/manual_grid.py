@@ -20,8 +20,9 @@ class ManualGrid(Policy):
 
     `intra` defaults to the powers of two up to the number of cores, and a quarter, half and all of the cores; the best
     settings by hand in Liu et al. 2018, IV are among such. `setting` is the best (inter, intra). Without
-    `oversubscribed`, settings with more threads in all than the machine has hardware threads are left out, and those
-    with teams on second hardware threads of cores that have only one, where others have more.
+    `oversubscribed`, settings with more threads in all than the machine has hardware threads are left out, and those in
+    which a team uses a hardware thread that one of its cores has not: three teams of two cores do not fit on three with
+    two each. With it, these take turns on the cores, and their plans name hardware threads that are not there.
     """
 
     name = "manual_grid"
@@ -48,7 +49,7 @@ class ManualGrid(Policy):
             if oversubscribed or (count * width <= most and _fits(problem, count, width))
         ]
         if not settings:
-            raise InvalidInput(f"inter={tuple(inter)}, intra={tuple(widths)}: all have more than {most} threads")
+            raise InvalidInput(f"inter={tuple(inter)}, intra={tuple(widths)}: none fits the {most} hardware threads")
         self._best = fastest_setting(
             problem,
             settings,
@@ -62,14 +63,14 @@ class ManualGrid(Policy):
 
 
 def _fits(problem: Problem, inter: int, intra: int) -> bool:
-    """Whether cores with fewer hardware threads than others of the machine have all that their teams use."""
-    cores, most = problem.machine.cores, problem.machine.threads_per_core
-    fewer = {core.id: len(core.cpus) for core in cores if len(core.cpus) < most}
-    if not fewer:
+    """Whether all cores have the hardware threads that their teams use."""
+    cores = problem.machine.cores
+    if inter * intra <= len(cores):  # one to a core
         return True
+    own = {core.id: len(core.cpus) for core in cores}
     teams = teams_of(problem, inter, intra)
     each = -(-intra // len(teams[0].cores))
-    return all(team.hardware_thread + each <= fewer[core] for team in teams for core in team.cores if core in fewer)
+    return all(team.hardware_thread + each <= own[core] for team in teams for core in team.cores)
 
 
 def _powers_and_parts(cores: int) -> list[int]:

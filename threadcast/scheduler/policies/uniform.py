@@ -33,11 +33,17 @@ def teams_of(problem: Problem, inter: int, intra: int) -> list[Team]:
     order = [core for group in problem.machine.groups for core in group]
     width = min(intra, len(order))
     depth = -(-intra // width)  # hardware threads that an op takes of each of its cores
+    around = order + order
+    taken = dict.fromkeys(order, 0)  # bit i: the i-th hardware threads, `depth` at a time, are a team's
     teams: list[Team] = []
     for number in range(min(inter, len(problem.graph))):
         start = number * width % len(order)
-        cores = (order + order)[start : start + width]
-        in_use = {team.hardware_thread for team in teams if not set(cores).isdisjoint(team.cores)}
-        first = next(number for number in range(0, depth * (len(teams) + 1), depth) if number not in in_use)
-        teams.append(Team(tuple(cores), first))
+        cores = tuple(around[start : start + width])
+        in_use = 0
+        for core in cores:
+            in_use |= taken[core]
+        free = ~in_use & (in_use + 1)  # its lowest bit that is not set
+        for core in cores:
+            taken[core] |= free
+        teams.append(Team(cores, depth * (free.bit_length() - 1)))
     return teams

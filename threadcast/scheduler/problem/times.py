@@ -14,6 +14,9 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
+KNOWN_CORES = 1_000_000
+"""Most core ids in a cache that goes by cores, some 40 MB; then it is emptied. Callers of a service choose cores."""
+
 LONGEST_S = 1e12
 """Most seconds of an op (30,000 years), so that sums over long paths do not overflow."""
 
@@ -76,7 +79,10 @@ class Times:
         key = (cores, threads)
         found = self._found.get(key)
         if found is None:
-            found = self._found[key] = self._lookup(cores, min(threads, len(cores)))
+            if len(self._found) * len(self._group_of) >= KNOWN_CORES:
+                self._found.clear()
+            together = self._apart(cores) < len(cores)
+            found = self._found[key] = self._look_up(min(threads, len(cores)), together=together)
         for column in found:
             if column >= 0:
                 seconds = self._item(op, column)
@@ -84,19 +90,28 @@ class Times:
                     return float(seconds)
         raise PlanError(f"the curve of op {op} does not offer {threads} threads on {len(cores)} cores")
 
-    def _lookup(self, cores: tuple[int, ...], count: int) -> tuple[int, int]:
-        groups = {self._group_of[core] for core in cores}
-        compact = self._single_group or len(groups) < len(cores)
-        order = (Affinity.COMPACT, Affinity.SPREAD) if compact else (Affinity.SPREAD, Affinity.COMPACT)
+    def _apart(self, cores: tuple[int, ...]) -> int:
+        """The number of the first cores of which no two share a cache group; 0 where all cores are one group."""
+        groups: set[int] = set()
+        for core in () if self._single_group else cores:
+            if self._group_of[core] in groups:
+                break
+            groups.add(self._group_of[core])
+        return len(groups)
+
+    def _look_up(self, count: int, *, together: bool) -> tuple[int, int]:
+        """The columns of a count, -1 where there is none: that of the affinity at which cores are `together`, or not,
+        and that of the other."""
+        order = (Affinity.COMPACT, Affinity.SPREAD) if together else (Affinity.SPREAD, Affinity.COMPACT)
         first, second = (self._columns.get(Case(count, affinity), -1) for affinity in order)
         return first, second
 
     def along(self, cores: tuple[int, ...]) -> Floats:
         """Return (n_ops, n_counts) seconds on the first `counts[i]` of `cores`, as `on` does; infinite beyond them."""
-        result = np.full_like(self.seconds, np.inf)
+        result, apart = np.full_like(self.seconds, np.inf), self._apart(cores)
         for i, count in enumerate(self.counts):
             if count <= len(cores):
-                for column in reversed(self._lookup(cores[:count], count)):
+                for column in reversed(self._look_up(count, together=count > apart)):
                     if column >= 0:
                         offered = self._table[:, column] != np.inf
                         result[offered, i] = self._table[offered, column]

@@ -15,6 +15,8 @@ from threadcast.scheduler.search.solution import Solution
 
 FIRST, LAST = 0.02, 0.0005
 """Temperatures at the beginning and at the end, relative to the makespan."""
+TINY_S = float(np.finfo(np.float64).tiny)
+"""Least temperature in seconds: a share of a makespan below it may be rounded to 0."""
 CHUNKS = 16
 """Number of parts of an annealing; the clock is read before each."""
 
@@ -52,7 +54,7 @@ def cooling(makespan_s: float, chunk: int, *, first: float, moves: int, enough_s
 
     It starts at `first`; both are relative to the makespan. `moves` is the number of moves of this part.
     """
-    first_s, last_s = (makespan_s * first * (LAST / first) ** (k / CHUNKS) for k in (chunk, chunk + 1))
+    first_s, last_s = (max(makespan_s * first * (LAST / first) ** (k / CHUNKS), TINY_S) for k in (chunk, chunk + 1))
     return Cooling(moves, first_s, last_s, enough_s)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from threadcast.core import Plan
 from threadcast.scheduler.problem import Problem
 from threadcast.scheduler.problem.useful_widths import useful_widths
+from threadcast.scheduler.search.annealing import TINY_S
 from threadcast.scheduler.search.core_layout import lay_out
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def unit_s(problem: Problem, choices: Choices, bound_s: float) -> float:
         return 1.0  # no op takes any time
     total_s = float(problem.times.seconds.min(axis=1).sum())
     shortest_s = min(seconds for options in choices for _, seconds in options if seconds > 0)
-    return max(min(bound_s / STEPS, shortest_s), total_s / MOST_STEPS)
+    return max(min(bound_s / STEPS, shortest_s), total_s / MOST_STEPS, TINY_S)
 
 
 class ScheduleModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from threadcast.core import Machine
+from threadcast.scheduler.problem.times import KNOWN_CORES
 
 
 class CorePicker:
@@ -29,6 +30,8 @@ class CorePicker:
         if found is None:
             if count > len(idle):
                 raise ValueError(f"{count} cores were asked of {len(idle)} idle ones")
+            if len(self._found) * len(self._order) >= KNOWN_CORES:
+                self._found.clear()
             chosen = _spread(self._by_group(idle), count) if spread else _compact(self._by_group(idle), count)
             found = self._found[key] = tuple(sorted(chosen, key=self._order.__getitem__))
         return found

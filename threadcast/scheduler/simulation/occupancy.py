@@ -6,6 +6,7 @@ from threadcast.core import Machine
 from threadcast.core.errors import IllegalLaunch
 from threadcast.scheduler.problem import Launch
 from threadcast.scheduler.problem.hardware_threads import hardware_threads
+from threadcast.scheduler.problem.times import KNOWN_CORES
 
 
 class Occupancy:
@@ -15,11 +16,12 @@ class Occupancy:
     """
 
     def __init__(self, machine: Machine) -> None:
-        self._bit = {core.id: 1 << i for i, core in enumerate(machine.cores)}
-        self._all = (1 << len(machine.cores)) - 1
+        self._ids = tuple(core.id for core in machine.cores)
+        self._bit = {core: 1 << i for i, core in enumerate(self._ids)}
+        self._all = (1 << len(self._ids)) - 1
         self._busy: list[int] = []  # by hardware thread: the cores on which it is taken
         self._masks: dict[tuple[int, ...], int] = {}
-        self._idle: dict[int, tuple[int, ...]] = {self._all: tuple(self._bit)}
+        self._idle: dict[int, tuple[int, ...]] = {}
 
     def take(self, launch: Launch) -> None:
         """Mark the hardware threads of `launch` as used; IllegalLaunch, with no change, if one is used or unknown."""
@@ -52,7 +54,10 @@ class Occupancy:
             free &= ~mask
         found = self._idle.get(free)
         if found is None:
-            found = self._idle[free] = tuple(core for core, bit in self._bit.items() if free & bit)
+            if len(self._idle) * len(self._ids) >= KNOWN_CORES:
+                self._idle.clear()
+            bits = reversed(f"{free:b}")  # read once: a test of each bit would read all of them
+            found = self._idle[free] = tuple([core for core, bit in zip(self._ids, bits) if bit == "1"])
         return found
 
     def _checked_mask(self, launch: Launch) -> int:
