@@ -210,7 +210,7 @@ bench-compile: $(READY)
 # eager PyTorch and Inductor: are results right, what runs them, how fast. QUICK=1 takes some seconds a model and measures
 # nothing. FAST=1 takes about a minute a model. MODES=inference, MOST=50 graphs, ONLY="bert;resnet" select; SECONDS=number
 # is the longest time of learning. The libraries are in an environment of their own. GRAPHNET=path is a clone of GraphNet
-# (MIT); without it, it is cloned into build, and no graph is checked out that is held out for judging.
+# (MIT); without it, it is cloned into build. Most of its graphs, by hashes of their paths, are held out and not read.
 ZOO := build/zoo-venv
 JUDGE = $(ZOO)/bin/python benchmarks/judge.py
 JUDGED = $(if $(QUICK),--quick) $(if $(ONLY),--only "$(ONLY)") $(if $(REUSE),--reuse) $(if $(FAST),--fast) $(if $(MOST),--most $(MOST)) $(if $(MODES),--modes $(MODES)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY)$(QUICK),,--write)

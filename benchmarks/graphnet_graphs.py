@@ -1,7 +1,7 @@
 """GraphNet's graphs: which of them may be used, and how they are loaded (github.com/PaddlePaddle/GraphNet, MIT).
 
 A graph is a folder of a git repository. Only those are ever read whose path has an even first byte of SHA-256, however
-the path is written (from "samples/" on, without it, or with its file "model.py"); the others are kept for judging.
+the path is written (from "samples/" on, without it, or with its file "model.py"); the others are held out.
 """
 
 from __future__ import annotations

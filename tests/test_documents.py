@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch._dynamo.backends import registry
 
+from threadcast import optimize_training
 from threadcast.cli.main import COMMANDS, cli
+from threadcast.cli.reference import render
 from threadcast.runtime.compile_backend import backend
 from threadcast.scheduler.planner import SEARCH
 from threadcast.scheduler.policies import names
@@ -35,6 +37,11 @@ def test_every_command_and_each_of_its_options_is_documented() -> None:
             longest = max(parameter.opts, key=len)
             if longest.startswith("--") and longest not in {"--json", "--config", "--traceback", "--help"}:
                 assert longest in section, f"{name} {longest}"
+
+
+def test_the_page_of_commands_is_what_the_commands_say() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    assert page == render(), "python -m threadcast.cli.reference > docs/commands.md"
 
 
 def test_every_policy_is_documented_with_its_source() -> None:
@@ -110,6 +117,22 @@ def test_python_of_the_recipes_runs(
     assert float(schedule[-1]) == pytest.approx(0.0, abs=1e-12)  # the cosine's end
     assert planned[0] == "a"
     assert decided[0] == "[('a',"
+
+
+def test_the_environment_can_leave_all_calls_to_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    assert "THREADCAST_ENGINE_LEAST_STEP_US=1e12" in page
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "1e12")
+    monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path / "plans"))
+    monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
+    user = a_users_names()
+    step = optimize_training(user["model"], user["loss"], user["optimizer"])
+    with pytest.warns(UserWarning, match="too short to gain"):
+        for inputs, target in user["batches"][:6]:
+            step(inputs, target)
+    assert [report.runs for report in step.reports] == ["default"]
+    assert "default, a call takes" in repr(step)
+    step.close()
 
 
 def a_users_names() -> dict[str, Any]:

@@ -27,7 +27,7 @@ def _with_known_suffix(context: click.Context, parameter: click.Parameter, path:
 
 @click.group()
 def command() -> None:
-    """Inspect, import, export and prune measurements."""
+    """Inspect, import, export, check, prune and back up measurements."""
 
 
 @command.command()

@@ -21,7 +21,7 @@ _PASSED_ON = ("malleable.weight", "malleable.least", "malleable.most", *_DEADLIN
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
     "--keep-memory/--no-keep-memory", default=True, show_default=True,
-    help="Have malloc keep freed memory: large activations are else given back and faulted in again every step.",
+    help="Have malloc keep freed memory: else the system takes large blocks back and gives them anew in each step.",
 )  # fmt: skip
 @setting("malleable.weight", "--weight")
 @setting("malleable.least", "--least")

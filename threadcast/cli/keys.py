@@ -14,7 +14,7 @@ from threadcast.core.settings import Settings
 
 @click.group()
 def command() -> None:
-    """Create and remove the service's API keys."""
+    """Create, list and remove the service's API keys."""
 
 
 @command.command()

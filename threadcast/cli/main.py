@@ -21,7 +21,7 @@ from threadcast.cli.terminal import printable
 
 COMMANDS = {
     "doctor": "Say what this machine offers, and what to improve.",
-    "compile": "Compile what the first steps and plans would have to wait for.",
+    "compile": "Compile beforehand what is otherwise compiled beside the first steps.",
     "profile": "Time the operations of a network at sampled thread counts.",
     "campaign": "Time the operations of networks on all machines of a Dask cluster.",
     "train": "Learn models from the measurements.",
@@ -34,9 +34,9 @@ COMMANDS = {
     "arbiter": "Divide this machine's cores among attached processes.",
     "top": "Show attached processes, their cores and progress.",
     "serve": "Serve predictions and plans over HTTP.",
-    "keys": "Make and remove the service's API keys.",
-    "models": "List, show and promote registered models.",
-    "db": "Import, export and check the measurements.",
+    "keys": "Create, list and remove the service's API keys.",
+    "models": "List, show, promote and remove registered models.",
+    "db": "Import, export, check, prune and back up measurements.",
     "bundle": "Save and load what optimised steps have learned.",
     "demo": "Do all stages once on small networks and write a report.",
 }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """List, show and promote registered models."""
+    """List, show, promote and remove registered models."""
 
 
 @command.command("list")

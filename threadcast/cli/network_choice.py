@@ -17,9 +17,13 @@ _OPTIONS = (
     click.option("--size", help="Size of a built-in network [default: tiny]."),
     click.option("--batch", type=click.IntRange(1), help="Batch size [default: the size's own]."),
     click.option(
-        "--mode", type=click.Choice(["forward", "training"]), help="[default: training where there is a loss]"
+        "--mode",
+        type=click.Choice(["forward", "training"]),
+        help="Forward pass or training step [default: training where there is a loss].",
     ),
-    click.option("--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True),
+    click.option(
+        "--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True, help="Of a training step."
+    ),
 )
 
 

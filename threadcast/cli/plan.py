@@ -49,15 +49,18 @@ class OptionType(click.ParamType[tuple[str, Any]]):
 @setting("cores", "--cores")
 @click.option("--machine", help="Fingerprint of a machine in the store, or a machine's file.")
 @click.option("--policy", default="auto", show_default=True, help="Name of a policy, or auto: the best of several.")
-@click.option("--option", "options", type=OptionType(), multiple=True, help="NAME=VALUE for the policy, as inter=2.")
+@click.option(
+    "--option", "options", type=OptionType(), multiple=True,
+    help="An option of the policy, as inter=2; may be repeated.",
+)  # fmt: skip
 @click.option("--robust", is_flag=True, help="Plan for the 90th percentile of what the forecasts' intervals allow.")
 @click.option(
     "--budget-s",
     type=click.FloatRange(min=0, min_open=True),
     help=f"Seconds after which the search ends; it mostly needs less. [default: {BUDGET_S:g}]",
 )
-@click.option("--seed", type=click.IntRange(0), help="Of the search's random numbers. [default: 0]")
-@click.option("--explain", is_flag=True, help="Say what scheduling can gain at most, why not more, and what holds it.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the search's random numbers. [default: 0]")
+@click.option("--explain", is_flag=True, help="Say what scheduling can gain at most, and what limits it.")
 @click.option("--compare", is_flag=True, help="Plan with every policy and show them in one table.")
 @click.option(
     "--model",

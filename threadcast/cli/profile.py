@@ -84,8 +84,9 @@ def command(
 ) -> None:
     """Time the operations of NETWORK, a built-in one's name or FILE.py:function, each alone at a few thread counts.
 
-    A model forecasts the other thread counts and says what its choice of the best one may cost. Operations are timed
-    where that is most, until it is at most --enough for the whole step and on average. --cases chooses without a model.
+    A model forecasts the other thread counts, and says what its choice of the best one may cost. Operations are timed
+    where that cost is highest, until it is at most --enough for the whole step and on average. --cases chooses without
+    a model.
 
     At the end a few choices are checked by more measurements (--check). Measurements and the graph are stored as they
     are made. What the store has already is not measured again unless it is old (--max-age-days) or the machine has

@@ -24,7 +24,10 @@ def service_options(function: F) -> F:
     """Give a command --service, which it gets as `service`, and --key-file."""
     function = setting("predictor.key_file", "--key-file")(function)
     return click.option(
-        "--service", metavar="URL", help="Also send the measurements of the machine, stored ones too, to this service."
+        "--service",
+        metavar="URL",
+        help="Also send the measurements of the machine, stored ones too, to this service, while they are made. What "
+        "it did not get is sent by the same command again; the exit status is 1 then.",
     )(function)
 
 

@@ -19,7 +19,9 @@ from threadcast.core.sysfs import format_cpus
 
 
 @click.command()
-@click.option("--every", "every_s", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds.")
+@click.option(
+    "--every", "every_s", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two looks."
+)
 @click.option("--once", is_flag=True, help="Show it once and end, as where stdout is no terminal or with --json.")
 @setting("arbiter.socket", "--socket")
 @common

@@ -58,10 +58,10 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("engine.most_bytes", int, 2**30, "Memory that an optimised function or step may use for its graphs and "
                 "plans of kinds of calls (shapes, types, modes); those used least recently are dropped.", "bytes",
                 minimum=0),
-        Setting("engine.least_step_us", float, 100.0, "Calls that take less time in PyTorch are left alone.",
-                "microseconds", minimum=0),
-        Setting("engine.verify_every", int, 0, "Optimised steps from one that is also run by PyTorch, on copies of the "
-                "same state, and compared with it to the next; 0 is never.", "steps", minimum=0),
+        Setting("engine.least_step_us", float, 100.0, "Calls that take less time in PyTorch are left to it; with 1e12 "
+                "all are.", "microseconds", minimum=0),
+        Setting("engine.verify_every", int, 0, "One of so many optimised steps is also run by PyTorch, on copies of "
+                "the same state, and compared with it; 0 is never.", "steps", minimum=0),
         Setting("engine.compile_timeout_s", float, 600.0, "Longest time that compiling the native engine may take.",
                 "seconds", minimum=1),
         Setting(
@@ -82,7 +82,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         ),
         Setting(
             "profile.tolerance", float, 0.02,
-            "Half-width of that interval, relative to the median, at which timing stops.", minimum=0.0001, maximum=1,
+            "Half-width of the interval around each median, relative to the median, at which timing stops.",
+            minimum=0.0001, maximum=1,
         ),
         Setting(
             "profile.busy_limit", float, 0.1,
@@ -140,8 +141,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("service.log_format", str, "text", "Form of the log on stderr: text or json."),
         Setting("service.retrain_every_s", float, 0.0, "Seconds from one retraining to the next; 0 is never.",
                 "seconds", minimum=0),
-        Setting("service.retrain_drift", float, 0.0, "Factor by which new measurements are typically off the forecast "
-                "from which on models are retrained; 0 is never.", minimum=0),
+        Setting("service.retrain_drift", float, 0.0, "Models are retrained once new measurements are typically off the "
+                "forecast by this factor; 0 is never.", minimum=0),
         Setting("service.retrain_stall_s", float, 1_800.0, "Longest time that the retraining process may take without "
                 "progress: reading some ops, training, judging. Then it is killed and started again.", "seconds",
                 minimum=1),
@@ -191,7 +192,13 @@ port = 8321
 
 In a file that sets `store`, settings below it are quoted: `"store.keep_days" = 90`.
 
-An unknown name or a value that is not allowed is an error.
+An unknown name or a value that is not allowed is an error, also in a variable that begins with `THREADCAST_`. Besides
+those below there is `THREADCAST_DATA`, the `data/` folder of a checkout. Settings are read when a command starts, and
+when a model is given to `optimize`, `optimize_training` or `torch.compile`.
+
+The user's data directory is `$XDG_DATA_HOME/threadcast`, else `~/.local/share/threadcast`; the cache directory is
+`$XDG_CACHE_HOME/threadcast`, else `~/.cache/threadcast`; the runtime directory is `$XDG_RUNTIME_DIR/threadcast`, else
+`/tmp/threadcast-UID`.
 
 | setting | environment | allowed | default | meaning |
 |---|---|---|---|---|"""

@@ -39,10 +39,13 @@ def optimize(
     process use; calls of models on different cores run at the same time. Calls that are left to PyTorch run on its own
     threads.
 
-    A module in eval mode is also tried with ONNX Runtime, OpenVINO (where installed) and `torch.compile`. The fastest
-    of all is kept. `backends=False` leaves the three out, and a choice of only some cores OpenVINO, which does not keep
-    to them. They work on copies of the weights, and are left for good once the weights were written to. Write under
-    `torch.no_grad()`: a write by way of `.data` or NumPy that changes few elements may be missed.
+    A module in eval mode is also tried with ONNX Runtime and OpenVINO (where installed) and `torch.compile`. What is
+    fastest is kept; `repr` and `reports` of what is returned say what runs, and why. `backends=False` leaves the three
+    out, and a choice of only some cores OpenVINO, which does not keep to them. They work on copies of the weights, and
+    are left for good once the weights were written to. Write under `torch.no_grad()`: a write by way of `.data` or
+    NumPy that changes few elements may be missed.
+
+    From the first call of `optimize` or `optimize_training` on, malloc keeps freed memory for the whole process.
 
     A call that cannot be captured as a whole (control flow that depends on data, hooks, unknown operators) runs in
     PyTorch as before, with a warning that says why; `torch.compile` divides it into parts, which may run by plans, but
