@@ -41,10 +41,17 @@ def convolution(transposed: bool = False) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_types_of_networks_are_split_and_summed(dtype: torch.dtype) -> None:
-    assert products_add(dtype)
+def test_types_of_networks_are_split(dtype: torch.dtype) -> None:
     assert len(parts(convolution(), dtype)) == len(parts(convolution(transposed=True), dtype)) == 3
     assert len(parts((0, 1, [5], 2, 3, 4, 5, [True, True, True]), dtype)) == 2
+
+
+def test_products_are_summed_where_rounding_each_first_makes_no_difference() -> None:
+    """In float16 a product of 70000 is infinite before -60000 is added to it."""
+    assert products_add(torch.float32)
+    assert products_add(torch.float64)
+    assert not products_add(torch.float16)
+    assert not products_add(torch.bfloat16)
 
 
 def test_types_that_an_operator_does_not_have_are_left_whole() -> None:

@@ -20,11 +20,18 @@ _ULPS, _COARSE_ULPS = 32, 4
 The sums here have few numbers. Types that round coarsely add in float32, so that only the results are rounded; for them
 `_COARSE_ULPS` holds.
 """
+_COARSE = 1e-4
+"""Rounding error (of numbers near 1) from which a type is coarse."""
 
 
 @cache
 def products_add(dtype: torch.dtype) -> bool:
-    """Whether `addmm_` adds a product of matrices as precisely as `mm` and `add` do."""
+    """Whether `addmm_` adds a product of matrices as `mm` and `add` do.
+
+    Types that round coarsely do not: `mm` rounds the product, which may be infinite then, where the sum is not.
+    """
+    if not dtype.is_floating_point or torch.finfo(dtype).eps > _COARSE:
+        return False
     generator = torch.Generator().manual_seed(0)
     try:
         for m, k, n in ((1, 1, 1), (3, 5, 7), (16, 16, 16), (33, 65, 17), (2, 0, 3)):
@@ -91,7 +98,7 @@ def _split_alike(target: Callable[..., Any], arguments: tuple[Any, ...], split: 
 def _alike(found: Tensor, wanted: Tensor, largest: Tensor) -> bool:
     same_form = (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
     eps = torch.finfo(wanted.dtype).eps
-    bound = (_COARSE_ULPS if eps > 1e-4 else _ULPS) * eps * largest.double()
+    bound = (_COARSE_ULPS if eps > _COARSE else _ULPS) * eps * largest.double()
     return same_form and bool(((found - wanted).abs().double() <= bound).all())
 
 

@@ -80,6 +80,53 @@ def test_every_formula_gives_what_its_operator_gives(name: str) -> None:
     same(captured.run(x), function(x))
 
 
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="eager's tanh is then the loop's own")
+def test_tanh_is_1_only_where_eagers_is() -> None:
+    """A difference of one rounding is the difference between a number and infinity in `log(1 - tanh(x))`."""
+
+    def function(x: Tensor) -> Tensor:
+        return (1 - x.tanh()).log() * 2
+
+    captured = fused_forward(function, tensor(4096))
+    x = torch.linspace(7.5, 9.5, 4096)
+    found, wanted = captured.run(x), function(x)
+    assert wanted.isinf().any()
+    assert wanted.isfinite().sum() > 2048
+    assert found.isinf().equal(wanted.isinf())
+    assert captured.run(-x).equal(function(-x))
+
+
+def test_a_product_by_alpha_and_its_sum_are_rounded_as_one() -> None:
+    """`x - 0.1 * y` of `x = 0.1 * y` is the rounding of `x`, and not 0."""
+
+    def subtracted(x: Tensor, y: Tensor) -> Tensor:
+        return torch.where(x.sub(y, alpha=0.1) > 0, y, -y)
+
+    def added(x: Tensor, y: Tensor) -> Tensor:
+        return torch.where(x.add(y, alpha=-0.1) > 0, y, -y)
+
+    y = tensor(4096)
+    x = y * 0.1
+    wanted = subtracted(x, y)
+    assert 0 < int((wanted == y).sum()) < len(y)
+    for function in (subtracted, added):
+        captured = fused_forward(function, tensor(4096, seed=1), tensor(4096, seed=2))
+        assert captured.run(x, y).equal(wanted)
+
+
+def test_integers_that_no_double_has_are_left_to_pytorch() -> None:
+    number = 2**60 + 2**36 + 1
+
+    def function(x: Tensor) -> Tensor:
+        return torch.where(x == number, x * 2, x) - 1
+
+    captured = fused(capture_forward(function, tensor(37)))
+    x = torch.tensor([float(2**60 + 2**37), 1.0]).repeat(20)[:37]
+    assert x[0] == number
+    if captured is not None:
+        assert captured.run(x).equal(function(x))
+
+
 def gates(x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     i, f, g, o = (x + h).chunk(4, dim=1)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()

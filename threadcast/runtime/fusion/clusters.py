@@ -25,6 +25,8 @@ aten = torch.ops.aten
 
 MAX_NODES = 24
 """Most operators in a group. A larger loop would have several times as many values as a core has registers."""
+_MOST_PRECISE = 1 << 53
+"""Largest size up to which each integer is a double, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class Clusters:
             if "{" + name + "}" not in found:
                 continue
             if isinstance(given, bool | int | float):
+                if not _is_precise(given):
+                    return None
                 operands[name] = literal(float(given))
                 continue
             if not isinstance(given, Ref):
@@ -136,7 +140,8 @@ class Clusters:
         if maker < 0 or self._is_written(maker) or self.program.nodes[maker].target is not aten.scalar_tensor.default:
             return None
         value, spec = self.program.nodes[maker].args[0], self.graph.ops[maker].outputs[0]
-        return float(value) if isinstance(value, bool | int | float) and spec.dtype == "float32" else None
+        is_number = isinstance(value, bool | int | float) and spec.dtype == "float32"
+        return float(value) if is_number and _is_precise(value) else None
 
     def _is_written(self, node: int) -> bool:
         """Whether any node writes to this node's result."""
@@ -227,6 +232,12 @@ class Clusters:
             for ref in self.terms[i].refs if i in grouped else node.refs():
                 readers[ref.slot].add(i)
         return readers, frozenset(unneeded)
+
+
+def _is_precise(number: float) -> bool:
+    """Whether a Python number is the same as a double, through which it becomes a float32; a large integer may not be,
+    and PyTorch rounds it once."""
+    return not isinstance(number, int) or abs(number) <= _MOST_PRECISE
 
 
 class _Together:

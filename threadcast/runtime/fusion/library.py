@@ -154,7 +154,7 @@ def _compile(sources: dict[str, str], draft: Path, folder: Path, flags: Sequence
 
 
 def _flags() -> tuple[str, ...]:
-    # Without contraction: PyTorch's own kernels round every product and sum too.
+    # Without contraction: where PyTorch's own kernels round a product and a sum as one, the formulas say so.
     found = torch.backends.cpu.get_cpu_capability()
     capability = found if found in _ISA_FLAGS else "DEFAULT"
     common = ("-std=c++20", "-O3", "-ffp-contract=off", "-fPIC", "-shared", f"-DCPU_CAPABILITY={capability}")

@@ -16,9 +16,9 @@ from torch._ops import OpOverload
 aten = torch.ops.aten
 
 POINTWISE: Mapping[OpOverload, str] = {
-    aten.add.Tensor: "{self} + {alpha} * {other}",
-    aten.sub.Tensor: "{self} - {alpha} * {other}",
-    aten.rsub.Scalar: "{other} - {alpha} * {self}",
+    aten.add.Tensor: "{self} + {other}",
+    aten.sub.Tensor: "{self} - {other}",
+    aten.rsub.Scalar: "{other} - {self}",
     aten.mul.Tensor: "{self} * {other}",
     aten.div.Tensor: "{self} / {other}",
     aten.remainder.Tensor: "remainder({self}, {other})",
@@ -30,7 +30,7 @@ POINTWISE: Mapping[OpOverload, str] = {
     aten.sqrt.default: "{self}.sqrt()",
     aten.rsqrt.default: "{self}.rsqrt()",
     aten.reciprocal.default: "{self}.reciprocal()",
-    aten.tanh.default: "{self}.tanh()",
+    aten.tanh.default: "tangent({self})" if torch.backends.mkl.is_available() else "{self}.tanh()",
     aten.sigmoid.default: "sigmoid({self})",
     aten.silu.default: "{self} / (V(1) + (V(0) - {self}).exp())",
     aten.relu.default: "at::vec::clamp_min({self}, V(0))",
@@ -49,11 +49,21 @@ CONDITIONS: Mapping[OpOverload, str] = {
 }  # fmt: skip
 """Formulas of comparisons of float32 tensors, whose boolean results `where` takes as its condition."""
 
+_SCALED: Mapping[Any, str] = {
+    aten.add.Tensor: "at::vec::fmadd({other}, {alpha}, {self})",
+    aten.sub.Tensor: "at::vec::fmadd({other}, {alpha}.neg(), {self})",
+    aten.rsub.Scalar: "at::vec::fmadd({self}, {alpha}.neg(), {other})",
+}
+"""Formulas where `alpha` is not 1: PyTorch's kernels round the product and the sum as one."""
 _DIV_FLOOR = "floor_divided({self}, {other})"
 _POW_2 = "{self} * {self}"
 
 HELPERS = """
 inline V sigmoid(V x) { return (V(1) + (V(0) - x).exp()).reciprocal(); }
+inline V tangent(V x) {
+  const V below(0.99999994f), size = x.abs();  // MKL's is the number below 1 up to 9.0109, Sleef's up to 8.6643
+  return V::blendv(x.tanh(), V::blendv(below, below.neg(), x < V(0)), (size > V(8.6643f)) & (size < V(9.0109f)));
+}
 inline V remainder(V a, V b) {
   const V mod = a.fmod(b);
   return V::blendv(mod, mod + b, (mod != V(0)) & ((b < V(0)) ^ (mod < V(0))));
@@ -74,6 +84,8 @@ inline V floor_divided(V a, V b) {
 
 def formula(target: Any, arguments: Mapping[str, Any]) -> str | None:
     """Return the formula of a call of `target`; None where it has none. `arguments`: by their names in the schema."""
+    if arguments.get("alpha", 1) != 1:
+        return _SCALED.get(target)
     if target is aten.div.Tensor_mode:
         return _DIV_FLOOR if arguments["rounding_mode"] == "floor" else None
     if target is aten.pow.Tensor_Scalar:
