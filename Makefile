@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-databases test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-service-batches bench-service-sizes bench-servers bench-ingest bench-warmup bench-two-models bench-types bench-many-cores bench-compile bench-zoo bench-graphnet bench-known-ops record clean
+.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-databases test-programs test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-service-batches bench-service-sizes bench-servers bench-ingest bench-warmup bench-two-models bench-types bench-many-cores bench-compile bench-zoo bench-graphnet bench-known-ops record clean
 
 setup: $(READY)
 
@@ -55,6 +55,11 @@ test-fast: $(READY)
 # examples of each entry and type, ONLY=text in the case's name, DATABASE=one of op_db, module_db, optim_db.
 test-databases: $(READY)
 	$(BIN)/python -m tests.databases $(DATABASE) $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(ONLY),--only '$(ONLY)')
+
+# The programs of PyTorch's own tests of torch.compile, by its graphs' plans, by the short way and by optimize, beside eager
+# PyTorch. PYTORCH=path is a clone of PyTorch's repository; ONLY=text selects.
+test-programs: $(READY)
+	$(BIN)/python -m tests.programs $(PYTORCH) $(if $(ONLY),--only '$(ONLY)')
 
 lint: $(READY)
 	$(BIN)/ruff check .

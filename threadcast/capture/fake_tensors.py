@@ -135,7 +135,8 @@ class FakeTensors:
 
         Autograd knows a tensor of the callable's closure itself, not its fake.
         """
-        gained = [(tensor, before) for tensor, before in self._gradients if tensor.grad is not before]
+        noted, self._gradients = self._gradients, []  # a recorder may be kept alive, and gradients are large
+        gained = [(tensor, before) for tensor, before in noted if tensor.is_leaf and tensor.grad is not before]
         for tensor, before in gained:
             tensor.grad = before
         return bool(gained)

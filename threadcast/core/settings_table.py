@@ -193,8 +193,9 @@ port = 8321
 In a file that sets `store`, settings below it are quoted: `"store.keep_days" = 90`.
 
 An unknown name or a value that is not allowed is an error, also in a variable that begins with `THREADCAST_`. Besides
-those below there is `THREADCAST_DATA`, the `data/` folder of a checkout. Settings are read when a command starts, and
-when a model is given to `optimize`, `optimize_training` or `torch.compile`.
+those below there is `THREADCAST_DATA`, the `data/` folder of a checkout. Settings are read when a command starts,
+when a model is given to `optimize` or `optimize_training`, in the first call of what `torch.compile` returned, and in
+`threadcast.attach`.
 
 The user's data directory is `$XDG_DATA_HOME/threadcast`, else `~/.local/share/threadcast`; the cache directory is
 `$XDG_CACHE_HOME/threadcast`, else `~/.cache/threadcast`; the runtime directory is `$XDG_RUNTIME_DIR/threadcast`, else

@@ -37,7 +37,7 @@ from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.saved_inputs import computes_again, computing_again, copy_written_inputs, writes_again
 from threadcast.runtime.shared_learning import told
 from threadcast.runtime.short_way import ShortWay
-from threadcast.runtime.unused_results import UnusedResults, with_unused_results
+from threadcast.runtime.unused_results import UnusedResults, calls_own_functions, with_unused_results
 from threadcast.threads.memory import keep_freed_memory
 
 _graphs: WeakSet[GraphCalls] = WeakSet()
@@ -102,7 +102,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         fw_compiler=partial(compiler, "forward"),
         bw_compiler=partial(compiler, "backward"),
         inference_compiler=partial(compiler, "inference"),
-        partition_fn=partial(_partitioned, unused),
+        partition_fn=partial(_partitioned, None if calls_own_functions(graph) else unused),
     )
     try:
         found: Callable[..., Any] = compiled(graph, example_inputs)
@@ -154,12 +154,12 @@ def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[.
 
 
 def _partitioned(
-    unused: list[UnusedResults], joint: GraphModule, *arguments: Any, **options: Any
+    unused: list[UnusedResults] | None, joint: GraphModule, *arguments: Any, **options: Any
 ) -> tuple[GraphModule, GraphModule]:
     """Divide a graph into forward and backward pass. Collective where it exchanges data with other processes."""
     check_collectives(joint)
     forward, backward = partitioned(joint, *arguments, **options)
-    if (found := UnusedResults.of(backward)) is not None:
+    if unused is not None and (found := UnusedResults.of(backward)) is not None:
         unused.append(found)
     return forward, backward
 

@@ -213,7 +213,7 @@ class GraphCalls:
             return self._timed(kind, arguments)
         runner = self._new(call, given, fixed) if found is None else found
         if runner is None:
-            return self._as_pytorch(*arguments)
+            return self._eager(kind)(*arguments)
         if isinstance(runner, Fallback):
             if kind in self._layouts:
                 return self._eager(kind)(*arguments)

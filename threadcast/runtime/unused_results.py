@@ -13,6 +13,7 @@ import sympy
 import torch
 from torch import SymInt, Tensor
 from torch._dynamo import compiled_autograd
+from torch._functorch.autograd_function import autograd_function_apply
 from torch.fx import GraphModule, Node
 
 from threadcast.capture.unsupported import may_exchange
@@ -99,13 +100,22 @@ class UnusedResults:
     def _zeros(self, position: int, arguments: Sequence[Any]) -> Tensor:
         traced = self._given[position]
         shape, strides = (tuple(self._number(one, arguments) for one in of) for of in (traced.shape, traced.stride()))
-        return torch.empty_strided(shape, strides, dtype=traced.dtype).zero_()
+        return torch.empty_strided(shape, strides, dtype=traced.dtype, device=traced.device).zero_()
 
     def _number(self, side: Any, arguments: Sequence[Any]) -> int:
         if not isinstance(side, SymInt):
             return int(side)
         known = {symbol: sympy.Integer(_read(self._sizes[symbol], arguments)) for symbol in _symbols_of((side,))}
         return int(side.node.expr.xreplace(known))
+
+
+def calls_own_functions(program: GraphModule) -> bool:
+    """Whether Dynamo has put an `autograd.Function` of the user into a program.
+
+    Eager PyTorch gives its `backward` zeros for unused results, and what these lead to then has gradients of zeros.
+    """
+    graphs = (part.graph for part in program.modules() if isinstance(part, GraphModule))
+    return any(node.target is autograd_function_apply for graph in graphs for node in graph.nodes)
 
 
 def with_unused_results(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -208,7 +208,9 @@ class _PlanSearch:
             return [candidate.makespan_s for candidate in candidates]
         if not candidates:
             return []
-        return percentiles_s([candidate.ops for candidate in candidates], resampled(self.problem, seed=self._seed))
+        distinct = list(dict.fromkeys(candidate.ops for candidate in candidates))  # policies often agree
+        costs = dict(zip(distinct, percentiles_s(distinct, resampled(self.problem, seed=self._seed)), strict=True))
+        return [costs[candidate.ops] for candidate in candidates]
 
 
 def _plan_of_policy(

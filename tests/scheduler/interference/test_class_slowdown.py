@@ -75,6 +75,19 @@ def test_bad_pairs_alone_need_no_classes() -> None:
     assert ClassInterference(problem, table).slowdowns([at(0, 0), at(1, 1)]) == [2.0, 1.0]
 
 
+def test_ops_of_one_key_have_the_classes_of_their_own_counts() -> None:
+    """Other programs describe ops by kind and counts alone."""
+    ops = tuple(Op("gemm", cost=COST[of]) for of in (M, C))
+    assert ops[0].key == ops[1].key
+    ids = ("small", "large")
+    graph = OpGraph(ids, ops, (), {op_id: {1: 1.0, 4: 0.5} for op_id in ids})
+    problem = Problem(graph, curves_of(graph, MACHINE), MACHINE)
+    table, halves = table_of({(M, C): 1.8}), [at(0, 0, 1, 2, 3), at(1, 4, 5, 6, 7)]
+    assert ClassInterference(problem, table).slowdowns(halves) == pytest.approx([1.8, 1.0])
+    pair = replace(table, bad_pairs={(ops[0].key, ops[0].key): 3.0})
+    assert ClassInterference(problem, pair).slowdowns(halves) == pytest.approx([3.0, 3.0])
+
+
 def test_ops_on_shared_cores_only_share_them() -> None:
     problem = problem_of_classes(M, M)
     pair = [at(0, 0, 1), at(1, 0, 1)]

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scheduler.random_problems import problem_of, problems
+from threadcast.core import Op
 from threadcast.scheduler.interference.core_sharing import CoreSharing
 from threadcast.scheduler.planner import SEARCH, plan
 from threadcast.scheduler.policies import Problem, register, registry
@@ -38,6 +39,15 @@ def test_resampled_curves_scatter_as_the_intervals_say_and_are_the_same_for_a_se
     within = (seconds[:, 1, 0] > 1 / 1.5) & (seconds[:, 1, 0] < 1.5)
     assert 0.88 < within.mean() < 0.92
     assert np.array_equal(seconds[:3], [world.curves.seconds for world in resampled(problem, samples=3)])
+
+
+def test_ops_of_one_key_with_other_counts_err_by_themselves() -> None:
+    problem = uncertain(problem_of([{1: 1.0}] * 3, cores=2), [1.5] * 3)
+    ops = tuple(Op("gemm", cost=(flops, 1e6)) for flops in (1e6, 1e9, 1e9))
+    graph = replace(problem.graph, ops=ops)
+    (world,) = resampled(Problem(graph, problem.curves, problem.machine), samples=1)
+    first, second, third = world.curves.seconds[:, 0]
+    assert first != second == third
 
 
 def doubtful_at_two_threads() -> Problem:

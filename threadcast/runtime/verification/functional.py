@@ -10,7 +10,7 @@ from torch import Tensor
 from threadcast.capture.capture import Captured
 from threadcast.runtime.verification.sensitivity import nudged
 from threadcast.runtime.verification.shadow import Shadowed, leaves, may_be_drawn
-from threadcast.runtime.verification.step_state import StepState, too_large
+from threadcast.runtime.verification.step_state import Drawn, StepState, too_large
 from threadcast.threads.memory import free_bytes
 
 
@@ -27,8 +27,9 @@ class FunctionalShadow(Shadowed):
         super().__init__(eager, eager, None, None, leaves)
 
     def state(self, arguments: Any, captured: Captured | None) -> StepState:
-        """Return copies of the states of the random generators."""
-        return StepState(None, None, (), drawn=may_be_drawn(captured))
+        """Return copies of the states of the random generators from which a graph of operators may draw."""
+        drawn = Drawn(python=False) if captured is None else may_be_drawn(captured)
+        return StepState(None, None, (), drawn=drawn)
 
     def too_large(self, arguments: Any, captured: Captured | None) -> str | None:
         """Return why memory is too small for the results once more; None if it is not.

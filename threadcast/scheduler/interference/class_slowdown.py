@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -133,16 +133,21 @@ def _labels(
 ) -> tuple[list[int], list[OpClass | None], dict[int, list[tuple[int, float]]]]:
     """A label for each op, the same for ops with the same slow-downs; the class of each label, None where its ops do no
     work or classes are unknown; and for each label those that form a bad pair with it, with the slow-down."""
-    ops = problem.graph.distinct_ops()
-    pairs = {pair: by for pair, by in table.bad_pairs.items() if ops.keys() >= set(pair)}
+    ops = {op.forecast_key: op for op in problem.graph.ops}  # ops of one key may have other counts, so other classes
+    keys = {op.key for op in ops.values()}
+    pairs = {pair: by for pair, by in table.bad_pairs.items() if keys >= set(pair)}
     paired = {key for pair in pairs for key in pair}
     limits = table.limits
     numbers: dict[tuple[OpClass | None, str | None], int] = {}
-    of_key: dict[str, int] = {}
-    for key, op in ops.items():
-        label = (None if limits is None or op.is_view else limits.class_of(op), key if key in paired else None)
-        of_key[key] = numbers.setdefault(label, len(numbers))
+    label_of: dict[Hashable, int] = {}
+    of_key: dict[str, list[int]] = {key: [] for key in paired}
+    for one, op in ops.items():
+        kind = None if limits is None or op.is_view else limits.class_of(op)
+        label_of[one] = label = numbers.setdefault((kind, op.key if op.key in paired else None), len(numbers))
+        if op.key in paired and label not in of_key[op.key]:
+            of_key[op.key].append(label)
     bad: dict[int, list[tuple[int, float]]] = {}
     for (key, beside), by in sorted(pairs.items()):
-        bad.setdefault(of_key[key], []).append((of_key[beside], by))
-    return [of_key[op.key] for op in problem.graph.ops], [of for of, _ in numbers], bad
+        for label in of_key[key]:
+            bad.setdefault(label, []).extend((other, by) for other in of_key[beside])
+    return [label_of[op.forecast_key] for op in problem.graph.ops], [of for of, _ in numbers], bad

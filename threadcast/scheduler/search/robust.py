@@ -33,11 +33,11 @@ def resampled(problem: Problem, *, seed: int = 0, samples: int = SAMPLES) -> Ite
     """Yield `samples` worlds: the problem with curves drawn from the intervals of its own.
 
     Errors are lognormal. Half of a point's variance is common to its whole curve, half is its own. Ops with the same
-    key have the same errors, because they have the same forecast.
+    forecast have the same errors (`Op.forecast_key`).
     """
     random = np.random.default_rng(seed)
     deviation = log_deviation(problem.curves)
-    keys = [op.key for op in problem.graph.ops]
+    keys = [op.forecast_key for op in problem.graph.ops]
     numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     row = np.array([numbers[key] for key in keys])
     shape = (len(numbers), deviation.shape[1])
