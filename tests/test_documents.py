@@ -127,9 +127,13 @@ def test_the_environment_can_leave_all_calls_to_pytorch(tmp_path: Path, monkeypa
     monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
     user = a_users_names()
     step = optimize_training(user["model"], user["loss"], user["optimizer"])
-    with pytest.warns(UserWarning, match="too short to gain"):
+
+    def train() -> None:
         for inputs, target in user["batches"][:6]:
             step(inputs, target)
+
+    with pytest.warns(UserWarning, match="too short to gain"):
+        train()
     assert [report.runs for report in step.reports] == ["default"]
     assert "default, a call takes" in repr(step)
     step.close()

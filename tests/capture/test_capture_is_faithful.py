@@ -475,7 +475,7 @@ def test_a_gradient_that_a_call_adds_is_refused_and_none_is_left(before: Tensor 
 def test_a_gradient_that_a_call_reads_is_refused() -> None:
     model = nn.Linear(3, 3)
     model(torch.ones(2, 3)).sum().backward()
-    with pytest.raises(CaptureError, match="a gradient .* is read"):
+    with pytest.raises(CaptureError, match=r"a gradient .* is read"):
         capture_forward(lambda x: x * model.weight.grad.norm(), torch.ones(3))
 
 

@@ -51,7 +51,8 @@ def _storages(values: Iterable[Any]) -> set[int]:
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    found: int = tensor.untyped_storage()._cdata
+    return found
 
 
 def _has_storage(value: Any) -> bool:

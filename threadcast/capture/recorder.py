@@ -264,6 +264,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             in_order, by_name = symbols.plain(in_order), symbols.plain(by_name)
         slot = self._fakes.new_slot()
         if (hot := self._one_hots.ended_by(func, in_order, by_name, slot)) is not None:
+            assert isinstance(result, Tensor)
             func, base, result, in_order, by_name = aten.one_hot.default, "one_hot", _contiguous(result), hot, {}
         specs: Result
         if isinstance(result, list | tuple):

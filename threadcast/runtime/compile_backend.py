@@ -111,7 +111,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
     except Collective as error:
         told().tell(str(error))
         return _by_pytorch(graph, example_inputs) if computes_again(graph) else graph.forward
-    except Exception as error:  # eager PyTorch runs the graph, so whatever AOTAutograd lacks is no error
+    except Exception as error:  # noqa: BLE001 - eager PyTorch runs the graph, so whatever AOTAutograd lacks is no error
         reason = f"AOTAutograd raised {in_one_line(error)}"
         told().tell(reason)
         if computes_again(graph):

@@ -186,7 +186,7 @@ def test_classes_that_are_made_anew_are_not_kept_for_ever(monkeypatch: pytest.Mo
     monkeypatch.setattr(watched_model, "MOST_CLASSES", 3)
     with closing(threadcast.optimize(lambda batch: batch.x * 2, backends=False, cores=1)) as call:
         for number in range(8):
-            batch = namedtuple("batch", ["x"])(X * number)  # type: ignore[misc]  # noqa: PYI024
+            batch = namedtuple("batch", ["x"])(X * number)  # type: ignore[misc]
             for _ in range(3):
                 assert call(batch).tolist() == [2.0 * number] * 3
             assert isinstance(call._optimized._last, Tuning)

@@ -15,6 +15,8 @@ from torch._ops import OpOverload
 
 aten = torch.ops.aten
 
+_HAS_MKL: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+
 POINTWISE: Mapping[OpOverload, str] = {
     aten.add.Tensor: "{self} + {other}",
     aten.sub.Tensor: "{self} - {other}",
@@ -30,7 +32,7 @@ POINTWISE: Mapping[OpOverload, str] = {
     aten.sqrt.default: "{self}.sqrt()",
     aten.rsqrt.default: "{self}.rsqrt()",
     aten.reciprocal.default: "{self}.reciprocal()",
-    aten.tanh.default: "tangent({self})" if torch.backends.mkl.is_available() else "{self}.tanh()",
+    aten.tanh.default: "tangent({self})" if _HAS_MKL else "{self}.tanh()",
     aten.sigmoid.default: "sigmoid({self})",
     aten.silu.default: "{self} / (V(1) + (V(0) - {self}).exp())",
     aten.relu.default: "at::vec::clamp_min({self}, V(0))",

@@ -1,0 +1,100 @@
+"""Programs are found in a file of tests as PyTorch's are, and what differs from eager PyTorch is seen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.programs.judge import WAYS, Judge, Way, _ByRandomPlans
+from tests.programs.pytorch_tests import Program, Source, programs
+from tests.runtime.compiler import HAS_COMPILER
+from threadcast.core import read_machine
+from threadcast.runtime.engines.executors import Executors
+
+TESTS = """
+import torch
+from torch.testing._internal.common_utils import TestCase
+from torch.testing import no_such_decorator
+
+
+class Small:
+    def test_checked(self):
+        self.common(lambda x: (x.sin() + 1).relu(), (torch.arange(6.0).view(2, 3).t(),))
+
+    @no_such_decorator
+    def test_compiled(self):
+        def function(x, y):
+            x.mul_(2)
+            return x + y, x.t()
+
+        x = torch.ones(3, 3)
+        found = torch.compile(function)(x, x[0])
+        self.assertEqual(found[0], x + x[0])
+
+    def test_module_with_gradients(self):
+        layers = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU())
+        self.common(layers, (torch.randn(5, 3, requires_grad=True),), check_gradient=True)
+
+    def test_of_an_error(self):
+        torch.compile(lambda x: x.view(7))(torch.zeros(3))
+"""
+SOURCE = Source("test/small_programs.py", "Small", "common")
+NAMES = ("test_checked 0", "test_compiled 0", "test_module_with_gradients 0", "test_of_an_error 0")
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Iterator[dict[str, Program]]:
+    (tmp_path / "test").mkdir()
+    (tmp_path / SOURCE.path).write_text(TESTS)
+    yield {program.name.removeprefix("small_programs "): program for program in programs(tmp_path, SOURCE)}
+    sys.modules.pop("small_programs", None)
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    machine = read_machine()
+    machine = machine.limited_to([core.id for core in machine.cores[:2]])
+    with closing(Executors(machine)) as executors:
+        yield Judge(machine, executors, native=HAS_COMPILER)
+
+
+def test_what_tests_check_and_compile_is_noted(found: dict[str, Program]) -> None:
+    assert tuple(found) == NAMES
+
+
+def test_arguments_are_made_anew_with_their_strides_and_shared_memory(found: dict[str, Program]) -> None:
+    (x,) = found["test_checked 0"].make().given
+    assert x.stride() == (1, 3)
+    first, second = found["test_compiled 0"].make(), found["test_compiled 0"].make()
+    whole, row = first.given
+    whole.fill_(7.0)
+    assert row.eq(7.0).all()
+    assert second.given[0].eq(1.0).all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", NAMES)
+def test_programs_are_judged(name: str, way: Way, found: dict[str, Program], judge: Judge) -> None:
+    outcome = judge(found[name], way)
+    if name == "test_of_an_error 0":
+        assert outcome.status == "eager cannot"
+    elif way == "graphs" or (way, name) == ("short way", "test_module_with_gradients 0"):
+        assert outcome.status == "right", outcome
+    else:
+        assert outcome.status in ("right", "refused"), outcome
+
+
+def test_wrong_results_are_different(found: dict[str, Program], judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _ByRandomPlans.__call__
+
+    def wrong(self: _ByRandomPlans, *arguments: object) -> object:
+        return [value + 1 if isinstance(value, torch.Tensor) else value for value in run(self, *arguments)]
+
+    monkeypatch.setattr(_ByRandomPlans, "__call__", wrong)
+    for name in NAMES[:3]:
+        assert judge(found[name], "graphs").status == "different"
