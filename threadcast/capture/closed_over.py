@@ -1,7 +1,7 @@
 """Tensors that a callable takes from elsewhere than its arguments, and that a graph has as constants: which may not be.
 
 A graph has one tensor for all runs. What is another tensor in later calls, though no Python value that is watched
-changes, is refused: gradients, and what a call makes itself past PyTorch's operators (`torch.from_numpy`).
+changes, is refused: gradients, and what a call makes itself past PyTorch's operators (`torch.frombuffer`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check_constants(
     }
     if not made.isdisjoint({*written, *returned}):
         raise CaptureError(
-            "cannot capture: a tensor that the call makes past PyTorch's operators (torch.from_numpy) is "
+            "cannot capture: a tensor that the call makes past PyTorch's operators (torch.frombuffer) is "
             "written to or returned, and would be the same one in all calls"
         )
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
+from torch.nn import Parameter
 from torch.utils.checkpoint import checkpoint
 
 
@@ -33,11 +34,29 @@ def computing_again(graph: GraphModule) -> Callable[..., Any]:
 
 
 def computed_again(part: GraphModule, *arguments: Any, **options: Any) -> Any:
-    """Run a part of a program that its backward pass computes again; `options` are those of `checkpoint`."""
+    """Run a part of a program that its backward pass computes again; `options` are those of `checkpoint`.
+
+    Dynamo made arguments of all that the part reads. As arguments of `checkpoint`, buffers that it writes would raise.
+    RuntimeError, as there, where another argument was written to before it is computed again; weights may be.
+    """
     if (contexts := part.meta.get("_checkpoint_context_fn")) is not None:
         options["context_fn"] = contexts
     options["use_reentrant"] = False  # as compilers do, whatever the program says
-    return checkpoint(part, *arguments, **options)
+    given = [one for one in arguments if isinstance(one, Tensor) and not isinstance(one, Parameter)]
+    before = [0 if one.is_inference() else one._version for one in given]
+    kept: list[tuple[Tensor, int]] = []
+
+    def run() -> Any:
+        if any(one._version != version for one, version in kept):
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: an "
+                "argument of torch.utils.checkpoint"
+            )
+        return part(*arguments)
+
+    found = checkpoint(run, **options)
+    kept += [(one, n) for one, n in zip(given, before, strict=True) if not one.is_inference() and one._version == n]
+    return found
 
 
 def writes_again(graph: GraphModule, written: Collection[int], inputs: int) -> bool:
