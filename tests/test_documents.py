@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch._dynamo.backends import registry
 
-from threadcast import optimize_training
+from threadcast import optimize, optimize_training
 from threadcast.cli.main import COMMANDS, cli
 from threadcast.cli.reference import render
-from threadcast.runtime.compile_backend import backend
+from threadcast.runtime.compile_backend import backend, compiled_graphs
 from threadcast.scheduler.planner import SEARCH
 from threadcast.scheduler.policies import names
 
@@ -127,16 +127,20 @@ def test_the_environment_can_leave_all_calls_to_pytorch(tmp_path: Path, monkeypa
     monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
     user = a_users_names()
     step = optimize_training(user["model"], user["loss"], user["optimizer"])
-
-    def train() -> None:
-        for inputs, target in user["batches"][:6]:
-            step(inputs, target)
-
     with pytest.warns(UserWarning, match="too short to gain"):
-        train()
-    assert [report.runs for report in step.reports] == ["default"]
+        losses = [step(inputs, target) for inputs, target in user["batches"][:6]]
+    assert losses[-1] < losses[0]
+    with pytest.warns(UserWarning, match="too short to gain"):
+        fast = optimize(user["model"].eval(), user["example_input"])
+    others, compiled = set(compiled_graphs()), torch.compile(user["model"], backend=backend)
+    for _ in range(6):
+        assert torch.equal(fast(user["example_input"]), compiled(user["example_input"]))
+    assert [report.runs for report in [*step.reports, *fast.reports]] == ["default", "default"]
     assert "default, a call takes" in repr(step)
+    (graph,) = set(compiled_graphs()) - others
+    assert [report.runs for report in graph.reports] == ["default"]
     step.close()
+    fast.close()
 
 
 def a_users_names() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from tests.programs.judge import STATUSES, WAYS, Judge, Outcome, Way
-from tests.programs.pytorch_tests import SOURCES, Program, programs
+from tests.programs.pytorch_tests import SOURCES, Program, Source, programs
 from tests.runtime.compiler import HAS_COMPILER
 from threadcast.core import read_machine
 from threadcast.runtime.engines.executors import Executors
@@ -25,9 +25,8 @@ COMMONEST = 12
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the programs asked for; 1 where any is different, 2 without the clone."""
     asked = _parser().parse_args(arguments)
-    missing = [source.path for source in SOURCES if not (asked.pytorch / source.path).is_file()]
-    if missing:
-        print(f"{asked.pytorch} is no clone of PyTorch's repository: {missing[0]} is missing", file=sys.stderr)  # noqa: T201
+    if not any(_sources(asked)):
+        print(f"{asked.pytorch} is no clone of PyTorch's repository: {SOURCES[0].path} is missing", file=sys.stderr)  # noqa: T201
         return 2
     machine = read_machine()
     machine = machine.limited_to([core.id for core in machine.cores[:2]])
@@ -54,8 +53,12 @@ def _run(judge: Judge, asked: argparse.Namespace) -> Iterator[tuple[Way, Outcome
             print(f"{done} programs, {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)  # noqa: T201
 
 
+def _sources(asked: argparse.Namespace) -> Iterator[Source]:
+    return (source for source in SOURCES if (asked.pytorch / source.path).is_file())
+
+
 def _programs(asked: argparse.Namespace) -> Iterator[Program]:
-    for source in SOURCES:
+    for source in _sources(asked):
         yield from programs(asked.pytorch, source, only=asked.only)
 
 

@@ -96,8 +96,8 @@ class Judge:
 
         wanted = _seen(program, program.fresh_function())
         with patch.object(compile_backend, "_graph_calls", graph_calls):
-            function = torch.compile(program.fresh_function(), backend=backend)
-            return differs(wanted, _seen(program, function), exact=True)
+            mine = program.fresh_function()
+            return differs(wanted, _seen(program, torch.compile(mine, backend=backend), mine), exact=True)
 
     def _engine(self, seed: int, captured: Any) -> Engine:
         cores = tuple(core.id for core in self._machine.cores)
@@ -139,7 +139,7 @@ def _by_short_way(program: Program, refused: list[str]) -> str | None:
         mine, eager = program.fresh_function(), program.fresh_function()
         compiled = torch.compile(mine, backend=backend, options={"short_way": True})
         for _ in range(MOST_CALLS):
-            if (reason := differs(_seen(program, eager), _seen(program, compiled), exact=True)) is not None:
+            if (reason := differs(_seen(program, eager), _seen(program, compiled, mine), exact=True)) is not None:
                 return reason
             if sum(call.short_calls for call in compiled_calls()) >= 3:
                 return None
@@ -156,7 +156,7 @@ def _by_optimize(program: Program, refused: list[str]) -> str | None:
         call = threadcast.optimize(mine, backends=False)
         try:
             for _ in range(MOST_CALLS):
-                if (reason := differs(_seen(program, eager), _seen(program, call), exact=True)) is not None:
+                if (reason := differs(_seen(program, eager), _seen(program, call, mine), exact=True)) is not None:
                     return reason
                 reports = call.reports
                 if reports and not any(report.measuring for report in reports):
@@ -172,8 +172,8 @@ def _by_optimize(program: Program, refused: list[str]) -> str | None:
 def _by_pytorch(program: Program, wanted: Seen) -> bool:
     """Whether AOTAutograd with PyTorch's own operators differs from eager PyTorch, or raises, too."""
     try:
-        function = torch.compile(program.fresh_function(), backend="aot_eager")
-        return differs(wanted, _seen(program, function), exact=True) is not None
+        mine = program.fresh_function()
+        return differs(wanted, _seen(program, torch.compile(mine, backend="aot_eager"), mine), exact=True) is not None
     except Exception:  # noqa: BLE001
         return True
     finally:
@@ -214,7 +214,9 @@ class Seen:
     with."""
 
 
-def _seen(program: Program, function: Callable[..., Any]) -> Seen:
+def _seen(program: Program, function: Callable[..., Any], module: Callable[..., Any] | None = None) -> Seen:
+    """What is seen of a call of `function`, by which `module` runs, where it is none itself."""
+    module = function if module is None else module
     arguments = program.make()
     torch.manual_seed(0)
     found = function(*arguments.given, **arguments.named)
@@ -222,12 +224,12 @@ def _seen(program: Program, function: Callable[..., Any]) -> Seen:
     given = [value for value in pytree.tree_leaves((arguments.given, arguments.named)) if isinstance(value, Tensor)]
     kinds = [_kind(i, results, given) for i in range(len(results))]
     leaves = list(arguments.leaves)
-    if isinstance(function, nn.Module):
-        leaves += [parameter for parameter in function.parameters() if parameter.requires_grad]
+    if isinstance(module, nn.Module):
+        leaves += [parameter for parameter in module.parameters() if parameter.requires_grad]
     gradients = _gradients(results, leaves) if torch.is_grad_enabled() else []
     kept = [value.detach().clone() if isinstance(value, Tensor) else value for value in results]
     after = [value.detach().clone() if isinstance(value, Tensor) else value for value in given]
-    held = list(function.state_dict().values()) if isinstance(function, nn.Module) else []
+    held = list(module.state_dict().values()) if isinstance(module, nn.Module) else []
     state = [value.detach().clone() for value in held if isinstance(value, Tensor)]
     return Seen(str(structure), kept, gradients, after, state, kinds)
 
@@ -276,13 +278,24 @@ def differs(wanted: Seen, found: Seen, *, exact: bool) -> str | None:
     for what, mine, its in pairs:
         if len(mine) != len(its):
             return f"{len(mine)} {what}s, not {len(its)}"
+        largest = max(map(_largest, its), default=0.0)
         for i, (one, other) in enumerate(zip(mine, its, strict=True)):
-            if (reason := _value_differs(one, other)) is not None:
+            if (reason := _value_differs(one, other, largest if what == "gradient" else _largest(other))) is not None:
                 return f"{what} {i}: {reason}"
     return None
 
 
-def _value_differs(mine: Any, its: Any) -> str | None:
+def _largest(value: Any) -> float:
+    """The largest finite number of a tensor."""
+    if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
+        return 0.0
+    sizes = (value.to_dense() if value.layout is not torch.strided else value).abs().double()
+    finite = sizes[sizes.isfinite()]
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+def _value_differs(mine: Any, its: Any, largest: float) -> str | None:
+    """How two values differ by more than roundings of numbers up to `largest`; None where they do not."""
     if not isinstance(mine, Tensor) or not isinstance(its, Tensor):
         same = type(mine) is type(its) and (mine is its or bool(mine == its) or mine != mine)
         return None if same else f"{mine!r:.60}, not {its!r:.60}"
@@ -297,8 +310,6 @@ def _value_differs(mine: Any, its: Any) -> str | None:
     real = torch.view_as_real(mine.resolve_conj()).dtype if mine.is_complex() else mine.dtype
     close = _CLOSE.get(real, 0.1)
     mine, its = (value.to(torch.complex128 if value.is_complex() else torch.float64) for value in (mine, its))
-    finite = its[its.isfinite()]
-    largest = float(finite.abs().max()) if finite.numel() else 0.0
     if torch.allclose(mine, its, rtol=close, atol=close * max(largest, 1e-30), equal_nan=True):
         return None
     difference = (mine - its).abs()

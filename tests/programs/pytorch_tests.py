@@ -30,6 +30,8 @@ from tests.databases import pytorch_databases  # noqa: F401 - stands in for `exp
 
 MOST_BYTES = 64 << 20
 """Programs with larger inputs are left out. A convention."""
+_AHEAD = "aoti"
+"""In the names of tests that compile ahead of time, by Inductor itself."""
 MOST_OF_A_TEST = 12
 """Programs of one test that are taken; some tests have hundreds that differ in a type. A convention."""
 
@@ -80,7 +82,7 @@ def programs(clone: Path, source: Source, *, only: str = "") -> Iterator[Program
     noted = _Noted()
     bases = (tests,) if issubclass(tests, unittest.TestCase) else (tests, module.TestCase)
     kind = type("Noting", bases, {source.check: noted.checked, "device": "cpu"})
-    for test in sorted(name for name in dir(kind) if name.startswith("test")):
+    for test in sorted(name for name in dir(kind) if name.startswith("test") and _AHEAD not in name):
         noted.begin(f"{Path(source.path).stem} {test}")
         with ExitStack() as stack:
             stack.enter_context(redirect_stdout(StringIO()))
