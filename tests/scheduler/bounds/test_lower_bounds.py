@@ -145,3 +145,47 @@ def test_no_bound_is_above_the_best_schedule_and_no_plan_below(data: st.DataObje
         planned = plan(problem, policy=name)
         assert planned.makespan_s >= best_s * (1 - 1e-9)
         assert planned.lower_bound_s <= best_s * (1 + 1e-9)
+
+
+def wide_problem(ops: int, cores: int) -> Problem:
+    """Two chains of ops by Amdahl's law, so that every count is a corner; paths and area are about as long."""
+    random = np.random.default_rng(0)
+    made = []
+    for seconds, serial in zip(random.lognormal(0, 1, ops), random.uniform(0.002, 0.02, ops)):
+        made.append({n: float(seconds * (serial + (1 - serial) / n)) for n in range(1, cores + 1)})
+    return problem_of(made, [(i, i + 2) for i in range(ops - 2)], cores=cores)
+
+
+def test_the_relaxation_is_solved_with_some_of_many_corners_and_its_bound_holds_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    solved, corners = allotment_lp._solved, list[int]()
+
+    def watched(problem: Problem, envelopes: Envelopes) -> Any:
+        corners.append(envelopes.seconds.shape[1])
+        return solved(problem, envelopes)
+
+    monkeypatch.setattr(allotment_lp, "_solved", watched)
+    thin = relax(wide_problem(6, 300))
+    monkeypatch.setattr(allotment_lp, "MOST_CORNERS", 10_000)
+    whole = relax(wide_problem(6, 300))
+    assert corners[0] <= 128 < corners[1]
+    assert not thin.exact
+    assert whole.exact
+    assert 0.999 * whole.bound_s <= thin.bound_s <= whole.bound_s * (1 + 1e-8)
+    flow = relax(wide_problem(6, 300), exact_ops=0)
+    monkeypatch.setattr(allotment_lp, "MOST_CORNERS", 128)
+    assert flow.bound_s * 0.99 <= relax(wide_problem(6, 300), exact_ops=0).bound_s <= whole.bound_s * (1 + 1e-8)
+
+
+def test_thinned_envelopes_lie_on_the_whole_ones_or_above() -> None:
+    whole = Envelopes.of(wide_problem(3, 200).times)
+    thin = whole.thinned(20)
+    assert thin.seconds.shape[1] <= 20
+    assert whole.thinned(whole.seconds.shape[1]) is whole
+    row = np.arange(3)
+    assert np.array_equal(thin.seconds[:, 0], whole.seconds[:, 0])
+    assert np.array_equal(thin.seconds[row, thin.last], whole.seconds[row, whole.last])
+    for share in np.linspace(0, 1, 50):
+        at = share * whole.seconds[:, 0] + (1 - share) * whole.seconds[row, whole.last]
+        assert np.all(thin.work_at(at) >= whole.work_at(at) * (1 - 1e-12))

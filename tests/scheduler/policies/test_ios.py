@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from heapq import heapreplace
 from itertools import combinations, product
 
 import numpy as np
@@ -13,8 +14,9 @@ from hypothesis import assume, given, settings
 from tests.scheduler.random_problems import graph_of, problem_of, problems
 from threadcast.core import Affinity, Case, CurveTable, Machine
 from threadcast.core.errors import InvalidInput
-from threadcast.scheduler.policies import Policy, Problem
+from threadcast.scheduler.policies import Policy, Problem, stage_cost
 from threadcast.scheduler.policies.ios import Ios
+from threadcast.scheduler.policies.stage_cost import StageCosts
 from threadcast.scheduler.policies.stage_search import cuts
 from threadcast.scheduler.policies.testing import PolicyContract
 from threadcast.scheduler.simulation.simulator import simulate
@@ -174,3 +176,29 @@ def test_no_stages_are_shorter(problem: Problem) -> None:
     policy = Ios(problem)
     assert math.isclose(policy.predicted_s, found_s, abs_tol=1e-12)
     assert policy.predicted_s <= Ios(problem, candidates=1).predicted_s + 1e-12
+
+
+@given(problem=problems())
+def test_stages_of_long_curves_are_those_that_step_by_step_come_out(problem: Problem) -> None:
+    groups = [(op,) for op in range(min(len(problem.graph), 5))]
+    found = []
+    for long in (0, 10_000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stage_cost, "LONG_CURVES", long)
+            found.append(StageCosts(problem).stage(groups))
+    assert found[0] == found[1]
+
+
+def test_stages_of_long_curves_take_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+
+    def counted(heap: list[tuple[float, int]], item: tuple[float, int]) -> tuple[float, int]:
+        steps.append(1)
+        return heapreplace(heap, item)
+
+    monkeypatch.setattr(stage_cost, "heapreplace", counted)
+    problem = problem_of([{n: work * (0.01 + 1 / n) for n in range(1, 401)} for work in (1.0, 2.0, 3.0)], cores=400)
+    stage = StageCosts(problem).stage([(0,), (1,), (2,)])
+    assert stage is not None
+    assert sum(group.cores for group in stage.groups) >= 398
+    assert len(steps) <= 20

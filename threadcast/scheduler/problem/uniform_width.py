@@ -33,10 +33,12 @@ def best_width(problem: Problem) -> tuple[int, Integers, Floats]:
 
     Position (in `times.counts`) and seconds are as `team_times` returns them. Among equal sums the smallest count wins.
     """
-    found: list[tuple[int, Integers, Floats]] = []
-    for width in problem.times.counts:
-        try:
-            found.append((width, *team_times(problem, width)))
-        except PlanError:  # too narrow for some op; the widest count never is
-            continue
-    return min(found, key=lambda setting: float(setting[2].sum()))
+    times = problem.times
+    columns = np.where(np.isfinite(times.seconds), np.arange(len(times.counts)), -1)
+    one_thread = times.within(1)
+    for op in [op for op, described in enumerate(problem.graph.ops) if described.is_view]:
+        columns[op, one_thread[op] + 1 :] = -1
+    widest = np.maximum.accumulate(columns, axis=1)  # (n_ops, n_counts) within each width, -1 where it is too narrow
+    seconds = np.where(widest < 0, np.inf, np.take_along_axis(times.seconds, np.maximum(widest, 0), axis=1))
+    width = times.counts[int(np.ascontiguousarray(seconds.T).sum(axis=1).argmin())]
+    return width, *team_times(problem, width)

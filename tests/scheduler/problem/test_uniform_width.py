@@ -1,0 +1,42 @@
+"""The best single thread count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from tests.scheduler.random_problems import problem_of, problems
+from threadcast.core.errors import PlanError
+from threadcast.scheduler.policies import Problem
+from threadcast.scheduler.problem import uniform_width
+from threadcast.scheduler.problem.uniform_width import best_width, team_times
+
+
+@given(problem=problems())
+def test_the_best_width_is_that_of_the_least_sum(problem: Problem) -> None:
+    sums = {width: float(team_times(problem, width)[1].sum()) for width in problem.times.counts}
+    width, positions, seconds = best_width(problem)
+    assert width == min(sums, key=sums.__getitem__)
+    assert (positions.tolist(), seconds.tolist()) == tuple(part.tolist() for part in team_times(problem, width))
+
+
+def test_widths_at_which_some_op_cannot_run_are_left_out() -> None:
+    problem = problem_of([{1: 1.0, 2: 1.5, 4: 5.0}, {2: 1.0, 3: 0.9}, {2: 0.0, 4: 0.0}], kinds="xyv")
+    with pytest.raises(PlanError, match="teams of 1 cannot run it"):
+        team_times(problem, 1)
+    assert best_width(problem)[0] == 2
+
+
+def test_the_best_of_many_widths_is_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def watched(problem: Problem, width: int) -> Any:
+        asked.append(width)
+        return team_times(problem, width)
+
+    monkeypatch.setattr(uniform_width, "team_times", watched)
+    problem = problem_of([{count: 1.0 + abs(count - 70) for count in range(1, 101)}] * 3, cores=100)
+    assert best_width(problem)[0] == 70
+    assert asked == [70]
