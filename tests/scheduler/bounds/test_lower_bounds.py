@@ -78,6 +78,7 @@ def test_the_relaxation_is_met_by_its_own_fractional_widths(problem: Problem) ->
     assert max(path_s, area_s) == pytest.approx(relaxed.bound_s, rel=1e-6, abs=1e-12)
 
 
+@settings(deadline=None)
 @given(problem=problems())
 def test_no_width_lies_below_its_envelope(problem: Problem) -> None:
     times, envelopes = problem.times, Envelopes.of(problem.times)

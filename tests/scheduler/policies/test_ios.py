@@ -178,6 +178,7 @@ def test_no_stages_are_shorter(problem: Problem) -> None:
     assert policy.predicted_s <= Ios(problem, candidates=1).predicted_s + 1e-12
 
 
+@settings(deadline=None)
 @given(problem=problems())
 def test_stages_of_long_curves_are_those_that_step_by_step_come_out(problem: Problem) -> None:
     groups = [(op,) for op in range(min(len(problem.graph), 5))]

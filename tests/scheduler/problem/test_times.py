@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scheduler.random_problems import problem_of, problems
@@ -15,6 +15,7 @@ from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem import times as module
 
 
+@settings(deadline=None)
 @given(problem=problems(), data=st.data())
 def test_times_along_cores_are_those_on_the_first_of_them(problem: Problem, data: st.DataObject) -> None:
     cores = data.draw(st.permutations([core.id for core in problem.machine.cores]))

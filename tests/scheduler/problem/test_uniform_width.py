@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from tests.scheduler.random_problems import problem_of, problems
 from threadcast.core.errors import PlanError
@@ -14,6 +14,7 @@ from threadcast.scheduler.problem import uniform_width
 from threadcast.scheduler.problem.uniform_width import best_width, team_times
 
 
+@settings(deadline=None)
 @given(problem=problems())
 def test_the_best_width_is_that_of_the_least_sum(problem: Problem) -> None:
     sums = {width: float(team_times(problem, width)[1].sum()) for width in problem.times.counts}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threadcast.core import Core, Machine
@@ -17,6 +17,7 @@ IDS = (5, 9, 2, 70, 11)
 MACHINE = Machine("odd", tuple(Core(number, (number, number + 100), group=0) for number in IDS))
 
 
+@settings(deadline=None)
 @given(
     steps=st.lists(st.tuples(st.sets(st.sampled_from(IDS), min_size=1), st.integers(0, 2), st.integers(0, 2))),
     data=st.data(),
