@@ -40,17 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(judge: Judge, asked: argparse.Namespace) -> Iterator[tuple[Way, Outcome]]:
     part, parts = asked.part
-    began_s = time.monotonic()
+    began_s, statuses = time.monotonic(), Counter[str]()
     for done, program in enumerate(islice(_programs(asked), part, None, parts), 1):
         for way in asked.ways or WAYS:
             if asked.verbose:
                 print(program.name, way, file=sys.stderr, flush=True)  # noqa: T201
             outcome = judge(program, way)
+            statuses[outcome.status] += 1
             yield way, outcome
             if outcome.status == "different":
                 print(f"different: {program.name}, {way}\n    {outcome.reason}", file=sys.stderr, flush=True)  # noqa: T201
         if done % 50 == 0:
-            print(f"{done} programs, {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)  # noqa: T201
+            so_far = ", ".join(f"{count} {status}" for status, count in statuses.items())
+            print(f"{done} programs, {time.monotonic() - began_s:.0f} s: {so_far}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _sources(asked: argparse.Namespace) -> Iterator[Source]:

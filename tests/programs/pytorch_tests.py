@@ -30,8 +30,9 @@ from tests.databases import pytorch_databases  # noqa: F401 - stands in for `exp
 
 MOST_BYTES = 64 << 20
 """Programs with larger inputs are left out. A convention."""
-_AHEAD = "aoti"
-"""In the names of tests that compile ahead of time, by Inductor itself."""
+_LEFT_OUT = "aoti", "large", "profiler", "multi_gpu"
+"""In the names of tests that compile ahead of time, by Inductor itself, that take too much memory, or that are of other
+things than results."""
 MOST_OF_A_TEST = 12
 """Programs of one test that are taken; some tests have hundreds that differ in a type. A convention."""
 
@@ -82,7 +83,10 @@ def programs(clone: Path, source: Source, *, only: str = "") -> Iterator[Program
     noted = _Noted()
     bases = (tests,) if issubclass(tests, unittest.TestCase) else (tests, module.TestCase)
     kind = type("Noting", bases, {source.check: noted.checked, "device": "cpu"})
-    for test in sorted(name for name in dir(kind) if name.startswith("test") and _AHEAD not in name):
+    tests_of_results = sorted(
+        name for name in dir(kind) if name.startswith("test") and not any(part in name for part in _LEFT_OUT)
+    )
+    for test in tests_of_results:
         noted.begin(f"{Path(source.path).stem} {test}")
         with ExitStack() as stack:
             stack.enter_context(redirect_stdout(StringIO()))
