@@ -25,6 +25,8 @@ _NAMES = frozenset((
 ))  # fmt: skip
 _OURS = frozenset(("prims", "threadcast"))
 """Libraries whose operators compute each number by itself and look at no value: loops of fused operators are ours."""
+_OURS_BY_INDEX = frozenset(("gather_add",))
+"""Those of our operators that look at values all the same: at indices."""
 _LINEAR_ALGEBRA = ("linalg_", "_linalg_")
 _NEVER_RAISE = frozenset(("linalg_vector_norm", "linalg_cross", "linalg_diagonal"))
 
@@ -39,7 +41,7 @@ def may_raise(node: Node) -> bool:
         return False
     library, name = node.target._schema.name.split("::")
     if library != "aten":
-        return library not in _OURS
+        return library not in _OURS or (name in _OURS_BY_INDEX and node.phase == "forward")
     name = name if name.startswith("__") else name.rstrip("_")
     linear_algebra = name.startswith(_LINEAR_ALGEBRA) and name not in _NEVER_RAISE
     divides_integers = name == "div" and node.kwargs.get("rounding_mode") is not None

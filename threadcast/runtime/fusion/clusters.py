@@ -52,6 +52,17 @@ class Group:
     concatenated: tuple[int, ...] = ()
 
 
+def specs_of(captured: Captured) -> dict[Ref, TensorSpec]:
+    """Return what is known of the values that nodes read, and of the results of nodes that have one."""
+    program = captured.program
+    specs: dict[Ref, TensorSpec] = {}
+    for i, (node, op) in enumerate(zip(program.nodes, captured.graph.ops, strict=True)):
+        specs.update(zip(dict.fromkeys(find_refs((node.args, node.kwargs))), op.inputs))
+        if len(op.outputs) == 1:
+            specs[Ref(program.slot_of(i))] = op.outputs[0]
+    return specs
+
+
 class Clusters:
     """The groups of a captured program that can be fused, and the term of each point-wise node.
 
@@ -62,7 +73,7 @@ class Clusters:
     def __init__(self, captured: Captured, *, without: frozenset[int] = frozenset()) -> None:
         self.program, self.graph = captured.program, captured.graph
         self.n_inputs = len(captured.program.inputs)
-        self.specs = self._all_specs()
+        self.specs = specs_of(captured)
         self.before = [set(predecessors) for predecessors in captured.graph.predecessors]
         nodes, inputs = captured.program.nodes, captured.program.inputs
         self._memory = memories(nodes, inputs)
@@ -81,14 +92,6 @@ class Clusters:
         self._depths = self._all_depths()
         self.groups = self._found()
         self.readers, self.unneeded = self._read_by()
-
-    def _all_specs(self) -> dict[Ref, TensorSpec]:
-        specs: dict[Ref, TensorSpec] = {}
-        for i, (node, op) in enumerate(zip(self.program.nodes, self.graph.ops, strict=True)):
-            specs.update(zip(dict.fromkeys(find_refs((node.args, node.kwargs))), op.inputs))
-            if len(op.outputs) == 1:
-                specs[Ref(self.program.slot_of(i))] = op.outputs[0]
-        return specs
 
     def _maker(self, ref: Ref) -> int:
         """The node whose whole result the value is; -1 for inputs and for items of a result."""

@@ -15,6 +15,7 @@ from threadcast.capture.values import Ref, map_refs
 from threadcast.core.errors import ExecutionError
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
+from threadcast.runtime.fusion.aggregation import with_edge_sums
 from threadcast.runtime.fusion.clusters import Clusters, Group
 from threadcast.runtime.fusion.kernels import Kernel, kernel_of
 from threadcast.runtime.fusion.library import FusedOperators
@@ -31,14 +32,15 @@ def loops_of(captured: Captured) -> list[Kernel]:
     """Return the loops that `fused` compiles first."""
     if captured.sizes is not None:
         return []
-    clusters = Clusters(captured, without=frozenset())
+    clusters = Clusters(with_edge_sums(captured), without=frozenset())
     return [kernel_of(clusters, group) for group in clusters.groups]
 
 
 def fused(captured: Captured) -> Captured | None:
     """Return `captured` with each of its point-wise groups as one op.
 
-    None where there is no group, and for a graph of several sizes: a loop is for one.
+    So are sums of edges' messages (`aggregation`). None where there is neither, and for a graph of several sizes: a
+    loop is for one.
     The results are the same up to rounding of the last bit: a group whose loop gives other results stays as it is, with
     a warning. The loops of the groups are compiled if they never were on this machine, which takes some seconds.
     ExecutionError where they cannot be compiled.
@@ -46,17 +48,18 @@ def fused(captured: Captured) -> Captured | None:
     if captured.sizes is not None:
         return None
     refused: frozenset[int] = frozenset()
-    while (clusters := Clusters(captured, without=refused)).groups:
+    summed = with_edge_sums(captured)
+    while (clusters := Clusters(summed, without=refused)).groups:
         kernels = [kernel_of(clusters, group) for group in clusters.groups]
         operators = _operators.of(kernels)
         wrong = frozenset(i for group in _differing(clusters, kernels) for i in group.nodes)
         if not wrong:
-            found = _Rewriting(captured, clusters, kernels, operators).captured()
+            found = _Rewriting(summed, clusters, kernels, operators).captured()
             if set(found.written) - set(captured.written):  # nobody would copy them before steps are compared
                 raise ExecutionError("a fused operator would write to an input")
             return found
         refused |= wrong
-    return None
+    return None if summed is captured else summed
 
 
 def _differing(clusters: Clusters, kernels: Sequence[Kernel]) -> Iterator[Group]:

@@ -32,8 +32,9 @@ from threadcast.threads.this_process import this_process
 
 NAME = "threadcast_native"
 SOURCES = Path(__file__).parent / "src"
-FLAGS = ("-O2", "-std=c++20")
-"""Versions of PyTorch before 2.13 would compile as C++17."""
+FLAGS = ("-O2", "-std=c++20", "-ffp-contract=off")
+"""Versions of PyTorch before 2.13 would compile as C++17. A product and a sum are rounded one after the other, as in
+PyTorch's operators."""
 
 _TAIL_LINES = 12
 """Number of last lines of a compiler's output that an error shows; these say what is wrong."""

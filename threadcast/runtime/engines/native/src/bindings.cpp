@@ -5,6 +5,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 
+#include "aggregation.h"
 #include "arena.h"
 #include "engine.h"
 #include "fused.h"
@@ -211,6 +212,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     define_fused(schema, name, path, symbol, std::move(spec));
   }, py::kw_only(), py::arg("schema"), py::arg("name"), py::arg("path"), py::arg("symbol"), py::arg("sizes"),
       py::arg("inputs"), py::arg("outputs"), py::arg("stores"));
+  module.def("define_aggregation", &define_aggregation);
   module.attr("tagged") = kTagged;
   py::class_<Untouched>(module, "Untouched", py::custom_type_setup(collect_cycles_of<Untouched>))
       .def(py::init<const std::vector<py::object>&, const std::vector<py::object>&, const std::vector<py::object>&>(),
