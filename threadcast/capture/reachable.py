@@ -38,6 +38,8 @@ from threadcast.capture.own_items import attribute_of, attributes_of, contents_o
 
 MOST = 20_000
 """Most items of lists, dictionaries, sets and arrays that are watched: more would take longer than a small step."""
+MOST_OBJECTS = 500_000
+"""Most objects that are looked at: a callable may reach what holds all of a program. A convention."""
 
 _PLAIN_OBJECTS = (SimpleNamespace, argparse.Namespace)
 """Classes of the standard library whose objects only hold attributes; these are watched by name."""
@@ -135,6 +137,9 @@ class Reachable:
             while pending:
                 value = pending.pop()
                 if id(value) not in self._seen and not is_opaque(value):
+                    if len(self._seen) >= MOST_OBJECTS:
+                        self._cannot(f"more than {MOST_OBJECTS} objects can be reached")
+                        return
                     self._seen[id(value)] = value
                     pending.extend(self._visit(value))
             pending.extend(value for value in self._followed() if id(value) not in self._seen)

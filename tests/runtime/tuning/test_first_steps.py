@@ -162,13 +162,14 @@ def test_looks_at_a_training_step_leave_nothing_behind() -> None:
         return x.sum()
 
     optimizers: dict[nn.Module, torch.optim.SGD] = {}
+    drawing = capture_forward(nn.functional.dropout, torch.ones(2))
     step, wanted = step_of(mine), step_of(eager)
     steps = FirstSteps(Shadowed(step, step, mine, optimizers[mine], leaves), LOOKS)
     for number, (look_s, runs) in enumerate([(1e-3, LOOKS.steps), (ENOUGH_S, LEAST_STEPS), (ENOUGH_S / 4, 4)]):
         looks.clear()
         torch.set_rng_state(state)
         timed = TimedRun(lambda x, s=look_s: (look(x), s if looks[1:] else 9.0), time.perf_counter)
-        result, difference = steps.run(SearchStep(VARIANT, Look(number)), timed, (x,), CAPTURED)
+        result, difference = steps.run(SearchStep(VARIANT, Look(number)), timed, (x,), drawing)
         after = torch.get_rng_state()
         torch.set_rng_state(state)
         assert torch.equal(result, wanted(x))
