@@ -8,7 +8,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
-from tests.programs.pytorch_tests import Program
+from tests.programs.pytorch_tests import Arguments, Program
 from tests.runtime.conftest import PlansWin, SequentialPlanner
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.capture import capture_graph
@@ -37,10 +37,10 @@ from threadcast.runtime.graph_calls import Role
 from threadcast.runtime.tuning import machine as tuning_machine
 from threadcast.runtime.tuning import plan_maker, plan_search, warm_up
 
-Way = Literal["graphs", "short way", "optimize"]
-WAYS: tuple[Way, ...] = ("graphs", "short way", "optimize")
-"""Graphs of `torch.compile` by random plans; its calls from the first until they go the short way; `optimize`, whose
-calls go on until a plan runs them."""
+Way = Literal["graphs", "gradients", "short way", "optimize"]
+WAYS: tuple[Way, ...] = ("graphs", "gradients", "short way", "optimize")
+"""Graphs of `torch.compile` by random plans; the same where all arguments that may have gradients have; calls of these
+from the first until they go the short way; `optimize`, whose calls go on until a plan runs them."""
 Status = Literal["right", "refused", "different", "PyTorch's own", "eager cannot"]
 STATUSES: tuple[Status, ...] = ("right", "refused", "different", "PyTorch's own", "eager cannot")
 MOST_CALLS = 60
@@ -66,6 +66,8 @@ class Judge:
 
     def __call__(self, program: Program, way: Way) -> Outcome:
         """Run one program; what AOTAutograd gets wrong by itself, with PyTorch's operators, is "PyTorch's own"."""
+        if way in ("gradients", "short way"):
+            program = _with_gradients(program)
         with warnings.catch_warnings(), torch.set_grad_enabled(program.gradients):
             warnings.simplefilter("ignore")
             try:
@@ -76,9 +78,7 @@ class Judge:
                 return Outcome(program.name, "eager cannot", f"differs from itself: {difference}")
             refused: list[str] = []
             try:
-                reason = {"graphs": self._by_graphs, "short way": _by_short_way, "optimize": _by_optimize}[way](
-                    program, refused
-                )
+                reason = self._run(program, way, refused)
             except Exception as error:  # noqa: BLE001 - eager raised none
                 reason = f"raised {type(error).__name__}: {_short(error)}"
             finally:
@@ -87,6 +87,11 @@ class Judge:
                 return Outcome(program.name, "refused" if refused else "right", "; ".join(dict.fromkeys(refused)))
             own = way != "optimize" and _by_pytorch(program, wanted)
             return Outcome(program.name, "PyTorch's own" if own else "different", reason)
+
+    def _run(self, program: Program, way: Way, refused: list[str]) -> str | None:
+        if way == "optimize":
+            return _by_optimize(program, refused)
+        return _by_short_way(program, refused) if way == "short way" else self._by_graphs(program, refused)
 
     def _by_graphs(self, program: Program, refused: list[str]) -> str | None:
         def graph_calls(
@@ -131,6 +136,21 @@ class _ByRandomPlans:
                     return captured.finish(engine.run(captured.bind(*arguments)))
         with torch.no_grad():
             return self._graph.forward(*arguments)
+
+
+def _with_gradients(program: Program) -> Program:
+    """The program with arguments of which all that may have gradients have."""
+
+    def make() -> Arguments:
+        found = program.make()
+        values = {id(one): one for one in pytree.tree_leaves((found.given, found.named)) if isinstance(one, Tensor)}
+        for value in values.values():
+            if value.is_leaf and (value.is_floating_point() or value.is_complex()):
+                value.requires_grad_()
+        leaves = [one for one in values.values() if one.is_leaf and one.requires_grad]
+        return Arguments(found.given, found.named, leaves or found.leaves)
+
+    return replace(program, make=make, gradients=True)
 
 
 def _by_short_way(program: Program, refused: list[str]) -> str | None:

@@ -83,10 +83,10 @@ def test_programs_are_judged(name: str, way: Way, found: dict[str, Program], jud
     outcome = judge(found[name], way)
     if name == "test_of_an_error 0":
         assert outcome.status == "eager cannot"
-    elif way == "graphs" or (way, name) == ("short way", "test_module_with_gradients 0"):
+    elif way == "graphs" or (way in ("gradients", "short way") and name == "test_module_with_gradients 0"):
         assert outcome.status == "right", outcome
     else:
-        assert outcome.status in ("right", "refused"), outcome
+        assert outcome.status in ("right", "refused", "eager cannot"), outcome
 
 
 def test_wrong_results_are_different(found: dict[str, Program], judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import threadcast
 from threadcast import networks
+from threadcast.capture import reachable
 from threadcast.capture.python_state import PythonState
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -301,6 +302,24 @@ def test_functions_and_layers_of_libraries_may_be_replaced(monkeypatch: pytest.M
 )  # fmt: skip
 def test_what_cannot_be_looked_into_is_refused(value: Any) -> None:
     assert PythonState([lambda x: (x, value)]).unwatchable is not None
+
+
+class Holding:
+    """Holds a value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def test_what_holds_too_many_objects_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A callable may reach what holds all of a program; looking at all of it would take minutes and gigabytes."""
+
+    held = [Holding(1.0) for _ in range(300)]
+    assert PythonState([lambda x: (x, held)]).unwatchable is None
+    monkeypatch.setattr(reachable, "MOST_OBJECTS", 100)
+    reason = PythonState([lambda x: (x, held)]).unwatchable
+    assert reason is not None
+    assert "more than 100 objects" in reason
 
 
 def test_a_context_manager_that_was_entered_is_refused() -> None:
