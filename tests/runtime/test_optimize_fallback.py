@@ -13,6 +13,7 @@ from torch.nn.utils import parametrize
 
 import threadcast
 from tests.runtime.small_training import batch, same_state, train_eagerly
+from tests.runtime.taken_turn import Taken
 from threadcast.capture import one_capture
 from threadcast.capture.one_capture import NoTurn
 from threadcast.runtime import optimized_call
@@ -100,17 +101,6 @@ def test_a_call_whose_capture_gets_no_turn_runs_as_pytorch_and_a_later_one_is_ca
             assert call(x).tolist() == [2] * 20
         assert isinstance(runner(call, x), Tuning)
         assert call(x).tolist() == [2] * 20
-
-
-class Taken:
-    """A turn that another thread has for ever, and for how many seconds captures were ready to wait for it."""
-
-    def __init__(self) -> None:
-        self.waits_s: list[float] = []
-
-    def acquire(self, timeout: float) -> bool:
-        self.waits_s.append(timeout)
-        return False
 
 
 def test_calls_run_as_pytorch_while_another_thread_captures_and_only_learning_waits(

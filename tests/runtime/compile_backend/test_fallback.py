@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled, runners
+from tests.runtime.taken_turn import Taken
 from threadcast.capture import one_capture
 from threadcast.core.errors import ExecutionError, InvalidInput
 from threadcast.runtime import compile_backend, graph_tunings
@@ -340,17 +341,6 @@ def test_a_reason_that_several_graphs_have_is_told_once(monkeypatch: pytest.Monk
     assert "aten.new" in message
     assert warned(doubled_twice, torch.ones(2, 3)) == [], "of another shape, and told before"
     assert len(compiled_graphs()) >= 3
-
-
-class Taken:
-    """A turn that another thread has for ever, and for how many seconds captures were ready to wait for it."""
-
-    def __init__(self) -> None:
-        self.waits_s: list[float] = []
-
-    def acquire(self, timeout: float) -> bool:
-        self.waits_s.append(timeout)
-        return False
 
 
 def test_graphs_run_as_pytorch_while_another_thread_captures(monkeypatch: pytest.MonkeyPatch) -> None:
