@@ -221,8 +221,6 @@ def _loaded(clone: Path, path: str) -> ModuleType:
     body: list[ast.stmt] = []
     for statement in tree.body:
         body += _tolerant(statement) if isinstance(statement, ast.ImportFrom) and not statement.level else [statement]
-    if tree.body and isinstance(tree.body[0], ast.ImportFrom) and tree.body[0].module == "__future__":
-        body[0] = tree.body[0]
     tree.body = body
     module = ModuleType(name)
     vars(module).update(__file__=str(file), _absent=_Absent())
