@@ -133,6 +133,26 @@ def test_an_optimised_call_follows_its_parameters_whatever_runs_it(module: Two) 
             check(number)
 
 
+def test_no_rule_that_looks_at_all_nodes_for_each_rewrites_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewriter = pytest.importorskip("onnxscript.rewriter")
+    tried = set()
+
+    def noted(rule: Any, *arguments: Any, **named: Any) -> Any:
+        tried.add(rule.name)
+        return try_rewrite(rule, *arguments, **named)
+
+    try_rewrite, rules = rewriter.RewriteRule.try_rewrite, rewriter._DEFAULT_REWRITE_RULES
+    monkeypatch.setattr(rewriter.RewriteRule, "try_rewrite", noted)
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    write_onnx(torch.export.export(module, (torch.ones(2, 4),)), tmp_path / "model.onnx")
+    searches_all = {rule.name for rule in rules if not rule._target_pattern.has_single_output_node}
+    assert tried
+    assert not tried & searches_all
+    assert rewriter._DEFAULT_REWRITE_RULES is rules
+
+
 @pytest.mark.parametrize("setting", ["2 threads", "parallel, 2 threads"])
 def test_threads_of_onnx_runtime_leave_the_cores_after_a_call(setting: str, tmp_path: Path) -> None:
     module, x = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).eval(), torch.ones(64, 512)

@@ -86,6 +86,16 @@ def test_positions_counted_from_a_mask_are_known() -> None:
     assert limits_of(lambda w: positions(w, TABLE[:4]), WORDS).refused == "embedding"
 
 
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_positions_among_integers_are_known(kind: torch.dtype) -> None:
+    """As CLIP, which pools at the position of the largest word."""
+    hidden = torch.rand(*WORDS.shape, 4)
+    rows = torch.arange(len(WORDS))
+    found = limits_of(lambda w: hidden[rows, w.to(kind).argmax(-1)], WORDS)
+    assert (found.arguments, found.refused) == ([Range(0, MOST)], None)
+    assert limits_of(lambda w: hidden[:, : WORDS.shape[1] - 1][rows, w.argmax(-1)], WORDS).refused == "index"
+
+
 def test_masks_may_be_what_they_are_in_the_example_where_more_is_too_much() -> None:
     """As OPT does, and pooling of the last token."""
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])

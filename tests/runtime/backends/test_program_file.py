@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from threadcast.capture.capture import capture_forward
@@ -174,3 +174,26 @@ def test_self_attention_is_written_out() -> None:
     with torch.no_grad():
         wanted = attention(x, x, x, need_weights=False)[0]
         torch.testing.assert_close(written_out(read.module)(x)[0], wanted)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.int64, torch.uint8])
+@pytest.mark.parametrize("number", [1, 2.5])
+def test_numbers_from_which_tensors_are_subtracted_are_written_out(kind: torch.dtype, number: float) -> None:
+    x = torch.tensor([0, 1, 3, 200]).to(kind)
+    graph = fx.Graph()
+    given = graph.placeholder("x")
+    aten = torch.ops.aten
+    of_tensor, of_scalar = (
+        graph.call_function(target, arguments)
+        for target, arguments in ((aten.sub.Tensor, (number, given)), (aten.rsub.Scalar, (given, number)))
+    )
+    graph.output((of_tensor, of_scalar))
+    written = written_out(fx.GraphModule(nn.Module(), graph))
+    assert not any("sub" in str(node.target) for node in written.graph.nodes)
+    for found in written(x):
+        torch.testing.assert_close(found, number - x, rtol=0, atol=0)
+
+
+def test_a_difference_of_tensors_stays() -> None:
+    read = passed_on(lambda a, b: torch.sub(a, b, alpha=2), torch.ones(2), torch.ones(2))
+    assert any("sub" in str(node.target) for node in written_out(read.module).graph.nodes)

@@ -78,6 +78,13 @@ def test_a_clock_of_cpu_time_that_stands_still_is_not_believed(
     assert run(close=1e9)[-1]["built"]["call_s"] > 0
 
 
+def test_long_calls_are_tried_in_one_setting(run: Callable[..., Messages], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_worker, "LONG_S", 0.0)
+    messages = run(close=1e6)
+    assert [message["built"]["way"] for message in messages if "built" in message] == [("numpy", "2 threads")]
+    assert not any("1 thread" in str(message.get("left_out")) for message in messages)
+
+
 def test_a_way_that_is_slower_than_the_fastest_is_left_out(run: Callable[..., Messages]) -> None:
     slower = run(close=1e-9)[-1]
     assert slower["left_out"].startswith("numpy, ")

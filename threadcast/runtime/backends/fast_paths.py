@@ -85,9 +85,24 @@ def _flash_attention(
     return F.scaled_dot_product_attention(query, key, value, attn_mask, is_causal=is_causal, scale=scale), None
 
 
+def _subtracted_from(x: Tensor, number: float, alpha: float = 1) -> Tensor | None:
+    """`number` - x in the same type and with the same rounding, which PyTorch's exporter cannot read of integers."""
+    if alpha != 1 or not isinstance(number, int | float):
+        return None
+    return x.mul(-1.0 if isinstance(number, float) else -1).add(number)
+
+
+def _difference(first: Tensor | float, second: Tensor | float, alpha: float = 1) -> Tensor | None:
+    if isinstance(first, int | float) and not isinstance(second, int | float):
+        return _subtracted_from(second, first, alpha)
+    return None
+
+
 _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     aten._native_multi_head_attention.default: _self_attention,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention,
+    aten.rsub.Scalar: _subtracted_from,
+    aten.sub.Tensor: _difference,
 }
 """For an operator, a function that computes the same, or returns None where it does not."""

@@ -53,6 +53,8 @@ _POSITIONS: Mapping[str, tuple[int, int | None]] = {
 }  # fmt: skip
 """Operators whose results are positions in their first argument, or have these beside values: where among the arguments
 the dimension is in which they count, and which it is by default (None: all dimensions together)."""
+_ONLY_POSITIONS = frozenset(("argmax", "argmin", "argsort"))
+"""Those of them that return nothing but positions."""
 _INDEXED = {
     "embedding": 1, "index_select": 2, "gather": 2, "scatter": 2, "scatter_add": 2, "scatter_reduce": 2, "index_add": 2,
 }  # fmt: skip
@@ -333,7 +335,7 @@ class _Ranges(fx.Interpreter):
         """The range of an operator's integers; None where it is not known."""
         source = self._value(node.args[0])
         positions = [_positions(node, source, *_POSITIONS[name])] if name in _POSITIONS else []
-        if positions and not _is_integer(source):
+        if positions and (name in _ONLY_POSITIONS or not _is_integer(source)):
             return positions[0]
         if name == "one_hot":
             return Range(0, 1)

@@ -20,12 +20,12 @@ _KEPT = 64
 """Number of searches that are stored, the last ones."""
 _FIRST: Mapping[NetworkKind, tuple[str, ...]] = {
     "convolutions": ("openvino", "onnxruntime", "torch.compile"),
-    "products": ("onnxruntime", "openvino", "torch.compile"),
+    "products": ("openvino", "onnxruntime", "torch.compile"),
     "pointwise": ("torch.compile", "onnxruntime", "openvino"),
 }
 """The order where nothing was found on this machine. Building ONNX Runtime's and OpenVINO's form takes 3 to 8 s of CPU
-time, `torch.compile` 12 to 35 s (transformer `small` to Inception `large`). Inductor alone fuses all point-wise
-operators."""
+time, `torch.compile` 12 to 35 s (transformer `small` to Inception `large`). Of large networks OpenVINO reads the weights
+once, ONNX Runtime writes them anew before. Inductor alone fuses all point-wise operators."""
 _GUESS = 0.7
 """Seconds of a call over PyTorch's of a backend before anything was found; it counts as one search. A convention."""
 

@@ -46,6 +46,7 @@ from threadcast.runtime.backends.weight_versions import WeightVersions, held_ten
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.contender_id import backend
 from threadcast.threads.affinity import PinnedThread
+from threadcast.threads.memory import memory_regime
 
 BACKENDS = ("onnxruntime", "openvino", "torch.compile")
 
@@ -109,7 +110,8 @@ class BackendSearch:
                 among.remove(name)
         history_path = None if history is None else str(history)
         kind, own = network_kind(captured.graph), None if cpus is None else list(cpus)
-        self._options = Options(among, cores, kind, close, history_path, rough, own)
+        keeps = memory_regime() == "kept"
+        self._options = Options(among, cores, kind, close, history_path, rough, own, keeps)
         self._limit_s = limit_s
         self.caller_s = 0.0
         """Seconds that the search has taken so far from a caller that did not wait for it."""

@@ -37,7 +37,7 @@ from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
 from threadcast.runtime.backends.ways import Way
-from threadcast.threads.memory import free_bytes
+from threadcast.threads.memory import free_bytes, keep_freed_memory
 
 BEGIN, GRANTED, REFUSED = b"bgr"
 """Bytes on the standard input: the program is written; a turn is given; it is not."""
@@ -49,6 +49,10 @@ WAITING = 0.2
 """Seconds for which threads were ready and got no core, over the seconds of a comparison, from which on other work has
 disturbed it: then the setting with most threads is reported, whatever its time."""
 
+LONG_S = 0.01
+"""Seconds of a call from which on only the first setting of a backend is tried: on all cores, op by op. Of 113 models
+and graphs of the pages for `bench-zoo` and `bench-graphnet` one ran fastest in another, whose call takes 0.9 ms."""
+
 COPIES = 4
 """Copies of a widened program's weights at a time: its own, the exporter's, the file's in memory and OpenVINO's."""
 
@@ -59,7 +63,8 @@ class Options:
 
     A way is reported if its call takes up to `close` times the seconds of the fastest that is known, or of PyTorch's.
     `rough`: the program computes in bfloat16, and so may they, within `frozen.ROUGH` of its results. The search keeps
-    to `cpus` (None: to those of its caller).
+    to `cpus` (None: to those of its caller), and keeps freed memory if its caller does: PyTorch, to which backends are
+    compared, may take two and a half times as long without (Depth Anything).
     """
 
     among: list[str]
@@ -69,6 +74,7 @@ class Options:
     history: str | None
     rough: bool = False
     cpus: list[int] | None = None
+    keeps_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +199,8 @@ class Search:
                 self._leave_out(way, error)
             else:
                 built[way] = file, call, import_s + open_s
+                if len(built) == 1 and self._is_long(call):
+                    break
         if not built:
             return
         times = self._times({way: call for way, (_, call, _) in built.items()})
@@ -207,6 +215,12 @@ class Search:
                 return
         file, _, open_s = built[way]
         self._caller.send(built=asdict(Built(way, str(file), call_s, open_s, self._integers.arguments)))
+
+    def _is_long(self, call: TensorCall) -> bool:
+        """Whether a call takes so long that no other setting is likely to be faster."""
+        began_s = time.perf_counter()
+        call(self._read.example)
+        return time.perf_counter() - began_s > LONG_S
 
     def _files(self, backend: str) -> Iterator[tuple[Way, Path]]:
         """Yield the ways of a backend and the file of each."""
@@ -291,6 +305,8 @@ def main(file: int, options: Options, folder: Path) -> None:
     if options.cpus is not None:
         os.sched_setaffinity(0, options.cpus)
     torch.set_num_threads(options.cores)
+    if options.keeps_memory:
+        keep_freed_memory()
     caller.wait_for_program()
     with torch.no_grad():
         try:
