@@ -16,15 +16,18 @@ import torch
 from torch import Tensor, nn
 
 import threadcast
+from tests.runtime.backends.programs import passed_on
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.small_training import run_until_settled
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.compiled import package_call, write_package
 from threadcast.runtime.backends.exported import write_onnx
+from threadcast.runtime.backends.fast_paths import written_out
 from threadcast.runtime.backends.frozen import FlatModule
 from threadcast.runtime.backends.integer_ranges import Range
 from threadcast.runtime.backends.number_guard import NumberGuard
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
+from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.result_memory import ResultMemory
 from threadcast.threads.affinity import PinnedThread, thread_ids
 
@@ -148,9 +151,33 @@ def test_no_rule_that_looks_at_all_nodes_for_each_rewrites_the_file(
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     write_onnx(torch.export.export(module, (torch.ones(2, 4),)), tmp_path / "model.onnx")
     searches_all = {rule.name for rule in rules if not rule._target_pattern.has_single_output_node}
+    assert searches_all
     assert tried
     assert not tried & searches_all
     assert rewriter._DEFAULT_REWRITE_RULES is rules
+
+
+class SmallSums(nn.Module):
+    """What is computed from sums with numbers that are nearly 0, and from positions of equal numbers."""
+
+    def forward(self, x: Tensor, words: Tensor) -> tuple[Tensor, ...]:
+        flags = 1.0 - words
+        return torch.sign(x + 1e-9), torch.sign(1e-9 - x), flags, words.argmax(-1), words.to(torch.int32).argmin(-1)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_numbers_near_0_and_the_first_of_equal_numbers_count(backend: str, tmp_path: Path) -> None:
+    module, x = SmallSums().eval(), torch.zeros(2, 3)
+    words = torch.tensor([[1, 4, 4, 4], [2, 2, 0, 0]])
+    written = written_out(passed_on(module, x, words).module)
+    write_onnx(torch.export.export(written, (x, words)), tmp_path / "model.onnx")
+    if backend == "onnxruntime":
+        call = sessions(write_optimised(tmp_path / "model.onnx"), 1)["1 thread"]()
+    else:
+        call = requests(tmp_path / "model.onnx", 1)["1 threads"]()
+    for given in (words, words.flip(-1), torch.full((2, 4), 7)):
+        for found, wanted in zip(call([x, given]), module(x, given), strict=True):
+            assert torch.equal(found.to(wanted.dtype), wanted)
 
 
 @pytest.mark.parametrize("setting", ["2 threads", "parallel, 2 threads"])

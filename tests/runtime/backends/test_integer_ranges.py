@@ -92,8 +92,15 @@ def test_positions_among_integers_are_known(kind: torch.dtype) -> None:
     hidden = torch.rand(*WORDS.shape, 4)
     rows = torch.arange(len(WORDS))
     found = limits_of(lambda w: hidden[rows, w.to(kind).argmax(-1)], WORDS)
-    assert (found.arguments, found.refused) == ([Range(0, MOST)], None)
+    assert (found.arguments, found.refused, found.wide) == ([Range(0, MOST)], None, None)
     assert limits_of(lambda w: hidden[:, : WORDS.shape[1] - 1][rows, w.argmax(-1)], WORDS).refused == "index"
+
+
+@pytest.mark.parametrize("position", [torch.argmax, torch.argmin])
+def test_positions_among_all_integers_are_known(position: Callable[[Tensor], Tensor]) -> None:
+    words = torch.tensor([0, 9, 3, 4])
+    assert limits_of(lambda w: F.embedding(position(w), TABLE[: len(words)]), words).refused is None
+    assert limits_of(lambda w: F.embedding(position(w).flatten()[:1] + 8, TABLE), words).refused == "embedding"
 
 
 def test_masks_may_be_what_they_are_in_the_example_where_more_is_too_much() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,29 +10,15 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from tests.runtime.backends.programs import passed_on
 from threadcast.capture.capture import capture_forward
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.fast_paths import written_out
 from threadcast.runtime.backends.program_file import (
-    ReadProgram,
     program_file,
-    read_program,
     results_share_memory,
     returned_arguments,
 )
-
-
-def passed_on(function: Callable[..., Any], *arguments: Any) -> ReadProgram:
-    """The program of `function(*arguments)`, written to a file and read from it."""
-    content = program_file(capture_forward(function, *arguments))
-    file = os.memfd_create("program")
-    try:
-        for offset, part in content.parts():
-            os.pwrite(file, part, offset)
-        assert os.fstat(file).st_size <= content.size_bytes
-        return read_program(file)
-    finally:
-        os.close(file)
 
 
 class Mixed(nn.Module):
@@ -176,24 +161,28 @@ def test_self_attention_is_written_out() -> None:
         torch.testing.assert_close(written_out(read.module)(x)[0], wanted)
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.int64, torch.uint8])
-@pytest.mark.parametrize("number", [1, 2.5])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.int8])
+@pytest.mark.parametrize("number", [1, 2.5, 0, -1, 1e-9])
 def test_numbers_from_which_tensors_are_subtracted_are_written_out(kind: torch.dtype, number: float) -> None:
-    x = torch.tensor([0, 1, 3, 200]).to(kind)
+    """Of whole numbers only: 0.0 - 0.0 is 0.0, and -0.0 + 0.0 is, too, but exporters may leave out what adds 0."""
+    x = torch.tensor([0, 1, 3, 100]).to(kind)
     graph = fx.Graph()
     given = graph.placeholder("x")
     aten = torch.ops.aten
-    of_tensor, of_scalar = (
-        graph.call_function(target, arguments)
-        for target, arguments in ((aten.sub.Tensor, (number, given)), (aten.rsub.Scalar, (given, number)))
-    )
-    graph.output((of_tensor, of_scalar))
-    written = written_out(fx.GraphModule(nn.Module(), graph))
-    assert not any("sub" in str(node.target) for node in written.graph.nodes)
-    for found in written(x):
+    graph.output((
+        graph.call_function(aten.sub.Tensor, (number, given)),
+        graph.call_function(aten.rsub.Scalar, (given, number)),
+    ))  # fmt: skip
+    exported = torch.export.export(written_out(fx.GraphModule(nn.Module(), graph)), (x,)).module()
+    whole = kind in (torch.int64, torch.int32)
+    assert whole is not any("sub" in str(node.target) for node in exported.graph.nodes)
+    for found in exported(x):
         torch.testing.assert_close(found, number - x, rtol=0, atol=0)
 
 
 def test_a_difference_of_tensors_stays() -> None:
-    read = passed_on(lambda a, b: torch.sub(a, b, alpha=2), torch.ones(2), torch.ones(2))
-    assert any("sub" in str(node.target) for node in written_out(read.module).graph.nodes)
+    given = torch.tensor([5, 3]), torch.tensor([1, 2])
+    read = passed_on(lambda a, b: torch.sub(a, b, alpha=2), *given)
+    exported = torch.export.export(written_out(read.module), given).module()
+    assert any("sub" in str(node.target) for node in exported.graph.nodes)
+    assert exported(*given)[0].tolist() == [3, -1]

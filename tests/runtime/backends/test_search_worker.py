@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -48,10 +51,13 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Messag
     def opened(way: Way, file: Path, cores: int, flat: FlatModule) -> TensorCall:
         return lambda tensors: [tensors[0] * (2 if file.name == "right" else 3)]
 
-    def searched(*, close: float, waiting_s: float = 0.0, history: BackendHistory | None = None) -> Messages:
+    def searched(
+        *, close: float, waiting_s: float = 0.0, long_s: float = math.inf, history: BackendHistory | None = None
+    ) -> Messages:
         waited = count()
         monkeypatch.setattr(search_worker, "_waited_s", lambda: next(waited) * waiting_s)
         monkeypatch.setattr(search_worker, "opened", opened)
+        monkeypatch.setattr(search_worker, "LONG_S", long_s)
         monkeypatch.setattr(Search, "_files", files)
         program = ReadProgram(torch.fx.symbolic_trace(lambda x: (x * 2,)), (torch.ones(3),))
         caller = Listening()
@@ -78,11 +84,22 @@ def test_a_clock_of_cpu_time_that_stands_still_is_not_believed(
     assert run(close=1e9)[-1]["built"]["call_s"] > 0
 
 
-def test_long_calls_are_tried_in_one_setting(run: Callable[..., Messages], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_worker, "LONG_S", 0.0)
-    messages = run(close=1e6)
+def test_long_calls_are_tried_in_one_setting(run: Callable[..., Messages]) -> None:
+    messages = run(close=1e6, long_s=0.0)
     assert [message["built"]["way"] for message in messages if "built" in message] == [("numpy", "2 threads")]
     assert not any("1 thread" in str(message.get("left_out")) for message in messages)
+
+
+@pytest.mark.parametrize(("keeps", "regime"), [(True, "kept"), (False, "returned")])
+def test_freed_memory_is_kept_where_the_caller_keeps_it(keeps: bool, regime: str) -> None:
+    code = (
+        "from threadcast.runtime.backends.search_worker import Options, take_conditions\n"
+        "from threadcast.threads.memory import memory_regime\n"
+        f"take_conditions(Options([], 1, 'products', 1.3, None, keeps_memory={keeps}))\n"
+        "print(memory_regime())"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == regime
 
 
 def test_a_way_that_is_slower_than_the_fastest_is_left_out(run: Callable[..., Messages]) -> None:

@@ -1,7 +1,8 @@
-"""Writes out the operators that PyTorch uses for whole transformer layers, which exporters and compilers do not know.
+"""Writes out operators that exporters and compilers do not know.
 
 In eval mode without gradients `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call one operator each. Other
-backends run the operators that these stand for.
+backends run the operators that these stand for. PyTorch's exporter to ONNX fails where integers are subtracted from a
+number.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def written_out(module: fx.GraphModule) -> fx.GraphModule:
 
 class _WrittenOut(fx.Transformer):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        target = _BY_TYPE.get(target, target)
         found = _REPLACEMENTS.get(target)
         result = None if found is None else found(*args, **kwargs)
         return super().call_function(target, args, kwargs) if result is None else result
@@ -85,24 +87,28 @@ def _flash_attention(
     return F.scaled_dot_product_attention(query, key, value, attn_mask, is_causal=is_causal, scale=scale), None
 
 
-def _subtracted_from(x: Tensor, number: float, alpha: float = 1) -> Tensor | None:
-    """`number` - x in the same type and with the same rounding, which PyTorch's exporter cannot read of integers."""
-    if alpha != 1 or not isinstance(number, int | float):
-        return None
+def _subtracted_from(x: Tensor, number: float, alpha: float = 1) -> Tensor:
+    """`number` - `alpha` * x; of whole numbers by a sum, which wraps and is rounded alike."""
+    if alpha != 1 or x.dtype not in (torch.int32, torch.int64) or not isinstance(number, int | float):
+        return aten.rsub.Scalar(x, number, alpha)  # type: ignore[no-any-return]
     return x.mul(-1.0 if isinstance(number, float) else -1).add(number)
 
 
-def _difference(first: Tensor | float, second: Tensor | float, alpha: float = 1) -> Tensor | None:
-    if isinstance(first, int | float) and not isinstance(second, int | float):
+def _difference(first: Tensor | float, second: Tensor | float, *, alpha: float = 1) -> Tensor:
+    if isinstance(first, int | float) and isinstance(second, Tensor):
         return _subtracted_from(second, first, alpha)
-    return None
+    return aten.sub.Tensor(first, second, alpha=alpha)  # type: ignore[no-any-return]
 
 
 _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     aten._native_multi_head_attention.default: _self_attention,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention,
+}
+"""For an operator, a function that computes the same, or returns None where it does not."""
+
+_BY_TYPE: dict[Callable[..., Any], Callable[..., Any]] = {
     aten.rsub.Scalar: _subtracted_from,
     aten.sub.Tensor: _difference,
 }
-"""For an operator, a function that computes the same, or returns None where it does not."""
+"""For an operator, a function that computes the same, and which operators it calls only the types of a call tell."""

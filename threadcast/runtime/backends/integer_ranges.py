@@ -53,7 +53,7 @@ _POSITIONS: Mapping[str, tuple[int, int | None]] = {
 }  # fmt: skip
 """Operators whose results are positions in their first argument, or have these beside values: where among the arguments
 the dimension is in which they count, and which it is by default (None: all dimensions together)."""
-_ONLY_POSITIONS = frozenset(("argmax", "argmin", "argsort"))
+_ONLY_POSITIONS = frozenset(("argmax", "argmin"))
 """Those of them that return nothing but positions."""
 _INDEXED = {
     "embedding": 1, "index_select": 2, "gather": 2, "scatter": 2, "scatter_add": 2, "scatter_reduce": 2, "index_add": 2,

@@ -24,8 +24,8 @@ _FIRST: Mapping[NetworkKind, tuple[str, ...]] = {
     "pointwise": ("torch.compile", "onnxruntime", "openvino"),
 }
 """The order where nothing was found on this machine. Building ONNX Runtime's and OpenVINO's form takes 3 to 8 s of CPU
-time, `torch.compile` 12 to 35 s (transformer `small` to Inception `large`). OpenVINO reads a file's weights once, for
-ONNX Runtime they are written anew before. Inductor alone fuses all point-wise operators."""
+time, `torch.compile` 12 to 35 s (transformer `small` to Inception `large`). OpenVINO reads the file's weights once; for
+ONNX Runtime they are first written to a second file. Inductor alone fuses all point-wise operators."""
 _GUESS = 0.7
 """Seconds of a call over PyTorch's of a backend before anything was found; it counts as one search. A convention."""
 

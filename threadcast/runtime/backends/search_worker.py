@@ -37,7 +37,7 @@ from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
 from threadcast.runtime.backends.ways import Way
-from threadcast.threads.memory import free_bytes, keep_freed_memory
+from threadcast.threads.memory import free_bytes, keep_freed_memory, return_freed_memory
 
 BEGIN, GRANTED, REFUSED = b"bgr"
 """Bytes on the standard input: the program is written; a turn is given; it is not."""
@@ -178,6 +178,7 @@ class Search:
                 self._try(backend)
             except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others remain
                 self._leave_out(backend, error)
+            return_freed_memory()
         history.add(kind, self._shares)
 
     def _try(self, backend: str) -> None:
@@ -217,10 +218,13 @@ class Search:
         self._caller.send(built=asdict(Built(way, str(file), call_s, open_s, self._integers.arguments)))
 
     def _is_long(self, call: TensorCall) -> bool:
-        """Whether a call takes so long that no other setting is likely to be faster."""
-        began_s = time.perf_counter()
-        call(self._read.example)
-        return time.perf_counter() - began_s > LONG_S
+        """Whether each of some calls takes so long that no other setting is likely to be faster."""
+        for _ in range(3):
+            began_s = time.perf_counter()
+            call(self._read.example)
+            if time.perf_counter() - began_s <= LONG_S:
+                return False
+        return True
 
     def _files(self, backend: str) -> Iterator[tuple[Way, Path]]:
         """Yield the ways of a backend and the file of each."""
@@ -299,14 +303,19 @@ def _waited_s() -> float:
     return waited_ns * 1e-9
 
 
-def main(file: int, options: Options, folder: Path) -> None:
-    """Search, and tell the caller on the standard output."""
-    caller = Caller()
+def take_conditions(options: Options) -> None:
+    """Take on the conditions of the caller's steps: CPUs, threads, and what happens to freed memory."""
     if options.cpus is not None:
         os.sched_setaffinity(0, options.cpus)
     torch.set_num_threads(options.cores)
     if options.keeps_memory:
         keep_freed_memory()
+
+
+def main(file: int, options: Options, folder: Path) -> None:
+    """Search, and tell the caller on the standard output."""
+    caller = Caller()
+    take_conditions(options)
     caller.wait_for_program()
     with torch.no_grad():
         try:
