@@ -17,6 +17,7 @@ from many_cores_results import Results, Turns
 
 from tests.databases.cases import OPTIMIZERS, Call, Case, Training, spread
 from tests.databases.judge import Judge
+from tests.runtime.random_engines import RandomEngines
 from threadcast import networks
 from threadcast.core import Machine
 from threadcast.core.errors import ExecutionError
@@ -62,7 +63,7 @@ def run(results: Results, machine: Machine, end_s: float) -> None:
     turns, done = Turns(end_s, FIRST_S), {line["key"] for line in results.read() if line["part"] == PART}
     native = has_compiler()
     with closing(Executors(machine)) as executors:
-        judge = Judge(machine, executors, native=native, all_lanes=True)
+        judge = Judge(RandomEngines(machine, executors, native, all_lanes=True))
         for case in all_cases():
             if case.name in done:
                 continue

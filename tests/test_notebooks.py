@@ -13,6 +13,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from threadcast.core.settings import CONFIG_VARIABLE, DATA_VARIABLE, SETTINGS
+
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -53,7 +55,7 @@ def assert_same_values(stored: str, again: str) -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_a_notebook_gives_its_stored_results(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREADCAST_DATA", str(path.parents[1] / "data"))
-    monkeypatch.delenv("THREADCAST_CURVES", raising=False)
+    monkeypatch.delenv("ADSALA_CURVES", raising=False)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     stored = nbformat.read(path, as_version=4)
     notebook = copy.deepcopy(stored)
@@ -79,6 +81,12 @@ def test_a_notebook_is_stored_with_its_results_and_without_this_machine_s_paths(
     assert not any(output.output_type == "error" for output in outputs(notebook))
     folders = re.compile(rf"/(home|tmp|root)/|{re.escape(str(ROOT))}")
     assert not any(folders.search(text_of(cell)) for cell in code_cells(notebook))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_a_notebook_names_no_variable_that_is_refused_as_an_unknown_setting(path: Path) -> None:
+    known = {setting.variable for setting in SETTINGS.values()} | {CONFIG_VARIABLE, DATA_VARIABLE}
+    assert set(re.findall(r"\bTHREADCAST_\w+", path.read_text())) <= known
 
 
 def test_other_numbers_and_other_words_are_noticed() -> None:

@@ -6,47 +6,28 @@ import copy
 import random
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tests.databases.cases import Call, Case, Training, loss_of
-from tests.runtime.random_plans import make_random_plan
-from threadcast.capture.capture import Captured, capture_forward, capture_training
+from tests.outcomes import Outcome, in_short
+from tests.runtime.random_engines import RandomEngine, RandomEngines, Refused
+from threadcast.capture.capture import capture_forward, capture_training
 from threadcast.capture.optimizers import FirstStepMissing, NoUpdate, OptimizerRefused
-from threadcast.core import Machine
-from threadcast.core.errors import CaptureError, ExecutionError, InvalidInput
-from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.engines.executors import Executors
-from threadcast.runtime.engines.native.engine import NativeEngine
-from threadcast.runtime.engines.python_engine import PythonEngine
+from threadcast.core.errors import CaptureError
 from threadcast.runtime.parameter_update import ParameterUpdate
 from threadcast.runtime.verification.differences import Difference
 from threadcast.runtime.verification.shadow import Shadowed, checked_step, leaves
 
-Status = Literal["right", "refused", "different", "eager cannot"]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a case; `reason` says why it was refused, or what differs."""
-
-    case: Case
-    status: Status
-    reason: str = ""
-
 
 class Judge:
-    """Runs cases on `machine`; `executors` are the Python engine's threads. Without a compiler, that engine only.
+    """Runs cases by both of these engines."""
 
-    Of the two engines one runs a plan of one lane and the other one of several; with `all_lanes` both use all cores.
-    """
-
-    def __init__(self, machine: Machine, executors: Executors, *, native: bool = True, all_lanes: bool = False) -> None:
-        self._machine, self._executors, self._native, self._all_lanes = machine, executors, native, all_lanes
+    def __init__(self, engines: RandomEngines) -> None:
+        self._engines = engines
 
     def __call__(self, case: Case) -> Outcome | None:
         """Run one case; None where the entry has no such example.
@@ -58,13 +39,13 @@ class Judge:
             try:
                 what = case.build()
             except Exception as error:  # noqa: BLE001 - whatever an example of PyTorch's raises, it is none
-                return Outcome(case, "eager cannot", _short(error))
+                return Outcome(case.name, "eager cannot", in_short(error))
             if what is None:
                 return None
             return self._called(case, what) if isinstance(what, Call) else self._trained(case, what)
 
     def _called(self, case: Case, call: Call) -> Outcome:
-        def step(engine: _Making) -> Iterator[Difference | None]:
+        def step(engine: RandomEngine) -> Iterator[Difference | None]:
             function, tensors = _fresh(case, call)
             model = function if isinstance(function, nn.Module) else None
             captured = capture_forward(function, *tensors)
@@ -83,7 +64,7 @@ class Judge:
         return self._judged(case, step)
 
     def _trained(self, case: Case, training: Training) -> Outcome:
-        def steps(engine: _Making) -> Iterator[Difference | None]:
+        def steps(engine: RandomEngine) -> Iterator[Difference | None]:
             model, inputs = _fresh(case, training)
             optimizer = training.optimizer(list(model.parameters()))
             update = ParameterUpdate(model=model, optimizer=optimizer)
@@ -135,21 +116,23 @@ class Judge:
 
         return self._judged(case, steps)
 
-    def _judged(self, case: Case, steps: Callable[[_Making], Iterator[Difference | None]]) -> Outcome:
+    def _judged(self, case: Case, steps: Callable[[RandomEngine], Iterator[Difference | None]]) -> Outcome:
         """Take the steps on each engine, up to the first difference."""
         refusals = []
-        engines = list(self._engines(case.seed))
+        engines = self._engines.both(case.seed)
         for engine in engines:
             try:
                 difference = next((found for found in steps(engine) if found is not None), None)
-            except (CaptureError, _Refused) as error:
-                refusals.append(_short(error))
+            except (CaptureError, Refused) as error:
+                refusals.append(in_short(error))
                 continue
             except Exception as error:  # noqa: BLE001 - of eager: what a plan raises is a difference
-                return Outcome(case, "eager cannot", _short(error))
+                return Outcome(case.name, "eager cannot", in_short(error))
             if difference is not None:
-                return Outcome(case, "different", f"{engine.name}: {difference}")
-        return Outcome(case, "refused", refusals[0]) if len(refusals) == len(engines) else Outcome(case, "right")
+                return Outcome(case.name, "different", f"{engine.name}: {difference}")
+        if len(refusals) == len(engines):
+            return Outcome(case.name, "refused", refusals[0])
+        return Outcome(case.name, "right")
 
     def _state_besides(self, case: Case, training: Training, optimizer: Optimizer) -> Difference | None:
         """State that the optimizer has after planned steps and has not after eager ones."""
@@ -167,46 +150,6 @@ class Judge:
         if strange is None:
             return None
         return Difference(f"state of parameter {strange}", f"{set(found[strange])}, not {set(wanted.get(strange, ()))}")
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return ("native", "python") if self._native else ("python",)
-
-    def _engines(self, seed: int) -> Iterator[_Making]:
-        """Both engines; where one has a plan of one lane and the other one of several, the seed says which."""
-        for number, name in enumerate(self._names):
-            one_lane = (seed + number) % 2 == 0 and not self._all_lanes
-            yield _Making(name, one_lane, seed, self._machine, self._executors)
-
-
-class _Refused(Exception):
-    """An engine cannot run such a graph, and says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Making:
-    """Makes one of the engines with a random plan of one lane or of several."""
-
-    engine: str
-    one_lane: bool
-    seed: int
-    machine: Machine
-    executors: Executors
-
-    @property
-    def name(self) -> str:
-        return f"{self.engine} engine, {'one lane' if self.one_lane else 'several lanes'}"
-
-    def __call__(self, captured: Captured) -> Engine:
-        cores = tuple(core.id for core in self.machine.cores)
-        cores = cores[:1] if self.one_lane else cores
-        plan = make_random_plan(captured.graph, cores, seed=self.seed, max_factor=1 if self.one_lane else 2)
-        if self.engine == "python":
-            return PythonEngine(captured, plan, self.machine, executors=self.executors)
-        try:
-            return NativeEngine(captured, plan, self.machine)
-        except (ExecutionError, InvalidInput) as error:
-            raise _Refused(str(error)) from error
 
 
 def _fresh(case: Case, what: Call | Training) -> tuple[Any, list[Any]]:
@@ -227,7 +170,3 @@ def _fresh(case: Case, what: Call | Training) -> tuple[Any, list[Any]]:
 def _shapes(result: Any) -> dict[str, Any]:
     """Shapes and types of what a call returned."""
     return {name: str((v.shape, v.dtype)) if isinstance(v, Tensor) else v for name, v in leaves(result).items()}
-
-
-def _short(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

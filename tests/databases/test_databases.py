@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
 from tests.databases.cases import DATABASES, Case, spread
 from tests.databases.judge import Judge
 from tests.runtime.compiler import HAS_COMPILER
-from threadcast.core import read_machine
-from threadcast.runtime.engines.executors import Executors
+from tests.runtime.random_engines import random_engines
 
 GROUPS = 8
 """Tests of each database, so that several workers can share them."""
@@ -22,10 +20,8 @@ GROUPS = 8
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    found = read_machine()
-    machine = found.limited_to([core.id for core in found.cores[:2]])
-    with closing(Executors(machine)) as executors:
-        yield Judge(machine, executors, native=HAS_COMPILER)
+    with random_engines(2, native=HAS_COMPILER) as engines:
+        yield Judge(engines)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
@@ -33,7 +29,7 @@ def judge() -> Iterator[Judge]:
 def test_plans_give_what_eager_gives(database: str, group: int, judge: Judge) -> None:
     found = (judge(case) for case in list(spread(database))[group::GROUPS])
     outcomes = [outcome for outcome in found if outcome is not None]
-    different = [f"{outcome.case.name}: {outcome.reason}" for outcome in outcomes if outcome.status == "different"]
+    different = [f"{outcome.name}: {outcome.reason}" for outcome in outcomes if outcome.status == "different"]
     assert not different, "\n".join(different)
     right = sum(outcome.status == "right" for outcome in outcomes)
     assert right >= (1 if database == "optim_db" else len(outcomes) / 2), (

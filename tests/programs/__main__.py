@@ -8,18 +8,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
-from tests.programs.judge import STATUSES, WAYS, Judge, Outcome, Way
+from tests.outcomes import STATUSES, Outcome, commonest_reasons, part
+from tests.programs.judge import WAYS, Judge, Way
 from tests.programs.pytorch_tests import SOURCES, Program, Source, programs
 from tests.runtime.compiler import HAS_COMPILER
-from threadcast.core import read_machine
-from threadcast.runtime.engines.executors import Executors
-
-COMMONEST = 12
-"""Reasons that the summary names."""
+from tests.runtime.random_engines import random_engines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,20 +24,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not any(_sources(asked)):
         print(f"{asked.pytorch} is no clone of PyTorch's repository: {SOURCES[0].path} is missing", file=sys.stderr)  # noqa: T201
         return 2
-    machine = read_machine()
-    machine = machine.limited_to([core.id for core in machine.cores[:2]])
     outcomes: list[tuple[Way, Outcome]] = []
-    with closing(Executors(machine)) as executors:
-        judge = Judge(machine, executors, native=HAS_COMPILER)
-        outcomes.extend(_run(judge, asked))
+    with random_engines(2, native=HAS_COMPILER) as engines:
+        outcomes.extend(_run(Judge(engines), asked))
     print(_as_json(outcomes) if asked.json else _as_text(outcomes))  # noqa: T201
     return int(any(outcome.status == "different" for _, outcome in outcomes))
 
 
 def _run(judge: Judge, asked: argparse.Namespace) -> Iterator[tuple[Way, Outcome]]:
-    part, parts = asked.part
+    first, every = asked.part
     began_s, statuses = time.monotonic(), Counter[str]()
-    for done, program in enumerate(islice(_programs(asked), part, None, parts), 1):
+    for done, program in enumerate(islice(_programs(asked), first, None, every), 1):
         for way in asked.ways or WAYS:
             if asked.verbose:
                 print(program.name, way, file=sys.stderr, flush=True)  # noqa: T201
@@ -71,15 +64,7 @@ def _as_text(outcomes: Sequence[tuple[Way, Outcome]]) -> str:
     for way in WAYS:
         numbers = [counts[way, status] for status in STATUSES]
         lines += [f"{way:12}" + "".join(f"{number:16}" for number in numbers)] if any(numbers) else []
-    for status in ("refused", "different", "PyTorch's own"):
-        found = [(way, outcome) for way, outcome in outcomes if outcome.status == status]
-        reasons = Counter(
-            outcome.reason if status == "refused" else f"{outcome.name}, {way}: {outcome.reason}"
-            for way, outcome in found
-        )
-        lines += [f"\n{status}:"] if reasons else []
-        lines += [f"{count:8}  {reason}" for reason, count in reasons.most_common(COMMONEST)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *commonest_reasons([(f"{outcome.name}, {way}", outcome) for way, outcome in outcomes])])
 
 
 def _as_json(outcomes: Sequence[tuple[Way, Outcome]]) -> str:
@@ -87,17 +72,12 @@ def _as_json(outcomes: Sequence[tuple[Way, Outcome]]) -> str:
     return json.dumps({"summary": Counter(f"{way}: {o.status}" for way, o in outcomes), "programs": found}, indent=1)
 
 
-def _part(text: str) -> tuple[int, int]:
-    number, _, of = text.partition("/")
-    return int(number), int(of)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.programs", description=__doc__)
     parser.add_argument("pytorch", type=Path, help="a clone of PyTorch's repository")
     parser.add_argument("--ways", nargs="*", choices=WAYS, help="all of them by default")
     parser.add_argument("--only", default="", metavar="TEXT", help="programs with this text in their name")
-    parser.add_argument("--part", type=_part, default=(0, 1), metavar="I/N", help="every N-th program from the I-th on")
+    parser.add_argument("--part", type=part, default=(0, 1), metavar="I/N", help="every N-th program from the I-th on")
     parser.add_argument("--verbose", action="store_true", help="name each program before it runs")
     parser.add_argument("--json", action="store_true", help="print every outcome as JSON")
     return parser

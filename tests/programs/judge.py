@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -19,19 +18,16 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
+from tests.outcomes import Outcome, in_short
 from tests.programs.pytorch_tests import Arguments, Program
 from tests.runtime.conftest import PlansWin, SequentialPlanner
-from tests.runtime.random_plans import make_random_plan
+from tests.runtime.random_engines import RandomEngines
 from threadcast.capture.capture import capture_graph
-from threadcast.core import Machine
-from threadcast.core.errors import CaptureError, ExecutionError, InvalidInput
+from threadcast.core.errors import CaptureError
 from threadcast.runtime import compile_backend
 from threadcast.runtime.compile_backend import backend, compiled_calls, compiled_graphs
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.engines.executors import Executors
-from threadcast.runtime.engines.native.engine import NativeEngine
-from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.fallback import why_not_captured
 from threadcast.runtime.graph_calls import Role
 from threadcast.runtime.tuning import machine as tuning_machine
@@ -41,28 +37,17 @@ Way = Literal["graphs", "gradients", "short way", "optimize"]
 WAYS: tuple[Way, ...] = ("graphs", "gradients", "short way", "optimize")
 """Graphs of `torch.compile` by random plans; the same where all arguments that may have gradients have; calls of these
 from the first until they go the short way; `optimize`, whose calls go on until a plan runs them."""
-Status = Literal["right", "refused", "different", "PyTorch's own", "eager cannot"]
-STATUSES: tuple[Status, ...] = ("right", "refused", "different", "PyTorch's own", "eager cannot")
 MOST_CALLS = 60
 """Calls of a program until it is given up that they settle. A convention."""
 _CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 """Differences allowed, as a share of the largest number: other plans add up in another order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a program; `reason` says why it was refused, or what differs."""
-
-    name: str
-    status: Status
-    reason: str = ""
-
-
 class Judge:
-    """Judges programs on `machine`; `executors` are the Python engine's threads."""
+    """Judges programs by these engines."""
 
-    def __init__(self, machine: Machine, executors: Executors, *, native: bool = True) -> None:
-        self._machine, self._executors, self._native = machine, executors, native
+    def __init__(self, engines: RandomEngines) -> None:
+        self._engines = engines
         self._ran = 0
         """Graphs of the last program that ran by a plan."""
 
@@ -75,14 +60,14 @@ class Judge:
             try:
                 wanted, again = (_seen(program, program.fresh_function()) for _ in range(2))
             except Exception as error:  # noqa: BLE001 - as tests of errors do
-                return Outcome(program.name, "eager cannot", _short(error))
+                return Outcome(program.name, "eager cannot", in_short(error))
             if (difference := differs(wanted, again, exact=False)) is not None:
                 return Outcome(program.name, "eager cannot", f"differs from itself: {difference}")
             refused: list[str] = []
             try:
                 reason = self._run(program, way, refused)
             except Exception as error:  # noqa: BLE001 - eager raised none
-                reason = f"raised {type(error).__name__}: {_short(error)}"
+                reason = f"raised {type(error).__name__}: {in_short(error)}"
             finally:
                 _forget()
             if reason is None:
@@ -114,15 +99,7 @@ class Judge:
 
     def _engine(self, seed: int, captured: Any) -> Engine:
         self._ran += 1
-        cores = tuple(core.id for core in self._machine.cores)
-        lanes = random.Random(seed).choice([1, len(cores)])
-        plan = make_random_plan(captured.graph, cores[:lanes], seed=seed, max_factor=1 if lanes == 1 else 2)
-        if self._native and seed % 4:
-            try:
-                return NativeEngine(captured, plan, self._machine)
-            except (ExecutionError, InvalidInput):  # such as complex numbers
-                pass
-        return PythonEngine(captured, plan, self._machine, executors=self._executors)
+        return self._engines.one(seed, captured)
 
 
 class _ByRandomPlans:
@@ -139,7 +116,7 @@ class _ByRandomPlans:
             try:
                 captured = capture_graph(self._graph.forward, arguments, phase=self._phase)
             except CaptureError as error:
-                self._refused.append(_short(error))
+                self._refused.append(in_short(error))
             else:
                 with self._make(captured) as engine:
                     return captured.finish(engine.run(captured.bind(*arguments)))
@@ -351,7 +328,3 @@ def _forget() -> None:
     torch._dynamo.reset()
     compile_backend._graphs.clear()
     compile_backend._calls.clear()
-
-
-def _short(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,7 @@ import torch
 from tests.programs.judge import WAYS, Judge, Way, _ByRandomPlans
 from tests.programs.pytorch_tests import Program, Source, programs
 from tests.runtime.compiler import HAS_COMPILER
-from threadcast.core import read_machine
-from threadcast.runtime.engines.executors import Executors
+from tests.runtime.random_engines import random_engines
 
 TESTS = """
 import torch
@@ -58,10 +56,8 @@ def found(tmp_path: Path) -> Iterator[dict[str, Program]]:
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    machine = read_machine()
-    machine = machine.limited_to([core.id for core in machine.cores[:2]])
-    with closing(Executors(machine)) as executors:
-        yield Judge(machine, executors, native=HAS_COMPILER)
+    with random_engines(2, native=HAS_COMPILER) as engines:
+        yield Judge(engines)
 
 
 def test_what_tests_check_and_compile_is_noted(found: dict[str, Program]) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from threadcast.runtime.fallback import why_not_captured
+_KNOWN = (Tensor, torch.nn.Parameter)
+"""Types of tensors that AOTAutograd's mode lets pass."""
 
 
 def as_pytorch(graph: GraphModule) -> Callable[..., Any]:
@@ -34,9 +35,11 @@ def is_first_run() -> bool:
 def first_run(run: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
     """Return what `run`, a graph by PyTorch, gives in its first run.
 
-    AOTAutograd's mode is left, as it does not know all subclasses of tensors.
+    AOTAutograd's mode warns, or raises, where a custom operator returns memory of its inputs. It is left where an input
+    is of a subclass of tensors, as it refuses these.
     """
-    with nullcontext() if why_not_captured(without_gradients(inputs)) is None else _disable_current_modes():
+    known = all(type(value) in _KNOWN for value in inputs if isinstance(value, Tensor))
+    with nullcontext() if known else _disable_current_modes():
         return run(*inputs)
 
 

@@ -19,7 +19,7 @@ from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.runtime.plans import curves_in_step
 from threadcast.runtime.plans.curves_in_step import LOOK_CALLS, LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.plan_store import Extra, PlanStore
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import Answer, Question
@@ -146,6 +146,13 @@ def test_a_stored_plan_runs_at_once_in_the_next_process(machine: Machine, tmp_pa
         assert (second.report.runs, second.report.plan) == ("plan", plan)
 
 
+def stored_tried(tuning: Tuning, machine: Machine, folder: Path) -> frozenset[Extra]:
+    """What a later process finds to have been tried beside the plan that is stored."""
+    stored = PlanStore(folder, machine).read(tuning.captured.graph)
+    assert stored is not None
+    return stored.tried
+
+
 def test_a_backend_is_left_when_it_no_longer_does_what_the_default_does(machine: Machine, tmp_path: Path) -> None:
     clock, unchanged = Clock(), True
 
@@ -162,6 +169,17 @@ def test_a_backend_is_left_when_it_no_longer_does_what_the_default_does(machine:
         assert tuned.report.measuring
         run_until(tuned, lambda: not tuned.report.measuring)
         assert tuned.report.runs == "plan"
+        run(tuned, 2 * DRIFT_STEPS)
+        assert "backends" not in stored_tried(tuned, machine, tmp_path), "weights of later processes may stay"
+
+
+def test_a_backend_that_lost_to_the_plan_is_not_tried_by_later_processes(machine: Machine, tmp_path: Path) -> None:
+    clock = Clock()
+    with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default)) as tuned:
+        run_until(tuned, lambda: not tuned.learning)
+        run(tuned, 2 * DRIFT_STEPS)
+        assert tuned.report.runs == "plan"
+        assert "backends" in stored_tried(tuned, machine, tmp_path)
 
 
 def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the_plan(

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scheduler.random_problems import problem_of, problems
+from threadcast.core import found_by_cores
 from threadcast.core.errors import PlanError
 from threadcast.scheduler.policies import Problem
-from threadcast.scheduler.problem import times as module
 
 
 @settings(deadline=None)
@@ -49,11 +49,19 @@ def test_the_cores_of_a_wide_machine_are_looked_at_once() -> None:
 
 
 def test_times_of_ever_new_cores_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KNOWN_CORES", 40)
+    monkeypatch.setattr(found_by_cores, "MOST", 40)
     problem: Any = problem_of([{1: 1.0, 2: 0.5, 3: 0.4, 4: 0.3}], cores=4)
     for first in range(4):
         for second in range(4):
             for threads in (2, 3, 4):
                 if first != second:
                     assert problem.times.on(0, (first, second), threads) == 0.5
-    assert 0 < len(problem.times._found) <= 10
+    assert 0 < len(problem.times._found) <= 4
+
+
+def test_times_of_few_cores_of_a_wide_machine_are_all_kept() -> None:
+    """Each of them once counted as all cores of the machine."""
+    problem: Any = problem_of([{1: 1.0, 2: 0.5}], cores=2048)
+    for core in range(2048):
+        assert problem.times.on(0, (core,), 1) == 1.0
+    assert len(problem.times._found) == 2048

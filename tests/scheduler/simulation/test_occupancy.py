@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from threadcast.core import Core, Machine
+from threadcast.core import Core, Machine, found_by_cores
 from threadcast.core.errors import IllegalLaunch
 from threadcast.scheduler.policies import Launch
-from threadcast.scheduler.simulation import core_picker, occupancy
 from threadcast.scheduler.simulation.core_picker import CorePicker
 from threadcast.scheduler.simulation.occupancy import Occupancy
 
@@ -41,8 +40,7 @@ def test_idle_cores_are_those_of_which_no_hardware_thread_is_taken(
 
 
 def test_ever_new_sets_of_idle_cores_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (core_picker, occupancy):
-        monkeypatch.setattr(module, "KNOWN_CORES", 20)
+    monkeypatch.setattr(found_by_cores, "MOST", 40)
     found, picker = Occupancy(MACHINE), CorePicker(MACHINE)
     for number in range(1, 2 ** len(IDS) - 1):
         cores = tuple(core for i, core in enumerate(IDS) if number >> i & 1)

@@ -41,8 +41,8 @@ do, and by `_ULPS` roundings."""
 _SHIFT = 131
 """Elements from where one operand's numbers begin to where the next one's do: it has others at the same place."""
 _CHAOTIC = 500
-"""Where `_is_chaotic`, one element of so many may differ: of `remainder` by a number that is 1e7 times smaller nothing
-can be said."""
+"""Where `_is_chaotic`, one element of so many may differ: of a quotient above 1e7 that is rounded down nothing can be
+said."""
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ def _compare(
     clusters: Clusters, kernel: Kernel, wanted: Sequence[Ref], operator: Callable[..., Any], inputs: Sequence[Tensor]
 ) -> str | None:
     found = operator(*inputs)
-    inputs = [x.contiguous() for x in inputs]  # strided, eager's `remainder` is another one
+    inputs = [x.contiguous() for x in inputs]  # strided, eager computes some operators one by one, and rounds otherwise
     exact = _program(clusters, kernel, wanted, None).run(inputs)
     generator = torch.Generator().manual_seed(2)
     rounded = _program(clusters, kernel, wanted, generator)
@@ -126,7 +126,7 @@ def _compare(
 
 def _is_chaotic(node: Node) -> bool:
     """Whether a node rounds a quotient down, which a rounding of it may change by as much as the divisor."""
-    return node.target is aten.remainder.Tensor or node.kwargs.get("rounding_mode") == "floor"
+    return node.kwargs.get("rounding_mode") == "floor"
 
 
 def _program(clusters: Clusters, kernel: Kernel, wanted: Sequence[Ref], noise: torch.Generator | None) -> Program:

@@ -23,7 +23,6 @@ POINTWISE: Mapping[OpOverload, str] = {
     aten.rsub.Scalar: "{other} - {self}",
     aten.mul.Tensor: "{self} * {other}",
     aten.div.Tensor: "{self} / {other}",
-    aten.remainder.Tensor: "remainder({self}, {other})",
     aten.where.self: "V::blendv({other}, {self}, {condition})",
     aten.neg.default: "{self}.neg()",
     aten.abs.default: "{self}.abs()",
@@ -40,7 +39,11 @@ POINTWISE: Mapping[OpOverload, str] = {
     aten.tanh_backward.default: "{grad_output} * (V(1) - {output} * {output})",
     aten.threshold_backward.default: "V::blendv({grad_output}, V(0), {self} <= {threshold})",
 }
-"""Formulas of operators from float32 tensors to a float32 tensor."""
+"""Formulas of operators from float32 tensors to a float32 tensor.
+
+`remainder` has none: where the quotient overflows, PyTorch's vectors give nan and its loop over single elements a
+number, and which elements are computed which way depends on threads and strides.
+"""
 
 CONDITIONS: Mapping[OpOverload, str] = {
     aten.lt.Tensor: "{self} < {other}", aten.lt.Scalar: "{self} < {other}",
@@ -66,10 +69,6 @@ inline V tangent(V x) {
   const V below(0.99999994f), size = x.abs();  // MKL's is the number below 1 up to 9.0109, Sleef's up to 8.6643
   return V::blendv(x.tanh(), V::blendv(below, below.neg(), x < V(0)), (size > V(8.6643f)) & (size < V(9.0109f)));
 }
-inline V remainder(V a, V b) {
-  const V mod = a.fmod(b);
-  return V::blendv(mod, mod + b, (mod != V(0)) & ((b < V(0)) ^ (mod < V(0))));
-}
 inline V floor_divided(V a, V b) {
   const V basic = a / b, mod = a.fmod(b), infinite(std::numeric_limits<float>::infinity());
   // `fmod` of Sleef gives nan where the quotient overflows
@@ -81,7 +80,7 @@ inline V floor_divided(V a, V b) {
   return V::blendv(floor, basic, b == V(0));
 }
 """
-"""C++ functions that the formulas call. `remainder` and `floor_divided` have the signs of Python's % and //."""
+"""C++ functions that the formulas call. `floor_divided` has the signs of Python's //."""
 
 
 def formula(target: Any, arguments: Mapping[str, Any]) -> str | None:

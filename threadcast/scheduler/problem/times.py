@@ -9,13 +9,10 @@ from numpy.typing import NDArray
 
 from threadcast.core import Affinity, Case, CurveTable, Machine
 from threadcast.core.errors import PlanError
+from threadcast.core.found_by_cores import FoundByCores
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-
-KNOWN_CORES = 1_000_000
-"""Most core ids in a cache that goes by cores, some 40 MB; then it is emptied. Callers of a service choose cores."""
 
 LONGEST_S = 1e12
 """Most seconds of an op (30,000 years), so that sums over long paths do not overflow."""
@@ -61,7 +58,7 @@ class Times:
         self._columns = columns
         self._table = curves.seconds
         self._item = curves.seconds.item
-        self._found: dict[tuple[tuple[int, ...], int], tuple[int, int]] = {}
+        self._found: FoundByCores[tuple[tuple[int, ...], int], tuple[int, int]] = FoundByCores()
 
     def _check_offered(self, ids: Sequence[str] | None, cores: int) -> None:
         lacking = np.flatnonzero(~np.isfinite(self.seconds).any(axis=1))
@@ -79,10 +76,9 @@ class Times:
         key = (cores, threads)
         found = self._found.get(key)
         if found is None:
-            if len(self._found) * len(self._group_of) >= KNOWN_CORES:
-                self._found.clear()
             together = self._apart(cores) < len(cores)
-            found = self._found[key] = self._look_up(min(threads, len(cores)), together=together)
+            columns = self._look_up(min(threads, len(cores)), together=together)
+            found = self._found.keep(key, columns, ids=len(cores))
         for column in found:
             if column >= 0:
                 seconds = self._item(op, column)

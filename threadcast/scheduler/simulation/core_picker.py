@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from threadcast.core import Machine
-from threadcast.scheduler.problem.times import KNOWN_CORES
+from threadcast.core.found_by_cores import FoundByCores
 
 
 class CorePicker:
@@ -15,7 +15,7 @@ class CorePicker:
         self._group = {core.id: core.group for core in machine.cores}
         self._order = {core: i for i, core in enumerate(c for group in machine.groups for c in group)}
         self._ordered = list(self._order) == [core.id for core in machine.cores]
-        self._found: dict[tuple[tuple[int, ...], int, bool], tuple[int, ...]] = {}
+        self._found: FoundByCores[tuple[tuple[int, ...], int, bool], tuple[int, ...]] = FoundByCores()
 
     def pick(self, idle: tuple[int, ...], count: int, *, spread: bool = False) -> tuple[int, ...]:
         """Return `count` of the `idle` core ids. `idle` must be in the machine's order and have at least `count` ids.
@@ -30,10 +30,9 @@ class CorePicker:
         if found is None:
             if count > len(idle):
                 raise ValueError(f"{count} cores were asked of {len(idle)} idle ones")
-            if len(self._found) * len(self._order) >= KNOWN_CORES:
-                self._found.clear()
             chosen = _spread(self._by_group(idle), count) if spread else _compact(self._by_group(idle), count)
-            found = self._found[key] = tuple(sorted(chosen, key=self._order.__getitem__))
+            ordered = tuple(sorted(chosen, key=self._order.__getitem__))
+            found = self._found.keep(key, ordered, ids=len(idle) + count)
         return found
 
     def _by_group(self, idle: tuple[int, ...]) -> list[list[int]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from threadcast.core import Machine
 from threadcast.core.errors import IllegalLaunch
+from threadcast.core.found_by_cores import FoundByCores
 from threadcast.scheduler.problem import Launch
 from threadcast.scheduler.problem.hardware_threads import hardware_threads
-from threadcast.scheduler.problem.times import KNOWN_CORES
 
 
 class Occupancy:
@@ -21,7 +21,7 @@ class Occupancy:
         self._all = (1 << len(self._ids)) - 1
         self._busy: list[int] = []  # by hardware thread: the cores on which it is taken
         self._masks: dict[tuple[int, ...], int] = {}
-        self._idle: dict[int, tuple[int, ...]] = {}
+        self._idle: FoundByCores[int, tuple[int, ...]] = FoundByCores()
 
     def take(self, launch: Launch) -> None:
         """Mark the hardware threads of `launch` as used; IllegalLaunch, with no change, if one is used or unknown."""
@@ -54,10 +54,9 @@ class Occupancy:
             free &= ~mask
         found = self._idle.get(free)
         if found is None:
-            if len(self._idle) * len(self._ids) >= KNOWN_CORES:
-                self._idle.clear()
             bits = reversed(f"{free:b}")  # read once: a test of each bit would read all of them
-            found = self._idle[free] = tuple([core for core, bit in zip(self._ids, bits) if bit == "1"])
+            idle = tuple([core for core, bit in zip(self._ids, bits) if bit == "1"])
+            found = self._idle.keep(free, idle, ids=len(idle))
         return found
 
     def _checked_mask(self, launch: Launch) -> int:
