@@ -97,7 +97,7 @@ class Captured:
         varying = {} if self.sizes is None else self.sizes.dims
         fixed = ((slot, _fixed_number(one.name)) for slot, one in enumerate(inputs))
         object.__setattr__(self, "_fixed", tuple(slot for slot, at in fixed if at is not None and at not in varying))
-        object.__setattr__(self, "_fresh", _in_own_memory(self.program, memory) if self.others else frozenset())
+        object.__setattr__(self, "_fresh", _in_own_memory(self.program) if self.others else frozenset())
 
     def bind(self, *arguments: Any) -> list[Any]:
         """The inputs of one run on these arguments, nested as at capture; without arguments, on the example's.
@@ -189,8 +189,9 @@ def _fixed_number(name: str) -> int | None:
     return int(name.removeprefix(_FIXED_ARGUMENT)) if name.startswith(_FIXED_ARGUMENT) else None
 
 
-def _in_own_memory(program: Program, memory: Sequence[int]) -> frozenset[str]:
+def _in_own_memory(program: Program) -> frozenset[str]:
     """Names of the gradients of `OTHERS` that share memory with no input and no other result."""
+    memory = memories(program.nodes, program.inputs, undeclared=True)
     results = pytree.tree_unflatten(list(program.outputs), program.structure)
     uses = Counter(memory[ref.slot] for ref in find_refs(program.outputs))
     return frozenset(

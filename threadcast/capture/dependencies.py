@@ -21,11 +21,14 @@ from threadcast.core.graph import Edge
 
 UNDECLARED_WRITES = {"aten::native_batch_norm": ("running_mean", "running_var")}
 """Arguments that an operator writes in training although its schema does not say so."""
-UNDECLARED_VIEWS = dict.fromkeys(
+UNDECLARED_VIEWS = {"prims::device_put": "a"} | dict.fromkeys(
     ("aten::_unsafe_view", "aten::_reshape_alias", "aten::unsafe_split", "aten::unsafe_split_with_sizes",
      "aten::unsafe_chunk"), "self",
 )  # fmt: skip
 """Arguments whose memory an operator returns although its schema does not say so."""
+DECLARING = frozenset(("aten", "prims", "mkl", "mkldnn", "torchvision", "threadcast"))
+"""Libraries of operators whose results share memory with arguments only where their schemas, or the two tables above,
+say so. Those of custom operators must not either, but PyTorch only warns of those that do."""
 RANDOM_STATE = -1
 """Represents the random generator among the memories that ops write."""
 
@@ -54,7 +57,7 @@ def is_random(node: Node) -> bool:
 
 def ordered(nodes: Sequence[Node], inputs: Sequence[Input]) -> set[tuple[int, int]]:
     """Pairs of nodes of which the second must wait for the first because of memory or random state."""
-    memory = memories(nodes, inputs)
+    memory = memories(nodes, inputs, undeclared=True)
     last_write: dict[int, int] = {}
     reads_since: dict[int, list[int]] = {}
     found: set[tuple[int, int]] = set()
@@ -125,9 +128,13 @@ def _stays(node: Node) -> bool:
     return torch.Tag.pointwise not in node.target.tags and not _is_view(node)
 
 
-def memories(nodes: Sequence[Node], inputs: Sequence[Input]) -> list[int]:
-    """For every slot the lowest slot whose memory it may share."""
+def memories(nodes: Sequence[Node], inputs: Sequence[Input], *, undeclared: bool = False) -> list[int]:
+    """For every slot the lowest slot whose memory it may share.
+
+    `undeclared`: those of custom operators may share what `may_be_returned` says.
+    """
     n_inputs = len(inputs)
+    numbers = {slot for slot, entry in enumerate(inputs) if entry.role in ("size", "setting")}
     memory = list(range(n_inputs + len(nodes)))
     for slot, entry in enumerate(inputs):
         if entry.shares is not None:
@@ -139,7 +146,8 @@ def memories(nodes: Sequence[Node], inputs: Sequence[Input]) -> list[int]:
         return slot
 
     for index, node in enumerate(nodes):
-        together = {lowest(ref.slot) for ref in returned(node)} | {n_inputs + index}
+        shared = may_be_returned(node) if undeclared else returned(node)
+        together = {lowest(ref.slot) for ref in shared if ref.slot not in numbers} | {n_inputs + index}
         for slot in together:
             memory[slot] = min(together)
     return [lowest(slot) for slot in memory]
@@ -196,6 +204,13 @@ def returned(node: Node) -> list[Ref]:
         if declared or UNDECLARED_VIEWS.get(_schema_name(node)) == name:
             shared.extend(find_refs(value))
     return shared
+
+
+def may_be_returned(node: Node) -> list[Ref]:
+    """What `returned` says, and of a custom operator with results all its arguments, whatever its schema says."""
+    if isinstance(node.target, OpOverload) and node.target.namespace not in DECLARING and node.target._schema.returns:
+        return list(node.refs())
+    return returned(node)
 
 
 def returns_written(node: Node, item: int) -> Ref | None:

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from threadcast.capture.calls import Call, compiled
-from threadcast.capture.dependencies import is_random, returned, writes
+from threadcast.capture.dependencies import is_random, may_be_returned, writes
 from threadcast.capture.program import Node, below_autograd
 from threadcast.capture.recording import Recorded, Recording
 from threadcast.capture.sizes import Size
@@ -183,7 +183,7 @@ class ReadRecorder:
             node = Node(call.target, call.args, call.kwargs, call.phase)
             self._nodes.append((call.number, node, writes(node)))
             self._made_by[call.number] = i
-            for ref in returned(node):
+            for ref in may_be_returned(node):
                 self._memory[self._root(ref.slot)] = self._root(call.number)
 
     def _root(self, slot: int) -> int:

@@ -81,7 +81,7 @@ class Simplifier:
     def _add_in_products(self) -> None:
         uses = self._uses()
         nodes = [Node(part.target, part.args, part.kwargs, "forward") for part in self.parts]
-        memory = memories(nodes, self._inputs)
+        memory = memories(nodes, self._inputs, undeclared=True)
         written: defaultdict[int, list[int]] = defaultdict(list)
         for i, node in enumerate(nodes):
             for ref in writes(node):

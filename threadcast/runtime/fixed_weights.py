@@ -211,6 +211,10 @@ class _Backends:
     def over(self) -> bool:
         return self._search.over
 
+    @property
+    def broken_off(self) -> bool:
+        return self._search.broken_off
+
     def start(self) -> None:
         self._search.start()
 

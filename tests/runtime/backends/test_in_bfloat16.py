@@ -202,7 +202,7 @@ class Fixed:
 
     def __init__(self, module: nn.Module, arguments: Any, captured: Any, cores: int, *, rough: bool, **_: Any) -> None:
         self._module, self._rough = module, rough
-        self.over = False
+        self.over = self.broken_off = False
 
     def start(self) -> None:
         """Nothing to start."""

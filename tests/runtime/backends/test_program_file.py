@@ -18,6 +18,7 @@ from threadcast.runtime.backends.program_file import (
     program_file,
     results_share_memory,
     returned_arguments,
+    unused_draws,
 )
 
 
@@ -84,6 +85,8 @@ class Counting(nn.Module):
         (Counting(), "writes to its buffers or arguments"),
         (lambda x: x.add_(1) * 2, "writes to its buffers or arguments"),
         (lambda x: F.dropout(x, 0.5), "draws random numbers"),
+        (lambda x: [torch.rand([]), x + torch.rand([])][1], "draws random numbers"),
+        (lambda x: (x * 2, torch.rand([])), "draws random numbers"),
         (lambda x: (x * 2, 3), "something else than tensors"),
         (lambda x: (x * 2, x.detach()), "returns a parameter or a view of an argument"),
         (lambda x: (x * 2).sum() + x.view(4)[:2], None),
@@ -178,6 +181,22 @@ def test_numbers_from_which_tensors_are_subtracted_are_written_out(kind: torch.d
     assert whole is not any("sub" in str(node.target) for node in exported.graph.nodes)
     for found in exported(x):
         torch.testing.assert_close(found, number - x, rtol=0, atol=0)
+
+
+def test_draws_that_nothing_reads_are_left_to_the_caller() -> None:
+    """As in Transformers' encoders for speech."""
+
+    def layers(x: Tensor) -> Tensor:
+        for _ in range(2):
+            torch.rand([])
+            x = x * 2
+        return x
+
+    captured = capture_forward(layers, torch.ones(3))
+    assert [str(node.target) for node in unused_draws(captured).values()] == ["aten.rand.default"] * 2
+    read = passed_on(layers, torch.ones(3))
+    assert not any("rand" in str(node.target) for node in read.module.graph.nodes)
+    assert read.module(torch.ones(3))[0].tolist() == [4.0] * 3
 
 
 def test_a_difference_of_tensors_stays() -> None:

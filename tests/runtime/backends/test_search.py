@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,36 @@ def test_a_backend_answers_as_the_module_until_its_weights_change(module: Two, b
         module.mix.bias.add_(1)
     assert not contender.holds()
     wait_until_gone(folder)
+
+
+class Drawing(nn.Module):
+    """Draws a number that it reads in training only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left_out = torch.rand([])
+        found: Tensor = x if self.training and left_out < 0.5 else self.mix(x)
+        return found
+
+
+def test_numbers_that_nothing_reads_are_drawn_beside_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = Drawing().eval(), torch.ones(4, 8)
+    (contender,) = found_by(search_for(module, ((x,), {}), among=["onnxruntime"], close=1e6))
+
+    def drawn_after(run: Callable[[], object]) -> list[float]:
+        torch.manual_seed(3)
+        with torch.no_grad():
+            run()
+        found: list[float] = torch.rand(3).tolist()
+        return found
+
+    wanted = drawn_after(lambda: module(x))
+    assert drawn_after(lambda: contender.run((x * math.inf,), {})) == wanted, "which PyTorch runs"
+    monkeypatch.setattr(module, "forward", None)
+    assert drawn_after(lambda: contender.run((x,), {})) == wanted
 
 
 class WithLengths(nn.Module):

@@ -63,7 +63,7 @@ class Found:
 
     def __init__(self, contender: Contender, looks: int = 1) -> None:
         self._left, self.over = [*[None] * looks, contender], False
-        self.waits, self.paused = 0, False
+        self.waits, self.paused, self.broken_off = 0, False, False
 
     def start(self) -> None:
         """Nothing to start."""
@@ -180,6 +180,21 @@ def test_a_backend_that_lost_to_the_plan_is_not_tried_by_later_processes(machine
         run(tuned, 2 * DRIFT_STEPS)
         assert tuned.report.runs == "plan"
         assert "backends" in stored_tried(tuned, machine, tmp_path)
+
+
+def test_backends_that_an_error_ended_are_tried_by_later_processes(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(search: Found, *, unlimited: bool = False) -> Contender | None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Found, "poll", fails)
+    clock = Clock()
+    with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default)) as tuned:
+        run_until(tuned, lambda: not tuned.learning)
+        run(tuned, 2 * DRIFT_STEPS)
+        assert tuned.report.runs == "plan"
+        assert "backends" not in stored_tried(tuned, machine, tmp_path)
 
 
 def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the_plan(

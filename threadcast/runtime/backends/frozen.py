@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from threadcast.capture.program import Node
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.number_guard import NumberGuard
 from threadcast.runtime.backends.result_memory import ResultMemory
@@ -105,12 +106,13 @@ class FlatModule(nn.Module):
         return typed
 
     def call(
-        self, run: TensorCall, guard: NumberGuard, memory: ResultMemory
+        self, run: TensorCall, guard: NumberGuard, memory: ResultMemory, draws: Sequence[Node] = ()
     ) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
         """Return `run` as a callable of `(args, kwargs)` that returns results nested as the module's, and as `memory`.
 
-        PyTorch runs calls whose arguments `guard` does not allow, whose results have NaN or infinities, and at which
-        `run` fails: then it raises what PyTorch raises.
+        Each call by `run` makes `draws` besides, so that random generators are left as the module leaves them. PyTorch
+        runs calls whose arguments `guard` does not allow, whose results have NaN or infinities, and at which `run`
+        fails: then it raises what PyTorch raises.
         """
         finite, of_one = NumberGuard(self.expected), self.result_structure.is_leaf()
 
@@ -123,6 +125,8 @@ class FlatModule(nn.Module):
                     _logger.info("PyTorch runs a call at which a backend failed: %s", error)
                 else:
                     if finite.allows(found):
+                        for node in draws:
+                            node.target(*node.args, **node.kwargs)
                         found = self._whole(memory.laid_out(found), tensors)
                         return found[0] if of_one else pytree.tree_unflatten(found, self.result_structure)
             with torch.no_grad():

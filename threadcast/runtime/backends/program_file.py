@@ -11,7 +11,7 @@ import mmap
 import operator
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,14 +77,15 @@ class ReadProgram:
 def program_file(captured: Captured) -> ProgramFile:
     """Return the file's content for a captured forward pass, whose tensors are not copied unless they have gaps.
 
-    It returns what `returned_arguments` leaves out. CaptureError where a run writes to an input, returns a parameter,
-    draws random numbers, or returns anything but tensors, and where an operator or a tensor has no form that another
-    process can read.
+    What `returned_arguments` and `unused_draws` find is not in it. CaptureError where a run writes to an input, returns
+    a parameter, draws random numbers that something reads, or returns anything but tensors, and where an operator or a
+    tensor has no form that another process can read.
     """
     program = captured.program
     returned = returned_arguments(captured)
     outputs = [output for at, output in enumerate(program.outputs) if at not in returned]
-    _check(captured, outputs)
+    left_to_caller = unused_draws(captured)
+    _check(captured, outputs, left_to_caller)
     values = iter(captured.arguments)
     tensors: list[Tensor] = []
     numbers: dict[int, int] = {}
@@ -101,12 +102,7 @@ def program_file(captured: Captured) -> ProgramFile:
         "first_slot": len(program.inputs),
         "refs": [list(ref) for ref in positions],
         "nodes": [
-            [
-                *_name(node),
-                encode(list(node.args), positions),
-                {k: encode(v, positions) for k, v in node.kwargs.items()},
-            ]
-            for node in program.nodes
+            None if at in left_to_caller else _described(node, positions) for at, node in enumerate(program.nodes)
         ],
         "outputs": [positions[output] for output in outputs],
         "examples": [numbers[slot] for slot, entry in enumerate(program.inputs) if entry.role == "input"],
@@ -152,11 +148,34 @@ def returned_arguments(captured: Captured) -> dict[int, int]:
     return {at: numbers[output] for at, output in own if output in numbers}
 
 
-def _check(captured: Captured, outputs: Sequence[Any]) -> None:
+def unused_draws(captured: Captured) -> dict[int, Node]:
+    """The operators, by their positions, that draw random numbers which nothing reads: a caller draws these itself.
+
+    Transformers' encoders for speech draw such a number in each layer: in training it decides whether it is skipped.
+    """
+    program = captured.program
+    read = {ref.slot for ref in _refs(program.nodes, program.outputs)}
+    return {
+        at: node
+        for at, node in enumerate(program.nodes)
+        if is_random(node)
+        and len(program.inputs) + at not in read
+        and not any(node.refs())
+        and not any(isinstance(value, torch.Generator) for value in (*node.args, *node.kwargs.values()))
+    }
+
+
+def _described(node: Node, positions: dict[Ref, int]) -> list[Any]:
+    keywords = {name: encode(value, positions) for name, value in node.kwargs.items()}
+    return [*_name(node), encode(list(node.args), positions), keywords]
+
+
+def _check(captured: Captured, outputs: Sequence[Any], left_to_caller: Collection[int]) -> None:
     program = captured.program
     if captured.written:
         raise CaptureError("the module writes to its buffers or arguments, which backends do not")
-    if any(is_random(node) and not _drops_nothing(node) for node in program.nodes):
+    drawing = (at for at, node in enumerate(program.nodes) if is_random(node) and not _drops_nothing(node))
+    if any(at not in left_to_caller for at in drawing):
         raise CaptureError("the module draws random numbers, and backends draw others")
     if not all(isinstance(output, Ref) for output in outputs):
         raise CaptureError("the module returns something else than tensors")
@@ -231,7 +250,10 @@ def _module(document: dict[str, Any], tensors: list[Tensor]) -> fx.GraphModule:
     for slot, number in document["held"]:
         root.register_buffer(f"held_{slot}", tensors[number])
         define(slot, graph.get_attr(f"held_{slot}"))
-    for slot, (name, overload, args, kwargs) in enumerate(document["nodes"], document["first_slot"]):
+    for slot, described in enumerate(document["nodes"], document["first_slot"]):
+        if described is None:
+            continue
+        name, overload, args, kwargs = described
         target = getattr(getattr(torch.ops.aten, name), overload)
         by_name = {name: decode(arg, values) for name, arg in kwargs.items()}
         define(slot, graph.call_function(target, tuple(decode(arg, values) for arg in args), by_name))

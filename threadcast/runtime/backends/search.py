@@ -37,6 +37,7 @@ from threadcast.runtime.backends.program_file import (
     program_file,
     results_share_memory,
     returned_arguments,
+    unused_draws,
 )
 from threadcast.runtime.backends.result_memory import ResultMemory
 from threadcast.runtime.backends.search_worker import BEGIN as PROGRAM_WRITTEN
@@ -118,6 +119,8 @@ class BackendSearch:
         self._unlimited = False
         self._turns_s = 0.0
         self._over = self._all_built = False
+        self.broken_off = False
+        """Whether something ended the search that need not end a later one."""
         self._paused_s: float | None = None
         """When the process that builds backends was paused, by `time.monotonic`; None where it works."""
         self._heard = False
@@ -155,6 +158,7 @@ class BackendSearch:
                 content = program_file(self._captured)
                 self._versions = WeightVersions(held_tensors(self._captured), weakly=self._captured.weakly)
                 self._returned = returned_arguments(self._captured)
+                self._draws = tuple(unused_draws(self._captured).values())
                 results = enumerate(pytree.tree_leaves(self._result))
                 self._memory = ResultMemory([one for at, one in results if at not in self._returned])
                 if results_share_memory(self._captured) and not self._memory.shares:
@@ -168,6 +172,7 @@ class BackendSearch:
             try:
                 self._start_process(content)
             except OSError as error:
+                self.broken_off = True
                 self._end("every backend", f"no process can be started: {error.strerror}")
 
     def poll(self, *, unlimited: bool = False) -> Contender | None:
@@ -276,6 +281,7 @@ class BackendSearch:
     def _receive(self, found: bytes) -> None:
         """Take note of messages; nothing at all means that the other process has ended."""
         if not found:
+            self.broken_off = True
             what = "every other backend" if self._not_written is None else "every backend"
             self._leave_out(what, self._not_written or "the process that built it ended early")
             self._finish()
@@ -332,6 +338,7 @@ class BackendSearch:
             taken = f"the search has taken {self.caller_s:.2g} of {self._limit_s:g} s"
             self._leave_out(str(built.way), f"opening it takes {needed_s:.2g} s, and {taken}")
         elif not self._versions.unchanged():
+            self.broken_off = True
             self._end(str(built.way), "the weights were written to since they were copied")
             return None
         else:
@@ -362,27 +369,19 @@ class BackendSearch:
         yield built.call_s
         flat.check(call)
         guard = NumberGuard(flat.tensors(self._arguments), built.integers)
-        return Contender(backend(str(built.way)), flat.call(call, guard, self._memory), self._versions.unchanged)
+        run = flat.call(call, guard, self._memory, self._draws)
+        return Contender(backend(str(built.way)), run, self._versions.unchanged)
 
     def _call(self, built: Built, flat: FlatModule) -> TensorCall:
         """The call of a way: with CPUs of its own, in a thread that has these, as have the threads that it starts.
 
-        Where that thread is not, as in a fork of the process, PyTorch runs the module.
+        It raises where that thread is not, as in a fork of the process.
         """
         open_way = partial(opened, built.way, Path(built.file), self._options.cores, flat)
         if self._options.cpus is None:
             return open_way()
         thread = PinnedThread(self._options.cpus, threads=self._options.cores)
-        in_thread = partial(thread.run, thread.run(open_way))
-
-        def call(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-            if thread.usable:
-                return in_thread(tensors)
-            with torch.no_grad():
-                found: Sequence[Tensor] = flat(*tensors)
-                return found
-
-        return call
+        return partial(thread.run, thread.run(open_way))
 
     def _leave_out(self, what: str, reason: str) -> None:
         self.left_out[what] = reason

@@ -76,7 +76,7 @@ class Clusters:
         self.specs = specs_of(captured)
         self.before = [set(predecessors) for predecessors in captured.graph.predecessors]
         nodes, inputs = captured.program.nodes, captured.program.inputs
-        self._memory = memories(nodes, inputs)
+        self._memory = memories(nodes, inputs, undeclared=True)
         self._written = {self._memory[ref.slot] for node in nodes for ref in writes(node)}
         self._ordered: defaultdict[int, set[int]] = defaultdict(set)
         for first, second in ordered(nodes, inputs):

@@ -83,7 +83,7 @@ class _Search:
         self._program, self._graph, self._n_inputs = captured.program, captured.graph, len(captured.program.inputs)
         self._specs = specs_of(captured)
         nodes = captured.program.nodes
-        self._memory = memories(nodes, captured.program.inputs)
+        self._memory = memories(nodes, captured.program.inputs, undeclared=True)
         self._writers: defaultdict[int, list[int]] = defaultdict(list)
         """Positions of the nodes that write to each memory."""
         for i, node in enumerate(nodes):

@@ -21,6 +21,7 @@ class BackendsBeside:
         self._make = make
         self._search: Backends | None = None
         self._pace = SearchPace()
+        self._broken_off = False
         self.beside = False
         """Whether the search works beside the next step, or did beside the last."""
 
@@ -38,6 +39,11 @@ class BackendsBeside:
     def over(self) -> bool:
         """Whether nothing more will be found."""
         return self._make is None and self._search is None
+
+    @property
+    def finished(self) -> bool:
+        """Whether a search went to its end, here or before: not where an error or the caller ended it."""
+        return self.over and not self._broken_off
 
     @property
     def stage(self) -> SearchStage:
@@ -68,6 +74,7 @@ class BackendsBeside:
         """Return what the search has found and is ready to run; None where there is nothing new."""
         assert self._search is not None
         found = self._search.poll(unlimited=unlimited)
+        self._broken_off |= self._search.broken_off
         if self._search.over:
             self._search = None
         return found
@@ -95,6 +102,7 @@ class BackendsBeside:
     def leave_out(self, error: Exception) -> None:
         """End the search, or never begin it, because of this error."""
         _logger.warning("backends are left out: %s", error)
+        self._broken_off = True
         self.close()
         self._make = None
 
@@ -102,8 +110,15 @@ class BackendsBeside:
         """Do not begin the search: an earlier process did."""
         self._make = None
 
+    def end(self) -> None:
+        """End the search, or never begin it, because the caller wants none."""
+        self._broken_off |= not self.over
+        self.close()
+        self._make = None
+
     def close(self) -> None:
         """End the search where it is at work."""
         if self._search is not None:
+            self._broken_off = True
             self._search.close()
             self._search = None

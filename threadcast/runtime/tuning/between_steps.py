@@ -147,7 +147,7 @@ class BetweenSteps:
     def _tried(self) -> frozenset[Extra]:
         """What was tried beside plans without fused operators, so that a later process need not."""
         found: list[Extra] = ["fused"] if self._states.tried_fused else []
-        backends = self._backends.over and not self._backend_went_stale
+        backends = self._backends.finished and not self._backend_went_stale
         return frozenset([*found, "backends"] if backends else found)
 
     def _carry_out(self, instructions: Instructions) -> None:

@@ -65,6 +65,11 @@ class Backends(Protocol):
         """Whether `poll` will return no more contenders."""
         ...
 
+    @property
+    def broken_off(self) -> bool:
+        """Whether something ended the search that need not end a later one."""
+        ...
+
     def start(self) -> None:
         """Start the search."""
         ...

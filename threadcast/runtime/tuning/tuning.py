@@ -240,8 +240,7 @@ class Tuning:
 
     def end_search(self) -> None:
         """End the search for backends; what it has found goes on."""
-        self._backends.close()
-        self._backends.never()
+        self._backends.end()
 
     @property
     def kept(self) -> Kept | None:
