@@ -179,7 +179,7 @@ class _CopyingBackend:
     """Calls of all such backends."""
 
     def __init__(self, module: nn.Module, _: object, captured: Captured, *__: object, **___: object) -> None:
-        self._module, self._captured, self.over = module, captured, False
+        self._module, self._captured, self.over, self.broken_off = module, captured, False, False
 
     def start(self) -> None:
         """Nothing to start."""
