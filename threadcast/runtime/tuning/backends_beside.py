@@ -21,7 +21,7 @@ class BackendsBeside:
         self._make = make
         self._search: Backends | None = None
         self._pace = SearchPace()
-        self._broken_off = False
+        self._later_too = False
         self.beside = False
         """Whether the search works beside the next step, or did beside the last."""
 
@@ -42,8 +42,12 @@ class BackendsBeside:
 
     @property
     def finished(self) -> bool:
-        """Whether a search went to its end, here or before: not where an error or the caller ended it."""
-        return self.over and not self._broken_off
+        """Whether later processes need not search: a search went to its end, and what it found, if anything, stays."""
+        return self.over and not self._later_too
+
+    def search_later_too(self) -> None:
+        """Note that later processes are to search as if this one had not."""
+        self._later_too = True
 
     @property
     def stage(self) -> SearchStage:
@@ -74,7 +78,7 @@ class BackendsBeside:
         """Return what the search has found and is ready to run; None where there is nothing new."""
         assert self._search is not None
         found = self._search.poll(unlimited=unlimited)
-        self._broken_off |= self._search.broken_off
+        self._later_too |= self._search.broken_off
         if self._search.over:
             self._search = None
         return found
@@ -102,7 +106,7 @@ class BackendsBeside:
     def leave_out(self, error: Exception) -> None:
         """End the search, or never begin it, because of this error."""
         _logger.warning("backends are left out: %s", error)
-        self._broken_off = True
+        self._later_too = True
         self.close()
         self._make = None
 
@@ -112,13 +116,13 @@ class BackendsBeside:
 
     def end(self) -> None:
         """End the search, or never begin it, because the caller wants none."""
-        self._broken_off |= not self.over
+        self._later_too |= not self.over
         self.close()
         self._make = None
 
     def close(self) -> None:
         """End the search where it is at work."""
         if self._search is not None:
-            self._broken_off = True
+            self._later_too = True
             self._search.close()
             self._search = None

@@ -47,8 +47,6 @@ class BetweenSteps:
         self._states, self._plans, self._contenders, self._first_steps = states, plans, contenders, first_steps
         self._backends, self._follower, self._stored, self._like = backends, follower, stored, like
         self._graphs, self._planner = plans.graphs, plans.planner
-        self._backend_went_stale = False
-        """Whether a backend was left because weights were written to, which they need not be in later processes."""
         self.report = Report(warm_up=states.warm_up)
         self.fastest = contenders[DEFAULT]
         """The fastest contender of the last comparison."""
@@ -118,7 +116,8 @@ class BetweenSteps:
                 self._plans.give_back()
             self._look_for_backends()
         while stale := [one for one in self._states.contest.contenders if not self._contenders[one].holds()]:
-            self._backend_went_stale |= stale[0].kind is Kind.BACKEND
+            if stale[0].kind is Kind.BACKEND:  # weights were written to, which they need not be in later processes
+                self._backends.search_later_too()
             self._carry_out(self._states.contest.stale(stale[0]))
 
     def _answered(self, maker: PlanMaker, answer: Answer) -> Instructions:
@@ -147,8 +146,7 @@ class BetweenSteps:
     def _tried(self) -> frozenset[Extra]:
         """What was tried beside plans without fused operators, so that a later process need not."""
         found: list[Extra] = ["fused"] if self._states.tried_fused else []
-        backends = self._backends.finished and not self._backend_went_stale
-        return frozenset([*found, "backends"] if backends else found)
+        return frozenset([*found, "backends"] if self._backends.finished else found)
 
     def _carry_out(self, instructions: Instructions) -> None:
         """Carry out instructions, and those that their answers bring. What Ctrl-C interrupts is begun anew later."""
