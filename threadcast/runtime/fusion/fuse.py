@@ -20,6 +20,7 @@ from threadcast.runtime.fusion.clusters import Clusters, Group
 from threadcast.runtime.fusion.kernels import Kernel, kernel_of
 from threadcast.runtime.fusion.library import FusedOperators
 from threadcast.runtime.fusion.loop_check import LoopChecks
+from threadcast.runtime.fusion.products import with_products
 
 KIND = "fused_pointwise"
 
@@ -40,7 +41,7 @@ def fused(captured: Captured) -> Captured | None:
     """Return `captured` with each of its point-wise groups as one op.
 
     So are sums of edges' messages (`aggregation`). None where there is neither, and for a graph of several sizes: a
-    loop is for one.
+    loop is for one. Matrices are multiplied by our operators where these are faster (`products`).
     The results are the same up to rounding of the last bit: a group whose loop gives other results stays as it is, with
     a warning. The loops of the groups are compiled if they never were on this machine, which takes some seconds.
     ExecutionError where they cannot be compiled.
@@ -49,17 +50,18 @@ def fused(captured: Captured) -> Captured | None:
         return None
     refused: frozenset[int] = frozenset()
     summed = with_edge_sums(captured)
-    while (clusters := Clusters(summed, without=refused)).groups:
+    ours = with_products(summed)
+    while (clusters := Clusters(ours, without=refused)).groups:
         kernels = [kernel_of(clusters, group) for group in clusters.groups]
         operators = _operators.of(kernels)
         wrong = frozenset(i for group in _differing(clusters, kernels) for i in group.nodes)
         if not wrong:
-            found = _Rewriting(summed, clusters, kernels, operators).captured()
+            found = _Rewriting(ours, clusters, kernels, operators).captured()
             if set(found.written) - set(captured.written):  # nobody would copy them before steps are compared
                 raise ExecutionError("a fused operator would write to an input")
             return found
         refused |= wrong
-    return None if summed is captured else summed
+    return None if summed is captured else ours
 
 
 def _differing(clusters: Clusters, kernels: Sequence[Kernel]) -> Iterator[Group]:

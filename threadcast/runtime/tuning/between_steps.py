@@ -225,7 +225,7 @@ class BetweenSteps:
         if contender.variant is not None:
             self._plans.leave_out(contender.variant)
         if (variant_plan := self._plans.of(contender)) is not None:
-            self._stored.drop(self._graphs.unfused(variant_plan.variant))
+            self._stored.drop(self._graphs.as_captured(variant_plan.variant))
 
     def _settle(self, contender: ContenderId) -> None:
         if self._states.agenda.variant is None or not self._states.warm_up.allows(BESIDE_S):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine, Plan
 from threadcast.runtime.fusion.fuse import fused
+from threadcast.runtime.fusion.products import with_products
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
@@ -40,7 +41,7 @@ class CallPlans:
             return None
         if not compiled(Variant(stored.memory_format, stored.fused)):
             return None
-        planned = (fused(captured) if stored.fused else None) or captured
+        planned = (fused(captured) if stored.fused else None) or with_products(captured)
         problem = None if stored.curves is None else Problem(planned.graph, stored.curves, self._machine)
         variant = Variant(stored.memory_format, stored.fused)
         variant_plan = VariantPlan(variant, planned, stored.plan, captured.graph, problem, stored.fewer)

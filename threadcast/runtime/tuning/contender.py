@@ -26,7 +26,7 @@ class VariantPlan:
     """The graph that the plan is for."""
     plan: Plan
     unfused: OpGraph
-    """The graph before operators were fused."""
+    """The graph as it was captured, by PyTorch's operators alone."""
     problem: Problem | None = None
     """The problem that the plan was made from; None where it is not known."""
     fewer: Mapping[int, Plan] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from threadcast.runtime.engines.open_engine import has_native_engine
 from threadcast.runtime.fusion.fuse import fused, loops_of
 from threadcast.runtime.fusion.kernels import Kernel
 from threadcast.runtime.fusion.library import are_being_compiled, are_compiled, wait_for
+from threadcast.runtime.fusion.products import with_products
 from threadcast.runtime.plans.model_format import formats_with_equal_results
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
@@ -40,21 +41,23 @@ class VariantGraphs:
         """The memory formats in which the call has equal results."""
         self.first = captured if self.formats[0] is formats[0] else capture(self.formats[0])
         """The graph that was captured first, in the first of `formats`."""
-        self._graphs = {Variant(self.formats[0]): self.first}
+        self._captures = {self.formats[0]: self.first}
+        self._graphs: dict[Variant, Captured] = {}
         self._loops: dict[Variant, list[Kernel]] = {}
         self._compiled: dict[Variant, bool] = {}
         """Whether the loops of each variant were compiled when that was first asked."""
         self.awaited: Variant | None = None
         """The variant for which something was being compiled when `compiled` was asked last."""
 
-    def unfused(self, variant: Variant) -> Captured:
-        """Return the graph of a captured variant, without fused operators."""
-        return self._graphs[Variant(variant.memory_format)]
+    def as_captured(self, variant: Variant) -> Captured:
+        """Return the graph of a captured variant, by PyTorch's operators alone."""
+        return self._captures[variant.memory_format]
 
     @property
     def size_bytes(self) -> int:
         """Bytes that the graphs take: `NODE_BYTES` for each node, and the tensors of the example."""
-        nodes = sum(len(captured.program.nodes) for captured in self._graphs.values())
+        graphs = {id(one): one for one in (*self._captures.values(), *self._graphs.values())}.values()
+        nodes = sum(len(captured.program.nodes) for captured in graphs)
         return NODE_BYTES * nodes + sum(tensor.nbytes for tensor in self.first.arguments)
 
     @property
@@ -98,11 +101,14 @@ class VariantGraphs:
     def find(self, variant: Variant) -> Captured | None:
         """Return the graph of `variant`.
 
-        None, with a log message, where it cannot be captured or its operators cannot be fused; None also where there
-        are no operators to fuse.
+        Matrices are multiplied by our operators where these are faster (`fusion.products`). None, with a log message,
+        where it cannot be captured or its operators cannot be fused; None also where there are no operators to fuse.
         """
         if variant not in self._graphs:
-            found = self._fused(variant) if variant.fused else self._captured(variant)
+            captured = self._captured(variant.memory_format)
+            if captured is None:
+                return None
+            found = self._fused(captured) if variant.fused else with_products(captured)
             if found is None:
                 return None
             self._graphs[variant] = found
@@ -114,37 +120,44 @@ class VariantGraphs:
         None also where not all that it needs is compiled.
         """
         variant, memory_format = other.variant, other.variant.memory_format
-        if memory_format not in self.formats or self.find(Variant(memory_format)) is None:
+        if memory_format not in self.formats or self._captured(memory_format) is None:
             return None
         captured = self.find(variant) if self.compiled(variant) else None
         if captured is None or not same_structure(captured.graph, other.captured.graph):
             return None
-        return VariantPlan(variant, captured, other.plan, self.unfused(variant).graph)
+        return VariantPlan(variant, captured, other.plan, self.as_captured(variant).graph)
 
     def _loops_of(self, variant: Variant) -> list[Kernel]:
         if variant not in self._loops:
-            self._loops[variant] = loops_of(self.unfused(variant))
+            self._loops[variant] = loops_of(self.as_captured(variant))
         return self._loops[variant]
 
     def _first_of(self, formats: Sequence[MemoryFormat]) -> tuple[Captured, Sequence[MemoryFormat]]:
         """The graph in the first of `formats` in which there is one, and the formats from there on."""
         for i, memory_format in enumerate(formats[:-1]):
-            if (captured := self._captured(Variant(memory_format), first=True)) is not None:
+            if (captured := self._capture_in(memory_format, first=True)) is not None:
                 return captured, formats[i:]
         return self._capture(formats[-1]), formats[-1:]
 
-    def _captured(self, variant: Variant, *, first: bool = False) -> Captured | None:
+    def _captured(self, memory_format: MemoryFormat) -> Captured | None:
+        if memory_format not in self._captures:
+            if (found := self._capture_in(memory_format)) is None:
+                return None
+            self._captures[memory_format] = found
+        return self._captures[memory_format]
+
+    def _capture_in(self, memory_format: MemoryFormat, *, first: bool = False) -> Captured | None:
         try:
-            return self._capture(variant.memory_format)
+            return self._capture(memory_format)
         except CaptureError as error:
             if first and isinstance(error, NoTurn):  # the next call tries again, in all formats
                 raise
-            _logger.info("%s: %s", variant, error)
+            _logger.info("%s: %s", memory_format, error)
             return None
 
-    def _fused(self, variant: Variant) -> Captured | None:
+    def _fused(self, captured: Captured) -> Captured | None:
         try:
-            return fused(self.unfused(variant)) if has_native_engine() else None
+            return fused(captured) if has_native_engine() else None
         except ThreadcastError as error:
             _logger.warning("operators are not fused: %s", error)
             return None

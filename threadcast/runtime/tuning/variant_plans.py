@@ -75,7 +75,7 @@ class VariantPlans:
         if self._feedback is not None:
             self._looked.append((maker.captured.graph, maker.observed))
         planned = maker.plans[number]
-        unfused = self.graphs.unfused(variant).graph
+        unfused = self.graphs.as_captured(variant).graph
         self._found[variant] = VariantPlan(variant, maker.captured, planned.plan, unfused, planned.problem)
         return self._found[variant], engine
 

@@ -10,6 +10,7 @@
 #include "engine.h"
 #include "fused.h"
 #include "openmp.h"
+#include "products.h"
 #include "relay.h"
 #include "short_way.h"
 #include "untouched.h"
@@ -213,6 +214,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   }, py::kw_only(), py::arg("schema"), py::arg("name"), py::arg("path"), py::arg("symbol"), py::arg("sizes"),
       py::arg("inputs"), py::arg("outputs"), py::arg("stores"));
   module.def("define_aggregation", &define_aggregation);
+  module.def("define_products", &define_products);
   module.attr("tagged") = kTagged;
   py::class_<Untouched>(module, "Untouched", py::custom_type_setup(collect_cycles_of<Untouched>))
       .def(py::init<const std::vector<py::object>&, const std::vector<py::object>&, const std::vector<py::object>&>(),
