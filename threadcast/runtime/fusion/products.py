@@ -38,10 +38,12 @@ PRODUCTS = {
     aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.addmm_.default,
 }  # fmt: skip
 """Operators that may be replaced."""
-LEAST_SIDE = 16
-"""Fewest rows, columns and products of each number; below, PyTorch's own are about as fast."""
+LEAST_SIDE, LEAST_TURNED = 16, 32
+"""Fewest rows, columns and products of each number; and fewest rows (columns) where the right (left) factor is copied
+column by column. Below, or of less work than `LEAST_FLOPS`, PyTorch's own are about as fast."""
 LEAST_FLOPS = 1 << 19
-"""Fewest floating-point operations: some 5 us of one core."""
+LARGE_BYTES, LEAST_OF_LARGE = 8 << 20, 128
+"""Bytes of a right factor that does not stay in caches, which takes longer to copy, and fewest rows with such a one."""
 GAIN = 1.25
 """How much faster our operator has to be on this machine."""
 
@@ -91,11 +93,16 @@ def _factors(captured: Captured, i: int, specs: Mapping[Ref, TensorSpec]) -> _Fa
     a, b = list(given.values())[-2:]
     added = given["self"] if len(given) > 2 else None
     known = [specs.get(one) if isinstance(one, Ref) else None for one in (a, b, added) if one is not None]
-    result = op.outputs[0]
-    if any(spec is None or spec.dtype != "float32" for spec in known) or result.strides is not None:
+    if any(spec is None or spec.dtype != "float32" for spec in known) or op.outputs[0].strides is not None:
         return None
-    depth = known[0].shape[-1] if known[0] is not None else 0
-    return (added, a, b) if min(*result.shape[-2:], depth) >= LEAST_SIDE else None
+    left, right = specs[a], specs[b]
+    rows, depth, columns = *left.shape[-2:], right.shape[-1]
+    least_rows = LEAST_TURNED if right.laid_out[-1] != 1 else LEAST_SIDE
+    if 4 * depth * columns > LARGE_BYTES:
+        least_rows = LEAST_OF_LARGE
+    least_columns = LEAST_TURNED if left.laid_out[-1] != 1 else LEAST_SIDE
+    fits = rows >= least_rows and columns >= least_columns and depth >= LEAST_SIDE
+    return (added, a, b) if fits else None
 
 
 @cache

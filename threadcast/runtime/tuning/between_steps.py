@@ -78,7 +78,7 @@ class BetweenSteps:
     def _start(self) -> Instructions:
         """Begin with the plan that an earlier process stored, where it can run."""
         try:
-            found = self._stored.read(self._graphs.first, self._graphs.formats[0], self._graphs.compiled)
+            found = self._stored.read(self._graphs)
             if found is None:
                 return self._start_like()
             variant_plan, stored = found

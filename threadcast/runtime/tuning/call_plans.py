@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine, Plan
-from threadcast.runtime.fusion.fuse import fused
-from threadcast.runtime.fusion.products import with_products
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
-from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.plans.variant import Variant
 from threadcast.runtime.tuning.contender import VariantPlan
+from threadcast.runtime.tuning.variant_graphs import VariantGraphs
 from threadcast.scheduler.policies import Problem
 
 
@@ -28,23 +27,22 @@ class CallPlans:
         self._fewer: dict[VariantPlan, Mapping[int, Plan]] = {}
         """Plans for fewer cores, by number of cores, that were made since the variant_plan was."""
 
-    def read(
-        self, captured: Captured, memory_format: MemoryFormat, compiled: Callable[[Variant], bool]
-    ) -> tuple[VariantPlan, StoredPlan] | None:
-        """Return the variant_plan stored for this graph, and what is stored of it.
+    def read(self, graphs: VariantGraphs) -> tuple[VariantPlan, StoredPlan] | None:
+        """Return the variant_plan stored for the first graph of the call, and what is stored of it.
 
-        None where there is none in this memory format, and where what it needs is not `compiled`; ThreadcastError
-        where the stored plan does not fit the graph.
+        None where there is none in this memory format, and where what it needs is not compiled, or cannot be;
+        ThreadcastError where the stored plan does not fit the graph.
         """
-        stored = self._plans.read(captured.graph)
-        if stored is None or stored.memory_format != memory_format:
+        captured = graphs.first.graph
+        stored = self._plans.read(captured)
+        if stored is None or stored.memory_format != graphs.formats[0]:
             return None
-        if not compiled(Variant(stored.memory_format, stored.fused)):
-            return None
-        planned = (fused(captured) if stored.fused else None) or with_products(captured)
-        problem = None if stored.curves is None else Problem(planned.graph, stored.curves, self._machine)
         variant = Variant(stored.memory_format, stored.fused)
-        variant_plan = VariantPlan(variant, planned, stored.plan, captured.graph, problem, stored.fewer)
+        planned = graphs.find(variant) if graphs.compiled(variant) else None
+        if planned is None:
+            return None
+        problem = None if stored.curves is None else Problem(planned.graph, stored.curves, self._machine)
+        variant_plan = VariantPlan(variant, planned, stored.plan, captured, problem, stored.fewer)
         self._stored[variant_plan] = stored.step_s, stored.tried
         return variant_plan, stored
 

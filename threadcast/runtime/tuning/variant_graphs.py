@@ -31,11 +31,14 @@ class VariantGraphs:
     """The graphs of one call. The first is captured at once: CaptureError where the call cannot be captured.
 
     `capture(memory_format)` returns the graph of a call; `formats` are the memory formats to try. A graph that draws
-    random numbers is used in the format as given only.
+    random numbers is used in the format as given only. With `ours` matrices are multiplied by our operators where these
+    are faster (`fusion.products`).
     """
 
-    def __init__(self, capture: Callable[[MemoryFormat], Captured], formats: Sequence[MemoryFormat]) -> None:
-        self._capture = capture
+    def __init__(
+        self, capture: Callable[[MemoryFormat], Captured], formats: Sequence[MemoryFormat], *, ours: bool = True
+    ) -> None:
+        self._capture, self._ours = capture, ours
         captured, formats = self._first_of(formats)
         self.formats = formats_with_equal_results(captured, formats)
         """The memory formats in which the call has equal results."""
@@ -101,14 +104,14 @@ class VariantGraphs:
     def find(self, variant: Variant) -> Captured | None:
         """Return the graph of `variant`.
 
-        Matrices are multiplied by our operators where these are faster (`fusion.products`). None, with a log message,
-        where it cannot be captured or its operators cannot be fused; None also where there are no operators to fuse.
+        None, with a log message, where it cannot be captured or its operators cannot be fused; None also where there
+        are no operators to fuse.
         """
         if variant not in self._graphs:
             captured = self._captured(variant.memory_format)
             if captured is None:
                 return None
-            found = self._fused(captured) if variant.fused else with_products(captured)
+            found = self._fused(captured) if variant.fused else self._unfused(captured)
             if found is None:
                 return None
             self._graphs[variant] = found
@@ -154,6 +157,9 @@ class VariantGraphs:
                 raise
             _logger.info("%s: %s", memory_format, error)
             return None
+
+    def _unfused(self, captured: Captured) -> Captured:
+        return with_products(captured) if self._ours else captured
 
     def _fused(self, captured: Captured) -> Captured | None:
         try:
