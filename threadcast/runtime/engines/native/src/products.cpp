@@ -22,11 +22,14 @@ bool define_products() { return false; }
 #else
 namespace {
 
-constexpr int64_t kBlockColumns = 64;     // of a block of b: four vectors of AVX-512
-constexpr int64_t kBlockDepth = 1024;     // most rows of a block of b, which then takes 256 KiB of the second cache
-constexpr int64_t kPacked = 1 << 18;      // most numbers of a that are packed at once
+constexpr int64_t kVector = 16;             // numbers of a vector of AVX-512
+constexpr int64_t kBlockColumns = 64;       // of a block of the right factor: four vectors of AVX-512
+constexpr int64_t kBlockRows = 128;         // most rows of the left one that all such blocks are multiplied by in turn
+constexpr int64_t kBlockDepth = 1024;       // most products that are added up at once
+constexpr int64_t kPacked = 1 << 19;        // most numbers of the right factor that are copied at once
 constexpr int64_t kProductGrain = 1 << 18;  // products of two numbers that a thread should have, at least
-constexpr int64_t kPackCost = 34;         // rows (or columns) that are multiplied in the time in which one is packed
+constexpr int64_t kPackCost = 20;           // rows that are multiplied by a number in the time in which it is copied
+constexpr int64_t kAhead = 64, kRowsAhead = 8;  // numbers of a row, or rows, that memory is asked for ahead
 
 typedef float Four __attribute__((vector_size(16)));  // every CPU of x86-64 and of aarch64 has registers for it
 
@@ -56,59 +59,95 @@ void transpose(const float* from, int64_t from_row, float* to, int64_t to_row, i
   const int64_t whole_rows = rows / 4 * 4, whole_columns = columns / 4 * 4;
   for (int64_t first = 0; first < whole_rows; first += line) {
     const int64_t end = std::min(whole_rows, first + line);
-    for (int64_t j = 0; j < whole_columns; j += 4)
+    for (int64_t j = 0; j < whole_columns; j += 4) {
+      // No CPU foresees so many rows.
+      for (int64_t row = j; row < j + 4; ++row) __builtin_prefetch(from + row * from_row + first + kAhead);
       for (int64_t i = first; i < end; i += 4)
         transpose_four(from + j * from_row + i, from_row, to + i * to_row + j, to_row);
+    }
   }
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; ++j) to[i * to_row + j] = from[j * from_row + i];
 }
 
-// Numbers of a thread, which are kept: the same products come in each step.
-float* scratch(std::unique_ptr<float[]>& kept, int64_t& size, int64_t wanted) {
-  if (size < wanted) {
-    kept.reset(new float[wanted]);
-    size = wanted;
+// to[i][j] = from[i][j] for i < rows, j < columns, where both have rows of a block.
+void copy_rows(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows, int64_t columns) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* next = from + (i + kRowsAhead) * from_row;
+    for (int64_t j = 0; j < columns; j += 16) __builtin_prefetch(next + j);
+    std::memcpy(to + i * to_row, from + i * from_row, columns * sizeof(float));
   }
-  return kept.get();
 }
-
-struct Scratch {
-  std::unique_ptr<float[]> a, b;
-  int64_t a_size = 0, b_size = 0;
-};
-thread_local Scratch scratches;
 
 // Matrices of one operand; strides in elements.
 struct Matrices {
   const float* first = nullptr;
   int64_t batch = 0, row = 0, column = 0;
-  bool transposed = false;  // its columns are contiguous, not its rows
 
   const float* at(int64_t number, int64_t i, int64_t j) const { return first + number * batch + i * row + j * column; }
+  Matrices turned() const { return {first, batch, column, row}; }
 };
 
+// Numbers of a thread, which are kept: the same products come in each step.
+class Scratch {
+ public:
+  float* of(int64_t size) {
+    if (size_ < size) {
+      numbers_.reset(new float[size]);
+      size_ = size;
+    }
+    return numbers_.get();
+  }
+
+ private:
+  std::unique_ptr<float[]> numbers_;
+  int64_t size_ = 0;
+};
+thread_local Scratch left_scratch, right_scratch, result_scratch;
+
+// The rows of `a` are read as they lie, or copied where its columns are contiguous; `b` is copied by blocks of columns.
 struct Product {
   int64_t batches = 1, rows = 0, columns = 0, depth = 0;
   Matrices a, b, added;
   float* result = nullptr;
-  int64_t result_row = 0;
-  bool adds = false;  // to what `result` holds
-  int64_t row_parts = 1, column_parts = 1;  // of each result
+  int64_t result_batch = 0, result_row = 0;  // strides; of columns where `turned`
+  bool turned = false;                       // the result is that of the transposed factors, and lies transposed
+  bool adds = false;                         // to what `result` holds
+  int64_t row_parts = 1, column_parts = 1;   // of each result
   std::atomic<bool> failed{false};
   std::exception_ptr error;
 
   int64_t parts() const { return batches * row_parts * column_parts; }
+  int64_t column_blocks() const { return (columns + kBlockColumns - 1) / kBlockColumns; }
+
+  // Multiplies the transposed factors in the other order.
+  void turn() {
+    std::swap(a, b);
+    std::swap(rows, columns);
+    a = a.turned();
+    b = b.turned();
+    added = added.turned();
+    turned = !turned;
+  }
+
+  // What all copies and products take, in products. A copy by rows takes half as long as one that turns its block over.
+  double takes() const {
+    const auto height = static_cast<double>(rows), width = static_cast<double>(columns);
+    const auto length = static_cast<double>(depth);
+    const double copied = (a.column == 1 ? 0 : height) + width * (b.column == 1 ? 0.5 : 1);
+    return kPackCost * (copied * length + (turned ? 2 * height * width : 0)) +
+           height * length * static_cast<double>((columns + kVector - 1) / kVector * kVector);
+  }
 
   // Divides each result among `threads`, such that the largest part takes least.
   void divide(int64_t threads) {
     double least = 0;
     for (int64_t across = 1; across <= threads; ++across) {
       const int64_t along = threads / across;
-      const int64_t some_rows = (rows + across - 1) / across, blocks = (columns + kBlockColumns - 1) / kBlockColumns;
-      const int64_t some_columns = std::min(columns, (blocks + along - 1) / along * kBlockColumns);
-      const double takes = static_cast<double>(some_rows) * some_columns + kPackCost * some_columns +
-                           (a.transposed ? kPackCost * some_rows : 0);
+      const auto some_rows = static_cast<double>((rows + across - 1) / across);
+      const auto some_columns =
+          static_cast<double>(std::min(columns, (column_blocks() + along - 1) / along * kBlockColumns));
+      const double takes = some_rows * some_columns + kPackCost * (some_columns + (a.column == 1 ? 0 : some_rows));
       if (across > 1 && takes >= least) continue;
       least = takes;
       row_parts = across;
@@ -116,53 +155,70 @@ struct Product {
     }
   }
 
-  void run(int64_t part) {
+  void run(int64_t part) const {
     const int64_t batch = part / (row_parts * column_parts), inside = part % (row_parts * column_parts);
     const int64_t row_part = inside / column_parts, column_part = inside % column_parts;
-    const int64_t blocks = (columns + kBlockColumns - 1) / kBlockColumns;
-    const int64_t from = blocks * column_part / column_parts * kBlockColumns;
-    const int64_t to = std::min(columns, blocks * (column_part + 1) / column_parts * kBlockColumns);
+    const int64_t from = column_blocks() * column_part / column_parts * kBlockColumns;
+    const int64_t to = std::min(columns, column_blocks() * (column_part + 1) / column_parts * kBlockColumns);
     const int64_t top = rows * row_part / row_parts, bottom = rows * (row_part + 1) / row_parts;
-    if (from >= to || top >= bottom) return;
     const int64_t steps = (depth + kBlockDepth - 1) / kBlockDepth, step = (depth + steps - 1) / steps;
-    const int64_t most = a.transposed ? std::max<int64_t>(kBlockColumns, kPacked / step) : bottom - top;
-    for (int64_t row = top; row < bottom; row += most)
+    const int64_t width = std::max<int64_t>(1, kPacked / step / kBlockColumns) * kBlockColumns;
+    for (int64_t column = from; column < to; column += width)
       for (int64_t k = 0; k < depth; k += step)
-        run_rows(batch, row, std::min(most, bottom - row), from, to, k, std::min(step, depth - k));
+        run_columns(batch, top, bottom, column, std::min(to, column + width), k, std::min(step, depth - k));
   }
 
-  // Adds the products of `depths` columns of a and rows of b to a part of a result.
-  void run_rows(int64_t batch, int64_t row, int64_t height, int64_t from, int64_t to, int64_t k, int64_t depths) {
-    const float* left = a.at(batch, row, k);
-    int64_t left_row = a.row;
-    if (a.transposed) {
-      float* packed = scratch(scratches.a, scratches.a_size, height * depths);
-      transpose(left, a.column, packed, depths, height, depths);
-      left = packed;
-      left_row = depths;
-    }
-    float* right = scratch(scratches.b, scratches.b_size, depths * kBlockColumns);
-    for (int64_t column = from; column < to; column += kBlockColumns) {
-      const int64_t width = std::min(kBlockColumns, to - column);
-      const float* block = b.at(batch, k, column);
-      if (b.transposed) {
-        transpose(block, b.column, right, kBlockColumns, depths, width);
-      } else {
-        for (int64_t i = 0; i < depths; ++i)
-          std::memcpy(right + i * kBlockColumns, block + i * b.row, width * sizeof(float));
+  // Adds the products of some columns of a and rows of b.
+  void run_columns(int64_t batch, int64_t top, int64_t bottom, int64_t from, int64_t to, int64_t k,
+                   int64_t depths) const {
+    float* right = right_scratch.of((to - from + kBlockColumns - 1) / kBlockColumns * kBlockColumns * depths);
+    for (int64_t column = from; column < to; column += kBlockColumns)
+      pack(batch, k, column, right + (column - from) * depths, std::min(kBlockColumns, to - column), depths);
+    const int64_t blocks = (bottom - top + kBlockRows - 1) / kBlockRows;
+    for (int64_t number = 0; number < blocks; ++number) {
+      const int64_t row = top + (bottom - top) * number / blocks;
+      const int64_t height = top + (bottom - top) * (number + 1) / blocks - row;
+      const float* left = a.at(batch, row, k);
+      int64_t left_row = a.row;
+      if (a.column != 1) {
+        float* packed = left_scratch.of(height * depths);
+        transpose(left, a.column, packed, depths, height, depths);
+        left = packed;
+        left_row = depths;
       }
-      float* here = result + batch * rows * result_row + row * result_row + column;
-      if (k == 0 && added.first != nullptr) put_added(here, batch, row, height, column, width);
-      const bool adding = adds || k > 0 || added.first != nullptr;
-      at::native::cpublas::brgemm(height, width, depths, left_row, kBlockColumns, result_row, adding, left, right, here,
-                                  /*is_vnni=*/false);
+      for (int64_t column = from; column < to; column += kBlockColumns)
+        multiply_block(batch, row, column, height, std::min(kBlockColumns, to - column), left, left_row,
+                       right + (column - from) * depths, k, depths);
     }
   }
 
-  void put_added(float* here, int64_t batch, int64_t row, int64_t height, int64_t column, int64_t width) const {
-    for (int64_t i = 0; i < height; ++i) {
+  void pack(int64_t batch, int64_t k, int64_t column, float* block, int64_t width, int64_t depths) const {
+    const float* from = b.at(batch, k, column);
+    if (b.column == 1) copy_rows(from, b.row, block, kBlockColumns, depths, width);
+    else transpose(from, b.column, block, kBlockColumns, depths, width);
+  }
+
+  void multiply_block(int64_t batch, int64_t row, int64_t column, int64_t height, int64_t width, const float* left,
+                      int64_t left_row, const float* right, int64_t k, int64_t depths) const {
+    float* here = result + batch * result_batch + (turned ? column * result_row + row : row * result_row + column);
+    const bool has_added = k == 0 && added.first != nullptr, adding = adds || k > 0 || has_added;
+    float* block = here;
+    int64_t block_row = result_row;
+    if (turned) {
+      block = result_scratch.of(kBlockRows * kBlockColumns);
+      block_row = kBlockColumns;
+      if (adding && !has_added) transpose(here, result_row, block, block_row, height, width);
+    }
+    if (has_added) put_added(block, block_row, batch, row, height, column, width);
+    at::native::cpublas::brgemm(height, width, depths, left_row, kBlockColumns, block_row, adding, left, right, block,
+                                /*is_vnni=*/false);
+    if (turned) transpose(block, block_row, here, result_row, width, height);
+  }
+
+  void put_added(float* to, int64_t to_row, int64_t batch, int64_t row, int64_t height, int64_t column,
+                 int64_t width) const {
+    for (int64_t i = 0; i < height; ++i, to += to_row) {
       const float* from = added.at(batch, row + i, column);
-      float* to = here + i * result_row;
       if (added.column == 1) std::memcpy(to, from, width * sizeof(float));
       else for (int64_t j = 0; j < width; ++j) to[j] = from[j * added.column];
     }
@@ -191,7 +247,6 @@ std::optional<Matrices> as_they_lie(const at::Tensor& operand) {
   found.row = rows == 1 ? columns : operand.stride(last - 1);
   found.column = columns == 1 ? 1 : operand.stride(last);
   if (found.column == 1 && found.row >= columns) return found;
-  found.transposed = true;
   if (found.row == 1 && found.column >= rows) return found;
   return std::nullopt;
 }
@@ -207,7 +262,7 @@ Matrices broadcast(const at::Tensor& added, at::IntArrayRef sizes) {
   const at::Tensor wide = added.expand(sizes);
   const int64_t last = wide.dim() - 1;
   const int64_t batch = last == 2 ? wide.stride(0) : 0;
-  return {wide.const_data_ptr<float>(), batch, wide.stride(last - 1), wide.stride(last), false};
+  return {wide.const_data_ptr<float>(), batch, wide.stride(last - 1), wide.stride(last)};
 }
 
 void check_factors(const at::Tensor& a, const at::Tensor& b) {
@@ -232,7 +287,11 @@ void multiply(const at::Tensor& result, const std::optional<at::Tensor>& added, 
   product.columns = b.size(-1);
   product.result = result.data_ptr<float>();
   product.result_row = product.columns;
+  product.result_batch = product.rows * product.columns;
   product.adds = adds;
+  const double as_given = product.takes();
+  product.turn();
+  if (product.takes() >= as_given) product.turn();
   const int64_t work = product.batches * product.rows * product.columns * product.depth;
   const int64_t threads = std::min<int64_t>(std::max<int64_t>(1, work / kProductGrain), omp_most_threads());
   product.divide((threads + product.batches - 1) / product.batches);
