@@ -25,7 +25,8 @@ import numpy as np
 import paper_networks
 from run_facts import RunFacts
 
-from threadcast.collector.campaign import MEAN_S, Campaign, CampaignReport
+from threadcast.collector.campaign import MEAN_S, Campaign
+from threadcast.collector.campaign_report import CampaignReport
 from threadcast.collector.proposers import EvenlySpread, EveryCase, Proposer
 from threadcast.collector.simulated.source import SimulatedXeonPhi
 from threadcast.collector.timing import Goal

@@ -41,6 +41,7 @@ SLOW = frozenset(
         "models/test_tuned.py",
         "networks/test_builtin_networks.py",
         "runtime/backends/test_backends.py",
+        "runtime/backends/test_found_backends.py",
         "runtime/backends/test_search.py",
         "runtime/compile_backend/test_channels_last.py",
         "runtime/compile_backend/test_collectives.py",

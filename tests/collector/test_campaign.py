@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from threadcast.collector.busy import Cpu, CpuTimes, Load
-from threadcast.collector.campaign import Campaign, CampaignProgress
+from threadcast.collector.campaign import Campaign
+from threadcast.collector.campaign_report import CampaignProgress
 from threadcast.collector.counters.op_counters import OpCounters
 from threadcast.collector.lone import LoneOps
 from threadcast.collector.proposers import EvenlySpread, EveryCase

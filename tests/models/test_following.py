@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from threadcast.collector.campaign import Campaign, CampaignProgress
+from threadcast.collector.campaign import Campaign
+from threadcast.collector.campaign_report import CampaignProgress
 from threadcast.collector.proposers import Choice
 from threadcast.collector.rounds import RegretRounds
 from threadcast.collector.simulated.source import SimulatedXeonPhi

@@ -16,7 +16,8 @@ from tests.runtime.compiler import skip_without_compiler
 from tests.runtime.small_training import Net, net, sgd
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine, Plan, read_machine
-from threadcast.runtime import parts
+from threadcast.runtime import call_in_types, parts
+from threadcast.runtime.bfloat16_speed import Bfloat16Speed
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.executors import Executors
 from threadcast.runtime.engines.native.engine import NativeEngine
@@ -165,6 +166,13 @@ class PlansWin(Contest):
 def plans_win(planned_at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning settles on a plan, whichever is faster."""
     monkeypatch.setattr(tuning_machine, "Contest", PlansWin)
+
+
+@pytest.fixture
+def fast_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU that is fast in bfloat16, and learning that may take any time."""
+    monkeypatch.setattr(call_in_types, "bfloat16_speed", lambda: Bfloat16Speed(4.0, 2.0))
+    monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "1")
 
 
 @pytest.fixture

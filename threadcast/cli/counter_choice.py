@@ -10,7 +10,7 @@ from threadcast.cli.output import Output
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
-    from threadcast.collector.campaign import CampaignReport
+    from threadcast.collector.campaign_report import CampaignReport
     from threadcast.collector.counters.op_counters import CounterChoice, OpCounters
     from threadcast.core import Machine, OpGraph
 

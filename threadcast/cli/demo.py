@@ -116,7 +116,8 @@ def _measure(
 ) -> dict[str, list[Measurement]]:
     """Measure every op of every network in every case; return the measurements by op key."""
     from threadcast.collector.busy import LIMIT
-    from threadcast.collector.campaign import Campaign, CampaignProgress
+    from threadcast.collector.campaign import Campaign
+    from threadcast.collector.campaign_report import CampaignProgress
     from threadcast.collector.lone import LoneOps
     from threadcast.collector.proposers import EveryCase
 

@@ -15,7 +15,7 @@ from threadcast.cli.output import Output
 from threadcast.core import CurveTable, Machine, OpGraph, Plan, Trace
 
 if TYPE_CHECKING:
-    from threadcast.collector.campaign import CampaignReport
+    from threadcast.collector.campaign_report import CampaignReport
     from threadcast.store import Store
 
 NETWORK = ("googlenet", "paper", "forward")
@@ -101,7 +101,8 @@ def sample(output: Output, store: Store, models: Path) -> Sampled:
 
     The measurements are stored, and the model that learned from them is registered as `ALIAS`: the service has both.
     """
-    from threadcast.collector.campaign import ENOUGH, MEAN_S, Campaign, CampaignProgress
+    from threadcast.collector.campaign import ENOUGH, MEAN_S, Campaign
+    from threadcast.collector.campaign_report import CampaignProgress
     from threadcast.collector.simulated.source import SimulatedXeonPhi
     from threadcast.models import registry_of_kinds
     from threadcast.models.following import FollowedModel

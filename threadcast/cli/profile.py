@@ -20,7 +20,7 @@ from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
     from threadcast.cli.followed_model import Followed
-    from threadcast.collector.campaign import CampaignReport
+    from threadcast.collector.campaign_report import CampaignReport
     from threadcast.collector.counters.op_counters import CounterChoice
     from threadcast.collector.lone import CacheState, LoneOps
     from threadcast.collector.proposers import Proposer
@@ -177,7 +177,8 @@ def _measured(
     *, allow_busy: bool,
 ) -> CampaignReport:  # fmt: skip
     """Measure the graph's ops while a progress bar is shown, and return the report."""
-    from threadcast.collector.campaign import Campaign, CampaignProgress
+    from threadcast.collector.campaign import Campaign
+    from threadcast.collector.campaign_report import CampaignProgress
 
     with output.progress("timing ops") as bar:
 

@@ -12,7 +12,7 @@ from threadcast.core.figures import duration
 
 if TYPE_CHECKING:
     from threadcast.capture.capture import Captured
-    from threadcast.collector.campaign import CampaignReport
+    from threadcast.collector.campaign_report import CampaignReport
     from threadcast.collector.timing import Goal
     from threadcast.core import Case, CurveTable, Machine, OpGraph
 

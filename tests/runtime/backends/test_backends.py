@@ -16,44 +16,20 @@ import torch
 from torch import Tensor, nn
 
 import threadcast
-from tests.runtime.backends.programs import passed_on
+from tests.runtime.backends.programs import ARGUMENTS, Two, passed_on
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.small_training import run_until_settled
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.compiled import package_call, write_package
 from threadcast.runtime.backends.exported import write_onnx
-from threadcast.runtime.backends.fast_paths import written_out
 from threadcast.runtime.backends.frozen import FlatModule
 from threadcast.runtime.backends.integer_ranges import Range
 from threadcast.runtime.backends.number_guard import NumberGuard
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.result_memory import ResultMemory
+from threadcast.runtime.backends.written_out import written_out
 from threadcast.threads.affinity import PinnedThread, thread_ids
-
-
-class Two(nn.Module):
-    """Nested arguments, an argument that is no tensor, nested results."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix = nn.Linear(8, 8)
-        self.norm = nn.BatchNorm1d(8)
-
-    def forward(self, pair: dict[str, Tensor], power: int = 1) -> dict[str, Any]:
-        y = self.norm(self.mix(pair["a"]) + pair["b"])
-        return {"y": y**power, "parts": [y.relu(), y.sum(1)]}
-
-
-@pytest.fixture
-def module() -> Two:
-    torch.manual_seed(0)
-    return Two().eval()
-
-
-ARGUMENTS: tuple[tuple[Any, ...], dict[str, Any]] = (
-    ({"a": torch.linspace(-1, 1, 32).reshape(4, 8), "b": torch.ones(4, 8)},), {"power": 2}
-)  # fmt: skip
 
 
 @pytest.mark.parametrize("change", [Tensor.double, lambda x: x[None]], ids=["type", "shape"])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import threadcast
-from tests.runtime.backends.test_search import found_by, search_for
+from tests.runtime.backends.searches import found_by, search_for
 from tests.runtime.backends.test_search_worker import Listening
 from tests.runtime.compiler import needs_compiler
 from threadcast.capture.capture import capture_forward
@@ -35,12 +35,7 @@ from threadcast.runtime.tuning.contender_id import backend
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.type_choice import largest_difference
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory in which a search has its files."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 class Classifier(nn.Module):

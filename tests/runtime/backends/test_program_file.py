@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.runtime.backends.programs import passed_on
 from threadcast.capture.capture import capture_forward
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.backends.fast_paths import written_out
 from threadcast.runtime.backends.program_file import (
     program_file,
     results_share_memory,
@@ -125,64 +124,6 @@ def test_an_operator_of_another_library_is_refused() -> None:
             program_file(captured)
 
 
-@pytest.mark.parametrize("norm_first", [True, False])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_a_transformer_layer_is_written_out(norm_first: bool, activation: str) -> None:
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first, activation=activation).eval()
-    x = torch.randn(3, 5, 8)
-    read = passed_on(layer, x)
-    assert any("_transformer_encoder_layer_fwd" in str(node.target) for node in read.module.graph.nodes)
-    written = written_out(read.module)
-    assert not any("_transformer_encoder_layer_fwd" in str(node.target) for node in written.graph.nodes)
-    with torch.no_grad():
-        torch.testing.assert_close(written(x)[0], layer(x))
-
-
-@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}])
-def test_attention_is_written_out(options: dict[str, Any]) -> None:
-    torch.manual_seed(0)
-    query, key, value = torch.randn(3, 2, 4, 6, 8)
-
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, **options)
-
-    read = passed_on(attention, query, key, value)
-    assert any("flash_attention" in str(node.target) for node in read.module.graph.nodes)
-    written = written_out(read.module)
-    assert not any("flash_attention" in str(node.target) for node in written.graph.nodes)
-    torch.testing.assert_close(written(query, key, value)[0], attention(query, key, value))
-
-
-def test_self_attention_is_written_out() -> None:
-    torch.manual_seed(0)
-    attention, x = nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(3, 5, 8)
-    read = passed_on(lambda x: attention(x, x, x, need_weights=False)[0], x)
-    assert any("_native_multi_head_attention" in str(node.target) for node in read.module.graph.nodes)
-    with torch.no_grad():
-        wanted = attention(x, x, x, need_weights=False)[0]
-        torch.testing.assert_close(written_out(read.module)(x)[0], wanted)
-
-
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.int8])
-@pytest.mark.parametrize("number", [1, 2.5, 0, -1, 1e-9])
-def test_numbers_from_which_tensors_are_subtracted_are_written_out(kind: torch.dtype, number: float) -> None:
-    """Of whole numbers only: 0.0 - 0.0 is 0.0, and -0.0 + 0.0 is, too, but exporters may leave out what adds 0."""
-    x = torch.tensor([0, 1, 3, 100]).to(kind)
-    graph = fx.Graph()
-    given = graph.placeholder("x")
-    aten = torch.ops.aten
-    graph.output((
-        graph.call_function(aten.sub.Tensor, (number, given)),
-        graph.call_function(aten.rsub.Scalar, (given, number)),
-    ))  # fmt: skip
-    exported = torch.export.export(written_out(fx.GraphModule(nn.Module(), graph)), (x,)).module()
-    whole = kind in (torch.int64, torch.int32)
-    assert whole is not any("sub" in str(node.target) for node in exported.graph.nodes)
-    for found in exported(x):
-        torch.testing.assert_close(found, number - x, rtol=0, atol=0)
-
-
 def test_draws_that_nothing_reads_are_left_to_the_caller() -> None:
     """As in Transformers' encoders for speech."""
 
@@ -197,11 +138,3 @@ def test_draws_that_nothing_reads_are_left_to_the_caller() -> None:
     read = passed_on(layers, torch.ones(3))
     assert not any("rand" in str(node.target) for node in read.module.graph.nodes)
     assert read.module(torch.ones(3))[0].tolist() == [4.0] * 3
-
-
-def test_a_difference_of_tensors_stays() -> None:
-    given = torch.tensor([5, 3]), torch.tensor([1, 2])
-    read = passed_on(lambda a, b: torch.sub(a, b, alpha=2), *given)
-    exported = torch.export.export(written_out(read.module), given).module()
-    assert any("sub" in str(node.target) for node in exported.graph.nodes)
-    assert exported(*given)[0].tolist() == [3, -1]

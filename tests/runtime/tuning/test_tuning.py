@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,21 +13,20 @@ import pytest
 import torch
 
 from tests.runtime.conftest import SequentialPlanner
+from tests.runtime.tuning.small_tuning import MOST_STEPS, Clock, function, made, run, run_until
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Case, CurveTable, Machine, OpGraph, Placement, Trace
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.runtime.plans import curves_in_step
 from threadcast.runtime.plans.curves_in_step import LOOK_CALLS, LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.plan_store import Extra, PlanStore
+from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning import plan_maker
-from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.contender_id import backend
 from threadcast.runtime.tuning.drift import DRIFT_STEPS
 from threadcast.runtime.tuning.plan_maker import PlanMaker
 from threadcast.runtime.tuning.states import State
@@ -35,87 +34,6 @@ from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")
-MOST_STEPS = 2_000
-"""Far more than tuning takes."""
-
-
-def function(x: torch.Tensor) -> torch.Tensor:
-    return (x * 2).sin() + (x + 1).cos()
-
-
-class Clock:
-    """Goes on by what a step of the default takes, whenever one is run."""
-
-    def __init__(self) -> None:
-        self.default_s, self.other_s, self.now_s = 1.0, 1.0, 0.0
-
-    def __call__(self) -> float:
-        self.now_s += self.other_s
-        return self.now_s
-
-    def default(self, x: torch.Tensor) -> torch.Tensor:
-        self.now_s += self.default_s
-        return function(x)
-
-
-class Found:
-    """A search for backends that has one, after its first `looks` looks."""
-
-    def __init__(self, contender: Contender, looks: int = 1) -> None:
-        self._left, self.over = [*[None] * looks, contender], False
-        self.waits, self.paused, self.broken_off = 0, False, False
-
-    def start(self) -> None:
-        """Nothing to start."""
-
-    def poll(self, *, unlimited: bool = False) -> Contender | None:
-        """The contender, or what comes before it."""
-        found = self._left.pop(0)
-        self.over = not self._left
-        return found
-
-    def wait(self, _: float) -> None:
-        """Count how often it is waited for."""
-        self.waits += 1
-
-    def pause(self, paused: bool) -> None:
-        """Note it."""
-        self.paused = paused
-
-    def close(self) -> None:
-        """No more."""
-        self.over = True
-
-
-@contextmanager
-def made(
-    clock: Clock, machine: Machine, folder: Path, *, backend: Contender | None = None, looks: int = 1,
-    default: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    capture: Callable[[MemoryFormat], Captured] | None = None, 
-    formats: tuple[MemoryFormat, ...] = (MemoryFormat.AS_GIVEN,), feedback: StepFeedback | None = None,
-) -> Iterator[Tuning]:  # fmt: skip
-    captured = capture_forward(function, torch.ones(3))
-    found = Tuning(
-        default or clock.default, capture or (lambda _: captured), ModelFormat(None), formats, machine, call="a call",
-        plans=PlanStore(folder, machine), fuse=False, clock=clock, feedback=feedback,
-        backends=None if backend is None else lambda *_: Found(backend, looks),
-    )  # fmt: skip
-    with closing(found):
-        yield found
-
-
-def run(tuning: Tuning, steps: int) -> None:
-    for i in range(steps):
-        x = torch.full((3,), float(i % 7))
-        torch.testing.assert_close(tuning(x), function(x))
-
-
-def run_until(tuning: Tuning, wanted: Callable[[], bool]) -> None:
-    for _ in range(MOST_STEPS):
-        if wanted():
-            return
-        run(tuning, 1)
-    raise AssertionError(f"not within {MOST_STEPS} steps: {tuning.report}")
 
 
 def test_the_fastest_is_found_stored_and_compared_again_once_it_is_slower(machine: Machine, tmp_path: Path) -> None:
@@ -144,92 +62,6 @@ def test_a_stored_plan_runs_at_once_in_the_next_process(machine: Machine, tmp_pa
     with made(Clock(), machine, tmp_path) as second:
         run(second, 1)
         assert (second.report.runs, second.report.plan) == ("plan", plan)
-
-
-def stored_tried(tuning: Tuning, machine: Machine, folder: Path) -> frozenset[Extra]:
-    """What a later process finds to have been tried beside the plan that is stored."""
-    stored = PlanStore(folder, machine).read(tuning.captured.graph)
-    assert stored is not None
-    return stored.tried
-
-
-def test_a_backend_is_left_when_it_no_longer_does_what_the_default_does(machine: Machine, tmp_path: Path) -> None:
-    clock, unchanged = Clock(), True
-
-    def fast(x: torch.Tensor) -> torch.Tensor:
-        clock.now_s -= clock.other_s / 2
-        return function(x)
-
-    contender = Contender(backend("fast"), fast, lambda: unchanged)
-    with made(clock, machine, tmp_path, backend=contender) as tuned:
-        run_until(tuned, lambda: not tuned.learning)
-        assert tuned.report.runs == "fast"
-        unchanged = False
-        run(tuned, 1)
-        assert tuned.report.measuring
-        run_until(tuned, lambda: not tuned.report.measuring)
-        assert tuned.report.runs == "plan"
-        run(tuned, 2 * DRIFT_STEPS)
-        assert "backends" not in stored_tried(tuned, machine, tmp_path), "weights of later processes may stay"
-
-
-def test_a_backend_that_lost_to_the_plan_is_not_tried_by_later_processes(machine: Machine, tmp_path: Path) -> None:
-    clock = Clock()
-    with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default)) as tuned:
-        run_until(tuned, lambda: not tuned.learning)
-        run(tuned, 2 * DRIFT_STEPS)
-        assert tuned.report.runs == "plan"
-        assert "backends" in stored_tried(tuned, machine, tmp_path)
-
-
-def test_backends_that_an_error_ended_are_tried_by_later_processes(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(search: Found, *, unlimited: bool = False) -> Contender | None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(Found, "poll", fails)
-    clock = Clock()
-    with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default)) as tuned:
-        run_until(tuned, lambda: not tuned.learning)
-        run(tuned, 2 * DRIFT_STEPS)
-        assert tuned.report.runs == "plan"
-        assert "backends" not in stored_tried(tuned, machine, tmp_path)
-
-
-def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the_plan(
-    machine: Machine, tmp_path: Path
-) -> None:
-    clock = Clock()
-
-    def misleading(x: torch.Tensor) -> torch.Tensor:
-        first = tuned._states.state is State.COMPARING and "misleading" not in tuned.report.verdicts
-        clock.now_s += -clock.other_s / 2 if first else 3 * clock.default_s
-        return function(x)
-
-    with made(clock, machine, tmp_path, backend=Contender(backend("misleading"), misleading)) as tuned:
-        run_until(tuned, lambda: tuned.report.runs == "misleading")
-        assert tuned.learning
-        run_until(tuned, lambda: not tuned.learning)
-        assert (tuned.report.runs, tuned.fastest.name) == ("plan", "plan, as given")
-        assert tuned.report.verdicts["misleading"].kept == "default"
-        assert [one.name for one in tuned._contenders._contenders.values()] == ["default", "plan, as given"]
-        assert len(tuned._contenders.engines) == 1
-        run(tuned, 3 * DRIFT_STEPS)
-        assert tuned.report.runs == "plan"
-        assert list(tmp_path.glob("*.json")), "stored for the next process"
-
-
-def test_learning_goes_on_while_backends_are_searched_though_steps_have_become_slower(
-    machine: Machine, tmp_path: Path
-) -> None:
-    clock = Clock()
-    with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default), looks=400) as tuned:
-        run_until(tuned, lambda: not tuned.report.measuring)
-        run(tuned, 2 * DRIFT_STEPS)
-        clock.other_s *= 3
-        run_until(tuned, lambda: "slow" in tuned.report.verdicts or not tuned.learning)
-        assert "slow" in tuned.report.verdicts
 
 
 def test_the_engine_that_has_tried_a_plan_runs_it_and_is_not_compared_again(machine: Machine, tmp_path: Path) -> None:
@@ -271,74 +103,6 @@ def test_a_plan_is_waited_for_while_it_is_made(machine: Machine, tmp_path: Path)
         run_until(tuned, lambda: not tuned.report.measuring)
         tuned.wait(1.0)
         assert process.waits == 1
-
-
-def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machine: Machine, tmp_path: Path) -> None:
-    with made(Clock(), machine, tmp_path, backend=Contender(backend("slow"), function), looks=5) as tuned:
-        tuned.wait(1.0)
-        run_until(tuned, lambda: tuned._backends.works)
-        search = tuned._backends._search
-        assert isinstance(search, Found)
-        assert search.waits == 0
-        tuned.wait(1.0)
-        assert search.waits == 1
-
-
-def test_a_search_for_backends_rests_while_contenders_are_compared(machine: Machine, tmp_path: Path) -> None:
-    with made(Clock(), machine, tmp_path, backend=Contender(backend("slow"), function)) as tuned:
-        run_until(tuned, lambda: tuned._backends.works)
-        search = tuned._backends._search
-        assert isinstance(search, Found)
-        search._left += [None] * 400  # goes on after that
-        run_until(tuned, lambda: tuned._states.contest.challenger is not None)
-        run(tuned, 1)
-        assert search.paused
-        run_until(tuned, lambda: tuned._states.state is State.SETTLED)
-        run(tuned, 1)
-        assert not search.paused
-
-
-@pytest.mark.parametrize("runs", ["fast", "default"])
-def test_a_search_works_in_a_part_of_the_time_beside_steps_that_follow_each_other(
-    machine: Machine, tmp_path: Path, runs: str
-) -> None:
-    clock = Clock()
-    clock.default_s, clock.other_s = 0.0, 0.01  # a call looks at the clock some times
-    searching: list[Found] = []
-
-    def step(seconds: float) -> None:
-        """Take less time than a look at the clock, but not where a search works."""
-        clock.now_s += seconds - clock.other_s if not searching or searching[0].paused else 5 * clock.other_s
-
-    def default(x: torch.Tensor) -> torch.Tensor:
-        step(0.005)
-        return clock.default(x)
-
-    def fast(x: torch.Tensor) -> torch.Tensor:
-        step(0.001 if runs == "fast" else 1.0)
-        return function(x)
-
-    with made(clock, machine, tmp_path, default=default, backend=Contender(backend("fast"), fast)) as tuned:
-        run_until(tuned, lambda: tuned._backends.works)
-        search = tuned._backends._search
-        assert isinstance(search, Found)
-        search._left += [None] * 20_000  # goes on after that
-        searching.append(search)
-        run_until(tuned, lambda: tuned.report.runs == runs and "fast" in tuned.report.verdicts)
-
-        def resting(share: float) -> float:
-            tuned._warm_up._allowance.share = share
-            rested = []
-            for _ in range(1_000):
-                before = tuned._states.state
-                run(tuned, 1)
-                if before is tuned._states.state is State.SETTLED:  # in comparisons it rests in any case
-                    rested.append(search.paused)
-            return sum(rested) / len(rested)
-
-        assert resting(1.0) == 0.0
-        assert 0.5 < resting(0.05) < 0.99
-        assert 0.9 < resting(0.0) < 1.0
 
 
 class Summaries(StepFeedback):

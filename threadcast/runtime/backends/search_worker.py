@@ -28,7 +28,6 @@ from torch.export import ExportedProgram
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.compiled import package_call, write_package
 from threadcast.runtime.backends.exported import write_onnx
-from threadcast.runtime.backends.fast_paths import written_out
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.in_float32 import in_float32
 from threadcast.runtime.backends.integer_ranges import IntegerLimits, Range, integer_limits
@@ -37,6 +36,7 @@ from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
 from threadcast.runtime.backends.ways import Way
+from threadcast.runtime.backends.written_out import written_out
 from threadcast.threads.memory import free_bytes, keep_freed_memory, return_freed_memory
 
 BEGIN, GRANTED, REFUSED = b"bgr"

@@ -1,4 +1,4 @@
-"""Writes out operators that exporters and compilers do not know.
+"""Writes out operators that exporters and compilers do not know or fail at.
 
 In eval mode without gradients `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call one operator each. Other
 backends run the operators that these stand for. PyTorch's exporter to ONNX fails where integers are subtracted from a
@@ -18,14 +18,14 @@ aten = torch.ops.aten
 
 
 def written_out(module: fx.GraphModule) -> fx.GraphModule:
-    """Return a module that computes the same with the operators that fast paths stand for, where these are known."""
+    """Return a module that computes the same with operators that backends know, where these are known."""
     return _WrittenOut(module).transform()
 
 
 class _WrittenOut(fx.Transformer):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target = _BY_TYPE.get(target, target)
-        found = _REPLACEMENTS.get(target)
+        found = _BY_GRAPH.get(target)
         result = None if found is None else found(*args, **kwargs)
         return super().call_function(target, args, kwargs) if result is None else result
 
@@ -100,15 +100,17 @@ def _difference(first: Tensor | float, second: Tensor | float, *, alpha: float =
     return aten.sub.Tensor(first, second, alpha=alpha)  # type: ignore[no-any-return]
 
 
-_REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
+_BY_GRAPH: dict[Callable[..., Any], Callable[..., Any]] = {
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     aten._native_multi_head_attention.default: _self_attention,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention,
 }
-"""For an operator, a function that computes the same, or returns None where it does not."""
+"""For an operator, a function that computes the same, or returns None where it does not. It is run with the graph's
+values: these tell which arguments are one, and not the example, where two may be the same tensor by chance."""
 
 _BY_TYPE: dict[Callable[..., Any], Callable[..., Any]] = {
     aten.rsub.Scalar: _subtracted_from,
     aten.sub.Tensor: _difference,
 }
-"""For an operator, a function that computes the same, and which operators it calls only the types of a call tell."""
+"""For an operator, a function that computes the same. It is called in the operator's place: what it runs depends on
+types, which the graph's values do not have."""

@@ -1,0 +1,66 @@
+"""Searches for backends of a module, what they find, and what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from threadcast.capture.capture import capture_forward
+from threadcast.runtime.backends.search import BackendSearch
+from threadcast.runtime.backends.search_guard import PREFIX
+from threadcast.runtime.tuning.contender import Contender
+
+LONGEST_S = 240.0
+"""Seconds within which a search must end here, whatever else the machine does."""
+
+
+def search_for(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], **options: Any) -> BackendSearch:
+    captured = capture_forward(lambda args, kwargs: module(*args, **kwargs), *arguments)
+    with torch.no_grad():
+        args, kwargs = arguments
+        result = options.pop("result") if "result" in options else module(*args, **kwargs)
+    return BackendSearch(module, arguments, captured, 1, result=result, **options)
+
+
+def found_by(search: BackendSearch) -> list[Contender]:
+    search.start()
+    return list(polled(search))
+
+
+def polled(search: BackendSearch, *, unlimited: bool = False) -> Iterator[Contender]:
+    end_s = time.monotonic() + LONGEST_S
+    while not search.over:
+        assert time.monotonic() < end_s
+        contender = search.poll(unlimited=unlimited)
+        if contender is not None:
+            yield contender
+        else:
+            search.wait(1.0)
+
+
+def wait_until_gone(folder: Path) -> None:
+    """Return when no search has files in the folder."""
+    end_s = time.monotonic() + 30
+    while list(folder.glob(f"{PREFIX}*")):
+        assert time.monotonic() < end_s
+        with suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+
+
+def processes_in(folder: Path) -> list[int]:
+    """The process that builds backends in this folder, as a list of one, as soon as it has begun."""
+    end_s = time.monotonic() + 60
+    while time.monotonic() < end_s:
+        for place in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                words = place.read_bytes().split(b"\0")
+                if words[-2:-1] and words[-2].startswith(f"{folder}/{PREFIX}".encode()):
+                    return [int(place.parent.name)]
+    raise AssertionError("no process has begun")

@@ -1,0 +1,173 @@
+"""Backends that a search finds beside the caller's steps: which of them run, are left and stored, when it works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.runtime.tuning.small_tuning import Clock, Found, function, made, run, run_until
+from threadcast.core import Machine
+from threadcast.runtime.plans.plan_store import Extra, PlanStore
+from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuning.contender_id import backend
+from threadcast.runtime.tuning.drift import DRIFT_STEPS
+from threadcast.runtime.tuning.states import State
+from threadcast.runtime.tuning.tuning import Tuning
+
+pytestmark = pytest.mark.usefixtures("planned_at_once")
+
+
+def stored_tried(tuning: Tuning, machine: Machine, folder: Path) -> frozenset[Extra]:
+    """What a later process finds to have been tried beside the plan that is stored."""
+    stored = PlanStore(folder, machine).read(tuning.captured.graph)
+    assert stored is not None
+    return stored.tried
+
+
+def test_a_backend_is_left_when_it_no_longer_does_what_the_default_does(machine: Machine, tmp_path: Path) -> None:
+    clock, unchanged = Clock(), True
+
+    def fast(x: torch.Tensor) -> torch.Tensor:
+        clock.now_s -= clock.other_s / 2
+        return function(x)
+
+    contender = Contender(backend("fast"), fast, lambda: unchanged)
+    with made(clock, machine, tmp_path, backend=contender) as tuned:
+        run_until(tuned, lambda: not tuned.learning)
+        assert tuned.report.runs == "fast"
+        unchanged = False
+        run(tuned, 1)
+        assert tuned.report.measuring
+        run_until(tuned, lambda: not tuned.report.measuring)
+        assert tuned.report.runs == "plan"
+        run(tuned, 2 * DRIFT_STEPS)
+        assert "backends" not in stored_tried(tuned, machine, tmp_path), "weights of later processes may stay"
+
+
+def test_a_backend_that_lost_to_the_plan_is_not_tried_by_later_processes(machine: Machine, tmp_path: Path) -> None:
+    clock = Clock()
+    with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default)) as tuned:
+        run_until(tuned, lambda: not tuned.learning)
+        run(tuned, 2 * DRIFT_STEPS)
+        assert tuned.report.runs == "plan"
+        assert "backends" in stored_tried(tuned, machine, tmp_path)
+
+
+def test_backends_that_an_error_ended_are_tried_by_later_processes(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(search: Found, *, unlimited: bool = False) -> Contender | None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Found, "poll", fails)
+    clock = Clock()
+    with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default)) as tuned:
+        run_until(tuned, lambda: not tuned.learning)
+        run(tuned, 2 * DRIFT_STEPS)
+        assert tuned.report.runs == "plan"
+        assert "backends" not in stored_tried(tuned, machine, tmp_path)
+
+
+def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the_plan(
+    machine: Machine, tmp_path: Path
+) -> None:
+    clock = Clock()
+
+    def misleading(x: torch.Tensor) -> torch.Tensor:
+        first = tuned._states.state is State.COMPARING and "misleading" not in tuned.report.verdicts
+        clock.now_s += -clock.other_s / 2 if first else 3 * clock.default_s
+        return function(x)
+
+    with made(clock, machine, tmp_path, backend=Contender(backend("misleading"), misleading)) as tuned:
+        run_until(tuned, lambda: tuned.report.runs == "misleading")
+        assert tuned.learning
+        run_until(tuned, lambda: not tuned.learning)
+        assert (tuned.report.runs, tuned.fastest.name) == ("plan", "plan, as given")
+        assert tuned.report.verdicts["misleading"].kept == "default"
+        assert [one.name for one in tuned._contenders._contenders.values()] == ["default", "plan, as given"]
+        assert len(tuned._contenders.engines) == 1
+        run(tuned, 3 * DRIFT_STEPS)
+        assert tuned.report.runs == "plan"
+        assert list(tmp_path.glob("*.json")), "stored for the next process"
+
+
+def test_learning_goes_on_while_backends_are_searched_though_steps_have_become_slower(
+    machine: Machine, tmp_path: Path
+) -> None:
+    clock = Clock()
+    with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default), looks=400) as tuned:
+        run_until(tuned, lambda: not tuned.report.measuring)
+        run(tuned, 2 * DRIFT_STEPS)
+        clock.other_s *= 3
+        run_until(tuned, lambda: "slow" in tuned.report.verdicts or not tuned.learning)
+        assert "slow" in tuned.report.verdicts
+
+
+def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machine: Machine, tmp_path: Path) -> None:
+    with made(Clock(), machine, tmp_path, backend=Contender(backend("slow"), function), looks=5) as tuned:
+        tuned.wait(1.0)
+        run_until(tuned, lambda: tuned._backends.works)
+        search = tuned._backends._search
+        assert isinstance(search, Found)
+        assert search.waits == 0
+        tuned.wait(1.0)
+        assert search.waits == 1
+
+
+def test_a_search_for_backends_rests_while_contenders_are_compared(machine: Machine, tmp_path: Path) -> None:
+    with made(Clock(), machine, tmp_path, backend=Contender(backend("slow"), function)) as tuned:
+        run_until(tuned, lambda: tuned._backends.works)
+        search = tuned._backends._search
+        assert isinstance(search, Found)
+        search._left += [None] * 400  # goes on after that
+        run_until(tuned, lambda: tuned._states.contest.challenger is not None)
+        run(tuned, 1)
+        assert search.paused
+        run_until(tuned, lambda: tuned._states.state is State.SETTLED)
+        run(tuned, 1)
+        assert not search.paused
+
+
+@pytest.mark.parametrize("runs", ["fast", "default"])
+def test_a_search_works_in_a_part_of_the_time_beside_steps_that_follow_each_other(
+    machine: Machine, tmp_path: Path, runs: str
+) -> None:
+    clock = Clock()
+    clock.default_s, clock.other_s = 0.0, 0.01  # a call looks at the clock some times
+    searching: list[Found] = []
+
+    def step(seconds: float) -> None:
+        """Take less time than a look at the clock, but not where a search works."""
+        clock.now_s += seconds - clock.other_s if not searching or searching[0].paused else 5 * clock.other_s
+
+    def default(x: torch.Tensor) -> torch.Tensor:
+        step(0.005)
+        return clock.default(x)
+
+    def fast(x: torch.Tensor) -> torch.Tensor:
+        step(0.001 if runs == "fast" else 1.0)
+        return function(x)
+
+    with made(clock, machine, tmp_path, default=default, backend=Contender(backend("fast"), fast)) as tuned:
+        run_until(tuned, lambda: tuned._backends.works)
+        search = tuned._backends._search
+        assert isinstance(search, Found)
+        search._left += [None] * 20_000  # goes on after that
+        searching.append(search)
+        run_until(tuned, lambda: tuned.report.runs == runs and "fast" in tuned.report.verdicts)
+
+        def resting(share: float) -> float:
+            tuned._warm_up._allowance.share = share
+            rested = []
+            for _ in range(1_000):
+                before = tuned._states.state
+                run(tuned, 1)
+                if before is tuned._states.state is State.SETTLED:  # in comparisons it rests in any case
+                    rested.append(search.paused)
+            return sum(rested) / len(rested)
+
+        assert resting(1.0) == 0.0
+        assert 0.5 < resting(0.05) < 0.99
+        assert 0.9 < resting(0.0) < 1.0

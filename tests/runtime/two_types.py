@@ -1,0 +1,35 @@
+"""Calls in float32 or bfloat16, of a small network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from threadcast.runtime.type_choice import TypeChoice
+
+CALLS = 80
+"""Calls in which both types have learned what runs them."""
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(8 * 36, 40),
+        nn.Tanh(),
+        nn.Linear(40, 5),
+    ).eval()
+
+
+def in_bfloat16(call: Any) -> TypeChoice:
+    """The choice of the last call, made for bfloat16."""
+    choice: TypeChoice = call._choice
+    choice.report.runs, choice.report.reason, choice.checks = "bfloat16", "", 0
+    choice._float32_settled = True
+    assert call._watches()
+    return choice
