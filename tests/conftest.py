@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -121,19 +122,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile the native engine where a test needs it, and leave out what pytest would make PyTorch write."""
+    if session.config.option.collectonly:
+        return
+    here = Path(__file__).parent
+    if any(item.path.relative_to(here).parts[0] in ENGINE for item in session.items):
+        _compile_engine()
+    _leave_out_pytorchs_trace()
+
+
+def _compile_engine() -> None:
     """Compile the native engine before the first test that needs it: on a busy machine it takes longer than a test may.
 
     It is compiled once for each version of its sources. Where there is no compiler, tests are skipped or do without.
     """
-    here = Path(__file__).parent
-    needed = any(item.path.relative_to(here).parts[0] in ENGINE for item in session.items)
-    if not needed or session.config.option.collectonly:
-        return
     from threadcast.runtime.engines.native import library
 
     if not (library.library_folder() / f"{library.NAME}.so").is_file():
         program = f"from {library.__name__} import native_library; native_library()"
         subprocess.run([sys.executable, "-c", program], check=False)
+
+
+def _leave_out_pytorchs_trace() -> None:
+    """Let PyTorch describe its compilations (guards, graphs, sources) to nobody, as outside of tests.
+
+    It does so where its logger of traces has a handler, and pytest gives one to each logger that does not propagate.
+    """
+    if "torch" in sys.modules:
+        logging.getLogger("torch.__trace").propagate = True
 
 
 @pytest.fixture(scope="module")
