@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -122,13 +123,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Compile the native engine where a test needs it, and leave out what pytest would make PyTorch write."""
+    """Compile the native engine where a test needs it, and spare all tests two costs that none of them is about."""
     if session.config.option.collectonly:
         return
     here = Path(__file__).parent
     if any(item.path.relative_to(here).parts[0] in ENGINE for item in session.items):
         _compile_engine()
     _leave_out_pytorchs_trace()
+    gc.collect()
+    gc.freeze()  # libraries and tests live as long as the process; collections would go through them each time
 
 
 def _compile_engine() -> None:
