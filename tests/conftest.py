@@ -44,7 +44,9 @@ SLOW = frozenset(
         "models/test_tuned.py",
         "networks/test_builtin_networks.py",
         "runtime/backends/test_backends.py",
+        "runtime/backends/test_in_bfloat16.py",
         "runtime/backends/test_search.py",
+        "runtime/bundles/test_bundles_refused.py",
         "runtime/compile_backend/test_channels_last.py",
         "runtime/compile_backend/test_collectives.py",
         "runtime/compile_backend/test_cores.py",
@@ -53,7 +55,9 @@ SLOW = frozenset(
         "runtime/compile_backend/test_graphs.py",
         "runtime/compile_backend/test_inference.py",
         "runtime/compile_backend/test_loops.py",
+        "runtime/compile_backend/test_short_way_autograd.py",
         "runtime/compile_backend/test_training.py",
+        "runtime/compile_backend/test_unused_results.py",
         "runtime/engines/native/test_arena.py",
         "runtime/engines/native/test_library.py",
         "runtime/engines/native/test_native_engine.py",
@@ -69,15 +73,20 @@ SLOW = frozenset(
         "runtime/test_changing_loss.py",
         "runtime/test_kinds_of_operators.py",
         "runtime/test_optimize.py",
+        "runtime/test_optimize_changes.py",
         "runtime/test_optimizer_numbers.py",
+        "runtime/test_parts.py",
         "runtime/test_plain_gains.py",
         "runtime/test_resize.py",
         "runtime/test_settled_optimizers.py",
+        "runtime/test_size_families.py",
         "runtime/test_stale_weights.py",
+        "runtime/verification/test_differences.py",
         "runtime/verification/test_optimised_results.py",
         "runtime/verification/test_shadow.py",
         "scheduler/search/test_denoising.py",
         "scheduler/search/test_search.py",
+        "scheduler/test_compile_planner.py",
         "service/test_bounded_work.py",
         "service/test_compose.py",
         "service/test_dashboard_browser.py",
@@ -115,12 +124,14 @@ def pytest_sessionstart() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of slow files."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of slow files. Several processes begin with these, so that none works alone long at the end."""
     here = Path(__file__).parent
     for item in items:
         if item.path.relative_to(here).as_posix() in SLOW:
             item.add_marker(pytest.mark.slow)
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
