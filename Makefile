@@ -25,11 +25,12 @@ demo: $(READY)
 demo-pictures: demo
 	$(BIN)/python benchmarks/demo_pictures.py
 
-# In two processes, as many tests wait or use one core. PROCESSES=4 takes more; more than cores makes tests of time fail.
+# In two processes, as many tests wait or use one core; slow files first (tests/conftest.py). PROCESSES=4 takes more; more
+# than cores makes tests of time fail.
 PROCESSES ?= 2
 test: $(READY)
 	$(BIN)/python -m threadcast.scheduler.compile_planner
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --max-worker-restart 2
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 2
 
 # The running service against its description: 100 requests an operation that fit it, and 100 that do not. EXAMPLES=number
 test-contract: $(READY)

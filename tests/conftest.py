@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,7 +45,9 @@ SLOW = frozenset(
         "networks/test_builtin_networks.py",
         "runtime/backends/test_backends.py",
         "runtime/backends/test_found_backends.py",
+        "runtime/backends/test_in_bfloat16.py",
         "runtime/backends/test_search.py",
+        "runtime/bundles/test_bundles_refused.py",
         "runtime/compile_backend/test_channels_last.py",
         "runtime/compile_backend/test_collectives.py",
         "runtime/compile_backend/test_cores.py",
@@ -51,7 +56,9 @@ SLOW = frozenset(
         "runtime/compile_backend/test_graphs.py",
         "runtime/compile_backend/test_inference.py",
         "runtime/compile_backend/test_loops.py",
+        "runtime/compile_backend/test_short_way_autograd.py",
         "runtime/compile_backend/test_training.py",
+        "runtime/compile_backend/test_unused_results.py",
         "runtime/engines/native/test_arena.py",
         "runtime/engines/native/test_library.py",
         "runtime/engines/native/test_native_engine.py",
@@ -67,15 +74,20 @@ SLOW = frozenset(
         "runtime/test_changing_loss.py",
         "runtime/test_kinds_of_operators.py",
         "runtime/test_optimize.py",
+        "runtime/test_optimize_changes.py",
         "runtime/test_optimizer_numbers.py",
+        "runtime/test_parts.py",
         "runtime/test_plain_gains.py",
         "runtime/test_resize.py",
         "runtime/test_settled_optimizers.py",
+        "runtime/test_size_families.py",
         "runtime/test_stale_weights.py",
+        "runtime/verification/test_differences.py",
         "runtime/verification/test_optimised_results.py",
         "runtime/verification/test_shadow.py",
         "scheduler/search/test_denoising.py",
         "scheduler/search/test_search.py",
+        "scheduler/test_compile_planner.py",
         "service/test_bounded_work.py",
         "service/test_compose.py",
         "service/test_dashboard_browser.py",
@@ -113,28 +125,59 @@ def pytest_sessionstart() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of slow files."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of slow files. Several processes begin with these, so that none works alone long at the end."""
     here = Path(__file__).parent
     for item in items:
         if item.path.relative_to(here).as_posix() in SLOW:
             item.add_marker(pytest.mark.slow)
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile the native engine where a test needs it, and spare all tests two costs that none of them is about."""
+    if session.config.option.collectonly:
+        return
+    here = Path(__file__).parent
+    if any(item.path.relative_to(here).parts[0] in ENGINE for item in session.items):
+        _compile_engine()
+    _leave_out_pytorchs_trace()
+    gc.collect()
+    gc.freeze()  # libraries and tests live as long as the process; collections would go through them each time
+
+
+def _compile_engine() -> None:
     """Compile the native engine before the first test that needs it: on a busy machine it takes longer than a test may.
 
-    It is compiled once for each version of its sources. Where there is no compiler, tests are skipped or do without.
+    It is compiled once for each version of its sources, and taken from the user's cache where `make setup` has put it.
+    Where there is no compiler, tests are skipped or do without.
     """
-    here = Path(__file__).parent
-    needed = any(item.path.relative_to(here).parts[0] in ENGINE for item in session.items)
-    if not needed or session.config.option.collectonly:
-        return
     from threadcast.runtime.engines.native import library
 
-    if not (library.library_folder() / f"{library.NAME}.so").is_file():
+    built = library.library_folder() / f"{library.NAME}.so"
+    if built.is_file():
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("THREADCAST_ENGINE_CACHE")
+        users = library.library_folder() / built.name
+    if users.is_file():
+        built.parent.mkdir(parents=True, exist_ok=True)
+        draft = built.with_name(f"{built.name}.{os.getpid()}")  # other workers do the same
+        shutil.copyfile(users, draft)
+        os.replace(draft, built)
+    else:
         program = f"from {library.__name__} import native_library; native_library()"
         subprocess.run([sys.executable, "-c", program], check=False)
+
+
+def _leave_out_pytorchs_trace() -> None:
+    """Let PyTorch describe its compilations (guards, graphs, sources) to nobody, as outside of tests.
+
+    It does so where its logger of traces has a handler, and pytest gives one to each logger that does not propagate.
+    """
+    if "torch" in sys.modules:
+        logging.getLogger("torch.__trace").propagate = True
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -22,17 +23,25 @@ pytestmark = pytest.mark.usefixtures("one_library_thread")
 FAST = ("--model", "hill_climb", "--model", "ols", "--model", "roofline", "--jobs", "1")
 
 
+@pytest.fixture(scope="module")
+def filled_store(tmp_path_factory):
+    """A store of two networks that share ops, to be copied: making one waits for the disk many times."""
+    path = tmp_path_factory.mktemp("filled") / "store.sqlite"
+    with Store.open(path) as store:
+        store.add(measure_all(OPS))
+        for name, ops in (("first/forward", OPS[:10]), ("second/forward", OPS[8:])):
+            store.add_graph(name, OpGraph(tuple(map(str, range(len(ops)))), tuple(ops)))
+    return path
+
+
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, filled_store):
     """A directory with a store of two networks that share ops, where no setting of the user's reaches."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setenv("THREADCAST_STORE", str(tmp_path / "store.sqlite"))
-    with Store.open(tmp_path / "store.sqlite") as store:
-        store.add(measure_all(OPS))
-        for name, ops in (("first/forward", OPS[:10]), ("second/forward", OPS[8:])):
-            store.add_graph(name, OpGraph(tuple(map(str, range(len(ops)))), tuple(ops)))
+    shutil.copy(filled_store, tmp_path / "store.sqlite")
     return tmp_path
 
 

@@ -299,17 +299,16 @@ def test_the_tail_of_one_kind_does_not_stretch_the_bounds_of_another():
     assert bounds["add"][1] == pytest.approx(1.0, abs=0.05)
 
 
-def test_what_cannot_be_is_refused():
+def test_what_cannot_be_is_refused(model):
     for options in ({"samples": -1}, {"samples": 1.5}, {"enough": -0.1}, {"trees": 0}, {"rate": 0.0}, {"depth": 0}):
         with pytest.raises(InvalidInput):
             LearnedCurve(**options)
     with pytest.raises(ModelError, match="fit it first"):
         LearnedCurve().predict(OPS[0], [], CASES, machine=MACHINE)
-    fresh = fitted()
     with pytest.raises(ModelError, match="give as many"):
-        fresh.predict_many(OPS[:2], [[]], CASES, machine=MACHINE)
+        model.predict_many(OPS[:2], [[]], CASES, machine=MACHINE)
     zero = replace(measure(OPS[0], Case(2), machine=MACHINE), samples=(Sample(0.0),))
-    for call in (fresh.propose, lambda *given: fresh.predict(OPS[0], given[1], CASES, machine=MACHINE)):
+    for call in (model.propose, lambda *given: model.predict(OPS[0], given[1], CASES, machine=MACHINE)):
         with pytest.raises(ModelError, match="ops take from"):
             call(OPS[0], [zero], MACHINE)
 

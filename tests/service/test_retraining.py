@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,13 +46,21 @@ def fitted(measured: list[Measurement]) -> LearnedCurve:
     return LearnedCurve(trees=20, samples=0).fit(measured)
 
 
+@pytest.fixture(scope="module")
+def measured_store(tmp_path_factory: pytest.TempPathFactory, measured: list[Measurement]) -> Path:
+    """A store that holds `measured`, to be copied: making one waits for the disk many times."""
+    path = tmp_path_factory.mktemp("measured") / "store.sqlite"
+    with Store.open(path) as store:
+        store.add(measured)
+    return path
+
+
 @pytest.fixture
-def place(tmp_path: Path, measured: list[Measurement], fitted: LearnedCurve) -> ServiceSettings:
+def place(tmp_path: Path, measured_store: Path, fitted: LearnedCurve) -> ServiceSettings:
     """A store, and a registry with a champion that learned from it."""
     registry = ModelRegistry(tmp_path / "models")
     registry.set_alias("champion", registry.save(fitted, trained_on={}, metrics={}))
-    with Store.open(tmp_path / "store.sqlite") as store:
-        store.add(measured)
+    shutil.copy(measured_store, tmp_path / "store.sqlite")
     return ServiceSettings(store=tmp_path / "store.sqlite", models=tmp_path / "models")
 
 

@@ -50,9 +50,16 @@ class PerformanceModelContract(ABC):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def model(cls, measurements: tuple[Measurement, ...]) -> PerformanceModel:
+    def fitted(cls, measurements: tuple[Measurement, ...]) -> tuple[PerformanceModel, PerformanceModel]:
+        """A model, and what its `fit` has returned."""
+        unfitted = cls.make_model()
+        return unfitted, unfitted.fit(measurements)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def model(cls, fitted: tuple[PerformanceModel, PerformanceModel]) -> PerformanceModel:
         """A fitted model."""
-        return cls.make_model().fit(measurements)
+        return fitted[1]
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -60,9 +67,8 @@ class PerformanceModelContract(ABC):
         """The measured ops, a few of them."""
         return group(measurements)[:4]
 
-    def test_fit_returns_the_model(self, measurements: tuple[Measurement, ...]) -> None:
-        unfitted = self.make_model()
-        assert unfitted.fit(measurements) is unfitted
+    def test_fit_returns_the_model(self, fitted: tuple[PerformanceModel, PerformanceModel]) -> None:
+        assert fitted[1] is fitted[0]
 
     def test_fit_of_nothing_is_a_model_error_or_no_work(self) -> None:
         unfitted = self.make_model()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.waiting import eventually
 from threadcast.capture.capture import capture_forward
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_guard import PREFIX
@@ -47,20 +48,29 @@ def polled(search: BackendSearch, *, unlimited: bool = False) -> Iterator[Conten
 
 def wait_until_gone(folder: Path) -> None:
     """Return when no search has files in the folder."""
-    end_s = time.monotonic() + 30
-    while list(folder.glob(f"{PREFIX}*")):
-        assert time.monotonic() < end_s
+
+    def gone() -> bool:
+        if not list(folder.glob(f"{PREFIX}*")):
+            return True
         with suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
+        return False
+
+    eventually(gone, within_s=30)
 
 
 def processes_in(folder: Path) -> list[int]:
     """The process that builds backends in this folder, as a list of one, as soon as it has begun."""
-    end_s = time.monotonic() + 60
-    while time.monotonic() < end_s:
+    found: list[int] = []
+
+    def begun() -> bool:
         for place in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
                 words = place.read_bytes().split(b"\0")
                 if words[-2:-1] and words[-2].startswith(f"{folder}/{PREFIX}".encode()):
-                    return [int(place.parent.name)]
-    raise AssertionError("no process has begun")
+                    found.append(int(place.parent.name))
+                    return True
+        return False
+
+    eventually(begun)
+    return found

@@ -27,7 +27,7 @@ from threadcast.core.errors import ExecutionError
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.fusion import library
 from threadcast.runtime.fusion.clusters import Clusters
-from threadcast.runtime.fusion.fuse import KIND, fused
+from threadcast.runtime.fusion.fuse import KIND, fused, loops_of
 from threadcast.runtime.fusion.kernels import Kernel, kernel_of
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import variant_graphs
@@ -66,15 +66,31 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", UNARY)
-def test_every_formula_gives_what_its_operator_gives(name: str) -> None:
-    x = torch.cat(
-        [tensor(3, 37) * 4, torch.tensor([[0.0, -0.0, float("inf"), -float("inf"), float("nan")]]).repeat(3, 1)], 1
-    )
-
+def formula(name: str) -> Callable[[Tensor], Tensor]:
     def function(x: Tensor) -> Tensor:
         return UNARY[name](x) * 0.5 + 1
 
+    return function
+
+
+def odd_numbers() -> Tensor:
+    return torch.cat(
+        [tensor(3, 37) * 4, torch.tensor([[0.0, -0.0, float("inf"), -float("inf"), float("nan")]]).repeat(3, 1)], 1
+    )
+
+
+@pytest.fixture(scope="module")
+def compiled_together() -> None:
+    """Compiles the loops of all formulas in one go: nearly all of a compiler's time goes into headers."""
+    captured = [capture_forward(formula(name), odd_numbers()) for name in UNARY]
+    captured += [capture_forward(function, tensor(5, 9)) for function in MASKS]
+    library.compiled([loop for one in captured for loop in loops_of(one)])
+
+
+@pytest.mark.usefixtures("compiled_together")
+@pytest.mark.parametrize("name", UNARY)
+def test_every_formula_gives_what_its_operator_gives(name: str) -> None:
+    x, function = odd_numbers(), formula(name)
     captured = fused_forward(function, x)
     assert kinds(captured)[KIND] >= 1
     same(captured.run(x), function(x))
@@ -245,9 +261,11 @@ def constants_alone(x: Tensor) -> Tensor:
     return torch.scalar_tensor(2.0).sqrt() * x + x
 
 
-@pytest.mark.parametrize(
-    "function", [mask_reader, mask_writer, constant_writer, constant_condition, whole_constant, constants_alone]
-)
+MASKS = (mask_reader, mask_writer, constant_writer, constant_condition, whole_constant, constants_alone)
+
+
+@pytest.mark.usefixtures("compiled_together")
+@pytest.mark.parametrize("function", MASKS)
 def test_masks_and_constants_that_are_more_than_that_stay_right(
     function: Callable[[Tensor], Tensor], machine: Machine
 ) -> None:
