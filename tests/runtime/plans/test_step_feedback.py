@@ -128,6 +128,13 @@ def test_operators_of_another_graph_are_stored_when_they_come(world: World) -> N
     assert list(world.minute(trace_of(((0,), 0.0, 1.0)), other)) == [(other.ops[0].key, Case(1))]
 
 
+def test_a_graph_that_was_planned_without_looks_stores_nothing(world: World) -> None:
+    world.feedback.add_looks([(GRAPH, {})])
+    assert not world.documents
+    world.feedback.add_looks([(GRAPH, {}), (GRAPH, {GRAPH.ops[0].key: {Case(4): [1.0]}})])
+    assert len(world.documents) == 1
+
+
 @pytest.mark.parametrize(
     ("status", "said", "reason"),
     [

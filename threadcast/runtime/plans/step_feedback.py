@@ -75,7 +75,8 @@ class StepFeedback:
         for graph, observed in looks:
             ops |= {op.key: op for op in graph.ops}
             times |= {(key, case): taken for key, cases in observed.items() for case, taken in cases.items()}
-        self._write(ops, times)
+        if times:  # a plan from forecasts alone takes no look
+            self._write(ops, times)
 
     def close(self) -> None:
         """End the process. A later `add` starts another one."""
