@@ -135,6 +135,18 @@ def test_a_graph_that_was_planned_without_looks_stores_nothing(world: World) -> 
     assert len(world.documents) == 1
 
 
+def test_what_looks_have_shown_has_a_minute_to_be_stored(world: World) -> None:
+    world.ends = None, b""
+    world.now_s = SUMMARY_S / 2
+    assert not world.feedback.working
+    world.feedback.add_looks([(GRAPH, {GRAPH.ops[0].key: {Case(4): [1.0]}})])
+    assert world.feedback.working
+    world.now_s += SUMMARY_S - 1
+    assert not world.feedback.due(), "a traced step would end the process"
+    world.processes[0].status = 0
+    assert not world.feedback.working
+
+
 @pytest.mark.parametrize(
     ("status", "said", "reason"),
     [

@@ -378,6 +378,27 @@ def test_a_step_by_the_settled_plan_is_traced_when_a_summary_is_due(machine: Mac
         assert {name: one.cores for name, one in summaries.ran[0].items()} == {n: p.cores for n, p in planned.items()}
 
 
+class Storing:
+    """A process that stores what was added before, until it has ended with a status."""
+
+    status: int | None = None
+
+    def poll(self) -> int | None:
+        return self.status
+
+
+def test_what_looks_have_shown_waits_until_what_was_added_before_is_stored(machine: Machine, tmp_path: Path) -> None:
+    summaries, storing = Summaries(machine), Storing()
+    summaries._process = storing  # type: ignore[assignment]
+    with made(Clock(), machine, tmp_path, feedback=summaries) as tuned:
+        run_until(tuned, lambda: not tuned.report.measuring)
+        run(tuned, 3)
+        assert not summaries.looked
+        storing.status = 0
+        run(tuned, 3)
+        assert len(summaries.looked) == 1
+
+
 def test_a_memory_format_that_cannot_be_captured_is_left_out(machine: Machine, tmp_path: Path) -> None:
     captured = capture_forward(function, torch.ones(3))
 
