@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import torch
 
 import threadcast
 from tests.runtime.conftest import SequentialPlanner
+from tests.waiting import eventually
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Case, Machine, Trace, read_machine
 from threadcast.core.errors import ExecutionError
@@ -20,6 +22,7 @@ from threadcast.runtime.plans.step_forecasts import Question
 from threadcast.runtime.tuning import plan_maker
 from threadcast.runtime.tuning.plan_search import Look
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
+from threadcast.threads.affinity import thread_ids
 
 
 def test_a_step_whose_planning_fails_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +123,27 @@ def test_one_planner_answers_several_users_and_ends_with_the_last(planned_at_onc
     with pytest.raises(ExecutionError, match="closed"):
         planner.answer(second)
     assert planner.answer(first) is not None
+
+
+def test_a_planner_outlasts_the_thread_that_asked_first() -> None:
+    """As in a server whose threads end after some requests."""
+    machine = read_machine()
+    captured = capture_forward(lambda x: x * 2, torch.ones(3))
+    table = curves_in_step(captured.graph, {case: [_trace(captured, machine)] for case in machine.cases()})
+    question = Question(captured.graph, machine, NATIVE_ENGINE, {}, curves=table)
+    with closing(plan_maker.Planner(machine)) as planner:
+
+        def ask() -> plan_maker.Asked:
+            asked = planner.ask(question)
+            planner.wait(60.0)
+            return asked
+
+        with ThreadPoolExecutor(1) as executor:
+            first = executor.submit(ask).result()
+            (thread,) = (thread.native_id for thread in executor._threads)
+        eventually(lambda: thread not in thread_ids())
+        assert planner.answer(first) is not None
+        assert planner.answer(ask()) is not None
 
 
 def test_what_a_look_has_shown_is_forgotten_when_it_begins_once_more(machine: Machine) -> None:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakSet
@@ -34,6 +35,7 @@ from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.tuning.plan_search import Look, Meanwhile, Try
 from threadcast.scheduler.compile_planner import is_compiled
 from threadcast.scheduler.policies import Problem
+from threadcast.threads.lasting import in_lasting_thread
 
 PLANNING_S = 0.2
 """Time budget in seconds of the search for a plan, which takes cores from the steps meanwhile. A convention."""
@@ -115,7 +117,8 @@ class Planner:
         if self._process is not None and (self.yields or (compiles and not self._process.compiles)):
             self._end("a new process takes over")
         if self._process is None:
-            self._process = ForecastingPlanner(cpus=self._cpus, compiles=compiles)
+            # it ends with the thread that starts it, which of a server may be one for this request
+            self._process = in_lasting_thread(partial(ForecastingPlanner, cpus=self._cpus, compiles=compiles))
             self.yields = False
         self._asked, self._asked_s = Asked(), time.monotonic()
         self._process.ask_forecast(question)
