@@ -67,6 +67,20 @@ def test_a_plan_that_takes_long_leaves_all_cores_to_steps(
         planner.close()
 
 
+@pytest.mark.parametrize(("sets", "left"), [(None, 4), (2, 2)])
+def test_a_number_of_threads_that_is_set_while_a_plan_is_made_stays(
+    sets: int | None, left: int, planned_at_once: None
+) -> None:
+    """As where an arbiter takes cores away, which the main thread follows between two bytecodes."""
+    machine, threads = Machine.uniform("four", 4), torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        plan_maker.Planner(machine).beside(lambda: None if sets is None else torch.set_num_threads(sets))
+        assert torch.get_num_threads() == left
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_a_plan_keeps_its_core_where_learning_may_lose_any_time(
     planned_at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

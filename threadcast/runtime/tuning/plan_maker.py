@@ -150,11 +150,13 @@ class Planner:
         if self.yields:
             return run(*arguments)
         before = torch.get_num_threads()
-        torch.set_num_threads(min(self._others, before))
+        fewer = min(self._others, before)
+        torch.set_num_threads(fewer)
         try:
             return run(*arguments)
         finally:
-            torch.set_num_threads(before)
+            if torch.get_num_threads() == fewer:  # else the step, or an arbiter meanwhile, has set another number
+                torch.set_num_threads(before)
 
     def done(self, user: object) -> None:
         """Take note that `user` will not ask again; the process ends where no other may."""
