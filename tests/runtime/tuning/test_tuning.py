@@ -432,6 +432,33 @@ def test_what_fails_between_steps_leaves_them_to_the_default(
         run(tuned, 2 * DRIFT_STEPS)
 
 
+class FailsLater(SequentialPlanner):
+    """Makes one plan, and none after that."""
+
+    asked = 0
+
+    def ask_forecast(self, question: Question) -> None:
+        type(self).asked += 1
+        super().ask_forecast(question)
+
+    def forecast(self) -> Answer | None:
+        if self.asked > 1:
+            raise ExecutionError("no memory")
+        return super().forecast()
+
+
+def test_a_plan_goes_on_where_no_further_one_can_be_made(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(plan_maker, "ForecastingPlanner", FailsLater)
+    monkeypatch.setattr(FailsLater, "asked", 0)
+    with caplog.at_level(logging.WARNING), made(Clock(), machine, tmp_path, formats=tuple(MemoryFormat)) as tuned:
+        run_until(tuned, lambda: not tuned.report.measuring)
+        assert FailsLater.asked > 1
+        assert (tuned.report.runs, len(tuned.plans)) == ("plan", 1)
+        assert "a plan is not made: no memory" in caplog.text
+
+
 def test_a_step_that_raises_is_not_counted(machine: Machine, tmp_path: Path) -> None:
     with made(Clock(), machine, tmp_path) as tuned:
         run(tuned, 3)

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from threadcast.core.errors import ThreadcastError
+from threadcast.core.errors import ExecutionError, ThreadcastError
 from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.plans.plan_store import Extra
 from threadcast.runtime.plans.step_forecasts import Answer
@@ -107,7 +107,13 @@ class BetweenSteps:
         """Report to the state machine what has happened since the last step: plans, backends, stale contenders."""
         self._planner.unlimited = self._states.warm_up.unlimited
         if self._states.state is State.PLANNING:
-            for maker, answer in self._plans.answers():
+            try:
+                answers = list(self._plans.answers())
+            except ExecutionError as error:
+                _logger.warning("a plan is not made: %s", error)
+                self._carry_out(self._states.not_planned(str(error)))
+                answers = []
+            for maker, answer in answers:
                 self._carry_out(self._answered(maker, answer))
             if self._planner.yields and self._states.planning:
                 self._states.planner_yields()
