@@ -67,6 +67,19 @@ def test_a_plan_that_takes_long_leaves_all_cores_to_steps(
         planner.close()
 
 
+@pytest.mark.parametrize("cores", [4, 64, 256])
+def test_a_plan_that_takes_long_is_not_given_up_on_many_cores_either(
+    cores: int, planned_at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine.uniform("many", cores)
+    graph = capture_forward(lambda x: x * 2, torch.ones(3)).graph
+    with closing(plan_maker.Planner(machine)) as planner:
+        planner.ask(Question(graph, machine, NATIVE_ENGINE, {}))
+        waited_s = 0.99 * plan_maker.ANSWER_S
+        monkeypatch.setattr(plan_maker.time, "monotonic", lambda now=plan_maker.time.monotonic: now() + waited_s)
+        assert (planner.free, planner.yields) == (False, True)
+
+
 @pytest.mark.parametrize(("sets", "left"), [(None, 4), (2, 2)])
 def test_a_number_of_threads_that_is_set_while_a_plan_is_made_stays(
     sets: int | None, left: int, planned_at_once: None

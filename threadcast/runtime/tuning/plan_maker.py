@@ -50,8 +50,8 @@ machine: a plan then takes up to 2 s, and compiling 20 s of a core, which steps 
 ANSWER_S = 60.0
 """Longest time in seconds that a plan may take, with reading a store and loading libraries."""
 PATIENCE_S = 1.0
-"""Seconds of all cores' time that one core is left to the planning process for a plan: 2 s of two cores, a minute of
-64. Then the process gets only CPU time that no step wants, and steps use all cores again, unless learning may lose any
+"""Seconds of all cores' time that one core is left to the planning process for a plan: 2 s of two cores, 54 s of many.
+Then the process gets only CPU time that no step wants, and steps use all cores again, unless learning may lose any
 time."""
 IDLE_ANSWER_S = 900.0
 """Longest time in seconds that a plan may take once that is so."""
@@ -89,7 +89,7 @@ class Planner:
 
     def __init__(self, machine: Machine) -> None:
         self._cpus, self._others = machine.cores[-1].cpus, max(1, len(machine) - 1)
-        self._patience_s = PATIENCE_S * len(machine)
+        self._patience_s = min(PATIENCE_S * len(machine), 0.9 * ANSWER_S)  # later it would be given up
         self.yields = False
         """Whether the process has the lowest priority, as the last plan takes long: steps need not leave it a core."""
         self.unlimited = False
