@@ -16,9 +16,9 @@ from tests.waiting import eventually
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Case, Machine, Trace, read_machine
 from threadcast.core.errors import ExecutionError
-from threadcast.runtime.plans.curves_in_step import curves_in_step
+from threadcast.runtime.plans.curves_in_step import LookSchedule, curves_in_step
 from threadcast.runtime.plans.sequential import sequential
-from threadcast.runtime.plans.step_forecasts import Question
+from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.tuning import plan_maker
 from threadcast.runtime.tuning.plan_search import Look
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
@@ -184,6 +184,26 @@ def test_what_a_look_has_shown_is_forgotten_when_it_begins_once_more(machine: Ma
             of_cases = [seconds for observed in maker.observed.values() for seconds in observed.values()]
             timed.append(sum(map(len, of_cases)))
     assert timed == [0, 1, 2, 0, 1], "the first step warms up"
+
+
+def test_a_plan_whose_question_another_thread_has_displaced_is_asked_for_again(
+    machine: Machine, planned_at_once: None
+) -> None:
+    captured = capture_forward(lambda x: x * 2, torch.ones(3))
+    found: list[Answer | None] = [None, None]
+    with closing(plan_maker.Planner(machine)) as planner:
+        makers = [plan_maker.PlanMaker(captured, machine, planner=planner) for _ in found]
+        for maker in makers:
+            for look in range(LookSchedule.of(machine).uniform):
+                for step in range(2):
+                    maker.prepare(Look(look), goes_on=step > 0)
+                    maker.run(Look(look), torch.ones(3))
+            assert maker.start_planning()
+        for _ in range(10):
+            found = [answer or maker.poll() for answer, maker in zip(found, makers, strict=True)]
+        for maker in makers:
+            maker.close()
+    assert all(answer is not None and answer.plan is not None for answer in found)
 
 
 class _User:

@@ -73,6 +73,8 @@ class Asked:
 
     answer: Answer | None = None
     error: ExecutionError | None = None
+    displaced: bool = False
+    """Whether another question was asked before there was an answer: it may be asked again."""
 
     @property
     def waits(self) -> bool:
@@ -111,6 +113,7 @@ class Planner:
     def ask(self, question: Question) -> Asked:
         """Begin a plan; one that has not been answered is given up."""
         if not self.free:
+            self._asked.displaced = True
             self._end("another plan was asked for")
         size = len(question.graph) * len(question.machine)
         compiles = size > AS_PYTHON or (size > SMALL and is_compiled())
@@ -222,6 +225,8 @@ class PlanMaker:
         """The curves of operators that run alone, by which the first plan was made."""
         self._looked = 0
         """Number of looks that there were when a plan was asked for last; corrected plans do not count."""
+        self._question: Question | None = None
+        """What was asked last, until there is an answer."""
         self._asked: Asked | None = None
         self._correcting = False
         self.engine: Engine | None = None
@@ -273,10 +278,14 @@ class PlanMaker:
 
         `accept` a plan before it is tried. A look is one more look to take.
         """
+        if self._asked is not None and self._question is not None and self._asked.displaced:  # by another thread
+            if not self._planner.free:
+                return None
+            self._asked = self._planner.ask(self._question)
         answer = None if self._asked is None else self._planner.answer(self._asked)
         if answer is None:
             return None
-        self._asked = None
+        self._question = self._asked = None
         if answer.look is not None:
             self._cases.append(answer.look)
         return answer
@@ -299,7 +308,7 @@ class PlanMaker:
             self.captured.graph, self._machine, engine_costs(), observed, self._store, looks,
             curves, {"budget_s": PLANNING_S},
         )  # fmt: skip
-        self._asked = self._planner.ask(question)
+        self._question, self._asked = question, self._planner.ask(question)
 
     @property
     def observed(self) -> Mapping[str, Observed]:
