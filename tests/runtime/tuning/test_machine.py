@@ -87,6 +87,26 @@ def test_drift_is_compared_anew_and_only_then() -> None:
     assert world.machine.best == DEFAULT
 
 
+def test_what_is_slower_than_it_was_runs_on_until_it_may_be_compared_with_a_default_that_was_slower_still() -> None:
+    allowance = Allowance(1.0)
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False, warm_up=WarmUp(allowance))
+    world = World(machine, {plan_of(AS_GIVEN): 0.5})
+    world.carry_out(machine.start())
+    world.run_to(State.SETTLED)
+    world.run(2 * DRIFT_STEPS)
+    allowance.share = 0.05
+    allowance.charge(1e3)
+    world.seconds = {plan_of(AS_GIVEN): 0.5 * DRIFT_LIMIT * 1.1}
+    world.ran.clear()
+    world.run(3 * DRIFT_STEPS)
+    assert (machine.state, set(world.ran)) == (State.SETTLED, {plan_of(AS_GIVEN)})
+    allowance.share = 1.0
+    world.run_to(State.COMPARING)
+    world.run_to(State.SETTLED)
+    assert DEFAULT in world.ran
+    assert machine.best == plan_of(AS_GIVEN)
+
+
 def test_steps_on_fewer_cores_say_nothing_of_drift() -> None:
     world = settled({plan_of(AS_GIVEN): 0.5}, formats=1, fuse=False)
     world.run(2 * DRIFT_STEPS)
