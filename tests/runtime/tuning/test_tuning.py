@@ -459,6 +459,24 @@ def test_a_plan_goes_on_where_no_further_one_can_be_made(
         assert "a plan is not made: no memory" in caplog.text
 
 
+def test_a_plan_goes_on_where_the_process_for_a_further_one_cannot_be_started(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, start_planning = list[PlanMaker](), PlanMaker.start_planning
+
+    def fails_later(maker: PlanMaker) -> bool:
+        begun.append(maker)
+        if len(begun) > 1:
+            raise OSError("too many open files")
+        return start_planning(maker)
+
+    monkeypatch.setattr(PlanMaker, "start_planning", fails_later)
+    with made(Clock(), machine, tmp_path, formats=tuple(MemoryFormat)) as tuned:
+        run_until(tuned, lambda: not tuned.report.measuring)
+        assert len(set(begun)) == 2
+        assert (tuned.report.runs, len(tuned.plans)) == ("plan", 1)
+
+
 def test_a_step_that_raises_is_not_counted(machine: Machine, tmp_path: Path) -> None:
     with made(Clock(), machine, tmp_path) as tuned:
         run(tuned, 3)
