@@ -7,6 +7,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -194,6 +195,31 @@ def test_limits_hold_while_no_more_files_can_be_opened(tmp_path: Path) -> None:
         assert limits.cores() == two
     quota(tmp_path, 3)
     assert len(limits.cores()) == 3
+
+
+class Pins:
+    """An engine that has just pinned the main thread."""
+
+    def send_home(self, thread: int) -> bool:
+        return thread == os.getpid()
+
+    def is_pinned(self, thread: int) -> tuple[bool, int]:
+        return thread == os.getpid(), 1
+
+
+@needs_two_cores
+def test_a_process_that_attaches_within_a_step_is_not_kept_on_the_cpu_of_its_main_thread() -> None:
+    process, before = ProcessCores(), os.sched_getaffinity(0)
+    process.add_pinner(Pins())
+    with ThreadPoolExecutor(1) as other:
+        other.submit(int).result()
+        os.sched_setaffinity(os.getpid(), {min(before)})
+        try:
+            limits = other.submit(Limits, process).result()
+        finally:
+            os.sched_setaffinity(os.getpid(), before)
+    assert len(limits.cores()) > 1 or len(read_machine()) == 1
+    assert limits.cpus == before
 
 
 def test_without_a_file_descriptor_nobody_can_be_reached(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from threadcast.capture import one_capture
 from threadcast.capture.one_capture import NoTurn
 from threadcast.runtime import optimized_call
 from threadcast.runtime.fallback import Fallback, FirstCall
+from threadcast.runtime.shared_learning import allowance
 from threadcast.runtime.tuning.plan_maker import PlanMaker
 from threadcast.runtime.tuning.tuning import Tuning
 
@@ -119,6 +120,16 @@ def test_calls_run_as_pytorch_while_another_thread_captures_and_only_learning_wa
             assert turn.waits_s == [0.0, one_capture.WAIT_S]
         assert call(x).tolist() == [2] * 20
         assert isinstance(call._optimized._last, Tuning)
+
+
+def test_models_that_learn_at_the_same_time_leave_the_share_of_parts_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "0.05")
+    with closing(threadcast.optimize(lambda x: x * 2)) as one, closing(threadcast.optimize(lambda x: x + 1)) as other:
+        with ExitStack() as first, ExitStack() as second:
+            first.enter_context(one._hurry())
+            second.enter_context(other._hurry())
+            first.close()
+        assert allowance(0.05).share == 0.05
 
 
 class Annealed(nn.Module):

@@ -142,6 +142,14 @@ def test_a_process_that_was_killed_says_so(problem: Problem) -> None:
             process.result(LONG_S)
 
 
+def test_a_process_that_cannot_be_started_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr("sys.executable", "/nonexistent/python")
+    with pytest.raises(FileNotFoundError):
+        PlannerProcess()
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
 def test_it_ends_with_its_standard_input() -> None:
     with closing(PlannerProcess()) as process:
         process._questions.close()

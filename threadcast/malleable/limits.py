@@ -37,7 +37,8 @@ class Limits:
 
     def __init__(self, cores: ProcessCores, *, root: Path = Path("/"), mask: frozenset[int] | None = None) -> None:
         self._process, self._root = cores, root
-        self._set = frozenset(os.sched_getaffinity(os.getpid()))
+        # while an engine pins it, for a step, that of the thread which attaches
+        self._set = cores.mask_of(os.getpid()) or frozenset(os.sched_getaffinity(0))
         """The main thread's mask as threadcast, the kernel or somebody else has last set it."""
         self._mask = self._set if mask is None else mask
         self._cgroup = read_cgroup_limits(root)

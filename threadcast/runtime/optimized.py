@@ -6,7 +6,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from threading import RLock
@@ -296,13 +296,12 @@ class Optimized:
         if self.forked:
             yield
             return
-        with self._lock:
-            share, self._allowance.share = self._allowance.share, 1.0
-        try:
-            with nullcontext() if self._parts is None else self._parts.hurry():
-                yield
-        finally:
-            self._allowance.share = share
+        with ExitStack() as ends:
+            with self._lock:
+                ends.enter_context(self._allowance.without_limit())
+            if self._parts is not None:
+                ends.enter_context(self._parts.hurry())
+            yield
 
     def traced_step(self) -> TracedStep:
         """Run a traced step by the plan that ran the last call, and restore all that it changes.

@@ -117,11 +117,8 @@ class Parts:
     @contextmanager
     def hurry(self) -> Iterator[None]:
         """Within the context, parts may learn for any time."""
-        share, self._spent_by_parts.share = self._spent_by_parts.share, 1.0
-        try:
+        with self._spent_by_parts.without_limit():
             yield
-        finally:
-            self._spent_by_parts.share = share
 
     def report(self, reason: str) -> Report:
         """What runs the calls, which cannot be captured as wholes for this reason."""

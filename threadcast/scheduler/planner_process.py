@@ -76,11 +76,16 @@ class PlannerProcess:
         self._message = os.memfd_create("threadcast-plan")
         # -P: nothing is imported from the directory that the caller happens to be in
         command = [sys.executable, "-P", "-m", self.module, str(self._message), str(os.getpid()), str(int(background))]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, pass_fds=[self._message],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **({} if compiles else _PYTHON)},
-            process_group=0,  # Ctrl-C is for the caller
-        )  # fmt: skip
+        path = os.pathsep.join(filter(None, sys.path))
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, pass_fds=[self._message],
+                env={**os.environ, "PYTHONPATH": path, **({} if compiles else _PYTHON)},
+                process_group=0,  # Ctrl-C is for the caller
+            )  # fmt: skip
+        except BaseException:
+            os.close(self._message)
+            raise
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._questions, self._answers = self._process.stdin, self._process.stdout

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +17,17 @@ import torch
 
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import made_up_curves, make_random_plan
+from tests.waiting import eventually
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import EngineClosed, ExecutionError
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.plans.malleable_plan import MalleablePlan, counts_below
+from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuning.call_plans import CallPlans
+from threadcast.runtime.tuning.contender import VariantPlan
+from threadcast.runtime.tuning.core_follower import CoreFollower
 from threadcast.scheduler import planner_process
 from threadcast.scheduler.policies import Problem
 
@@ -110,6 +119,37 @@ def test_closing_ends_the_planning(captured: Captured, big: Machine, monkeypatch
     assert len(started) <= 1
     assert all(process.returncode is not None for process in started)
     assert "threadcast-fewer-cores" not in {thread.name for thread in threading.enumerate()}
+
+
+class NeverReady:
+    """A planner's process that has no plan yet."""
+
+    def __init__(self, *, background: bool) -> None:
+        """Nothing to start."""
+
+    def ask(self, problem: Problem) -> None:
+        """Begin."""
+
+    def result(self) -> None:
+        """None yet."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def test_a_model_that_is_dropped_ends_the_planning(
+    captured: Captured, big: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threadcast.runtime.plans.malleable_plan.PlannerProcess", NeverReady)
+    whole = make_random_plan(captured.graph, (0, 1, 2, 3), seed=0)
+    problem = Problem(captured.graph, made_up_curves(captured.graph, big), big)
+    variant_plan = VariantPlan(Variant(MemoryFormat.AS_GIVEN), captured, whole, captured.graph, problem)
+    stored = CallPlans(PlanStore(tmp_path, big), big, call="a call")
+    follower, engine = CoreFollower(big), Noting(captured)
+    follower.follow(engine, variant_plan, stored)  # type: ignore[arg-type]
+    gone = weakref.ref(engine)
+    del stored, follower, engine
+    assert eventually(lambda: gc.collect() >= 0 and gone() is None)
 
 
 def test_planning_that_fails_leaves_one_op_after_the_other(

@@ -60,6 +60,9 @@ def test_the_layout_that_was_best_comes_first(
     store.write("call", captured.graph, StoredPlan(kept.plan, MemoryFormat.CHANNELS_LAST, 1.0))
     assert store.formats_first("call", layouts) == layouts[::-1]
     assert store.formats_first("another", layouts) == layouts
+    for path in tmp_path.glob("*.layout"):
+        path.write_bytes(b"\xff\xfe")
+    assert store.formats_first("call", layouts) == layouts, "a damaged file is as good as none"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"layout": "odd", "step_s": 1, "plan": {}}', '{"layout": 3}'])

@@ -128,6 +128,25 @@ def test_operators_of_another_graph_are_stored_when_they_come(world: World) -> N
     assert list(world.minute(trace_of(((0,), 0.0, 1.0)), other)) == [(other.ops[0].key, Case(1))]
 
 
+def test_a_graph_that_was_planned_without_looks_stores_nothing(world: World) -> None:
+    world.feedback.add_looks([(GRAPH, {})])
+    assert not world.documents
+    world.feedback.add_looks([(GRAPH, {}), (GRAPH, {GRAPH.ops[0].key: {Case(4): [1.0]}})])
+    assert len(world.documents) == 1
+
+
+def test_what_looks_have_shown_has_a_minute_to_be_stored(world: World) -> None:
+    world.ends = None, b""
+    world.now_s = SUMMARY_S / 2
+    assert not world.feedback.working
+    world.feedback.add_looks([(GRAPH, {GRAPH.ops[0].key: {Case(4): [1.0]}})])
+    assert world.feedback.working
+    world.now_s += SUMMARY_S - 1
+    assert not world.feedback.due(), "a traced step would end the process"
+    world.processes[0].status = 0
+    assert not world.feedback.working
+
+
 @pytest.mark.parametrize(
     ("status", "said", "reason"),
     [

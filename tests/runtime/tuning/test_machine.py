@@ -21,6 +21,7 @@ from threadcast.runtime.tuning.instructions import (
     SearchStep,
     Settle,
     Store,
+    UsePlan,
 )  # fmt: skip
 from threadcast.runtime.tuning.machine import TuningMachine
 from threadcast.runtime.tuning.states import IllegalMove, State
@@ -84,6 +85,26 @@ def test_drift_is_compared_anew_and_only_then() -> None:
     assert world.machine.state is State.COMPARING
     world.run_to(State.SETTLED)
     assert world.machine.best == DEFAULT
+
+
+def test_what_is_slower_than_it_was_runs_on_until_it_may_be_compared_with_a_default_that_was_slower_still() -> None:
+    allowance = Allowance(1.0)
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False, warm_up=WarmUp(allowance))
+    world = World(machine, {plan_of(AS_GIVEN): 0.5})
+    world.carry_out(machine.start())
+    world.run_to(State.SETTLED)
+    world.run(2 * DRIFT_STEPS)
+    allowance.share = 0.05
+    allowance.charge(1e3)
+    world.seconds = {plan_of(AS_GIVEN): 0.5 * DRIFT_LIMIT * 1.1}
+    world.ran.clear()
+    world.run(3 * DRIFT_STEPS)
+    assert (machine.state, set(world.ran)) == (State.SETTLED, {plan_of(AS_GIVEN)})
+    allowance.share = 1.0
+    world.run_to(State.COMPARING)
+    world.run_to(State.SETTLED)
+    assert DEFAULT in world.ran
+    assert machine.best == plan_of(AS_GIVEN)
 
 
 def test_steps_on_fewer_cores_say_nothing_of_drift() -> None:
@@ -180,6 +201,41 @@ def test_a_plan_waits_while_the_planner_makes_another() -> None:
     world.carry_out(machine.planned(0.5))
     with pytest.raises(IllegalMove):
         machine.planner_yields()
+
+
+def planning(variant: Variant, seconds: dict[ContenderId, float], *, fuse: bool = False) -> World:
+    """A world in which a plan of `variant` is being made."""
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=fuse)
+    world = World(machine, seconds)
+    world.carry_out(machine.start())
+    world.run_until(lambda: world.planning == variant and machine.awaits_plan)
+    return world
+
+
+def test_where_a_further_plan_cannot_be_made_what_was_found_goes_on() -> None:
+    world = planning(FUSED, {plan_of(AS_GIVEN): 0.5, plan_of(FUSED): 0.5}, fuse=True)
+    world.carry_out(world.machine.not_planned("no memory"))
+    assert LeaveOut(FUSED) in world.done
+    assert (world.done[-1], world.machine.state) == (Settle(plan_of(AS_GIVEN)), State.SETTLED)
+    world.run(DRIFT_STEPS)
+    assert world.machine.best == plan_of(AS_GIVEN)
+
+
+def test_where_a_plan_cannot_be_corrected_the_one_that_was_tried_stays() -> None:
+    world = planning(AS_GIVEN, {plan_of(AS_GIVEN): 0.5})
+    world.carry_out(world.machine.planned(0.1))
+    world.planning = None
+    world.run_until(lambda: world.machine.awaits_plan)
+    world.carry_out(world.machine.not_planned("no memory"))
+    assert UsePlan(AS_GIVEN, 0) in world.done
+    world.run_to(State.SETTLED)
+    assert world.machine.best == plan_of(AS_GIVEN)
+
+
+def test_where_no_plan_can_be_made_the_default_runs() -> None:
+    world = planning(AS_GIVEN, {})
+    world.carry_out(world.machine.not_planned("no memory"))
+    assert (world.done[-1], world.machine.state) == (GiveUp("no memory"), State.GIVEN_UP)
 
 
 def test_looks_that_run_aside_do_not_run_steps_while_a_plan_is_made() -> None:

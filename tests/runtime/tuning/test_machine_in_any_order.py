@@ -88,6 +88,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.shell.carry_out(self.machine.planned(predicted_s))
 
     @precondition(lambda self: self._running() and self.machine.state is State.PLANNING and self.shell.planning)
+    @rule(seldom=SELDOM)
+    def no_plan_comes(self, seldom: bool) -> None:
+        search = self.machine._search
+        if seldom or self.machine.variants or (search is not None and search.step_s):  # else the default runs for good
+            self.shell.planning = None
+            self.shell.carry_out(self.machine.not_planned("no memory"))
+
+    @precondition(lambda self: self._running() and self.machine.state is State.PLANNING and self.shell.planning)
     @rule()
     def planner_yields(self) -> None:
         if self.machine.planning:

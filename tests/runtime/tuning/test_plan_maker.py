@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
@@ -11,15 +12,17 @@ import torch
 
 import threadcast
 from tests.runtime.conftest import SequentialPlanner
+from tests.waiting import eventually
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Case, Machine, Trace, read_machine
 from threadcast.core.errors import ExecutionError
-from threadcast.runtime.plans.curves_in_step import curves_in_step
+from threadcast.runtime.plans.curves_in_step import LookSchedule, curves_in_step
 from threadcast.runtime.plans.sequential import sequential
-from threadcast.runtime.plans.step_forecasts import Question
+from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.tuning import plan_maker
 from threadcast.runtime.tuning.plan_search import Look
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
+from threadcast.threads.affinity import thread_ids
 
 
 def test_a_step_whose_planning_fails_runs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,6 +65,33 @@ def test_a_plan_that_takes_long_leaves_all_cores_to_steps(
     finally:
         torch.set_num_threads(threads)
         planner.close()
+
+
+@pytest.mark.parametrize("cores", [4, 64, 256])
+def test_a_plan_that_takes_long_is_not_given_up_on_many_cores_either(
+    cores: int, planned_at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine.uniform("many", cores)
+    graph = capture_forward(lambda x: x * 2, torch.ones(3)).graph
+    with closing(plan_maker.Planner(machine)) as planner:
+        planner.ask(Question(graph, machine, NATIVE_ENGINE, {}))
+        waited_s = 0.99 * plan_maker.ANSWER_S
+        monkeypatch.setattr(plan_maker.time, "monotonic", lambda now=plan_maker.time.monotonic: now() + waited_s)
+        assert (planner.free, planner.yields) == (False, True)
+
+
+@pytest.mark.parametrize(("sets", "left"), [(None, 4), (2, 2)])
+def test_a_number_of_threads_that_is_set_while_a_plan_is_made_stays(
+    sets: int | None, left: int, planned_at_once: None
+) -> None:
+    """As where an arbiter takes cores away, which the main thread follows between two bytecodes."""
+    machine, threads = Machine.uniform("four", 4), torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        plan_maker.Planner(machine).beside(lambda: None if sets is None else torch.set_num_threads(sets))
+        assert torch.get_num_threads() == left
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_a_plan_keeps_its_core_where_learning_may_lose_any_time(
@@ -122,6 +152,27 @@ def test_one_planner_answers_several_users_and_ends_with_the_last(planned_at_onc
     assert planner.answer(first) is not None
 
 
+def test_a_planner_outlasts_the_thread_that_asked_first() -> None:
+    """As in a server whose threads end after some requests."""
+    machine = read_machine()
+    captured = capture_forward(lambda x: x * 2, torch.ones(3))
+    table = curves_in_step(captured.graph, {case: [_trace(captured, machine)] for case in machine.cases()})
+    question = Question(captured.graph, machine, NATIVE_ENGINE, {}, curves=table)
+    with closing(plan_maker.Planner(machine)) as planner:
+
+        def ask() -> plan_maker.Asked:
+            asked = planner.ask(question)
+            planner.wait(60.0)
+            return asked
+
+        with ThreadPoolExecutor(1) as executor:
+            first = executor.submit(ask).result()
+            (thread,) = (thread.native_id for thread in executor._threads)
+        eventually(lambda: thread not in thread_ids())
+        assert planner.answer(first) is not None
+        assert planner.answer(ask()) is not None
+
+
 def test_what_a_look_has_shown_is_forgotten_when_it_begins_once_more(machine: Machine) -> None:
     captured = capture_forward(lambda x: x * 2, torch.ones(3))
     maker = plan_maker.PlanMaker(captured, machine, planner=plan_maker.Planner(machine))
@@ -133,6 +184,26 @@ def test_what_a_look_has_shown_is_forgotten_when_it_begins_once_more(machine: Ma
             of_cases = [seconds for observed in maker.observed.values() for seconds in observed.values()]
             timed.append(sum(map(len, of_cases)))
     assert timed == [0, 1, 2, 0, 1], "the first step warms up"
+
+
+def test_a_plan_whose_question_another_thread_has_displaced_is_asked_for_again(
+    machine: Machine, planned_at_once: None
+) -> None:
+    captured = capture_forward(lambda x: x * 2, torch.ones(3))
+    found: list[Answer | None] = [None, None]
+    with closing(plan_maker.Planner(machine)) as planner:
+        makers = [plan_maker.PlanMaker(captured, machine, planner=planner) for _ in found]
+        for maker in makers:
+            for look in range(LookSchedule.of(machine).uniform):
+                for step in range(2):
+                    maker.prepare(Look(look), goes_on=step > 0)
+                    maker.run(Look(look), torch.ones(3))
+            assert maker.start_planning()
+        for _ in range(10):
+            found = [answer or maker.poll() for answer, maker in zip(found, makers, strict=True)]
+        for maker in makers:
+            maker.close()
+    assert all(answer is not None and answer.plan is not None for answer in found)
 
 
 class _User:

@@ -142,6 +142,27 @@ def test_a_step_by_the_settled_plan_is_traced_when_a_summary_is_due(machine: Mac
         assert {name: one.cores for name, one in summaries.ran[0].items()} == {n: p.cores for n, p in planned.items()}
 
 
+class Storing:
+    """A process that stores what was added before, until it has ended with a status."""
+
+    status: int | None = None
+
+    def poll(self) -> int | None:
+        return self.status
+
+
+def test_what_looks_have_shown_waits_until_what_was_added_before_is_stored(machine: Machine, tmp_path: Path) -> None:
+    summaries, storing = Summaries(machine), Storing()
+    summaries._process = storing  # type: ignore[assignment]
+    with made(Clock(), machine, tmp_path, feedback=summaries) as tuned:
+        run_until(tuned, lambda: not tuned.report.measuring)
+        run(tuned, 3)
+        assert not summaries.looked
+        storing.status = 0
+        run(tuned, 3)
+        assert len(summaries.looked) == 1
+
+
 def test_a_memory_format_that_cannot_be_captured_is_left_out(machine: Machine, tmp_path: Path) -> None:
     captured = capture_forward(function, torch.ones(3))
 
@@ -173,6 +194,51 @@ def test_what_fails_between_steps_leaves_them_to_the_default(
         assert (tuned.report.runs, tuned.report.reason, tuned.fastest.name) == ("default", reason, "default")
         assert reason in caplog.text
         run(tuned, 2 * DRIFT_STEPS)
+
+
+class FailsLater(SequentialPlanner):
+    """Makes one plan, and none after that."""
+
+    asked = 0
+
+    def ask_forecast(self, question: Question) -> None:
+        type(self).asked += 1
+        super().ask_forecast(question)
+
+    def forecast(self) -> Answer | None:
+        if self.asked > 1:
+            raise ExecutionError("no memory")
+        return super().forecast()
+
+
+def test_a_plan_goes_on_where_no_further_one_can_be_made(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(plan_maker, "ForecastingPlanner", FailsLater)
+    monkeypatch.setattr(FailsLater, "asked", 0)
+    with caplog.at_level(logging.WARNING), made(Clock(), machine, tmp_path, formats=tuple(MemoryFormat)) as tuned:
+        run_until(tuned, lambda: not tuned.report.measuring)
+        assert FailsLater.asked > 1
+        assert (tuned.report.runs, len(tuned.plans)) == ("plan", 1)
+        assert "a plan is not made: no memory" in caplog.text
+
+
+def test_a_plan_goes_on_where_the_process_for_a_further_one_cannot_be_started(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, start_planning = list[PlanMaker](), PlanMaker.start_planning
+
+    def fails_later(maker: PlanMaker) -> bool:
+        begun.append(maker)
+        if len(begun) > 1:
+            raise OSError("too many open files")
+        return start_planning(maker)
+
+    monkeypatch.setattr(PlanMaker, "start_planning", fails_later)
+    with made(Clock(), machine, tmp_path, formats=tuple(MemoryFormat)) as tuned:
+        run_until(tuned, lambda: not tuned.report.measuring)
+        assert len(set(begun)) == 2
+        assert (tuned.report.runs, len(tuned.plans)) == ("plan", 1)
 
 
 def test_a_step_that_raises_is_not_counted(machine: Machine, tmp_path: Path) -> None:

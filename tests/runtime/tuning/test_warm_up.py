@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 from threadcast.runtime.tuning.warm_up import LEAST_START_S, START_S, Allowance, WarmUp
@@ -85,6 +87,16 @@ def test_a_share_of_one_allows_anything_and_of_zero_nothing_after_the_start() ->
         warm_up.ran(100.0, lost_s=START_S)
     assert whole.allows(1e9)
     assert not nothing.allows(1e-6)
+
+
+def test_learning_may_lose_anything_until_the_last_that_asks_for_it_has_ended() -> None:
+    allowance = Allowance(0.1)
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(allowance.without_limit())
+        second.enter_context(allowance.without_limit())
+        first.close()
+        assert allowance.share == 1.0
+    assert allowance.share == 0.1
 
 
 def test_the_call_that_breaks_even_is_the_first_that_stays_so() -> None:

@@ -36,16 +36,17 @@ class MalleablePlan:
     Plans for fewer cores are made from `problem` in a process of its own, one after the other; with None no plan is
     made. `known` are such plans that exist already, by number of cores; each is read from it once, when it is needed.
     `done` is called from a thread with all plans for fewer cores when the last is made, or when making them has ended
-    early. While there is no plan for a number of
-    cores, operators run one after the other, each on all of these cores. `close` ends the thread and the process; the
-    caller closes the engine.
+    early: as soon as they are no longer `wanted()`, too. While there is no plan for a number of cores, operators run
+    one after the other, each on all of these cores. `close` ends the thread and the process; the caller closes the
+    engine.
     """
 
     def __init__(
         self, engine: Engine, plan: Plan, machine: Machine, problem: Problem | None, known: Mapping[int, Plan],
-        *, done: Callable[[Mapping[int, Plan]], None],
+        *, done: Callable[[Mapping[int, Plan]], None], wanted: Callable[[], bool] = lambda: True,
     ) -> None:  # fmt: skip
         self._engine, self._machine, self._problem, self._done = engine, machine, problem, done
+        self._wanted = wanted
         self._graph = engine.captured.graph
         self._order = [core for group in machine.groups for core in group]
         self._known = known
@@ -115,7 +116,7 @@ class MalleablePlan:
                 with self._changing:
                     known = self._ready(count)
                 plan = known or self._planned(count)
-                if self._ending.is_set():
+                if self._ending.is_set() or not self._wanted():
                     return
                 if plan is None:
                     continue
@@ -151,6 +152,6 @@ class MalleablePlan:
             self._planner = PlannerProcess(background=True)
         self._planner.ask(Problem(self._graph, self._problem.curves, machine))
         while (plan := self._planner.result()) is None:
-            if self._ending.wait(_LOOK_S):
+            if self._ending.wait(_LOOK_S) or not self._wanted():
                 return None
         return plan

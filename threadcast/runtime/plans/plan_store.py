@@ -59,7 +59,7 @@ class PlanStore:
         """Return `formats` with the one stored for this call, if any, first. The `repr` of `call` identifies it."""
         try:
             best = self._path(repr(call), "layout").read_text()
-        except OSError:
+        except (OSError, UnicodeDecodeError):
             return tuple(formats)
         return tuple(sorted(formats, key=lambda one: one != best))
 

@@ -49,6 +49,11 @@ class StepFeedback:
         self._process: subprocess.Popen[bytes] | None = None
         self._warned = False
 
+    @property
+    def working(self) -> bool:
+        """Whether the process is still at work: what is added now would end it."""
+        return self._process is not None and self._process.poll() is None
+
     def due(self) -> bool:
         """Return whether the next step should be traced."""
         return self._clock() >= self._next_s
@@ -75,7 +80,8 @@ class StepFeedback:
         for graph, observed in looks:
             ops |= {op.key: op for op in graph.ops}
             times |= {(key, case): taken for key, cases in observed.items() for case, taken in cases.items()}
-        self._write(ops, times)
+        if times:  # a plan from forecasts alone takes no look
+            self._write(ops, times)
 
     def close(self) -> None:
         """End the process. A later `add` starts another one."""
@@ -88,6 +94,7 @@ class StepFeedback:
         for (key, case), seconds in times.items():
             rows += measurements(ops[key], self._machine, {case: seconds})
         self.close()
+        self._next_s = self._clock() + SUMMARY_S  # the process gets as long
         try:
             self._process = self._start(self._store, json.dumps(document_of(rows)).encode())
         except OSError as error:

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from threadcast.core.errors import ThreadcastError
+from threadcast.core.errors import ExecutionError, ThreadcastError
 from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.plans.plan_store import Extra
 from threadcast.runtime.plans.step_forecasts import Answer
@@ -107,7 +107,12 @@ class BetweenSteps:
         """Report to the state machine what has happened since the last step: plans, backends, stale contenders."""
         self._planner.unlimited = self._states.warm_up.unlimited
         if self._states.state is State.PLANNING:
-            for maker, answer in self._plans.answers():
+            try:
+                answers = list(self._plans.answers())
+            except ExecutionError as error:
+                answers = []
+                self._carry_out(self._not_planned(error))
+            for maker, answer in answers:
                 self._carry_out(self._answered(maker, answer))
             if self._planner.yields and self._states.planning:
                 self._states.planner_yields()
@@ -166,7 +171,7 @@ class BetweenSteps:
             case do.Capture(variant):
                 return self._capture(variant)
             case do.MakePlan(variant):
-                return () if self._plans.makers[variant].start_planning() else self._states.nothing_to_correct()
+                return self._make_plan(variant)
             case do.UsePlan(variant, plan):
                 self._use(variant, plan)
             case do.LeaveOut(variant):
@@ -190,6 +195,17 @@ class BetweenSteps:
             case do.GiveUp(reason):
                 self._give_up(reason)
         return ()
+
+    def _make_plan(self, variant: Variant) -> Instructions:
+        try:
+            asked = self._plans.makers[variant].start_planning()
+        except (ExecutionError, OSError) as error:  # such as one process or open file too many
+            return self._not_planned(error)
+        return () if asked else self._states.nothing_to_correct()
+
+    def _not_planned(self, error: Exception) -> Instructions:
+        _logger.warning("a plan is not made: %s", error)
+        return self._states.not_planned(str(error))
 
     def _capture(self, variant: Variant) -> Instructions:
         if not self._graphs.compiled(variant):

@@ -18,6 +18,7 @@ from threadcast.runtime.tuning.drift import Drift
 from threadcast.runtime.tuning.duel import Duel
 from threadcast.runtime.tuning.earlier_plans import EarlierPlans
 from threadcast.runtime.tuning.expected_costs import ExpectedCosts
+from threadcast.runtime.tuning.guard import CLEAR
 from threadcast.runtime.tuning.instructions import Instructions
 from threadcast.runtime.tuning.states import Moves, State
 from threadcast.runtime.tuning.variant_queue import VariantQueue
@@ -47,7 +48,7 @@ class Contest:
         self._alone = False
         """Whether contenders are compared in rows of steps alone, because what was kept is doubted."""
         self._drift = Drift()
-        self._confirmation = Confirmation(costs)
+        self._costs, self._confirmation = costs, Confirmation(costs)
 
     @property
     def challenger(self) -> ContenderId | None:
@@ -193,13 +194,17 @@ class Contest:
         """
         if self._moves.state not in (State.RESUMED, State.SETTLED):
             return ()
-        found = self._watch_drift(seconds, all_cores=all_cores)
+        found = self._watch_drift(seconds, all_cores=all_cores, eager_s=eager_s)
         if found or not alone or self._moves.state is not State.SETTLED:
             return found
         return self._confirm(seconds, all_cores=all_cores, eager_s=eager_s)
 
-    def _watch_drift(self, seconds: float, *, all_cores: bool) -> Instructions:
-        """Store a plan once its first steps alone tell how fast it is; compare again what has become slower."""
+    def _watch_drift(self, seconds: float, *, all_cores: bool, eager_s: float | None) -> Instructions:
+        """Store a plan once its first steps alone tell how fast it is; compare again what has become slower.
+
+        What is clearly faster than the default's steps were runs on meanwhile: a machine that was busy for a moment
+        would leave calls to the default until learning may lose time.
+        """
         pace = self._drift.observe(seconds, all_cores=all_cores)
         if pace is None:
             return ()
@@ -215,6 +220,8 @@ class Contest:
             return self._compare_stored(reason)
         if self.earlier.is_like(best):
             return self._search_anew(reason)
+        if best is not DEFAULT and eager_s is not None and CLEAR * pace.step_s < eager_s:
+            return self._compare_with_default(reason) if self._costs.allows_confirming(pace.step_s, eager_s) else ()
         return self._compare_again(reason, map(plan_of, self._queue.planned) if best is DEFAULT else (best,))
 
     def _confirm(self, seconds: float, *, all_cores: bool, eager_s: float | None) -> Instructions:
@@ -222,12 +229,18 @@ class Contest:
         doubt = self._confirmation.observe(seconds, all_cores=all_cores, eager_s=eager_s)
         if doubt is None:
             return ()
-        further = self._compare_further(doubt.reason)
-        self._alone = True
         if doubt.other is DEFAULT:
-            self.duel = Duel(self._best.id, DEFAULT, alone=True)
-        else:
-            self._agenda.pending = do.Open(doubt.other)
+            return self._compare_with_default(doubt.reason)
+        self._alone = True
+        further = self._compare_further(doubt.reason)
+        self._agenda.pending = do.Open(doubt.other)
+        return further
+
+    def _compare_with_default(self, reason: str) -> Instructions:
+        """Compare the best, which runs meanwhile, with the default once more."""
+        further = self._compare_further(reason)
+        self._alone = True
+        self.duel = Duel(self._best.id, DEFAULT, alone=True)
         return further
 
     def _compare_further(self, reason: str) -> Instructions:

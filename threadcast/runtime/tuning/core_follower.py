@@ -61,7 +61,8 @@ class CoreFollower:
         known = stored.fewer(variant_plan)
         with self._lock:
             self._malleable = MalleablePlan(
-                engine, variant_plan.plan, self._machine, variant_plan.problem, known, done=note
+                engine, variant_plan.plan, self._machine, variant_plan.problem, known, done=note,
+                wanted=lambda: weak() is not None,
             )  # fmt: skip
             self._apply()
 

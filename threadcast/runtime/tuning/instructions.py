@@ -39,7 +39,8 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:
-    """Start making a plan for `variant`. Call `planned` once there is one, or `nothing_to_correct` at once."""
+    """Start making a plan for `variant`. Call `planned` once there is one, `not_planned` where there is none, or
+    `nothing_to_correct` at once."""
 
     variant: Variant
 

@@ -333,6 +333,17 @@ class TuningMachine:
         search.nothing_to_correct()
         return self._end_of(search)
 
+    def not_planned(self, reason: str) -> Instructions:
+        """Answer to `MakePlan`: no plan can be made, for this reason. What was found before goes on; the default runs
+        for good where that is nothing."""
+        search = self._searching("not planned")
+        if search.step_s:
+            search.nothing_to_correct()
+            return self._end_of(search)
+        if self._has_other:
+            return do.LeaveOut(self._variant), *self._next_variant(reason)
+        return self.give_up(reason)
+
     def may_search_backends(self) -> bool:
         """Return whether a search for backends may begin now."""
         return self.state is State.SETTLED and self.agenda.empty and self._costs.allows_search()

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakSet
@@ -34,6 +35,7 @@ from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.tuning.plan_search import Look, Meanwhile, Try
 from threadcast.scheduler.compile_planner import is_compiled
 from threadcast.scheduler.policies import Problem
+from threadcast.threads.lasting import in_lasting_thread
 
 PLANNING_S = 0.2
 """Time budget in seconds of the search for a plan, which takes cores from the steps meanwhile. A convention."""
@@ -48,8 +50,8 @@ machine: a plan then takes up to 2 s, and compiling 20 s of a core, which steps 
 ANSWER_S = 60.0
 """Longest time in seconds that a plan may take, with reading a store and loading libraries."""
 PATIENCE_S = 1.0
-"""Seconds of all cores' time that one core is left to the planning process for a plan: 2 s of two cores, a minute of
-64. Then the process gets only CPU time that no step wants, and steps use all cores again, unless learning may lose any
+"""Seconds of all cores' time that one core is left to the planning process for a plan: 2 s of two cores, 54 s of many.
+Then the process gets only CPU time that no step wants, and steps use all cores again, unless learning may lose any
 time."""
 IDLE_ANSWER_S = 900.0
 """Longest time in seconds that a plan may take once that is so."""
@@ -71,6 +73,8 @@ class Asked:
 
     answer: Answer | None = None
     error: ExecutionError | None = None
+    displaced: bool = False
+    """Whether another question was asked before there was an answer: it may be asked again."""
 
     @property
     def waits(self) -> bool:
@@ -87,7 +91,7 @@ class Planner:
 
     def __init__(self, machine: Machine) -> None:
         self._cpus, self._others = machine.cores[-1].cpus, max(1, len(machine) - 1)
-        self._patience_s = PATIENCE_S * len(machine)
+        self._patience_s = min(PATIENCE_S * len(machine), 0.9 * ANSWER_S)  # later it would be given up
         self.yields = False
         """Whether the process has the lowest priority, as the last plan takes long: steps need not leave it a core."""
         self.unlimited = False
@@ -109,13 +113,15 @@ class Planner:
     def ask(self, question: Question) -> Asked:
         """Begin a plan; one that has not been answered is given up."""
         if not self.free:
+            self._asked.displaced = True
             self._end("another plan was asked for")
         size = len(question.graph) * len(question.machine)
         compiles = size > AS_PYTHON or (size > SMALL and is_compiled())
         if self._process is not None and (self.yields or (compiles and not self._process.compiles)):
             self._end("a new process takes over")
         if self._process is None:
-            self._process = ForecastingPlanner(cpus=self._cpus, compiles=compiles)
+            # it ends with the thread that starts it, which of a server may be one for this request
+            self._process = in_lasting_thread(partial(ForecastingPlanner, cpus=self._cpus, compiles=compiles))
             self.yields = False
         self._asked, self._asked_s = Asked(), time.monotonic()
         self._process.ask_forecast(question)
@@ -147,11 +153,13 @@ class Planner:
         if self.yields:
             return run(*arguments)
         before = torch.get_num_threads()
-        torch.set_num_threads(min(self._others, before))
+        fewer = min(self._others, before)
+        torch.set_num_threads(fewer)
         try:
             return run(*arguments)
         finally:
-            torch.set_num_threads(before)
+            if torch.get_num_threads() == fewer:  # else the step, or an arbiter meanwhile, has set another number
+                torch.set_num_threads(before)
 
     def done(self, user: object) -> None:
         """Take note that `user` will not ask again; the process ends where no other may."""
@@ -217,6 +225,8 @@ class PlanMaker:
         """The curves of operators that run alone, by which the first plan was made."""
         self._looked = 0
         """Number of looks that there were when a plan was asked for last; corrected plans do not count."""
+        self._question: Question | None = None
+        """What was asked last, until there is an answer."""
         self._asked: Asked | None = None
         self._correcting = False
         self.engine: Engine | None = None
@@ -268,10 +278,14 @@ class PlanMaker:
 
         `accept` a plan before it is tried. A look is one more look to take.
         """
+        if self._asked is not None and self._question is not None and self._asked.displaced:  # by another thread
+            if not self._planner.free:
+                return None
+            self._asked = self._planner.ask(self._question)
         answer = None if self._asked is None else self._planner.answer(self._asked)
         if answer is None:
             return None
-        self._asked = None
+        self._question = self._asked = None
         if answer.look is not None:
             self._cases.append(answer.look)
         return answer
@@ -294,7 +308,7 @@ class PlanMaker:
             self.captured.graph, self._machine, engine_costs(), observed, self._store, looks,
             curves, {"budget_s": PLANNING_S},
         )  # fmt: skip
-        self._asked = self._planner.ask(question)
+        self._question, self._asked = question, self._planner.ask(question)
 
     @property
     def observed(self) -> Mapping[str, Observed]:

@@ -87,8 +87,8 @@ class VariantPlans:
 
     @property
     def have_looked(self) -> bool:
-        """Whether looks have shown something that was not given back yet."""
-        return bool(self._looked)
+        """Whether looks have shown something that was not given back yet, and nothing is being stored."""
+        return self._feedback is not None and bool(self._looked) and not self._feedback.working
 
     def give_back(self) -> None:
         """Have stored what looks have shown."""

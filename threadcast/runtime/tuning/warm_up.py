@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
 
 START_S, LEAST_START_S = 1.5, 0.5
 """Seconds that learning may lose at once, before any share of the time, beside the capture of the first graph: less
@@ -45,6 +47,24 @@ class Allowance:
         """
         self._captured_s: float | None = None
         """Seconds that the first call that was captured lost by it."""
+        self._lock = Lock()
+        self._within, self._share_before = 0, share
+        """How many contexts `without_limit` there are now, and the share before the first of them."""
+
+    @contextmanager
+    def without_limit(self) -> Iterator[None]:
+        """Within the context, learning may lose anything; so it may while other threads are within theirs."""
+        with self._lock:
+            if not self._within:
+                self._share_before, self.share = self.share, 1.0
+            self._within += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._within -= 1
+                if not self._within:
+                    self.share = self._share_before
 
     def allows(self, extra_s: float) -> bool:
         """Return whether learning may lose `extra_s` more seconds now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -182,6 +183,17 @@ def test_a_cache_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("THREADCAST_ENGINE_CACHE", "/dev/null/cache")
     with pytest.raises(ExecutionError, match=r"cannot be written.*engine\.cache"):
         native_library()
+
+
+def test_a_disk_that_is_full_while_it_is_compiled_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(library, "_compile", fails)
+    with pytest.raises(ExecutionError, match=r"cannot be written: No space left.*engine\.cache"):
+        native_library()
+    assert not has_native_engine()
+    assert left(cache) == []
 
 
 def test_a_damaged_library_is_told(cache: Path) -> None:

@@ -162,9 +162,12 @@ def _build(built: Path) -> None:
         for left in built.parent.glob(f"{DRAFT}*"):  # by one that was killed
             shutil.rmtree(left, ignore_errors=True)
         _logger.warning("compiling the native engine into %s, once; this takes about a minute", built.parent)
-        with tempfile.TemporaryDirectory(prefix=DRAFT, dir=built.parent, ignore_cleanup_errors=True) as folder:
-            _compile(Path(folder))
-            os.replace(Path(folder, built.name), built)
+        try:
+            with tempfile.TemporaryDirectory(prefix=DRAFT, dir=built.parent, ignore_cleanup_errors=True) as folder:
+                _compile(Path(folder))
+                os.replace(Path(folder, built.name), built)
+        except OSError as error:  # the disk is full
+            raise ExecutionError(f"{built.parent} cannot be written: {error.strerror}; set engine.cache") from error
 
 
 def _compile(folder: Path) -> None:
