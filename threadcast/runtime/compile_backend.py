@@ -28,6 +28,7 @@ from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.fallback import in_one_line
+from threadcast.runtime.graph_as_traced import as_traced
 from threadcast.runtime.graph_by_pytorch import as_pytorch
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.graph_layout import channels_last_forward, partitioned
@@ -110,13 +111,13 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         raise
     except Collective as error:
         told().tell(str(error))
-        return _by_pytorch(graph, example_inputs) if computes_again(graph) else graph.forward
+        return _by_pytorch(graph, example_inputs) if computes_again(graph) else as_traced(graph)
     except Exception as error:  # noqa: BLE001 - eager PyTorch runs the graph, so whatever AOTAutograd lacks is no error
         reason = f"AOTAutograd raised {in_one_line(error)}"
         told().tell(reason)
         if computes_again(graph):
             return computing_again(graph)
-        return graph.forward
+        return as_traced(graph)
     if unused:
         found = with_unused_results(found)
     if not parts:
@@ -133,7 +134,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         return found
     options = program.options
     passes = ShortWay(found, parts) if options.short_way and not unused else found
-    call = CompiledCall(graph.forward, passes, parts, unlimited=options.tuning_share >= 1)
+    call = CompiledCall(as_traced(graph), passes, parts, unlimited=options.tuning_share >= 1)
     for one in unused:
         one.keep_graphs = call.keep_graphs
     _calls.add(call)
