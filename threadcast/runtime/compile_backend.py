@@ -148,6 +148,7 @@ def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[.
     """
 
     def plainly(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        _note_that_nothing_is_overwritten()
         return make_boxed_func(graph.forward)
 
     found: Callable[..., Any] = aot_autograd(fw_compiler=plainly, bw_compiler=plainly)(graph, example_inputs)
@@ -176,6 +177,7 @@ def _compiled(
         _note_weights(graph)
     if role == "forward":
         _copy_written_inputs(graph)
+        _note_that_nothing_is_overwritten()
     divided = parts_of(graph)
     if len(divided) == 1 and divided[0].refused is None and not returns_integers(graph):
         return _boxed(graph, _graph_calls(graph, program, parts, role, whole=True))
@@ -232,6 +234,16 @@ def _copy_written_inputs(graph: GraphModule) -> None:
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
         copy_written_inputs(graph, _written(), context.fw_metadata.num_forward)
+
+
+def _note_that_nothing_is_overwritten() -> None:
+    """Tell AOTAutograd that the backward graph writes to nothing that was saved for it.
+
+    It takes compilers to do so, and raises where a backward pass keeps its graph after one that did not.
+    """
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 def _written() -> Sequence[int]:
