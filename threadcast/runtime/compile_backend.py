@@ -28,6 +28,7 @@ from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.fallback import in_one_line
+from threadcast.runtime.graph_as_traced import as_traced
 from threadcast.runtime.graph_by_pytorch import as_pytorch
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.graph_layout import channels_last_forward, partitioned
@@ -110,13 +111,13 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         raise
     except Collective as error:
         told().tell(str(error))
-        return _by_pytorch(graph, example_inputs) if computes_again(graph) else graph.forward
+        return _by_pytorch(graph, example_inputs) if computes_again(graph) else as_traced(graph)
     except Exception as error:  # noqa: BLE001 - eager PyTorch runs the graph, so whatever AOTAutograd lacks is no error
         reason = f"AOTAutograd raised {in_one_line(error)}"
         told().tell(reason)
         if computes_again(graph):
             return computing_again(graph)
-        return graph.forward
+        return as_traced(graph)
     if unused:
         found = with_unused_results(found)
     if not parts:
@@ -133,7 +134,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         return found
     options = program.options
     passes = ShortWay(found, parts) if options.short_way and not unused else found
-    call = CompiledCall(graph.forward, passes, parts, unlimited=options.tuning_share >= 1)
+    call = CompiledCall(as_traced(graph), passes, parts, unlimited=options.tuning_share >= 1)
     for one in unused:
         one.keep_graphs = call.keep_graphs
     _calls.add(call)
@@ -147,6 +148,7 @@ def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[.
     """
 
     def plainly(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        _note_that_nothing_is_overwritten()
         return make_boxed_func(graph.forward)
 
     found: Callable[..., Any] = aot_autograd(fw_compiler=plainly, bw_compiler=plainly)(graph, example_inputs)
@@ -175,6 +177,7 @@ def _compiled(
         _note_weights(graph)
     if role == "forward":
         _copy_written_inputs(graph)
+        _note_that_nothing_is_overwritten()
     divided = parts_of(graph)
     if len(divided) == 1 and divided[0].refused is None and not returns_integers(graph):
         return _boxed(graph, _graph_calls(graph, program, parts, role, whole=True))
@@ -231,6 +234,16 @@ def _copy_written_inputs(graph: GraphModule) -> None:
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
         copy_written_inputs(graph, _written(), context.fw_metadata.num_forward)
+
+
+def _note_that_nothing_is_overwritten() -> None:
+    """Tell AOTAutograd that the backward graph writes to nothing that was saved for it.
+
+    It takes compilers to do so, and raises where a backward pass keeps its graph after one that did not.
+    """
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 def _written() -> Sequence[int]:

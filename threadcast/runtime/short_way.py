@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,6 +153,8 @@ class Passes:
     """The native `Forward`."""
     second: Any
     """The native `Backward`."""
+    casts: bool
+    """Whether autocast is on around the calls: the graphs have its casts, and must not be cast again."""
 
     def hold(self) -> bool:
         """Whether the graphs are still run as they were."""
@@ -160,6 +163,10 @@ class Passes:
     def fit(self, arguments: tuple[Any, ...]) -> bool:
         """Whether a call may go this way."""
         return self.forward.serves() and bool(self.first.fits(arguments))
+
+    def without_casts(self) -> AbstractContextManager[Any]:
+        """A context for both passes, without autocast where it is on around the calls."""
+        return torch._C._DisableAutocast() if self.casts else nullcontext()
 
     def run_forward(self, arguments: tuple[Any, ...]) -> tuple[list[Tensor], Any]:
         """Return the program's results, and what its backward pass needs."""
@@ -199,7 +206,8 @@ class _ShortPass(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, passes: Passes, *arguments: Any) -> Any:
-        found, ctx.saved = passes.run_forward(arguments)
+        with passes.without_casts():
+            found, ctx.saved = passes.run_forward(arguments)
         ctx.passes = passes
         ctx.mark_non_differentiable(
             *[one for one, wanted in zip(found, passes.results.differentiable, strict=True) if not wanted]
@@ -213,7 +221,7 @@ class _ShortPass(torch.autograd.Function):
             raise RuntimeError(_TRANSFORMED)
         _ = ctx.saved_tensors  # there are none; after a pass that has freed the graph this raises PyTorch's own error
         last = not torch._C._autograd._get_current_graph_task_keep_graph()
-        with torch.no_grad():
+        with torch.no_grad(), ctx.passes.without_casts():
             found = ctx.passes.run_backward(ctx.saved, gradients, last=last)
         if last:
             ctx.saved = None
@@ -254,6 +262,7 @@ class _Seen:
         self._native, self._parts, self._results, self._done = native, parts, results, done
         self._thread = threading.get_ident()
         self._looks = native.Looks(arguments)
+        self._casts = torch._C._is_any_autocast_enabled()
         self._given = list(map(_place, arguments))
         self._inner = [one.requires_grad and not isinstance(one, Parameter) for one in arguments]
         """Which arguments may have a history."""
@@ -307,7 +316,7 @@ class _Seen:
             looks=self._native.Looks(arguments), gradients=gradients, wanted=wanted, others=others, apart=apart
         )
         backward = _Way(self._parts[1], runner, kept, self._parts[1].layout)
-        self._done(Passes(results, forward, backward, first, second))
+        self._done(Passes(results, forward, backward, first, second, self._casts))
 
 
 def _numbers_of(runner: Tuning, arguments: int) -> tuple[Kept, Sequence[int | None], list[Any]] | None:

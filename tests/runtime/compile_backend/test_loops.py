@@ -49,6 +49,16 @@ def test_a_graph_can_be_run_backward_twice() -> None:
     assert trains_as_eager(perceptron, step) == PLANNED
 
 
+def test_a_graph_may_be_kept_after_backward_passes_that_kept_none() -> None:
+    def step(model: Any, number: int) -> Tensor:
+        loss: Tensor = model(rows(number)).square().mean()
+        if number % 2:
+            loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        return loss
+
+    assert trains_as_eager(perceptron, step) == PLANNED
+
+
 def test_losses_are_scaled() -> None:
     mine, eager = perceptron(), perceptron()
     compiled = torch.compile(mine, backend="threadcast")

@@ -251,6 +251,38 @@ def test_autocast_and_other_default_types_go_the_long_way() -> None:
     assert short_calls() == before
 
 
+class HalfCast(nn.Module):
+    """A layer that the caller's autocast computes in bfloat16, and one for which it is off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x).tanh()
+        with torch.autocast("cpu", enabled=False):
+            found: Tensor = self.last(hidden.float())
+        return found
+
+
+def test_what_autocast_is_off_for_is_not_cast() -> None:
+    mine, eager = HalfCast(), HalfCast()
+    compiled: Any = torch.compile(mine, backend="threadcast", options={"short_way": True})
+    for step in range(MOST_CALLS):
+        if short_calls() > 3:
+            return
+        for called, model in ((compiled, mine), (eager, eager)):
+            model.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                result = called(rows(step).float())
+            assert result.dtype is torch.float32
+            result.square().mean().backward()
+        for one, other in zip(mine.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=2e-2, atol=1e-3)
+    raise AssertionError("no call went the short way")
+
+
 @pytest.mark.parametrize("draws", [False, True])
 def test_a_model_whose_plan_raises_goes_on(draws: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def lend(*_: Any) -> None:

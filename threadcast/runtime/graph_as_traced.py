@@ -1,0 +1,62 @@
+"""How PyTorch runs a graph that Dynamo has traced: with its modes as they were where an operator raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+
+def as_traced(graph: GraphModule) -> Callable[..., Any]:
+    """Return what runs a graph of Dynamo's by PyTorch, with gradients.
+
+    In such a graph `with torch.no_grad()` and `with torch.autocast(...)` are two calls each, the second of which an
+    exception leaves out. The modes are then set back to what they were before the call.
+    """
+    forward = graph.forward
+    nodes = [node for part in graph.modules() if isinstance(part, GraphModule) for node in part.graph.nodes]
+    devices: set[Any] = {node.args[0] for node in nodes if node.target is torch.amp.autocast_mode._enter_autocast}
+    if not devices and not any(node.target is torch._C._set_grad_enabled for node in nodes):
+        return forward
+
+    def run(*arguments: Any) -> Any:
+        before = _Modes(devices)
+        try:
+            return forward(*arguments)
+        except BaseException:
+            before.restore()
+            raise
+
+    return run
+
+
+class _Modes:
+    """Whether there are gradients, and autocast's state for these types of devices, in the calling thread now."""
+
+    def __init__(self, devices: Collection[str]) -> None:
+        self._gradients = torch.is_grad_enabled()
+        self._casts = [
+            (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices
+        ]
+        self._keeps, self._contexts = torch.is_autocast_cache_enabled(), _autocast_contexts()
+
+    def restore(self) -> None:
+        torch._C._set_grad_enabled(self._gradients)
+        for device, enabled, dtype in self._casts:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(self._keeps)
+        left = _autocast_contexts() - self._contexts
+        for _ in range(left):
+            torch.autocast_decrement_nesting()
+        if left and not self._contexts:  # else casts of weights would be kept for good
+            torch.clear_autocast_cache()
+
+
+def _autocast_contexts() -> int:
+    """How many autocast contexts the calling thread is within."""
+    inside = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    return inside - 1
