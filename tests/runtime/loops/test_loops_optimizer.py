@@ -248,6 +248,23 @@ def test_fused_updates_of_convolutions(kind: Callable[..., Optimizer], accumulat
     trains_as_eager(loop)
 
 
+@pytest.mark.parametrize("options", [{}, {"clip_grad_norm": 1.0}], ids=str)
+def test_fused_updates_of_convolutions_by_a_second_optimizer(options: dict[str, Any]) -> None:
+    """Its state does not follow the memory format in which the step runs, so its weights must not either."""
+
+    def loop(make: Make) -> Any:
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Conv2d(4, 4, 2), nn.Flatten(), nn.Linear(4, 3)).double()
+        second = optim.AdamW(model[0].parameters(), lr=0.01, fused=True)
+        step = make(model, cross_entropy, sgd(model[2:]), **options)
+        for _ in range(3 * STEPS):
+            step(torch.randn(5, 3, 4, 4, dtype=torch.float64), torch.randint(3, (5,)))
+            second.step()
+            second.zero_grad()
+        return model, second
+
+    trains_as_eager(loop)
+
+
 def test_gradients_that_are_kept() -> None:
     def loop(make: Make) -> Any:
         model = Net()
