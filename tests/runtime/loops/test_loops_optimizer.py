@@ -248,6 +248,22 @@ def test_fused_updates_of_convolutions(kind: Callable[..., Optimizer], accumulat
     trains_as_eager(loop)
 
 
+def test_fused_updates_of_convolutions_from_a_loaded_state_on() -> None:
+    """The groups of a state that is loaded say `fused=True`, after the step was made for an optimizer without it."""
+
+    def loop(make: Make) -> Any:
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3)).double()
+        saved = optim.AdamW(model.parameters(), lr=0.01, fused=True).state_dict()
+        optimizer = optim.AdamW(model.parameters(), lr=0.01)
+        step = make(model, cross_entropy, optimizer, clip_grad_norm=1.0)
+        optimizer.load_state_dict(saved)
+        for _ in range(3 * STEPS):
+            step(torch.randn(5, 3, 4, 4, dtype=torch.float64), torch.randint(3, (5,)))
+        return model, optimizer
+
+    trains_as_eager(loop)
+
+
 @pytest.mark.parametrize("options", [{}, {"clip_grad_norm": 1.0}], ids=str)
 def test_fused_updates_of_convolutions_by_a_second_optimizer(options: dict[str, Any]) -> None:
     """Its state does not follow the memory format in which the step runs, so its weights must not either."""
