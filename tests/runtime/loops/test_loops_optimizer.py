@@ -351,6 +351,20 @@ def test_a_group_that_is_added() -> None:
     trains_as_eager(loop)
 
 
+@pytest.mark.parametrize("kind", [optim.SGD, optim.Adam])
+def test_a_parameter_that_a_group_has_twice_is_updated_twice(kind: Callable[..., Optimizer]) -> None:
+    """As PyTorch does, which only warns of it where the optimizer is made."""
+
+    def loop(make: Make) -> Any:
+        model = Net()
+        optimizer = kind(model.parameters(), lr=0.01)
+        optimizer.param_groups[0]["params"].append(model.last.weight)
+        step = make(model, cross_entropy, optimizer)
+        return [step(*batch(seed)) for seed in range(2 * STEPS)], model
+
+    trains_as_eager(loop)
+
+
 @pytest.mark.parametrize("kind", [optim.AdamW, optim.RMSprop])
 def test_loading_an_optimizers_state(kind: Callable[..., Optimizer]) -> None:
     def loop(make: Make) -> Any:
