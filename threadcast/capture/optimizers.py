@@ -115,6 +115,9 @@ def updates_of(optimizer: Optimizer) -> dict[Tensor, Update]:
     strange = sorted(optimizer.defaults.keys() - {*NUMBERS[kind], *CHOICES[kind]})
     if strange:
         raise OptimizerRefused(f"{kind.__name__} of this PyTorch has a setting that is not known: {strange[0]}")
+    held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    if len(set(held)) < len(held):
+        raise OptimizerRefused(f"{kind.__name__} has a parameter twice, and updates it twice in each step")
     found = {}
     for group in optimizer.param_groups:
         _check(kind, group)

@@ -86,13 +86,14 @@ class TrainingStep:
         self, parameters: list[Tensor], buffers: list[Tensor], states: list[Tensor], numbers: list[Tensor], data: Any
     ) -> dict[str, Any]:
         live = dict(zip(self.module.parameters, parameters))
+        of_buffers = [leaf for one in buffers if one.requires_grad for leaf in ([one] if one.is_leaf else _leaves(one))]
 
         def differentiate(*data: Any) -> tuple[dict[str, Any], Sequence[Tensor | None]]:
             result, value = self._objective(self._model, *data)
             if not isinstance(value, Tensor) or value.numel() != 1:
                 raise CaptureError(f"loss must return a tensor of one element, got {_describe(value)}")
             self._recorder.phase = "backward"
-            return result, self._backward(value, live)
+            return result, self._backward(value, live, of_buffers)
 
         # The loss and the backward pass may read the model's parameters too: those of this call, as the model does.
         result: dict[str, Any]
@@ -106,12 +107,17 @@ class TrainingStep:
             result["gradients"] = {name: g for (name, _), g in zip(self._trained, found) if g is not None}
         return result
 
-    def _backward(self, loss: Tensor, live: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
+    def _backward(
+        self, loss: Tensor, live: Mapping[str, Tensor], of_buffers: Sequence[Tensor]
+    ) -> Sequence[Tensor | None]:
         """The gradients of the trained parameters, then of the others; None where the loss does not depend on one.
 
-        CaptureError where the loss also has a gradient by a tensor that is not an argument of the recorded step.
+        CaptureError where the loss also has a gradient by a tensor that is not an argument of the recorded step, or by
+        one of those by which a buffer has one.
         """
         for leaf in _leaves(loss):
+            if any(leaf is one for one in of_buffers):
+                raise CaptureError("cannot capture: a buffer requires a gradient, which a graph would miss")
             if id(leaf) in self._foreign:
                 raise CaptureError("the optimizer trains parameters that are not the model's, which a graph would miss")
             if not isinstance(leaf, FakeTensor):

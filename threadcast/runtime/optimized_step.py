@@ -20,7 +20,7 @@ from threadcast.runtime.call_spec import CallSpec
 from threadcast.runtime.fallback import UpdateApart
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
-from threadcast.runtime.parameter_update import ParameterUpdate
+from threadcast.runtime.parameter_update import ParameterUpdate, order_as_weights
 from threadcast.runtime.parts import Backend
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
@@ -102,6 +102,7 @@ class OptimizedStep(OptimizedModel):
             optimizer.zero_grad()
             found, value = loss(run, args, kwargs)
             value.backward()  # type: ignore[no-untyped-call]
+            order_as_weights(optimizer)
             optimizer.step()
             optimizer.zero_grad()
             return _detached(found)

@@ -87,6 +87,7 @@ class ParameterUpdate:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
             clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
+        order_as_weights(self.optimizer)
         if self.scaler is None:
             self.optimizer.step()
         else:
@@ -111,6 +112,27 @@ class ParameterUpdate:
     def _drop_gradients(self) -> None:
         if not self.keep_grads:
             self.optimizer.zero_grad()
+
+
+def order_as_weights(optimizer: Optimizer) -> None:
+    """Give gradients and state of weights of four dimensions the order of their weight, where fused kernels come next.
+
+    These kernels walk through memory, whatever strides say. A gradient may have been made in another memory format, and
+    another call of the model, such as one by `optimize`, may have put the weight into another one.
+    """
+    fused = (group["params"] for group in optimizer.param_groups if group.get("fused"))
+    for weight in (weight for weights in fused for weight in weights if weight.dim() == 4):
+        for tensor in (weight.grad, *optimizer.state.get(weight, {}).values()):
+            if isinstance(tensor, Tensor) and _lies_otherwise(tensor, weight):
+                tensor.data = torch.empty_like(weight.detach(), dtype=tensor.dtype).copy_(tensor.detach())
+
+
+def _lies_otherwise(tensor: Tensor, weight: Tensor) -> bool:
+    """Whether a tensor of the weight's shape has its numbers in another order in memory."""
+    if tensor.layout is not torch.strided or tensor.shape != weight.shape:
+        return False
+    sides = zip(weight.shape, tensor.stride(), weight.stride(), strict=True)
+    return any(one != other for size, one, other in sides if size > 1)
 
 
 def _needs_closure(optimizer: Optimizer) -> bool:

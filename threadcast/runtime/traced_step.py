@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from threadcast.core import OpGraph, Plan, Trace
 from threadcast.core.errors import ExecutionError
@@ -52,7 +52,7 @@ def traced_step(shadowed: Shadowed, ran: Ran) -> TracedStep:
     if reason is not None:
         raise ExecutionError(f"the step cannot be traced: {reason}")
     start = shadowed.state(captured.arguments, captured)
-    gradients = _gradients(shadowed.model)
+    gradients = _gradients(shadowed)
     try:
         with ran.make_engine(captured) as engine:
             for _ in range(STEPS):
@@ -64,8 +64,13 @@ def traced_step(shadowed: Shadowed, ran: Ran) -> TracedStep:
             parameter.grad = gradient
 
 
-def _gradients(model: nn.Module | None) -> Sequence[tuple[nn.Parameter, Tensor | None]]:
-    return [] if model is None else [(parameter, parameter.grad) for parameter in model.parameters()]
+def _gradients(shadowed: Shadowed) -> Sequence[tuple[Tensor, Tensor | None]]:
+    """The gradients of all parameters of the model and of the optimizer, which may have those of other models too."""
+    model, optimizer = shadowed.model, shadowed.optimizer
+    parameters: list[Tensor] = [] if model is None else list(model.parameters())
+    if optimizer is not None:
+        parameters += (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return [(parameter, parameter.grad) for parameter in parameters]
 
 
 def timeline_page(title: str, step: TracedStep) -> str:

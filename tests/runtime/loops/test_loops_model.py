@@ -256,6 +256,28 @@ def test_checkpointed_activations() -> None:
     trains_as_eager(loop)
 
 
+class Scaled(Net):
+    """Its scale is a buffer that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale: Tensor
+        self.register_buffer("scale", torch.ones(3, dtype=torch.float64, requires_grad=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_grad_norm": 10.0}], ids=str)
+def test_a_buffer_that_is_trained_is_refused_aloud(options: dict[str, Any]) -> None:
+    def loop(make: Make) -> Any:
+        model = Scaled()
+        optimizer = torch.optim.SGD([*model.parameters(), model.scale], lr=0.05, momentum=0.9)
+        return train(make(model, cross_entropy, optimizer, **options), steps=2 * STEPS), model, optimizer
+
+    trains_as_eager(loop, refused="a buffer requires a gradient")
+
+
 def test_a_hook_of_a_layer_is_refused_aloud() -> None:
     def loop(make: Make) -> Any:
         model = Net()

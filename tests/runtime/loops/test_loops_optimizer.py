@@ -248,6 +248,39 @@ def test_fused_updates_of_convolutions(kind: Callable[..., Optimizer], accumulat
     trains_as_eager(loop)
 
 
+def test_fused_updates_of_convolutions_from_a_loaded_state_on() -> None:
+    """The groups of a state that is loaded say `fused=True`, after the step was made for an optimizer without it."""
+
+    def loop(make: Make) -> Any:
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3)).double()
+        saved = optim.AdamW(model.parameters(), lr=0.01, fused=True).state_dict()
+        optimizer = optim.AdamW(model.parameters(), lr=0.01)
+        step = make(model, cross_entropy, optimizer, clip_grad_norm=1.0)
+        optimizer.load_state_dict(saved)
+        for _ in range(3 * STEPS):
+            step(torch.randn(5, 3, 4, 4, dtype=torch.float64), torch.randint(3, (5,)))
+        return model, optimizer
+
+    trains_as_eager(loop)
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_grad_norm": 1.0}], ids=str)
+def test_fused_updates_of_convolutions_by_a_second_optimizer(options: dict[str, Any]) -> None:
+    """Its state does not follow the memory format in which the step runs, so its weights must not either."""
+
+    def loop(make: Make) -> Any:
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Conv2d(4, 4, 2), nn.Flatten(), nn.Linear(4, 3)).double()
+        second = optim.AdamW(model[0].parameters(), lr=0.01, fused=True)
+        step = make(model, cross_entropy, sgd(model[2:]), **options)
+        for _ in range(3 * STEPS):
+            step(torch.randn(5, 3, 4, 4, dtype=torch.float64), torch.randint(3, (5,)))
+            second.step()
+            second.zero_grad()
+        return model, second
+
+    trains_as_eager(loop)
+
+
 def test_gradients_that_are_kept() -> None:
     def loop(make: Make) -> Any:
         model = Net()
@@ -314,6 +347,20 @@ def test_a_group_that_is_added() -> None:
                 optimizer.add_param_group({"params": list(model.first.parameters()), "lr": 0.01})
             step(*batch(seed))
         return model, optimizer
+
+    trains_as_eager(loop)
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, optim.Adam])
+def test_a_parameter_that_a_group_has_twice_is_updated_twice(kind: Callable[..., Optimizer]) -> None:
+    """As PyTorch does, which only warns of it where the optimizer is made."""
+
+    def loop(make: Make) -> Any:
+        model = Net()
+        optimizer = kind(model.parameters(), lr=0.01)
+        optimizer.param_groups[0]["params"].append(model.last.weight)
+        step = make(model, cross_entropy, optimizer)
+        return [step(*batch(seed)) for seed in range(2 * STEPS)], model
 
     trains_as_eager(loop)
 

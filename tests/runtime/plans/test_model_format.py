@@ -155,6 +155,17 @@ def test_a_model_with_gradients_is_fixed_but_for_its_own_optimizer(model: nn.Seq
     assert ModelFormat(model, optimizers(list(model.parameters()))[0]).why_fixed() is None
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_weights_that_another_optimizer_may_train_keep_their_order(frozen: bool, model: nn.Sequential) -> None:
+    """Frozen ones too: the loop may freeze them for this step only."""
+    weight = model[0].weight.requires_grad_(not frozen)
+    strides = weight.stride()
+    owner = ModelFormat(model, torch.optim.SGD(model[2].parameters(), lr=0.1))
+    for memory_format in (MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN):
+        owner.set(memory_format)
+        assert weight.stride() == strides
+
+
 @pytest.mark.parametrize("share", [kept_state, view_in_numpy, nn.Module.share_memory])
 def test_a_weight_that_shares_its_memory_by_now_is_left_alone(
     share: Callable[[nn.Module], Any], model: nn.Sequential

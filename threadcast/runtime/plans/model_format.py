@@ -87,9 +87,9 @@ class ModelFormat:
     """Sets the memory format of one model: of its parameters, of the optimizer's state, and of its calls' arguments.
 
     The tensors stay the same objects with the same values; only the order of their numbers in memory changes. That
-    takes new memory, so tensors that share theirs have to stay as they are: ask `why_fixed` before a change. The model
-    must not run in another thread meanwhile. `changed` is called after each change. Without a model, the format applies
-    to arguments alone.
+    takes new memory, so tensors that share theirs have to stay as they are: ask `why_fixed` before a change. Parameters
+    that are not the optimizer's stay too. The model must not run in another thread meanwhile. `changed` is called after
+    each change. Without a model, the format applies to arguments alone.
     """
 
     def __init__(
@@ -150,7 +150,11 @@ class ModelFormat:
         return with_images_channels_last(values) if self.current is MemoryFormat.CHANNELS_LAST else values
 
     def _to_channels_last(self) -> None:
+        groups = [] if self._optimizer is None else self._optimizer.param_groups
+        own = {id(parameter) for group in groups for parameter in group["params"]}
         for parameter in filter(is_image, self._parameters):
+            if self._optimizer is not None and id(parameter) not in own:
+                continue  # another optimizer may train it, now or later: its state, on whose order it may rely, stays
             given = parameter.stride()
             parameter.data = parameter.detach().contiguous(memory_format=torch.channels_last)
             self._placed[parameter] = _Placed(given, _place(parameter))
