@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from tests.runtime.backends.test_program_file import passed_on
 from threadcast.runtime.backends.integer_ranges import MOST, IntegerLimits, Range, integer_limits
+from threadcast.runtime.backends.search_worker import unlike
 
 WORDS = torch.tensor([[3, 1, 0], [2, 2, 1]])
 TABLE, MANY = torch.arange(20.0).reshape(10, 2), torch.zeros(MOST, 1)
@@ -199,3 +200,64 @@ def test_large_integers_in_the_example_are_wide() -> None:
 
 def test_double_precision_is_found() -> None:
     assert limits_of(lambda w: w.double().sum().float(), WORDS).double
+
+
+FLOATS = torch.linspace(0.5, 2.0, 6).reshape(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: torch.atan2(x, -x), "atan2"),
+        (lambda x: torch.complex(x, x).angle(), "angle"),
+        (lambda x: torch.logaddexp(x, x * 2), "logaddexp"),
+        (lambda x: x.logcumsumexp(1), "logcumsumexp"),
+        (lambda x: x % 0.1, "remainder"),
+        (lambda x: x // 0.1, "floor_divide"),
+        (lambda x: x.new_zeros(2).scatter_reduce(0, torch.tensor([0, 1]), x[0, :2], "mean"), "scatter_reduce"),
+        (lambda x: x % 1.0 + x % -4 + x // 0.5, None),
+        (lambda x: x.new_zeros(2).scatter_reduce(0, torch.tensor([0, 1]), x[0, :2], "amax"), None),
+        (lambda x: (x / 0.1).floor() + torch.div(x, 0.1, rounding_mode="trunc"), None),
+        (lambda x: x.sum() + torch.arange(5) % 3, None),
+    ],
+)
+def test_what_computes_something_else_in_onnx_for_some_numbers_is_found(
+    function: Callable[[Tensor], Tensor], name: str | None
+) -> None:
+    found = limits_of(function, FLOATS)
+    assert (found.otherwise, found.refused) == (name, None)
+
+
+def test_quotients_that_are_rounded_before_they_are_rounded_down_are_found() -> None:
+    """1.0 by 0.1 is 9 in PyTorch, and 10 in all backends."""
+    assert torch.div(torch.ones(1), 0.1, rounding_mode="floor").item() == 9
+    assert limits_of(lambda x: torch.div(x, 0.1, rounding_mode="floor"), FLOATS).refused == "div"
+    assert limits_of(lambda x: torch.div(x, 0.25, rounding_mode="floor"), FLOATS).refused is None
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda w: torch.div(w * 1000, 7, rounding_mode="floor"), "div"),
+        (lambda w: torch.div(w.bitwise_xor(1), 7, rounding_mode="trunc"), "div"),
+        (lambda w: w.clamp(max=99).pow(9), "pow"),
+        (lambda w: torch.pow(3, w), "pow"),
+        (lambda w: torch.div(w * 3, 7, rounding_mode="trunc"), None),
+        (lambda w: w.pow(2) + torch.pow(2, w.clamp(max=20)), None),
+    ],
+)
+def test_integers_that_are_computed_as_floating_point_numbers_in_onnx_are_found(
+    function: Callable[[Tensor], Tensor], name: str | None
+) -> None:
+    assert limits_of_words(function).otherwise == name
+
+
+def test_integers_are_computed_in_onnx_where_those_of_the_example_are_exact() -> None:
+    found = limits_of(lambda w: torch.div(w * 1000, 7, rounding_mode="floor"), WORDS)
+    assert (found.arguments, found.otherwise) == ([Range(0, 3)], None)
+
+
+@pytest.mark.parametrize(("backend", "allowed"), [("onnxruntime", False), ("openvino", False), ("torch.compile", True)])
+def test_only_what_reads_onnx_is_left_out_for_its_forms(backend: str, allowed: bool) -> None:
+    assert (unlike(backend, limits_of(lambda x: torch.atan2(x, -x), FLOATS)) is None) is allowed
+    assert unlike(backend, limits_of(lambda x: x + 1, FLOATS)) is None

@@ -18,6 +18,7 @@ from torch._ops import OpOverload
 
 from threadcast.capture.program import Node
 from threadcast.capture.raising import may_raise
+from threadcast.runtime.backends.onnx_forms import computes_otherwise, is_power_of_two
 from threadcast.runtime.backends.program_file import ReadProgram
 from threadcast.runtime.verification.limits import real_type
 
@@ -85,10 +86,12 @@ class IntegerLimits:
     wide: str | None
     """The first operator whose integers may need more than 32 bits; None where there is none."""
     refused: str | None
-    """The first operator that may raise because of values, or whose integers may not fit their type; None: there is
-    none."""
+    """The first operator that may raise because of values, whose integers may not fit their type, or that all backends
+    round otherwise; None: there is none."""
     double: bool
     """Whether there are numbers in double precision."""
+    otherwise: str | None = None
+    """The first operator that computes something else in ONNX for some numbers; None where there is none."""
 
 
 def integer_limits(program: ReadProgram) -> IntegerLimits:
@@ -105,17 +108,19 @@ def integer_limits(program: ReadProgram) -> IntegerLimits:
         ranges = [one and _within(one, limits.get(at)) for at, one in enumerate(ranges)]
         found = _Ranges(program.module, ranges)
         found.run(*program.example)
-    if (found.refused or found.wide) and any(one and at not in limits for at, one in enumerate(ranges)):
+    too_much = found.refused or found.wide or found.otherwise
+    if too_much and any(one and at not in limits for at, one in enumerate(ranges)):
         narrow = [
             one if one is None or at in limits else _union([range_of(value), Range(0, 1)])
             for at, (one, value) in enumerate(zip(ranges, program.example, strict=True))
         ]
         again = _Ranges(program.module, narrow)
         again.run(*program.example)
-        if not again.refused and (found.refused or not again.wide):
+        gains = (found.wide and not again.wide) or (found.otherwise and not again.otherwise)
+        if not again.refused and (found.refused or gains):
             ranges, found = narrow, again
     fit = all(one is None or one.within(_BITS_32.min, _BITS_32.max) for one in ranges)
-    return IntegerLimits(ranges, found.wide if fit else "an argument", found.refused, found.double)
+    return IntegerLimits(ranges, found.wide if fit else "an argument", found.refused, found.double, found.otherwise)
 
 
 def _within(one: Range, limit: Range | None) -> Range:
@@ -218,6 +223,7 @@ class _Ranges(fx.Interpreter):
         """By argument, the range that operators allow which take its integers as indices."""
         self.wide: str | None = None
         self.refused: str | None = None
+        self.otherwise: str | None = None
         self.double = False
 
     def run_node(self, n: fx.Node) -> Any:
@@ -302,8 +308,10 @@ class _Ranges(fx.Interpreter):
         return {argument: _plus(one, shift) for argument, one in known.arguments.items()}
 
     def _check_values(self, node: fx.Node, name: str, *, integers: bool) -> None:
-        """Note what the arguments may be where they are indices, and what may raise because of values."""
+        """Note what the arguments may be where they are indices, and what may raise or differ because of values."""
         source: Any = self._value(node.args[0]) if node.args else None
+        if computes_otherwise(node, name, source, self._range, integers=integers):
+            self.otherwise = self.otherwise or name
         if name in _INDEXED_BY_ALL:
             for dim, one in enumerate(node.args[1]):  # type: ignore[arg-type]
                 self._allow(one, Range(-source.shape[dim], source.shape[dim] - 1), name)
@@ -315,7 +323,8 @@ class _Ranges(fx.Interpreter):
             self._allow(node.args[0], Range(0, int(node.args[1]) - 1), name)  # type: ignore[arg-type]
         elif name in _DIVIDE:
             by = self._range(node.args[1]) if integers else Range(1, 1)
-            if by is None or by.low <= 0 <= by.high:
+            floors = name == "div" and not integers and node.kwargs.get("rounding_mode") == "floor"
+            if by is None or by.low <= 0 <= by.high or (floors and not is_power_of_two(node.args[1])):
                 self.refused = self.refused or name
         elif may_raise(Node(node.target, node.args, node.kwargs, "forward")):  # type: ignore[arg-type]
             self.refused = self.refused or name

@@ -36,7 +36,7 @@ from threadcast.runtime.backends.likeliest import BackendHistory, NetworkKind
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
-from threadcast.runtime.backends.ways import Way
+from threadcast.runtime.backends.ways import NEEDED, Way
 from threadcast.threads.memory import free_bytes, keep_freed_memory, return_freed_memory
 
 BEGIN, GRANTED, REFUSED = b"bgr"
@@ -112,7 +112,9 @@ def opened(way: Way, file: Path, cores: int, flat: FlatModule) -> TensorCall:
 def unlike(backend: str, integers: IntegerLimits) -> str | None:
     """Return why a backend may compute something else than PyTorch although it agrees in the example; None: nothing."""
     if integers.refused is not None:
-        return f"{integers.refused} may raise, or wrap integers, because of values"
+        return f"{integers.refused} may raise, wrap integers, or round otherwise, because of values"
+    if integers.otherwise is not None and backend in NEEDED:  # which read ONNX files
+        return f"{integers.otherwise} computes something else in ONNX for some numbers"
     if backend != "openvino":
         return None
     if integers.wide is not None:
