@@ -40,6 +40,11 @@ def written(value: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
     return F.embedding(copy, TABLE)
 
 
+def counts(value: Tensor) -> Tensor:
+    """How often each number up to 3 is in a tensor of six."""
+    return torch.zeros(4, dtype=torch.int64).index_put((value.flatten(),), torch.ones(6).long(), accumulate=True)
+
+
 def test_the_smallest_table_counts() -> None:
     found = limits_of(lambda w: F.embedding(w, TABLE) + F.embedding(w.view(2, 3), TABLE[:4]), WORDS)
     assert found.arguments == [Range(0, 3)]
@@ -154,6 +159,7 @@ def test_integers_that_may_need_64_bits_are_found(function: Callable[[Tensor], T
         (lambda w: written(torch.zeros_like(w), lambda y: y[:, 1:].copy_(w[:, :-1].clamp(max=9))), None),
         (lambda w: written(w.clamp(max=5), lambda y: y.view(-1).fill_(9)), None),
         (lambda w: written(w.clamp(max=5), lambda y: y.view(-1).fill_(2).add_(7)), "embedding"),
+        (lambda w: F.embedding(counts(w), TABLE[:4]), "embedding"),
         (lambda w: w.to(torch.int8) + 1, "_to_copy"),
         (lambda w: w.view(torch.int32).clamp(max=9) + TABLE[w.view(torch.int32).clamp(max=1)[:, 0], 0].sum(), "index"),
     ],
@@ -192,6 +198,14 @@ def test_division_by_what_may_be_0_is_found() -> None:
     assert limits_of_words(lambda w: torch.ones_like(w) // w.pow(2).add_(1)).refused == "floor_divide", "not known"
     assert limits_of(lambda w: w // 3, WORDS).refused is None
     assert limits_of(lambda w: w / 2 + (w.float() % 0.0), WORDS).refused is None
+
+
+def test_true_and_false_may_be_indices() -> None:
+    def found(rows: int) -> IntegerLimits:
+        return limits_of(lambda w, m: F.embedding(w + 1, TABLE) + F.embedding(m.long(), TABLE[:rows]), WORDS, WORDS > 5)
+
+    assert (found(2).arguments, found(2).refused) == ([Range(0, 8), None], None)
+    assert found(1).refused == "embedding"
 
 
 def test_large_integers_in_the_example_are_wide() -> None:

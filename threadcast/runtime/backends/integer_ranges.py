@@ -335,7 +335,8 @@ class _Ranges(fx.Interpreter):
             return  # the same in each call, or a mask
         for argument, shift in known.arguments.items():
             before = _within(Range(limit.low - shift.low, limit.high - shift.high), self.limits.get(argument))
-            if self._examples[argument].within(*before):
+            example = self._examples.get(argument)
+            if example is not None and example.within(*before):  # None: true and false
                 self.limits[argument] = before
         if known.range is None or not known.range.within(*limit):
             self.refused = self.refused or name
@@ -350,6 +351,8 @@ class _Ranges(fx.Interpreter):
             return Range(0, 1)
         if name in _FILLED:
             return range_of(value)
+        if name == "index_put" and node.kwargs.get("accumulate", node.args[3:] == (True,)):
+            return None  # sums
         if name in _AMONG:
             others = [one for one in node.args[1:] if isinstance(self._value(one), Tensor)] if positions else []
             given = [*(node.args[at] if at < len(node.args) else 0 for at in _AMONG[name]), *others]
