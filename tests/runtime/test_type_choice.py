@@ -326,6 +326,48 @@ def test_no_result_differs_too_much_after_a_change_of_what_is_read(
                 assert largest_difference(model(x), call(x))[0] <= 0.05
 
 
+class Sharing(nn.Module):
+    """Returns a tensor twice, and a view of it; with `aliased` also what is the tensor itself only in float32."""
+
+    def __init__(self, *, aliased: bool) -> None:
+        super().__init__()
+        self.layer, self.aliased = nn.Linear(64, 32), aliased
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = self.layer(x)
+        return (y, y.float()) if self.aliased else (y, y.flatten(), y, *y.chunk(2, 1))
+
+
+@pytest.mark.usefixtures("fast_cpu")
+def test_results_in_bfloat16_share_memory_as_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
+    model, x = Sharing(aliased=False).eval(), torch.randn(8, 64)
+    with closing(threadcast.optimize(model, backends=False, dtypes=("float32", "bfloat16"))) as call:
+        call_until_captured(call, x)
+        in_bfloat16(call)
+        for _ in range(4):
+            y, flat, again, left, _ = call(x)
+        with torch.no_grad():
+            assert not torch.equal(y, model(x)[0])  # it ran in bfloat16
+        assert again is y
+        y.fill_(7.0)
+        assert flat.eq(7).all()
+        assert left.eq(7).all()
+
+
+@pytest.mark.usefixtures("fast_cpu")
+def test_results_that_share_memory_in_float32_only_are_float32s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
+    model, x = Sharing(aliased=True).eval(), torch.randn(8, 64)
+    with closing(threadcast.optimize(model, backends=False, dtypes=("float32", "bfloat16"))) as call:
+        for _ in range(CALLS):
+            y, same = call(x)
+            assert same is y
+        (report,) = call.types  # type: ignore[attr-defined]
+        assert report.runs == "float32"
+        assert "share memory" in report.reason
+
+
 @pytest.mark.usefixtures("fast_cpu")
 def test_weights_that_change_before_each_call_leave_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
