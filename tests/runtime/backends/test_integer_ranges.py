@@ -123,6 +123,7 @@ def test_masks_may_be_what_they_are_in_the_example_where_more_is_too_much() -> N
     [
         (lambda w: F.embedding((w * 1_000_003) % 10, TABLE), "mul"),
         (lambda w: w + 2**31, "add"),
+        (lambda w: w * 32 + 0, "mul"),
         (lambda w: (w * w * w).sum(), "mul"),
         (lambda w: w.pow(2), "pow"),
         (lambda w: (w.float() * 2).long() + 0, "_to_copy"),
@@ -133,7 +134,7 @@ def test_masks_may_be_what_they_are_in_the_example_where_more_is_too_much() -> N
         (lambda w: torch.ops.aten.max.other(w, torch.full((3,), 2**40)), "maximum"),
     ],
 )
-def test_integers_that_may_need_64_bits_are_found(function: Callable[[Tensor], Tensor], name: str) -> None:
+def test_integers_that_may_be_too_large_for_openvino_are_found(function: Callable[[Tensor], Tensor], name: str) -> None:
     assert limits_of_words(function).wide == name
 
 
@@ -210,6 +211,7 @@ def test_true_and_false_may_be_indices() -> None:
 
 def test_large_integers_in_the_example_are_wide() -> None:
     assert limits_of(lambda w: (w > 5) * 1.0, WORDS + 2**40).wide == "an argument"
+    assert limits_of(lambda w: (w > 5) * 1.0, WORDS + 2**25).wide == "an argument"
 
 
 def test_double_precision_is_found() -> None:
@@ -227,7 +229,6 @@ FLOATS = torch.linspace(0.5, 2.0, 6).reshape(2, 3)
         (lambda x: torch.logaddexp(x, x * 2), "logaddexp"),
         (lambda x: x.logcumsumexp(1), "logcumsumexp"),
         (lambda x: x % 0.1, "remainder"),
-        (lambda x: x // 0.1, "floor_divide"),
         (lambda x: x.new_zeros(2).scatter_reduce(0, torch.tensor([0, 1]), x[0, :2], "mean"), "scatter_reduce"),
         (lambda x: x % 1.0 + x % -4 + x // 0.5, None),
         (lambda x: x.new_zeros(2).scatter_reduce(0, torch.tensor([0, 1]), x[0, :2], "amax"), None),
@@ -246,6 +247,7 @@ def test_quotients_that_are_rounded_before_they_are_rounded_down_are_found() -> 
     """1.0 by 0.1 is 9 in PyTorch, and 10 in all backends."""
     assert torch.div(torch.ones(1), 0.1, rounding_mode="floor").item() == 9
     assert limits_of(lambda x: torch.div(x, 0.1, rounding_mode="floor"), FLOATS).refused == "div"
+    assert limits_of(lambda x: x // 0.1, FLOATS).refused == "floor_divide"
     assert limits_of(lambda x: torch.div(x, 0.25, rounding_mode="floor"), FLOATS).refused is None
 
 
@@ -275,3 +277,9 @@ def test_integers_are_computed_in_onnx_where_those_of_the_example_are_exact() ->
 def test_only_what_reads_onnx_is_left_out_for_its_forms(backend: str, allowed: bool) -> None:
     assert (unlike(backend, limits_of(lambda x: torch.atan2(x, -x), FLOATS)) is None) is allowed
     assert unlike(backend, limits_of(lambda x: x + 1, FLOATS)) is None
+
+
+@pytest.mark.parametrize(("kind", "name"), [(torch.uint8, "amin"), (torch.int8, "amin"), (torch.int16, None)])
+def test_extremes_of_8_bits_which_inductor_computes_otherwise_are_found(kind: torch.dtype, name: str | None) -> None:
+    assert limits_of(lambda x: x.amin(0), torch.ones(20, 2, dtype=kind)).refused == name
+    assert limits_of(lambda x: x.float().amin(0), torch.ones(20, 2, dtype=kind)).refused is None

@@ -14,8 +14,7 @@ from torch import fx
 
 _ALWAYS = frozenset(("atan2", "logaddexp", "logaddexp2", "logcumsumexp", "signbit"))
 """atan2(0, -1) is -pi, logaddexp(-200, -200) minus infinity, signbit(-0.0) False."""
-_BY_QUOTIENT = frozenset(("remainder", "floor_divide"))
-"""They begin with a rounded quotient: 1.0 by 0.1 is 10 and leaves 0, in PyTorch 9 and leaves 0.1."""
+
 _EXACT_IN_FLOAT32 = 2**24
 """Divisions of integers with a rounding mode are computed in float32, and right for integers up to this."""
 _EXACT_IN_FLOAT64 = 2**53
@@ -37,7 +36,7 @@ def computes_otherwise(
         return bool(source.is_complex())
     if name == "scatter_reduce":
         return node.args[4] == "mean"  # the last of several is taken
-    if name in _BY_QUOTIENT:
+    if name == "remainder":  # by a rounded quotient: 1.0 by 0.1 leaves 0, in PyTorch 0.1
         return not integers and not is_power_of_two(node.args[1])
     if name == "div" and integers:
         return not all(_is_up_to(range_of(one), _EXACT_IN_FLOAT32) for one in node.args[:2])

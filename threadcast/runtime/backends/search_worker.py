@@ -112,13 +112,13 @@ def opened(way: Way, file: Path, cores: int, flat: FlatModule) -> TensorCall:
 def unlike(backend: str, integers: IntegerLimits) -> str | None:
     """Return why a backend may compute something else than PyTorch although it agrees in the example; None: nothing."""
     if integers.refused is not None:
-        return f"{integers.refused} may raise, wrap integers, or round otherwise, because of values"
+        return f"{integers.refused} may raise, wrap integers, or be computed otherwise, because of values"
     if integers.otherwise is not None and backend in NEEDED:  # which read ONNX files
         return f"{integers.otherwise} computes something else in ONNX for some numbers"
     if backend != "openvino":
         return None
     if integers.wide is not None:
-        return f"integers of {integers.wide} may need more than the 32 bits that it computes in"
+        return f"integers of {integers.wide} may be too large: it computes some in single precision, others in 32 bits"
     return "it has no double precision" if integers.double else None
 
 
