@@ -229,6 +229,7 @@ FLOATS = torch.linspace(0.5, 2.0, 6).reshape(2, 3)
         (lambda x: torch.logaddexp(x, x * 2), "logaddexp"),
         (lambda x: x.logcumsumexp(1), "logcumsumexp"),
         (lambda x: x % 0.1, "remainder"),
+        (lambda x: x.fmod(0.1), "fmod"),
         (lambda x: x.new_zeros(2).scatter_reduce(0, torch.tensor([0, 1]), x[0, :2], "mean"), "scatter_reduce"),
         (lambda x: x % 1.0 + x % -4 + x // 0.5, None),
         (lambda x: x.new_zeros(2).scatter_reduce(0, torch.tensor([0, 1]), x[0, :2], "amax"), None),
@@ -258,8 +259,11 @@ def test_quotients_that_are_rounded_before_they_are_rounded_down_are_found() -> 
         (lambda w: torch.div(w.bitwise_xor(1), 7, rounding_mode="trunc"), "div"),
         (lambda w: w.clamp(max=99).pow(9), "pow"),
         (lambda w: torch.pow(3, w), "pow"),
+        (lambda w: torch.ones_like(w) << w, "__lshift"),
+        (lambda w: w.bitwise_right_shift(w), "bitwise_right_shift"),
         (lambda w: torch.div(w * 3, 7, rounding_mode="trunc"), None),
         (lambda w: w.pow(2) + torch.pow(2, w.clamp(max=20)), None),
+        (lambda w: (w[..., None] >> torch.arange(8)) + (w << 3)[..., None], None),
     ],
 )
 def test_integers_that_are_computed_as_floating_point_numbers_in_onnx_are_found(

@@ -10,10 +10,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from torch import fx
+import torch
+from torch import Tensor, fx
 
 _ALWAYS = frozenset(("atan2", "logaddexp", "logaddexp2", "logcumsumexp", "signbit"))
 """atan2(0, -1) is -pi, logaddexp(-200, -200) minus infinity, signbit(-0.0) False."""
+_BY_QUOTIENT = frozenset(("remainder", "fmod"))
+"""They begin with a rounded quotient, `fmod` in OpenVINO: 1.0 by 0.1 leaves 0, in PyTorch 0.1."""
+_SHIFTS = frozenset(("bitwise_left_shift", "bitwise_right_shift", "__lshift", "__rshift"))
+"""By as many bits as a number has, or more, processors shift by fewer."""
 
 _EXACT_IN_FLOAT32 = 2**24
 """Divisions of integers with a rounding mode are computed in float32, and right for integers up to this."""
@@ -36,10 +41,13 @@ def computes_otherwise(
         return bool(source.is_complex())
     if name == "scatter_reduce":
         return node.args[4] == "mean"  # the last of several is taken
-    if name == "remainder":  # by a rounded quotient: 1.0 by 0.1 leaves 0, in PyTorch 0.1
+    if name in _BY_QUOTIENT:
         return not integers and not is_power_of_two(node.args[1])
+    if name in _SHIFTS:
+        bits = torch.iinfo(source.dtype).bits if integers and isinstance(source, Tensor) else 0
+        return not _is_within(range_of(node.args[1]), 0, bits - 1)
     if name == "div" and integers:
-        return not all(_is_up_to(range_of(one), _EXACT_IN_FLOAT32) for one in node.args[:2])
+        return not all(_is_within(range_of(one), -_EXACT_IN_FLOAT32, _EXACT_IN_FLOAT32) for one in node.args[:2])
     return name == "pow" and integers and not _is_exact_power(*map(range_of, node.args[:2]))
 
 
@@ -48,8 +56,8 @@ def is_power_of_two(divisor: Any) -> bool:
     return isinstance(divisor, int | float) and divisor != 0 and math.frexp(abs(divisor))[0] == 0.5
 
 
-def _is_up_to(given: tuple[int, int] | None, most: int) -> bool:
-    return given is not None and -most <= given[0] and given[1] <= most
+def _is_within(given: tuple[int, int] | None, low: int, high: int) -> bool:
+    return given is not None and low <= given[0] and given[1] <= high
 
 
 def _is_exact_power(base: tuple[int, int] | None, exponent: tuple[int, int] | None) -> bool:
