@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import RLock
 from typing import Any
@@ -294,7 +294,7 @@ class CallInTypes(OptimizedCall):
         if not rough:
             return result
         cast: Sequence[Tensor] = [x.float() for x in rough.values()]
-        if len(rough) > 1 and all(x.layout is torch.strided for x in rough.values()):
+        if len(rough) > 1 and _share_storage(rough.values()):
             memory = ResultMemory(list(rough.values()))
             cast = memory.laid_out(cast) if memory.shares_elements else cast
         for at, x in zip(rough, cast, strict=True):
@@ -401,3 +401,9 @@ def _why_shared_otherwise(precise: Any, rough: Any) -> str:
         except CaptureError as error:
             return str(error)
     return "" if memories[0].is_like(memories[1]) else "results share memory in one of the types only"
+
+
+def _share_storage(tensors: Collection[Tensor]) -> bool:
+    """Whether any two of these tensors have a storage in common."""
+    strided = all(x.layout is torch.strided for x in tensors)
+    return strided and len({x.untyped_storage()._cdata for x in tensors}) < len(tensors)
