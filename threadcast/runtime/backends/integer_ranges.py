@@ -26,8 +26,8 @@ MOST = 2**20
 """Largest size of integers that arguments are taken to have where nothing says more, more than any vocabulary's. Calls
 with larger ones run as PyTorch."""
 _EXACT = 2**24
-"""Largest size of integers that OpenVINO surely computes: some operators (division, matrix products) run in single
-precision, as its issues 37766 and 37956 say, others in 32 bits."""
+"""Largest size of integers that OpenVINO surely computes: sums, division and matrix products run in single precision,
+as its issues 37766 and 37956 say, other operators in 32 bits."""
 _UNSIGNED = frozenset((torch.uint16, torch.uint32, torch.uint64))
 """Types of which PyTorch finds no least number."""
 
