@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import threadcast
-from tests.runtime.two_types import CALLS, network
+from tests.runtime.two_types import CALLS, call_until_captured, in_bfloat16, network
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime import call_in_types
 from threadcast.runtime.bfloat16_speed import Bfloat16Speed
@@ -100,6 +100,50 @@ def test_what_writes_to_its_images_runs_in_float32() -> None:
             if report.runs is not None:
                 break
         assert "the call writes to tensors" in report.reason
+
+
+class Sharing(nn.Module):
+    """Returns a tensor twice, and a view of it; with `aliased` also what is the tensor itself only in float32."""
+
+    def __init__(self, *, aliased: bool) -> None:
+        super().__init__()
+        self.layer, self.aliased = nn.Linear(64, 32), aliased
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = self.layer(x)
+        return (y, y.float()) if self.aliased else (y, y.flatten(), y, *y.chunk(2, 1))
+
+
+@pytest.mark.usefixtures("fast_cpu")
+def test_results_in_bfloat16_share_memory_as_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
+    model, x = Sharing(aliased=False).eval(), torch.randn(8, 64)
+    with closing(threadcast.optimize(model, backends=False, dtypes=("float32", "bfloat16"))) as call:
+        call_until_captured(call, x)
+        in_bfloat16(call)
+        for _ in range(4):
+            y, flat, again, left, _ = call(x)
+        with torch.no_grad():
+            assert not torch.equal(y, model(x)[0])  # it ran in bfloat16
+        assert again is y
+        y.fill_(7.0)
+        assert flat.eq(7).all()
+        assert left.eq(7).all()
+
+
+@pytest.mark.usefixtures("fast_cpu")
+def test_results_that_share_memory_in_float32_only_are_float32s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
+    model, x = Sharing(aliased=True).eval(), torch.randn(8, 64)
+    with closing(threadcast.optimize(model, backends=False, dtypes=("float32", "bfloat16"))) as call:
+        call_until_captured(call, x)
+        call._choice._float32_settled = True  # type: ignore[attr-defined]
+        for _ in range(4):
+            y, same = call(x)
+            assert same is y
+        (report,) = call.types  # type: ignore[attr-defined]
+        assert report.runs == "float32"
+        assert "share memory" in report.reason
 
 
 @dataclass

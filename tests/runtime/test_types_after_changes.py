@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import threadcast
-from tests.runtime.two_types import CALLS, in_bfloat16, network
+from tests.runtime.two_types import CALLS, call_until_captured, in_bfloat16, network
 from threadcast.runtime import call_in_types
-from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.type_choice import largest_difference
 
 
@@ -58,14 +57,6 @@ class Cancelling(nn.Module):
         hidden = torch.cat([hidden[:, :32], hidden[:, 32:] * self.factor], 1)
         result: Tensor = self.last(hidden)
         return result
-
-
-def call_until_captured(call: Any, x: Tensor) -> None:
-    for _ in range(CALLS):
-        call(x)
-        if isinstance(call._optimized._last, Tuning):
-            return
-    pytest.fail("float32 was not captured")
 
 
 def subtracting() -> Tensor:

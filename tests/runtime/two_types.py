@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.type_choice import TypeChoice
 
 CALLS = 80
@@ -33,3 +35,11 @@ def in_bfloat16(call: Any) -> TypeChoice:
     choice._float32_settled = True
     assert call._watches()
     return choice
+
+
+def call_until_captured(call: Any, x: Tensor) -> None:
+    for _ in range(CALLS):
+        call(x)
+        if isinstance(call._optimized._last, Tuning):
+            return
+    pytest.fail("float32 was not captured")

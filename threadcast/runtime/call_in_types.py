@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import RLock
 from typing import Any
@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from threadcast.core import Machine
+from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
+from threadcast.runtime.backends.result_memory import ResultMemory
 from threadcast.runtime.bfloat16_speed import bfloat16_speed
 from threadcast.runtime.call_kinds import CallKind, flattened, kind_of
 from threadcast.runtime.engines.native.library import in_step
@@ -233,6 +235,7 @@ class CallInTypes(OptimizedCall):
             choice.keep_float32(f"{type(error).__name__} in bfloat16: {error}")
             return result
         difference, why = largest_difference(result, rough)
+        why = why or _why_shared_otherwise(result, rough)
         backend = _backend_of(half)
         if backend is not None and not choice.compared_way(backend, difference, why):
             self._leave_backends(backend)
@@ -285,8 +288,18 @@ class CallInTypes(OptimizedCall):
                 choice.begin_anew()
 
     def _cast_back(self, result: Any) -> Any:
-        """Autocast's results in the type of float32's."""
-        return pytree.tree_map_only(Tensor, lambda x: x.float() if x.dtype is torch.bfloat16 else x, result)
+        """Autocast's results in the type of float32's, which share memory as autocast's do."""
+        leaves, structure = pytree.tree_flatten(result)
+        rough = {at: x for at, x in enumerate(leaves) if isinstance(x, Tensor) and x.dtype is torch.bfloat16}
+        if not rough:
+            return result
+        cast: Sequence[Tensor] = [x.float() for x in rough.values()]
+        if len(rough) > 1 and _share_storage(rough.values()):
+            memory = ResultMemory(list(rough.values()))
+            cast = memory.laid_out(cast) if memory.shares_elements else cast
+        for at, x in zip(rough, cast, strict=True):
+            leaves[at] = x
+        return pytree.tree_unflatten(leaves, structure)
 
     def _in_half(self) -> OptimizedCall:
         if self._half is None:
@@ -376,3 +389,21 @@ def _under_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return call
+
+
+def _why_shared_otherwise(precise: Any, rough: Any) -> str:
+    """Why elements of two nested results do not share memory with one another in the same way; "" where they do."""
+    memories = []
+    for result in (precise, rough):
+        tensors = [x for x in pytree.tree_leaves(result) if isinstance(x, Tensor) and x.layout is torch.strided]
+        try:
+            memories.append(ResultMemory(tensors))
+        except CaptureError as error:
+            return str(error)
+    return "" if memories[0].is_like(memories[1]) else "results share memory in one of the types only"
+
+
+def _share_storage(tensors: Collection[Tensor]) -> bool:
+    """Whether any two of these tensors have a storage in common."""
+    strided = all(x.layout is torch.strided for x in tensors)
+    return strided and len({x.untyped_storage()._cdata for x in tensors}) < len(tensors)

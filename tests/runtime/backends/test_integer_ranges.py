@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from tests.runtime.backends.test_program_file import passed_on
 from threadcast.runtime.backends.integer_ranges import MOST, IntegerLimits, Range, integer_limits
+from threadcast.runtime.backends.search_worker import unlike
 
 WORDS = torch.tensor([[3, 1, 0], [2, 2, 1]])
 TABLE, MANY = torch.arange(20.0).reshape(10, 2), torch.zeros(MOST, 1)
@@ -37,6 +38,11 @@ def written(value: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
     copy = value.clone()
     write(copy)
     return F.embedding(copy, TABLE)
+
+
+def counts(value: Tensor) -> Tensor:
+    """How often each number up to 3 is in a tensor of six."""
+    return torch.zeros(4, dtype=torch.int64).index_put((value.flatten(),), torch.ones(6).long(), accumulate=True)
 
 
 def test_the_smallest_table_counts() -> None:
@@ -117,6 +123,7 @@ def test_masks_may_be_what_they_are_in_the_example_where_more_is_too_much() -> N
     [
         (lambda w: F.embedding((w * 1_000_003) % 10, TABLE), "mul"),
         (lambda w: w + 2**31, "add"),
+        (lambda w: w * 32 + 0, "mul"),
         (lambda w: (w * w * w).sum(), "mul"),
         (lambda w: w.pow(2), "pow"),
         (lambda w: (w.float() * 2).long() + 0, "_to_copy"),
@@ -127,7 +134,7 @@ def test_masks_may_be_what_they_are_in_the_example_where_more_is_too_much() -> N
         (lambda w: torch.ops.aten.max.other(w, torch.full((3,), 2**40)), "maximum"),
     ],
 )
-def test_integers_that_may_need_64_bits_are_found(function: Callable[[Tensor], Tensor], name: str) -> None:
+def test_integers_that_may_be_too_large_for_openvino_are_found(function: Callable[[Tensor], Tensor], name: str) -> None:
     assert limits_of_words(function).wide == name
 
 
@@ -153,6 +160,7 @@ def test_integers_that_may_need_64_bits_are_found(function: Callable[[Tensor], T
         (lambda w: written(torch.zeros_like(w), lambda y: y[:, 1:].copy_(w[:, :-1].clamp(max=9))), None),
         (lambda w: written(w.clamp(max=5), lambda y: y.view(-1).fill_(9)), None),
         (lambda w: written(w.clamp(max=5), lambda y: y.view(-1).fill_(2).add_(7)), "embedding"),
+        (lambda w: F.embedding(counts(w), TABLE[:4]), "embedding"),
         (lambda w: w.to(torch.int8) + 1, "_to_copy"),
         (lambda w: w.view(torch.int32).clamp(max=9) + TABLE[w.view(torch.int32).clamp(max=1)[:, 0], 0].sum(), "index"),
     ],
@@ -193,9 +201,89 @@ def test_division_by_what_may_be_0_is_found() -> None:
     assert limits_of(lambda w: w / 2 + (w.float() % 0.0), WORDS).refused is None
 
 
+def test_true_and_false_may_be_indices() -> None:
+    def found(rows: int) -> IntegerLimits:
+        return limits_of(lambda w, m: F.embedding(w + 1, TABLE) + F.embedding(m.long(), TABLE[:rows]), WORDS, WORDS > 5)
+
+    assert (found(2).arguments, found(2).refused) == ([Range(0, 8), None], None)
+    assert found(1).refused == "embedding"
+
+
 def test_large_integers_in_the_example_are_wide() -> None:
     assert limits_of(lambda w: (w > 5) * 1.0, WORDS + 2**40).wide == "an argument"
+    assert limits_of(lambda w: (w > 5) * 1.0, WORDS + 2**25).wide == "an argument"
 
 
 def test_double_precision_is_found() -> None:
     assert limits_of(lambda w: w.double().sum().float(), WORDS).double
+
+
+FLOATS = torch.linspace(0.5, 2.0, 6).reshape(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: torch.atan2(x, -x), "atan2"),
+        (lambda x: torch.complex(x, x).angle(), "angle"),
+        (lambda x: torch.logaddexp(x, x * 2), "logaddexp"),
+        (lambda x: x.logcumsumexp(1), "logcumsumexp"),
+        (lambda x: x % 0.1, "remainder"),
+        (lambda x: x.fmod(0.1), "fmod"),
+        (lambda x: x.new_zeros(2).scatter_reduce(0, torch.tensor([0, 1]), x[0, :2], "mean"), "scatter_reduce"),
+        (lambda x: x % 1.0 + x % -4 + x // 0.5, None),
+        (lambda x: x.new_zeros(2).scatter_reduce(0, torch.tensor([0, 1]), x[0, :2], "amax"), None),
+        (lambda x: (x / 0.1).floor() + torch.div(x, 0.1, rounding_mode="trunc"), None),
+        (lambda x: x.sum() + torch.arange(5) % 3, None),
+    ],
+)
+def test_what_computes_something_else_in_onnx_for_some_numbers_is_found(
+    function: Callable[[Tensor], Tensor], name: str | None
+) -> None:
+    found = limits_of(function, FLOATS)
+    assert (found.otherwise, found.refused) == (name, None)
+
+
+def test_quotients_that_are_rounded_before_they_are_rounded_down_are_found() -> None:
+    """1.0 by 0.1 is 9 in PyTorch, and 10 in all backends."""
+    assert torch.div(torch.ones(1), 0.1, rounding_mode="floor").item() == 9
+    assert limits_of(lambda x: torch.div(x, 0.1, rounding_mode="floor"), FLOATS).refused == "div"
+    assert limits_of(lambda x: x // 0.1, FLOATS).refused == "floor_divide"
+    assert limits_of(lambda x: torch.div(x, 0.25, rounding_mode="floor"), FLOATS).refused is None
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda w: torch.div(w * 1000, 7, rounding_mode="floor"), "div"),
+        (lambda w: torch.div(w.bitwise_xor(1), 7, rounding_mode="trunc"), "div"),
+        (lambda w: w.clamp(max=99).pow(9), "pow"),
+        (lambda w: torch.pow(3, w), "pow"),
+        (lambda w: torch.ones_like(w) << w, "__lshift"),
+        (lambda w: w.bitwise_right_shift(w), "bitwise_right_shift"),
+        (lambda w: torch.div(w * 3, 7, rounding_mode="trunc"), None),
+        (lambda w: w.pow(2) + torch.pow(2, w.clamp(max=20)), None),
+        (lambda w: (w[..., None] >> torch.arange(8)) + (w << 3)[..., None], None),
+    ],
+)
+def test_integers_that_are_computed_as_floating_point_numbers_in_onnx_are_found(
+    function: Callable[[Tensor], Tensor], name: str | None
+) -> None:
+    assert limits_of_words(function).otherwise == name
+
+
+def test_integers_are_computed_in_onnx_where_those_of_the_example_are_exact() -> None:
+    found = limits_of(lambda w: torch.div(w * 1000, 7, rounding_mode="floor"), WORDS)
+    assert (found.arguments, found.otherwise) == ([Range(0, 3)], None)
+
+
+@pytest.mark.parametrize(("backend", "allowed"), [("onnxruntime", False), ("openvino", False), ("torch.compile", True)])
+def test_only_what_reads_onnx_is_left_out_for_its_forms(backend: str, allowed: bool) -> None:
+    assert (unlike(backend, limits_of(lambda x: torch.atan2(x, -x), FLOATS)) is None) is allowed
+    assert unlike(backend, limits_of(lambda x: x + 1, FLOATS)) is None
+
+
+@pytest.mark.parametrize(("kind", "name"), [(torch.uint8, "amin"), (torch.int8, "amin"), (torch.int16, None)])
+def test_extremes_of_8_bits_which_inductor_computes_otherwise_are_found(kind: torch.dtype, name: str | None) -> None:
+    assert limits_of(lambda x: x.amin(0), torch.ones(20, 2, dtype=kind)).refused == name
+    assert limits_of(lambda x: x.float().amin(0), torch.ones(20, 2, dtype=kind)).refused is None

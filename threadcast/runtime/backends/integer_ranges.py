@@ -1,8 +1,8 @@
 """Which integers a program may be given so that backends compute the same as PyTorch.
 
 PyTorch computes whole numbers in 64 bits and refuses indices that are out of range. OpenVINO computes them in 32 bits,
-ONNX Runtime counts negative indices from the end. So the range of every integer that follows from the arguments is
-worked out from the ranges of the arguments, by interval arithmetic.
+and some in single precision; ONNX Runtime counts negative indices from the end. So the range of every integer that
+follows from the arguments is worked out from the ranges of the arguments, by interval arithmetic.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from torch._ops import OpOverload
 
 from threadcast.capture.program import Node
 from threadcast.capture.raising import may_raise
+from threadcast.runtime.backends.onnx_forms import computes_otherwise, is_power_of_two
 from threadcast.runtime.backends.program_file import ReadProgram
 from threadcast.runtime.verification.limits import real_type
 
 MOST = 2**20
 """Largest size of integers that arguments are taken to have where nothing says more, more than any vocabulary's. Calls
 with larger ones run as PyTorch."""
-_BITS_32 = torch.iinfo(torch.int32)
+_EXACT = 2**24
+"""Largest size of integers that OpenVINO surely computes: sums, division and matrix products run in single precision,
+as its issues 37766 and 37956 say, other operators in 32 bits."""
 _UNSIGNED = frozenset((torch.uint16, torch.uint32, torch.uint64))
 """Types of which PyTorch finds no least number."""
 
@@ -63,6 +66,8 @@ _INDEXED_BY_ALL = frozenset(("index", "_unsafe_index", "index_put"))
 """Operators that take a list of indices, which may count from the end."""
 _DIVIDE = frozenset(("div", "floor_divide", "remainder", "fmod"))
 """Operators that raise where integers are divided by 0."""
+_EXTREMES = frozenset(("amin", "amax", "aminmax", "min", "max", "argmin", "argmax"))
+"""Operators that Inductor's code gives a 0 besides, where their numbers have 8 bits (PyTorch's issue 191499)."""
 
 
 class Range(NamedTuple):
@@ -83,12 +88,14 @@ class IntegerLimits:
     arguments: Sequence[Range | None]
     """The range of each argument for which the next two hold; None where it has no integers."""
     wide: str | None
-    """The first operator whose integers may need more than 32 bits; None where there is none."""
+    """The first operator whose integers may be too large for OpenVINO; None where there is none."""
     refused: str | None
-    """The first operator that may raise because of values, or whose integers may not fit their type; None: there is
-    none."""
+    """The first operator that may raise because of values, whose integers may not fit their type, or that backends may
+    compute otherwise; None: there is none."""
     double: bool
     """Whether there are numbers in double precision."""
+    otherwise: str | None = None
+    """The first operator that computes something else in ONNX for some numbers; None where there is none."""
 
 
 def integer_limits(program: ReadProgram) -> IntegerLimits:
@@ -105,17 +112,19 @@ def integer_limits(program: ReadProgram) -> IntegerLimits:
         ranges = [one and _within(one, limits.get(at)) for at, one in enumerate(ranges)]
         found = _Ranges(program.module, ranges)
         found.run(*program.example)
-    if (found.refused or found.wide) and any(one and at not in limits for at, one in enumerate(ranges)):
+    too_much = found.refused or found.wide or found.otherwise
+    if too_much and any(one and at not in limits for at, one in enumerate(ranges)):
         narrow = [
             one if one is None or at in limits else _union([range_of(value), Range(0, 1)])
             for at, (one, value) in enumerate(zip(ranges, program.example, strict=True))
         ]
         again = _Ranges(program.module, narrow)
         again.run(*program.example)
-        if not again.refused and (found.refused or not again.wide):
+        gains = (found.wide and not again.wide) or (found.otherwise and not again.otherwise)
+        if not again.refused and (found.refused or gains):
             ranges, found = narrow, again
-    fit = all(one is None or one.within(_BITS_32.min, _BITS_32.max) for one in ranges)
-    return IntegerLimits(ranges, found.wide if fit else "an argument", found.refused, found.double)
+    fit = all(one is None or one.within(-_EXACT, _EXACT) for one in ranges)
+    return IntegerLimits(ranges, found.wide if fit else "an argument", found.refused, found.double, found.otherwise)
 
 
 def _within(one: Range, limit: Range | None) -> Range:
@@ -218,6 +227,7 @@ class _Ranges(fx.Interpreter):
         """By argument, the range that operators allow which take its integers as indices."""
         self.wide: str | None = None
         self.refused: str | None = None
+        self.otherwise: str | None = None
         self.double = False
 
     def run_node(self, n: fx.Node) -> Any:
@@ -265,7 +275,7 @@ class _Ranges(fx.Interpreter):
         if not integers:
             return _Known()
         found = self._range_after(node, name, value)
-        if found is None or not found.within(_BITS_32.min, _BITS_32.max):
+        if found is None or not found.within(-_EXACT, _EXACT):
             self.wide = self.wide or name
         if found is None:
             return _Known()
@@ -302,8 +312,11 @@ class _Ranges(fx.Interpreter):
         return {argument: _plus(one, shift) for argument, one in known.arguments.items()}
 
     def _check_values(self, node: fx.Node, name: str, *, integers: bool) -> None:
-        """Note what the arguments may be where they are indices, and what may raise because of values."""
+        """Note what the arguments may be where they are indices, and what may raise or differ because of values."""
         source: Any = self._value(node.args[0]) if node.args else None
+        if computes_otherwise(node, name, source, self._range, integers=integers):
+            self.otherwise = self.otherwise or name
+        narrow = name in _EXTREMES and _is_integer(source) and source.element_size() == 1
         if name in _INDEXED_BY_ALL:
             for dim, one in enumerate(node.args[1]):  # type: ignore[arg-type]
                 self._allow(one, Range(-source.shape[dim], source.shape[dim] - 1), name)
@@ -315,9 +328,10 @@ class _Ranges(fx.Interpreter):
             self._allow(node.args[0], Range(0, int(node.args[1]) - 1), name)  # type: ignore[arg-type]
         elif name in _DIVIDE:
             by = self._range(node.args[1]) if integers else Range(1, 1)
-            if by is None or by.low <= 0 <= by.high:
+            floors = not integers and (name == "floor_divide" or node.kwargs.get("rounding_mode") == "floor")
+            if by is None or by.low <= 0 <= by.high or (floors and not is_power_of_two(node.args[1])):
                 self.refused = self.refused or name
-        elif may_raise(Node(node.target, node.args, node.kwargs, "forward")):  # type: ignore[arg-type]
+        elif narrow or may_raise(Node(node.target, node.args, node.kwargs, "forward")):  # type: ignore[arg-type]
             self.refused = self.refused or name
 
     def _allow(self, indices: Any, limit: Range, name: str) -> None:
@@ -326,7 +340,8 @@ class _Ranges(fx.Interpreter):
             return  # the same in each call, or a mask
         for argument, shift in known.arguments.items():
             before = _within(Range(limit.low - shift.low, limit.high - shift.high), self.limits.get(argument))
-            if self._examples[argument].within(*before):
+            example = self._examples.get(argument)
+            if example is not None and example.within(*before):  # None: true and false
                 self.limits[argument] = before
         if known.range is None or not known.range.within(*limit):
             self.refused = self.refused or name
@@ -341,6 +356,8 @@ class _Ranges(fx.Interpreter):
             return Range(0, 1)
         if name in _FILLED:
             return range_of(value)
+        if name == "index_put" and node.kwargs.get("accumulate", node.args[3:] == (True,)):
+            return None  # sums
         if name in _AMONG:
             others = [one for one in node.args[1:] if isinstance(self._value(one), Tensor)] if positions else []
             given = [*(node.args[at] if at < len(node.args) else 0 for at in _AMONG[name]), *others]

@@ -35,7 +35,7 @@ from threadcast.runtime.backends.likeliest import BackendHistory, NetworkKind
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
-from threadcast.runtime.backends.ways import Way
+from threadcast.runtime.backends.ways import NEEDED, Way
 from threadcast.runtime.backends.written_out import written_out
 from threadcast.threads.memory import free_bytes, keep_freed_memory, return_freed_memory
 
@@ -112,11 +112,13 @@ def opened(way: Way, file: Path, cores: int, flat: FlatModule) -> TensorCall:
 def unlike(backend: str, integers: IntegerLimits) -> str | None:
     """Return why a backend may compute something else than PyTorch although it agrees in the example; None: nothing."""
     if integers.refused is not None:
-        return f"{integers.refused} may raise, or wrap integers, because of values"
+        return f"{integers.refused} may raise, wrap integers, or be computed otherwise, because of values"
+    if integers.otherwise is not None and backend in NEEDED:  # which read ONNX files
+        return f"{integers.otherwise} computes something else in ONNX for some numbers"
     if backend != "openvino":
         return None
     if integers.wide is not None:
-        return f"integers of {integers.wide} may need more than the 32 bits that it computes in"
+        return f"integers of {integers.wide} may be too large: it computes some in single precision, others in 32 bits"
     return "it has no double precision" if integers.double else None
 
 
