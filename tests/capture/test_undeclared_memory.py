@@ -1,4 +1,4 @@
-"""Custom operators that return memory of their arguments, which they should not, keep the order of what is written."""
+"""Custom operators that do not say what memory they return or write keep the order of what is written."""
 
 from __future__ import annotations
 
@@ -77,4 +77,23 @@ def test_numbers_read_after_such_a_write_are_the_written_ones(itself: torch._ops
 
     x = torch.ones(2)
     with contextlib.suppress(CaptureError):
+        assert by_all_orders(capture_forward(function, x), x) == {tuple(function(x).tolist())}
+
+
+def test_readers_wait_for_a_custom_operator_that_returns_nothing_and_does_not_say_what_it_writes() -> None:
+    def written(x: Tensor, out: Tensor) -> None:
+        out.copy_(x)
+
+    with torch.library._scoped_library("tested_memory", "FRAGMENT") as library:
+        library.define("into(Tensor x, Tensor out) -> ()")
+        library.impl("into", lambda x, out: None, "Meta")
+        library.impl("into", written, "CPU")
+        into = torch.ops.tested_memory.into
+
+        def function(x: Tensor) -> Tensor:
+            out = x * 0
+            into(x * 2, out)
+            return out + 1
+
+        x = torch.ones(3)
         assert by_all_orders(capture_forward(function, x), x) == {tuple(function(x).tolist())}

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from threadcast.capture.argument_json import encode
-from threadcast.capture.dependencies import edges, is_random, lies_in, returns_written, writes
+from threadcast.capture.dependencies import edges, lies_in, may_draw, returns_written, writes
 from threadcast.capture.program import Input, Node, Phase, Program
 from threadcast.capture.recording import Recorded, Recording, Result
 from threadcast.capture.simplify import Simplifier
@@ -262,13 +262,13 @@ def kind_of(target: Callable[..., Any], args: Sequence[Any]) -> str:
 def _needed(nodes: Sequence[Node], n_inputs: int, outputs: Any) -> list[int]:
     """Positions of the nodes that must stay, ascending.
 
-    These are the nodes that the outputs need, that write memory, draw random numbers or check something, and the nodes
+    These are the nodes that the outputs need, that write memory, may draw random numbers or check something, and those
     that these need.
     """
     needed = {ref.slot - n_inputs for ref in find_refs(outputs)}
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
-        if index in needed or is_random(node) or writes(node) or _checks(node):
+        if index in needed or may_draw(node.target) or writes(node) or _checks(node):
             needed.add(index)
             needed.update(ref.slot - n_inputs for ref in node.refs())
     return sorted(index for index in needed if index >= 0)
