@@ -513,3 +513,13 @@ def test_tensors_that_a_callable_holds_may_be_written_and_returned() -> None:
         assert scale is table["scale"]
         assert counts.tolist() == [number] * 3
         assert norm.num_batches_tracked == number
+
+
+def test_a_number_that_a_custom_operator_returns_is_not_built_in() -> None:
+    with torch.library._scoped_library("tested_numbers", "FRAGMENT") as library:
+        library.define("overflows(Tensor x) -> bool")
+        library.impl("overflows", lambda x: bool((x.abs() > 1e30).any()), "CPU")
+        library.impl("overflows", lambda x: False, "Meta")
+        overflows = torch.ops.tested_numbers.overflows
+        with pytest.raises(CaptureError, match=r"overflows.*returns a number"):
+            capture_forward(lambda x: x.clamp(-1, 1) if overflows(x) else x * 2, torch.ones(3))
