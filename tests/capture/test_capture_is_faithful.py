@@ -205,6 +205,13 @@ def filled(x: Tensor) -> Tensor:
     return x if flag > 0 else -x
 
 
+def filled_beside_a_view(x: Tensor) -> Tensor:
+    flag = torch.tensor(0.0)
+    view = flag.view(1)
+    torch._foreach_add_([flag], [x.sum()])
+    return x if view > 0 else -x
+
+
 def reseeded(x: Tensor) -> Tensor:
     torch.manual_seed(7)
     return x + torch.rand(4, 4)
@@ -226,6 +233,7 @@ SHARED = torch.zeros(2, 3)
         (lambda x: x.t_() * 1, "t_"),
         (lambda x: setattr(x, "data", x * 3) or x + 1, "exchanged"),
         (filled, "cannot capture"),
+        (filled_beside_a_view, "cannot capture"),
         (reseeded, "generator's state is set"),
         (lambda x: x * random.random(), "Python or NumPy"),
         (lambda x: x * np.random.rand(), "Python or NumPy"),

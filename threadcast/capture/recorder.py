@@ -251,7 +251,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         base = func._schema.name.split("::")[-1]
         result = None if base.startswith("_fused_") and not func._schema.returns else self._result(func, args, kwargs)
         for tensor in _written(func, args, kwargs):
-            tensor.constant = None  # its value is not known from here on, which FakeTensorMode misses in lists
+            self._fakes.forget_value(tensor, views=not func._schema.returns)  # which FakeTensorMode misses in lists
         if func.namespace not in DECLARING and not _are_tensors(result):
             raise CaptureError(f"cannot capture {func}: it returns a number, which may be another in the next call")
         if func in TRANSPARENT:
