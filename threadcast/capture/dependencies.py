@@ -50,6 +50,15 @@ def writes(node: Node) -> list[Ref]:
     return [ref for name, value, written in _arguments(node) if written for ref in find_refs(value)]
 
 
+def may_be_written(node: Node) -> list[Ref]:
+    """What `writes` says; of a custom operator that declares no write and returns nothing all its arguments."""
+    target = node.target
+    if isinstance(target, OpOverload) and target.namespace not in DECLARING:
+        schema = target._schema
+        return list(node.refs()) if not (schema.is_mutable or schema.returns) else writes(node)
+    return writes(node)
+
+
 def is_random(node: Node) -> bool:
     """Whether the node draws from the random generator."""
     return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
@@ -69,7 +78,7 @@ def ordered(nodes: Sequence[Node], inputs: Sequence[Input]) -> set[tuple[int, in
     reads_since: dict[int, list[int]] = {}
     found: set[tuple[int, int]] = set()
     for index, node in enumerate(nodes):
-        written = {memory[ref.slot] for ref in _may_be_written(node)}
+        written = {memory[ref.slot] for ref in may_be_written(node)}
         written |= {RANDOM_STATE} if may_draw(node.target) else set()
         read = set() if _is_view(node) else {memory[ref.slot] for ref in node.refs()} - written
         for place in read:
@@ -173,15 +182,6 @@ def lies_in(nodes: Sequence[Node], inputs: Sequence[Input], ref: Ref) -> list[in
         elif (shared := inputs[slot].shares) is not None:
             found.append(shared)
     return found
-
-
-def _may_be_written(node: Node) -> list[Ref]:
-    """What `writes` says; of a custom operator that declares no write and returns nothing all its arguments."""
-    target = node.target
-    if isinstance(target, OpOverload) and target.namespace not in DECLARING:
-        schema = target._schema
-        return list(node.refs()) if not (schema.is_mutable or schema.returns) else writes(node)
-    return writes(node)
 
 
 def _is_view(node: Node) -> bool:
