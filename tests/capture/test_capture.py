@@ -411,6 +411,11 @@ def test_arguments_that_share_memory_keep_their_order() -> None:
     assert [(edge.source, edge.target) for edge in captured.graph.edges] == [(0, 1)]
     apart = capture_forward(function, whole.view(2, 3), whole.clone())
     assert apart.graph.edges == ()
+    array = np.arange(6.0)
+    parts = capture_forward(function, torch.from_numpy(array[1:]), torch.from_numpy(array[:-1]))
+    assert [(edge.source, edge.target) for edge in parts.graph.edges] == [(0, 1)]
+    halves = capture_forward(function, torch.from_numpy(array[3:]), torch.from_numpy(array[:3]))
+    assert halves.graph.edges == ()
     closed_over = capture_forward(lambda a: function(a, whole), whole.view(2, 3))
     assert [(edge.source, edge.target) for edge in closed_over.graph.edges] == [(0, 1)]
 

@@ -205,6 +205,13 @@ def filled(x: Tensor) -> Tensor:
     return x if flag > 0 else -x
 
 
+def filled_beside_a_view(x: Tensor) -> Tensor:
+    flag = torch.tensor(0.0)
+    view = flag.view(1)
+    torch._foreach_add_([flag], [x.sum()])
+    return x if view > 0 else -x
+
+
 def reseeded(x: Tensor) -> Tensor:
     torch.manual_seed(7)
     return x + torch.rand(4, 4)
@@ -226,6 +233,7 @@ SHARED = torch.zeros(2, 3)
         (lambda x: x.t_() * 1, "t_"),
         (lambda x: setattr(x, "data", x * 3) or x + 1, "exchanged"),
         (filled, "cannot capture"),
+        (filled_beside_a_view, "cannot capture"),
         (reseeded, "generator's state is set"),
         (lambda x: x * random.random(), "Python or NumPy"),
         (lambda x: x * np.random.rand(), "Python or NumPy"),
@@ -513,3 +521,13 @@ def test_tensors_that_a_callable_holds_may_be_written_and_returned() -> None:
         assert scale is table["scale"]
         assert counts.tolist() == [number] * 3
         assert norm.num_batches_tracked == number
+
+
+def test_a_number_that_a_custom_operator_returns_is_not_built_in() -> None:
+    with torch.library._scoped_library("tested_numbers", "FRAGMENT") as library:
+        library.define("overflows(Tensor x) -> bool")
+        library.impl("overflows", lambda x: bool((x.abs() > 1e30).any()), "CPU")
+        library.impl("overflows", lambda x: False, "Meta")
+        overflows = torch.ops.tested_numbers.overflows
+        with pytest.raises(CaptureError, match=r"overflows.*returns a number"):
+            capture_forward(lambda x: x.clamp(-1, 1) if overflows(x) else x * 2, torch.ones(3))

@@ -1,12 +1,14 @@
-"""No number of `torch.rand` is less than 0; calls that set the generator are refused, others' draws are not."""
+"""No number of `torch.rand` is less than 0; calls that set the generator are refused, and draws keep their order."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -148,3 +150,36 @@ def test_what_a_call_draws_of_python_or_numpy_is_refused_and_drawn_again(of: str
     random.seed(1)
     np.random.seed(1)
     assert draw() == found
+
+
+@pytest.fixture
+def noisy() -> Iterator[torch._ops.OpOverloadPacket]:
+    """An operator of a user's own that draws random numbers, and does not say so, as few do."""
+    with torch.library._scoped_library("tested_draws", "FRAGMENT") as library:
+        library.define("noisy(Tensor x) -> Tensor")
+        library.impl("noisy", lambda x: x + torch.rand(x.shape), "CPU")
+        library.impl("noisy", torch.empty_like, "Meta")
+        yield torch.ops.tested_draws.noisy
+
+
+def test_custom_operators_draw_the_numbers_that_they_draw_in_eager_pytorch(
+    noisy: torch._ops.OpOverloadPacket,
+) -> None:
+    def function(x: Tensor) -> Tensor:
+        first, second = noisy(x), noisy(x * 2)
+        noisy(x)  # draws, too, though nothing reads what it returns
+        found: Tensor = first - torch.rand(2) * second
+        return found
+
+    def drawn(call: Callable[[], Tensor]) -> list[float]:
+        torch.manual_seed(1)
+        return [*call().tolist(), *torch.rand(1).tolist()]
+
+    x = torch.ones(2)
+    captured, wanted = capture_forward(function, x), drawn(lambda: function(x))
+    edges, orders = captured.graph.edges, 0
+    for order in permutations(range(len(captured.graph))):
+        if all(order.index(edge.source) < order.index(edge.target) for edge in edges):
+            orders += 1
+            assert drawn(partial(captured.run, x, order=order)) == wanted
+    assert orders > 1

@@ -1,4 +1,4 @@
-"""Custom operators that return memory of their arguments, which they should not, keep the order of what is written."""
+"""Custom operators that do not say what memory they return or write keep the order of what is written."""
 
 from __future__ import annotations
 
@@ -74,6 +74,41 @@ def test_numbers_read_after_such_a_write_are_the_written_ones(itself: torch._ops
         own = flag.clone()
         itself(own).add_(1)
         return x * 2 if own.item() > 0 else x * 3
+
+    x = torch.ones(2)
+    with contextlib.suppress(CaptureError):
+        assert by_all_orders(capture_forward(function, x), x) == {tuple(function(x).tolist())}
+
+
+@pytest.fixture
+def into() -> Iterator[torch._ops.OpOverloadPacket]:
+    """An operator that copies to its second argument, and does not say so."""
+
+    def copied(x: Tensor, out: Tensor) -> None:
+        out.copy_(x)
+
+    with torch.library._scoped_library("tested_memory", "FRAGMENT") as library:
+        library.define("into(Tensor x, Tensor out) -> ()")
+        library.impl("into", copied, "CPU")
+        library.impl("into", lambda x, out: None, "Meta")
+        yield torch.ops.tested_memory.into
+
+
+def test_readers_wait_for_a_custom_operator_that_returns_nothing(into: torch._ops.OpOverloadPacket) -> None:
+    def function(x: Tensor) -> Tensor:
+        out = x * 0
+        into(x * 2, out)
+        return out + 1
+
+    x = torch.ones(3)
+    assert by_all_orders(capture_forward(function, x), x) == {tuple(function(x).tolist())}
+
+
+def test_numbers_read_after_such_an_operator_are_what_it_has_written(into: torch._ops.OpOverloadPacket) -> None:
+    def function(x: Tensor) -> Tensor:
+        own = x * 0
+        into(x, own)
+        return x * 2 if own.sum() > 0 else x * 3
 
     x = torch.ones(2)
     with contextlib.suppress(CaptureError):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
 from threadcast.runtime import call_table
-from threadcast.runtime.call_kinds import CallKind
+from threadcast.runtime.call_kinds import CallKind, kind_of
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.fallback import Fallback
 from threadcast.runtime.tuning.tuning import Tuning
@@ -78,3 +79,13 @@ def test_a_closed_table_is_empty() -> None:
     assert all(cast("Sized", one).closed for one in entries)
     assert len(table) == 0
     assert table.find(kind(0)) is None
+
+
+def test_calls_with_parts_of_one_array_are_of_another_kind_where_these_overlap() -> None:
+    def kind_with(*parts: Any) -> CallKind:
+        return kind_of(list(map(torch.from_numpy, parts)), None, frozenset(), ())
+
+    array = np.arange(6.0)
+    apart = kind_with(array[:3], array[3:])
+    assert kind_with(np.arange(3.0), np.arange(3.0)) == apart
+    assert kind_with(array[:3], array[2:5]) == kind_with(array[2:5], array[1:4]) != apart

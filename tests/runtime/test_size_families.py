@@ -45,6 +45,19 @@ def test_the_third_kind_that_differs_only_in_sizes_makes_a_family() -> None:
     assert seen(families, torch.ones(9, 7), True) is None, "not an integer that varies"
 
 
+def test_images_of_one_channel_in_channels_last_are_of_a_family_of_their_own() -> None:
+    families = SizeFamilies()
+
+    def images(number: int, *, last: bool) -> Tensor:
+        return torch.ones(number, 6, 6, 1).permute(0, 3, 1, 2) if last else torch.ones(number, 1, 6, 6)
+
+    assert all(images(2, last=last).is_contiguous() for last in (False, True))
+    found = [seen(families, images(number, last=last)) for number in (2, 3, 4) for last in (False, True)]
+    assert found[:4] == [None] * 4
+    assert found[4] is not found[5]
+    assert None not in found[4:]
+
+
 def test_each_mode_of_a_model_has_its_family() -> None:
     families = SizeFamilies()
 

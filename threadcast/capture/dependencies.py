@@ -1,8 +1,8 @@
 """Ordering edges: which ops must keep their order although no value flows between them.
 
 Two ops must keep it when one writes memory that the other reads or writes, under whatever name (views, in-place
-results, parameters, running statistics), when both draw random numbers, or when one may raise an exception and the
-other writes what the caller holds: a call that fails leaves there what it leaves in PyTorch.
+results, parameters, running statistics), when both may draw random numbers, or when one may raise an exception and
+the other writes what the caller holds: a call that fails leaves there what it leaves in PyTorch.
 """
 
 from __future__ import annotations
@@ -50,9 +50,25 @@ def writes(node: Node) -> list[Ref]:
     return [ref for name, value, written in _arguments(node) if written for ref in find_refs(value)]
 
 
+def may_be_written(node: Node) -> list[Ref]:
+    """What `writes` says; of a custom operator that declares no write and returns nothing all its arguments."""
+    target = node.target
+    if isinstance(target, OpOverload) and target.namespace not in DECLARING:
+        schema = target._schema
+        return list(node.refs()) if not (schema.is_mutable or schema.returns) else writes(node)
+    return writes(node)
+
+
 def is_random(node: Node) -> bool:
     """Whether the node draws from the random generator."""
     return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def may_draw(target: Any) -> bool:
+    """Whether an operator draws from the random generator, or is a custom one: few of these say that they do."""
+    if not isinstance(target, OpOverload):
+        return False
+    return torch.Tag.nondeterministic_seeded in target.tags or target.namespace not in DECLARING
 
 
 def ordered(nodes: Sequence[Node], inputs: Sequence[Input]) -> set[tuple[int, int]]:
@@ -62,7 +78,8 @@ def ordered(nodes: Sequence[Node], inputs: Sequence[Input]) -> set[tuple[int, in
     reads_since: dict[int, list[int]] = {}
     found: set[tuple[int, int]] = set()
     for index, node in enumerate(nodes):
-        written = {memory[ref.slot] for ref in writes(node)} | ({RANDOM_STATE} if is_random(node) else set())
+        written = {memory[ref.slot] for ref in may_be_written(node)}
+        written |= {RANDOM_STATE} if may_draw(node.target) else set()
         read = set() if _is_view(node) else {memory[ref.slot] for ref in node.refs()} - written
         for place in read:
             if place in last_write:

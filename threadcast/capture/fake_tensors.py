@@ -148,6 +148,12 @@ class FakeTensors:
             return False
         return all(result.alias_info is None for result in calls[-1].target._schema.returns)
 
+    def forget_value(self, tensor: FakeTensor, *, views: bool) -> None:
+        """Note that the numbers of a tensor, and with `views` of others in its memory, are not known from here on."""
+        if views and tensor.constant is not None:
+            self.mode.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
+        tensor.constant = None
+
     def release(self) -> None:
         """Let go of the tensors that fakes stand for, once all is recorded.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from threadcast.capture.argument_json import encode
-from threadcast.capture.dependencies import edges, is_random, lies_in, returns_written, writes
+from threadcast.capture.dependencies import edges, lies_in, may_draw, returns_written, writes
 from threadcast.capture.program import Input, Node, Phase, Program
 from threadcast.capture.recording import Recorded, Recording, Result
 from threadcast.capture.simplify import Simplifier
@@ -239,14 +239,27 @@ def _with_size_refs(template: Any, slots: Mapping[sympy.Expr, int]) -> Any:
 
 
 def _sharing(inputs: Sequence[Input], values: Sequence[Any]) -> list[Input]:
-    """The inputs, each with the first input whose memory it shares, found from their values."""
-    first: dict[int, int] = {}
-    found = []
-    for slot, (entry, value) in enumerate(zip(inputs, values, strict=True)):
-        storage = value.untyped_storage().data_ptr() if isinstance(value, Tensor) else 0
-        shares = first.setdefault(storage, slot) if storage else slot  # empty tensors have no memory
-        found.append(entry if shares == slot else replace(entry, shares=shares))
-    return found
+    """The inputs, each with the first input whose memory it shares, found from their values.
+
+    Storages may overlap, as those of slices of one NumPy array, which have one each.
+    """
+    spans = []
+    for slot, value in enumerate(values):
+        if isinstance(value, Tensor) and (begin := (storage := value.untyped_storage()).data_ptr()):
+            spans.append((begin, begin + max(storage.nbytes(), 1), slot))  # empty tensors have no memory
+    together: list[list[int]] = []
+    reached = 0
+    for begin, end, slot in sorted(spans):
+        if begin < reached:
+            together[-1].append(slot)
+        else:
+            together.append([slot])
+        reached = max(reached, end)
+    shares = {slot: min(slots) for slots in together for slot in slots}
+    return [
+        entry if (first := shares.get(slot, slot)) == slot else replace(entry, shares=first)
+        for slot, entry in enumerate(inputs)
+    ]
 
 
 def kind_of(target: Callable[..., Any], args: Sequence[Any]) -> str:
@@ -262,13 +275,13 @@ def kind_of(target: Callable[..., Any], args: Sequence[Any]) -> str:
 def _needed(nodes: Sequence[Node], n_inputs: int, outputs: Any) -> list[int]:
     """Positions of the nodes that must stay, ascending.
 
-    These are the nodes that the outputs need, that write memory, draw random numbers or check something, and the nodes
+    These are the nodes that the outputs need, that write memory, may draw random numbers or check something, and those
     that these need.
     """
     needed = {ref.slot - n_inputs for ref in find_refs(outputs)}
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
-        if index in needed or is_random(node) or writes(node) or _checks(node):
+        if index in needed or may_draw(node.target) or writes(node) or _checks(node):
             needed.add(index)
             needed.update(ref.slot - n_inputs for ref in node.refs())
     return sorted(index for index in needed if index >= 0)

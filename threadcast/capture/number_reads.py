@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from threadcast.capture.calls import Call, compiled
-from threadcast.capture.dependencies import is_random, may_be_returned, writes
+from threadcast.capture.dependencies import is_random, may_be_returned, may_be_written
 from threadcast.capture.program import Node, below_autograd
 from threadcast.capture.recording import Recorded, Recording
 from threadcast.capture.sizes import Size
@@ -181,7 +181,7 @@ class ReadRecorder:
         for i in range(len(self._nodes), len(self._recording.calls)):
             call = self._recording.calls[i]
             node = Node(call.target, call.args, call.kwargs, call.phase)
-            self._nodes.append((call.number, node, writes(node)))
+            self._nodes.append((call.number, node, may_be_written(node)))
             self._made_by[call.number] = i
             for ref in may_be_returned(node):
                 self._memory[self._root(ref.slot)] = self._root(call.number)

@@ -26,6 +26,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
+from threadcast.capture.dependencies import DECLARING
 from threadcast.capture.fake_tensors import FakeTensors
 from threadcast.capture.function_caches import CacheFilled, FunctionCaches
 from threadcast.capture.given_arguments import arguments_left_alone
@@ -250,7 +251,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         base = func._schema.name.split("::")[-1]
         result = None if base.startswith("_fused_") and not func._schema.returns else self._result(func, args, kwargs)
         for tensor in _written(func, args, kwargs):
-            tensor.constant = None  # its value is not known from here on, which FakeTensorMode misses in lists
+            self._fakes.forget_value(tensor, views=not func._schema.returns)  # which FakeTensorMode misses in lists
+        if func.namespace not in DECLARING and not _are_tensors(result):
+            raise CaptureError(f"cannot capture {func}: it returns a number, which may be another in the next call")
         if func in TRANSPARENT:
             self._fakes.define_alias(result, args[0])
             return result
@@ -371,3 +374,8 @@ def _written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def _contiguous(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_contiguous() else tensor.new_empty(tensor.shape)
+
+
+def _are_tensors(result: Any) -> bool:
+    """Whether an operator has returned nothing but tensors."""
+    return all(one is None or isinstance(one, Tensor) for one in pytree.tree_leaves(result))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from threadcast.capture.dependencies import memories, writes
+from threadcast.capture.dependencies import may_be_written, memories
 from threadcast.capture.program import Input, Node
 from threadcast.capture.recording import Result
 from threadcast.capture.splitting import Part
@@ -84,7 +84,7 @@ class Simplifier:
         memory = memories(nodes, self._inputs, undeclared=True)
         written: defaultdict[int, list[int]] = defaultdict(list)
         for i, node in enumerate(nodes):
-            for ref in writes(node):
+            for ref in may_be_written(node):
                 written[memory[ref.slot]].append(i)
 
         def unchanged(product: Ref, until: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -122,12 +123,30 @@ def _overlaps(leaves: list[Any], held: frozenset[int]) -> Hashable:
     """
     places: dict[int, int] = {}
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    storages = [tensor.untyped_storage().data_ptr() or -id(tensor) for tensor in tensors]
-    shared = tuple([(places.setdefault(at, len(places)), at if at in held else None) for at in storages])
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    begins = [storage.data_ptr() or -id(tensor) for storage, tensor in zip(storages, tensors, strict=True)]
+    sizes = [storage.nbytes() if begin > 0 else 0 for storage, begin in zip(storages, begins, strict=True)]
+    memory = _in_one(begins, sizes) if len(tensors) > 1 else begins
+    both = zip(memory, begins, strict=True)
+    shared = tuple([(places.setdefault(one, len(places)), at if at in held else None) for one, at in both])
     if len(places) == len(tensors):
         return shared
     objects = list(map(id, tensors))
     return shared, tuple(map(objects.index, objects))
+
+
+def _in_one(begins: list[int], sizes: list[int]) -> list[int]:
+    """The addresses where storages of these sizes begin; of those that overlap, as of slices of one NumPy array, the
+    first one's for all."""
+    spans = sorted(zip(begins, sizes, strict=True))
+    if all(begin == other or begin + size <= other for (begin, size), (other, _) in pairwise(spans)):
+        return begins
+    first: dict[int, int] = {}
+    start = end = spans[0][0]
+    for begin, size in spans:
+        start = begin if begin >= end else start
+        first[begin], end = start, max(end, begin + size)
+    return [first[begin] for begin in begins]
 
 
 def _names(one: Any, other: Any) -> Iterator[str]:

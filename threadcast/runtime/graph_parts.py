@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import SymBool, SymFloat, SymInt, Tensor
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
+from threadcast.capture.dependencies import may_draw
 from threadcast.capture.unsupported import check_operator
 
 _NUMBERS = (SymInt, SymFloat, SymBool)
@@ -123,7 +123,7 @@ def _why_refused(node: Node) -> str | None:
 def _may_draw(graph: GraphModule) -> bool:
     """Whether a graph may draw random numbers, itself or in graphs and functions that its operators call."""
     return any(
-        _call_may_draw(graph, node) if isinstance(node.target, HigherOrderOperator) else _draws(node.target)
+        _call_may_draw(graph, node) if isinstance(node.target, HigherOrderOperator) else may_draw(node.target)
         for node in graph.graph.nodes
     )
 
@@ -133,14 +133,10 @@ def _call_may_draw(graph: GraphModule, node: Node) -> bool:
     found = False
     for value in pytree.tree_leaves((node.args, node.kwargs)):
         called = _attribute(graph, value.target) if isinstance(value, Node) and value.op == "get_attr" else value
-        if _may_draw(called) if isinstance(called, GraphModule) else _draws(called):
+        if _may_draw(called) if isinstance(called, GraphModule) else may_draw(called):
             return True
         found |= isinstance(called, GraphModule | OpOverload)
     return not found
-
-
-def _draws(target: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 def _attribute(graph: GraphModule, name: Any) -> Any:

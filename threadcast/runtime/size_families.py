@@ -173,6 +173,15 @@ def _sizes(leaf: Any) -> Sequence[int]:
 def _described(leaf: Any) -> Hashable:
     """What of a leaf is equal in all calls of a family."""
     if isinstance(leaf, Tensor):
-        layout = None if leaf.is_contiguous() else (leaf.shape, leaf.stride())
+        layout = _order(leaf) if leaf.is_contiguous() else (leaf.shape, leaf.stride())
         return leaf.dim(), leaf.dtype, leaf.device, layout, read_as(leaf)
     return int if type(leaf) is int else exact(leaf)
+
+
+def _order(leaf: Tensor) -> Hashable:
+    """What tells images that are contiguous and in channels last, as those of one channel may be, from others.
+
+    Convolutions give results in the order of their image, and a graph has views that fit one order only.
+    """
+    sides = zip(leaf.shape, leaf.stride(), strict=True)
+    return tuple([stride == 1 for size, stride in sides if size == 1]) if leaf.dim() > 3 else None

@@ -17,11 +17,11 @@ from torch.nn.functional import mse_loss
 
 from tests.runtime.random_plans import make_random_plan
 from tests.runtime.verification.wrong_kernels import with_wrong_kernel
-from threadcast.capture.capture import Captured, capture_training
+from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.core import Machine
 from threadcast.core.errors import WrongResult
 from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.verification.shadow import Ran, Shadowed, checked_step, shadow_step
+from threadcast.runtime.verification.shadow import Ran, Shadowed, checked_step, leaves, shadow_step
 
 Replaying = Callable[..., Engine]
 
@@ -205,3 +205,19 @@ def test_steps_that_are_run_again_leave_all_random_generators_as_one_step_does()
     assert after(lambda: shadow_step(shadowed, eager, arguments, None, lambda: None)) == wanted
     with pytest.raises(WrongResult):
         after(lambda: shadow_step(shadowed, plain.eager, arguments, None, lambda: None))
+
+
+def test_a_tensor_that_is_written_by_way_of_a_view_is_set_back() -> None:
+    counts = torch.zeros(3)
+
+    def function(x: Tensor) -> Tensor:
+        counts[0].add_(1)
+        return x * counts[0]
+
+    x = torch.randn(3)
+    captured, shadowed = capture_forward(function, x), Shadowed(function, function, None, None, leaves)
+    for number in (1, 2):
+        result, difference, _ = checked_step(shadowed, captured.run, (x,), captured)
+        assert difference is None
+        assert torch.equal(result, x * number)
+        assert counts.tolist() == [number, 0, 0]

@@ -15,7 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from threadcast.capture.capture import Captured
-from threadcast.capture.dependencies import memories, ordered, writes
+from threadcast.capture.dependencies import may_be_written, memories, ordered
 from threadcast.capture.program import Node
 from threadcast.capture.values import Ref, find_refs
 from threadcast.core.tensor import TensorSpec
@@ -77,7 +77,7 @@ class Clusters:
         self.before = [set(predecessors) for predecessors in captured.graph.predecessors]
         nodes, inputs = captured.program.nodes, captured.program.inputs
         self._memory = memories(nodes, inputs, undeclared=True)
-        self._written = {self._memory[ref.slot] for node in nodes for ref in writes(node)}
+        self._written = {self._memory[ref.slot] for node in nodes for ref in may_be_written(node)}
         self._ordered: defaultdict[int, set[int]] = defaultdict(set)
         for first, second in ordered(nodes, inputs):
             self._ordered[first].add(second)

@@ -17,7 +17,7 @@ import torch
 from torch._ops import OpOverload
 
 from threadcast.capture.capture import Captured
-from threadcast.capture.dependencies import memories, writes
+from threadcast.capture.dependencies import may_be_written, memories
 from threadcast.capture.program import Node
 from threadcast.capture.values import Ref, find_refs
 from threadcast.core.tensor import TensorSpec
@@ -87,7 +87,7 @@ class _Search:
         self._writers: defaultdict[int, list[int]] = defaultdict(list)
         """Positions of the nodes that write to each memory."""
         for i, node in enumerate(nodes):
-            for ref in writes(node):
+            for ref in may_be_written(node):
                 self._writers[self._memory[ref.slot]].append(i)
         self._uses = Counter(slot for node in nodes for slot in {ref.slot for ref in node.refs()})
         self._uses.update(ref.slot for ref in find_refs(captured.program.outputs))

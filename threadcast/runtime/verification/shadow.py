@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.capture import Captured
-from threadcast.capture.dependencies import writes
 from threadcast.core.errors import ThreadcastError, WrongResult
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.verification.chance import Pair, is_chance
@@ -337,11 +336,10 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _written(captured: Captured | None) -> list[Tensor]:
-    """The model's and optimizer's own tensors (not copies) that a graph writes to."""
+    """The tensors that a graph holds (not copies) and writes to, by whichever view of them."""
     if captured is None:
         return []
-    slots = dict.fromkeys(ref.slot for node in captured.program.nodes for ref in writes(node))
-    values = (captured.held.get(slot) for slot in slots)
+    values = (captured.held.get(slot) for slot in captured.written)
     return [value for value in values if isinstance(value, Tensor)]
 
 
