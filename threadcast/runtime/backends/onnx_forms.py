@@ -63,4 +63,4 @@ def _is_within(given: tuple[int, int] | None, low: int, high: int) -> bool:
 def _is_exact_power(base: tuple[int, int] | None, exponent: tuple[int, int] | None) -> bool:
     if base is None or exponent is None or exponent[0] < 0 or exponent[1] > _MOST_EXPONENT:
         return False
-    return max(map(abs, base)) ** exponent[1] <= _EXACT_IN_FLOAT64
+    return bool(max(map(abs, base)) ** exponent[1] <= _EXACT_IN_FLOAT64)
