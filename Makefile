@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-databases test-programs test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-service-batches bench-service-sizes bench-servers bench-ingest bench-warmup bench-two-models bench-types bench-products bench-many-cores bench-compile bench-zoo bench-graphnet bench-known-ops record clean
+.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-databases test-programs test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-service-batches bench-service-sizes bench-servers bench-ingest bench-warmup bench-two-models bench-types bench-operators bench-many-cores bench-compile bench-zoo bench-graphnet bench-known-ops record clean
 
 setup: $(READY)
 
@@ -207,9 +207,9 @@ bench-many-cores:
 bench-types: $(READY)
 	$(BIN)/python benchmarks/number_types.py --write
 
-# Products of matrices by PyTorch's operator and by ours: docs/product-tables.md. About 1 minute.
-bench-products: $(READY)
-	$(BIN)/python benchmarks/products.py --write
+# Operators of threadcast beside PyTorch's: docs/operator-tables.md. About 1.5 minutes.
+bench-operators: $(READY)
+	$(BIN)/python benchmarks/operators.py --write
 
 # torch.compile(backend="threadcast") beside eager PyTorch, Inductor and optimised calls: docs/compiled-tables.md. NETWORKS="U-Net;LSTM",
 # REUSE=1 measures only what has no record in build/compiled yet. About 30 minutes on 2 idle cores.

@@ -47,8 +47,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             "Directory of the plans that optimised calls have found.",
             default_text="plans in the user's cache directory",
         ),
-        Setting("engine.fuse", bool, True, "Whether optimised calls try fused point-wise operators, and threadcast's "
-                "own products of matrices."),
+        Setting("engine.fuse", bool, True, "Whether optimised calls try fused point-wise operators, and operators of "
+                "threadcast that are faster."),
         Setting("engine.feedback", str, "local", "Where optimised steps store how long operators took, to plan others "
                 "from it: local (the setting store), off, the SQLAlchemy URL of another store, or the http(s) URL of a "
                 "service, which is sent what the local store gets and asked what that does not know (with "

@@ -17,10 +17,10 @@ from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
 from threadcast.runtime.fusion.aggregation import with_edge_sums
 from threadcast.runtime.fusion.clusters import Clusters, Group
+from threadcast.runtime.fusion.faster import with_faster_operators
 from threadcast.runtime.fusion.kernels import Kernel, kernel_of
 from threadcast.runtime.fusion.library import FusedOperators
 from threadcast.runtime.fusion.loop_check import LoopChecks
-from threadcast.runtime.fusion.products import with_products
 
 KIND = "fused_pointwise"
 
@@ -50,7 +50,7 @@ def fused(captured: Captured) -> Captured | None:
         return None
     refused: frozenset[int] = frozenset()
     summed = with_edge_sums(captured)
-    ours = with_products(summed)
+    ours = with_faster_operators(summed)
     while (clusters := Clusters(ours, without=refused)).groups:
         kernels = [kernel_of(clusters, group) for group in clusters.groups]
         operators = _operators.of(kernels)

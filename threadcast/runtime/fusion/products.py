@@ -8,9 +8,7 @@ is faster is a property of the machine, and is measured once a process.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -19,16 +17,17 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from threadcast.capture.capture import Captured
-from threadcast.capture.program import Node, Program, below_autograd
+from threadcast.capture.program import Node, below_autograd
 from threadcast.capture.values import Ref
 from threadcast.core.errors import ExecutionError
-from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.engines.open_engine import has_native_engine
 from threadcast.runtime.fusion.clusters import specs_of
 from threadcast.runtime.fusion.pointwise import named
+from threadcast.runtime.fusion.race import times_as_fast
+from threadcast.runtime.fusion.replacing import with_nodes
 
 aten = torch.ops.aten
 
@@ -43,8 +42,8 @@ LEAST_ROWS, LEAST_SIDE, LEAST_FLOPS = 8, 16, 1 << 19
 GAIN = 1.25
 """How much faster our operator has to be on this machine."""
 
-_TIMED, _TRIES = (128, 512, 512), 7
-"""Rows, depth and columns of the product by which both are timed, and how often each is."""
+_TIMED = 128, 512, 512
+"""Rows, depth and columns of the product by which both are timed."""
 _ULPS = 32
 """Largest difference from the exact product, in rounding errors of float32 at the sum of all sizes."""
 _Factors = tuple[Any, Any, Any]
@@ -59,23 +58,20 @@ def with_products(captured: Captured) -> Captured:
     `captured` itself where it has none, where its sizes vary, and where our operators are not faster on this machine
     or would not give PyTorch's results up to rounding. The first call on a machine may compile the native engine.
     """
-    program, graph = captured.program, captured.graph
-    if captured.sizes is not None or not any(node.target in PRODUCTS for node in program.nodes):
+    if captured.sizes is not None or not any(node.target in PRODUCTS for node in captured.program.nodes):
         return captured
-    specs = specs_of(captured)
-    found = {i: factors for i in range(len(program.nodes)) if (factors := _factors(captured, i, specs)) is not None}
+    specs, count = specs_of(captured), len(captured.graph)
+    found = {i: factors for i in range(count) if (factors := _factors(captured, i, specs)) is not None}
     if not found or not has_native_engine() or not serves():
         return captured
     product, product_ = operators()
-    nodes, ops = list(program.nodes), list(graph.ops)
+    others = {}
     for i, factors in found.items():
-        target = product_ if nodes[i].target is aten.addmm_.default else product
-        nodes[i] = Node(target, factors, {}, nodes[i].phase)
-        ops[i] = Op(f"{BLOCKED}{ops[i].kind}", ops[i].inputs, {}, ops[i].outputs, (ops[i].flops, ops[i].bytes_moved))
-    return replace(
-        captured, graph=OpGraph(graph.ids, tuple(ops), graph.edges),
-        program=Program(program.inputs, tuple(nodes), program.outputs, program.structure),
-    )  # fmt: skip
+        node, op = captured.program.nodes[i], captured.graph.ops[i]
+        target = product_ if node.target is aten.addmm_.default else product
+        kind, cost = f"{BLOCKED}{op.kind}", (op.flops, op.bytes_moved)
+        others[i] = Node(target, factors, {}, node.phase), Op(kind, op.inputs, {}, op.outputs, cost)
+    return with_nodes(captured, others)
 
 
 def _factors(captured: Captured, i: int, specs: Mapping[Ref, TensorSpec]) -> _Factors | None:
@@ -121,16 +117,10 @@ def serves() -> bool:
 
 
 def _is_faster(product: OpOverload) -> bool:
-    """Whether a layer's product is faster than PyTorch's: the fastest of some tries each, by turns."""
+    """Whether a layer's product is faster than PyTorch's."""
     (rows, depth, columns), generator = _TIMED, torch.Generator().manual_seed(0)
     x, weight = _numbers(generator, rows, depth), _numbers(generator, columns, depth).t()
-    best = [float("inf")] * 2
-    for _ in range(_TRIES):
-        for which, run in enumerate((lambda: aten.mm.default(x, weight), lambda: product(None, x, weight))):
-            begin = time.perf_counter()
-            run()
-            best[which] = min(best[which], time.perf_counter() - begin)
-    return best[0] >= GAIN * best[1]
+    return times_as_fast(lambda: product(None, x, weight), lambda: aten.mm.default(x, weight)) >= GAIN
 
 
 _SIZES = ((16, 16, 16), (17, 35, 66), (130, 70, 64), (33, 1100, 20), (1, 3, 5))

@@ -12,10 +12,10 @@ from threadcast.capture.one_capture import NoTurn
 from threadcast.core.errors import CaptureError, ThreadcastError
 from threadcast.runtime.engines.native.library import is_being_compiled, wait_for_library
 from threadcast.runtime.engines.open_engine import has_native_engine
+from threadcast.runtime.fusion.faster import with_faster_operators
 from threadcast.runtime.fusion.fuse import fused, loops_of
 from threadcast.runtime.fusion.kernels import Kernel
 from threadcast.runtime.fusion.library import are_being_compiled, are_compiled, wait_for
-from threadcast.runtime.fusion.products import with_products
 from threadcast.runtime.plans.model_format import formats_with_equal_results
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
@@ -159,7 +159,7 @@ class VariantGraphs:
             return None
 
     def _unfused(self, captured: Captured) -> Captured:
-        return with_products(captured) if self._ours else captured
+        return with_faster_operators(captured) if self._ours else captured
 
     def _fused(self, captured: Captured) -> Captured | None:
         try:

@@ -1,0 +1,155 @@
+"""Operators of threadcast beside PyTorch's; `make bench-operators`.
+
+    python benchmarks/operators.py [--rounds 9] [--json] [--write]
+
+Products of float32 matrices and pools of images: each is made by both in turns, with one thread and with all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from run_facts import ROOT, RunFacts
+
+from threadcast.core import read_machine
+from threadcast.runtime.fusion import pools, products
+
+PAGE = ROOT / "docs" / "operator-tables.md"
+TURN_S = 0.05
+
+_HEAD = """# Operators of threadcast
+
+`make bench-operators`, {run}.
+
+Microseconds of a float32 operator by PyTorch and by threadcast, whose operators plans use where they are faster on a
+machine (here: {used}); medians of {rounds} turns of {turn:g} s, which alternate, with one thread and with {threads}.
+*gain*: PyTorch's time over ours, median and quartiles of the turns. Operands stay in caches as far as they fit.
+
+- `mm`: the products of a linear layer's training step, (rows, depth) x (depth, columns). The three lie in memory in
+  three ways.
+- `max_pool2d`: images whose rows are contiguous, (images, channels, height, width), by windows of so many numbers.
+
+| operator | sizes | of | threads | PyTorch | threadcast | gain | quartiles |
+|---|---|---|---|---|---|---|---|
+"""
+
+LAYERS = (
+    (8, 768, 768), (16, 256, 256), (32, 256, 256), (64, 256, 256), (256, 256, 256), (1024, 64, 64), (197, 192, 768),
+    (32, 768, 768), (128, 768, 768), (128, 768, 3072), (512, 768, 768), (2048, 96, 384),
+)  # fmt: skip
+"""Rows of the batch, inputs and outputs of a linear layer."""
+IMAGES = (
+    ((1, 64, 112, 112), 3, 2, 1), ((2, 64, 54, 54), 3, 2, 0), ((1, 192, 28, 28), 3, 1, 1), ((1, 480, 14, 14), 3, 1, 1),
+    ((4, 128, 32, 32), 2, 2, 0),
+)  # fmt: skip
+"""Shape, and side, stride and padding of the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One operator's work, by both."""
+
+    operator: str
+    sizes: str
+    of: str
+    pytorch: Callable[[], object]
+    threadcast: Callable[[], object]
+
+
+def cases() -> Iterator[Case]:
+    """All that is measured, in the order of the table."""
+    for size in LAYERS:
+        yield from layer(*size)
+    for image in IMAGES:
+        yield pool(*image)
+
+
+def layer(batch: int, inputs: int, outputs: int) -> Iterator[Case]:
+    """The products of a linear layer's forward pass and of both gradients."""
+    product, _ = products.operators()
+    generator = torch.Generator().manual_seed(0)
+    x, weight, gradient = (
+        torch.randn(shape, generator=generator) for shape in ((batch, inputs), (outputs, inputs), (batch, outputs))
+    )
+    for of, a, b in (
+        ("result", x, weight.t()), ("input's gradient", gradient, weight), ("weight's gradient", gradient.t(), x),
+    ):  # fmt: skip
+        sizes = f"{a.shape[0]} x {a.shape[1]} x {b.shape[1]}"
+        yield Case("mm", sizes, of, lambda a=a, b=b: torch.mm(a, b), lambda a=a, b=b: product(None, a, b))  # type: ignore[misc]
+
+
+def pool(shape: tuple[int, ...], side: int, stride: int, padding: int) -> Case:
+    """The largest numbers of windows of random images."""
+    images, ours = torch.randn(shape, generator=torch.Generator().manual_seed(0)), pools.operator()
+    window, step, pad = [side] * 2, [stride] * 2, [padding] * 2
+    theirs = torch.ops.aten.max_pool2d_with_indices.default
+    size = list(theirs(images, window, step, pad)[0].shape[-2:])
+    return Case(
+        "max_pool2d", str(shape), f"{side} x {side}, stride {stride}", lambda: theirs(images, window, step, pad),
+        lambda: ours(images, size, window, step, pad, [1, 1]),
+    )  # fmt: skip
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Median seconds of a call in one turn."""
+    found: list[float] = []
+    end_s = time.perf_counter() + TURN_S
+    while time.perf_counter() < end_s or len(found) < 3:
+        began_s = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - began_s)
+    return statistics.median(found)
+
+
+def measured(case: Case, rounds: int) -> dict[str, Any]:
+    """Microseconds of both, and the gain, with as many threads as PyTorch takes now."""
+    turns: dict[str, list[float]] = {"pytorch": [], "threadcast": []}
+    for number in range(rounds + 1):
+        for name, seconds in ((name, seconds_of(getattr(case, name))) for name in turns):
+            if number:  # the first fills caches, and makes kernels
+                turns[name].append(seconds)
+    gains = [one / other for one, other in zip(turns["pytorch"], turns["threadcast"], strict=True)]
+    low, gain, high = statistics.quantiles(gains, n=4, method="inclusive")
+    medians = {name: 1e6 * statistics.median(values) for name, values in turns.items()}
+    return {**medians, "gain": gain, "low": low, "high": high}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    chosen = parser.parse_args()
+    run, threads, rows = RunFacts.now(), len(read_machine()), []
+    for case in cases():
+        for count in sorted({1, threads}):
+            torch.set_num_threads(count)
+            row = {"operator": case.operator, "sizes": case.sizes, "of": case.of, "threads": count}
+            rows.append(row | measured(case, chosen.rounds))
+            if not chosen.json:
+                print(_line(rows[-1]), flush=True)
+    used = {"mm": products.serves(), "max_pool2d": pools.serves()}
+    if chosen.json:
+        print(json.dumps({"run": run.to_json(), "used": used, "rows": rows}))
+    if chosen.write:
+        here = ", ".join(f"`{name}` {'is' if serves else 'is not'}" for name, serves in used.items())
+        head = _HEAD.format(run=run, used=here, rounds=chosen.rounds, turn=TURN_S, threads=threads)
+        PAGE.write_text(head + "".join(f"{_line(row)}\n" for row in rows))
+
+
+def _line(row: dict[str, Any]) -> str:
+    return (
+        f"| {row['operator']} | {row['sizes']} | {row['of']} | {row['threads']} | {row['pytorch']:.3g} | "
+        f"{row['threadcast']:.3g} | {row['gain']:.2f} | {row['low']:.2f} to {row['high']:.2f} |"
+    )
+
+
+if __name__ == "__main__":
+    main()

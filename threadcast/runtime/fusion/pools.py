@@ -1,0 +1,115 @@
+"""Has an operator of our own find the largest numbers of windows of images, where it is faster than PyTorch's.
+
+PyTorch's `max_pool2d_with_indices` compares number by number where the rows of images are contiguous. Ours takes a row
+at a time, in vectors; results are the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from threadcast.capture.capture import Captured
+from threadcast.capture.program import Node, below_autograd
+from threadcast.capture.values import Ref
+from threadcast.core.op import Op
+from threadcast.runtime.engines.native.library import native_library
+from threadcast.runtime.engines.open_engine import has_native_engine
+from threadcast.runtime.fusion.pointwise import named
+from threadcast.runtime.fusion.race import times_as_fast
+from threadcast.runtime.fusion.replacing import with_nodes
+
+aten = torch.ops.aten
+
+MAX_POOL = "rowwise_max_pool2d"
+"""Kind of our operator in graphs."""
+GAIN = 1.25
+"""How much faster our operator has to be on this machine."""
+
+_POOL = aten.max_pool2d_with_indices.default
+_MOST = 2**31 - 1
+"""Most numbers of an image, whose places are counted in 32 bits."""
+_logger = logging.getLogger("threadcast")
+
+
+def with_pools(captured: Captured) -> Captured:
+    """Return `captured` with its `max_pool2d_with_indices` of contiguous float32 images by our operator.
+
+    `captured` itself where it has none, where its sizes vary, and where our operator is not faster on this machine or
+    would not give PyTorch's results. The first call on a machine may compile the native engine.
+    """
+    if captured.sizes is not None:
+        return captured
+    found = {i: given for i in range(len(captured.graph)) if (given := _arguments(captured, i)) is not None}
+    if not found or not has_native_engine() or not serves():
+        return captured
+    others = {}
+    for i, arguments in found.items():
+        op, (_, _, kernel, stride, _, dilation) = captured.graph.ops[i], arguments
+        attributes = {"kernel_size": kernel, "stride": stride, "dilation": dilation}
+        other = Op(MAX_POOL, op.inputs, attributes, op.outputs, (op.flops, op.bytes_moved))
+        others[i] = Node(operator(), arguments, {}, captured.program.nodes[i].phase), other
+    return with_nodes(captured, others)
+
+
+def _arguments(captured: Captured, i: int) -> tuple[Any, ...] | None:
+    """What our operator is given in place of node i; None where it is left to PyTorch."""
+    node, op = captured.program.nodes[i], captured.graph.ops[i]
+    if node.target is not _POOL or not isinstance(node.target, OpOverload) or len(op.outputs) != 2:
+        return None
+    given = named(node.target, node.args, node.kwargs)
+    images, result = op.inputs[0], op.outputs[0]
+    contiguous = images.strides is None and all(spec.strides is None for spec in op.outputs)
+    if not isinstance(given["self"], Ref) or images.dtype != "float32" or not contiguous:
+        return None
+    if images.shape[-2] * images.shape[-1] > _MOST:
+        return None
+    kernel, stride, padding, dilation = (
+        _both(given[name]) for name in ("kernel_size", "stride", "padding", "dilation")
+    )  # fmt: skip
+    return given["self"], list(result.shape[-2:]), kernel, stride or kernel, padding, dilation
+
+
+def _both(given: Any) -> list[int]:
+    """The numbers of both sides; empty where none are given."""
+    sides = [given] if isinstance(given, int) else list(given)
+    return sides * 2 if len(sides) == 1 else sides
+
+
+@cache
+def operator() -> OpOverload:
+    """`threadcast::max_pool`."""
+    native_library().define_pools()
+    return torch.ops.threadcast.max_pool.default
+
+
+@cache
+def serves() -> bool:
+    """Whether our operator gives PyTorch's results, and on this machine faster."""
+    with below_autograd():
+        images = torch.randn(4, 16, 56, 56, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+        if not is_right(images, [3, 3], [2, 2], [1, 1], [1, 1], ceil_mode=False):
+            _logger.warning("images are pooled by PyTorch's operator: ours gives other results")
+            return False
+        ours = operator()
+        return (
+            times_as_fast(
+                lambda: ours(images, [28, 28], [3, 3], [2, 2], [1, 1], [1, 1]),
+                lambda: _POOL(images, [3, 3], [2, 2], [1, 1], [1, 1]),
+            )
+            >= GAIN
+        )
+
+
+def is_right(
+    images: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], *, ceil_mode: bool
+) -> bool:
+    """Return whether our operator gives what PyTorch's gives, bit for bit."""
+    largest, places = _POOL(images, kernel, stride, padding, dilation, ceil_mode)
+    found, at = operator()(images, list(largest.shape[-2:]), kernel, stride, padding, dilation)
+    return torch.equal(found.view(torch.int32), largest.view(torch.int32)) and torch.equal(at, places)
