@@ -4,52 +4,32 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "openmp.h"
 
-// A loop that the compiler makes of the widest vectors that the CPU has.
+// One row of results is found by the widest vectors that the CPU has.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define THREADCAST_VECTORS __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
 #else
 #define THREADCAST_VECTORS
+#endif
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define THREADCAST_SHUFFLES
+#endif
 #endif
 
 namespace threadcast {
 namespace {
 
 constexpr int64_t kPooledGrain = 4096;  // numbers that a thread should compare, at least
+constexpr int64_t kLanes = 16;          // windows whose numbers are compared at once
 
-// Takes numbers that are larger than the largest before them, and NaN always, as PyTorch's operator does: of several
-// NaN the last one is found. `place` is that of the first number.
-THREADCAST_VECTORS void take_each(const float* from, int32_t place, int64_t count, float* largest, int32_t* places) {
-  for (int64_t i = 0; i < count; ++i) {
-    const float one = from[i], before = largest[i];
-    const bool takes = (one > before) | (one != one);
-    largest[i] = takes ? one : before;
-    places[i] = takes ? place + static_cast<int32_t>(i) : places[i];
-  }
-}
-
-THREADCAST_VECTORS void take_second(const float* from, int32_t place, int64_t count, float* largest, int32_t* places) {
-  for (int64_t i = 0; i < count; ++i) {
-    const float one = from[2 * i], before = largest[i];
-    const bool takes = (one > before) | (one != one);
-    largest[i] = takes ? one : before;
-    places[i] = takes ? place + 2 * static_cast<int32_t>(i) : places[i];
-  }
-}
-
-void take_apart(const float* from, int32_t place, int64_t count, int64_t stride, float* largest, int32_t* places) {
-  for (int64_t i = 0; i < count; ++i) {
-    const float one = from[i * stride], before = largest[i];
-    if ((one > before) | (one != one)) {
-      largest[i] = one;
-      places[i] = place + static_cast<int32_t>(i * stride);
-    }
-  }
-}
+typedef float Numbers __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Places __attribute__((vector_size(4 * kLanes)));
 
 struct Side {
   int64_t in = 0, out = 0, kernel = 1, stride = 1, padding = 0, dilation = 1;
@@ -60,7 +40,61 @@ struct Side {
     while (place < 0) place += dilation;
     return place;
   }
+  // The places of so many windows, and of those before the image.
+  int64_t span(int64_t windows) const {
+    return std::max(in + padding, (windows - 1) * stride + (kernel - 1) * dilation + 1);
+  }
 };
+
+#define THREADCAST_INLINE __attribute__((always_inline)) inline
+
+THREADCAST_INLINE void load(const float* from, int64_t stride, Numbers& found) {
+  if (stride == 1) {
+    std::memcpy(&found, from, sizeof(Numbers));
+#ifdef THREADCAST_SHUFFLES
+  } else if (stride == 2) {
+    Numbers low, high;
+    std::memcpy(&low, from, sizeof(Numbers));
+    std::memcpy(&high, from + kLanes, sizeof(Numbers));
+    found = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+#endif
+  } else {
+    for (int64_t lane = 0; lane < kLanes; ++lane) found[lane] = from[lane * stride];
+  }
+}
+
+// A row of results from an image with minus infinity around it. `from` is the first number of its first window, `first`
+// are the columns of the windows' first places in the image.
+THREADCAST_VECTORS void pool_row(const float* from, int64_t from_row, const Side& rows, const Side& columns,
+                                 const int32_t* first, int64_t row, float* largest, int64_t* places) {
+  const int64_t line = columns.in, stride = columns.stride;
+  const auto top = static_cast<int32_t>(rows.first(row) * line);
+  for (int64_t window = 0; window < columns.out; window += kLanes) {
+    Numbers best;
+    Places at, here;
+    std::memcpy(&at, first + window, sizeof(Places));
+    at = at + top;
+    const int64_t begin = (row * rows.stride - rows.padding) * line + window * stride - columns.padding;
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      best[lane] = -std::numeric_limits<float>::infinity();
+      here[lane] = static_cast<int32_t>(begin + lane * stride);
+    }
+    for (int64_t i = 0; i < rows.kernel; ++i) {
+      const float* numbers = from + i * rows.dilation * from_row + window * stride;
+      for (int64_t j = 0; j < columns.kernel; ++j) {
+        Numbers one;
+        load(numbers + j * columns.dilation, stride, one);
+        // NaN is taken always: of several the last one is found, as PyTorch's operator does.
+        const Places takes = (one > best) | (one != one);
+        best = takes ? one : best;
+        at = takes ? here + static_cast<int32_t>(i * rows.dilation * line + j * columns.dilation) : at;
+      }
+    }
+    const int64_t count = std::min(kLanes, columns.out - window);
+    std::memcpy(largest + window, &best, count * sizeof(float));
+    for (int64_t lane = 0; lane < count; ++lane) places[window + lane] = at[lane];
+  }
+}
 
 struct Pool {
   const float* x = nullptr;
@@ -70,39 +104,22 @@ struct Pool {
   Side rows, columns;
 
   void run(int64_t part) const {
-    std::vector<int32_t> places_of_row(columns.out);
-    const int64_t count = planes * rows.out;
-    for (int64_t number = count * part / parts; number < count * (part + 1) / parts; ++number)
-      pool_row(number / rows.out, number % rows.out, places_of_row.data());
-  }
-
-  void pool_row(int64_t plane, int64_t row, int32_t* at) const {
-    const float* image = x + plane * rows.in * columns.in;
-    float* found = largest + (plane * rows.out + row) * columns.out;
-    const int64_t top = rows.first(row);
-    const int64_t bottom = std::min(row * rows.stride - rows.padding + (rows.kernel - 1) * rows.dilation + 1, rows.in);
-    for (int64_t window = 0; window < columns.out; ++window) {
-      found[window] = -std::numeric_limits<float>::infinity();
-      at[window] = static_cast<int32_t>(top * columns.in + columns.first(window));
+    const int64_t lanes = (columns.out + kLanes - 1) / kLanes * kLanes;
+    std::vector<int32_t> first(lanes);
+    for (int64_t window = 0; window < columns.out; ++window)
+      first[window] = static_cast<int32_t>(columns.first(window));
+    const int64_t width = columns.padding + columns.span(lanes) + 2 * kLanes;
+    std::vector<float> image((rows.padding + rows.span(rows.out)) * width, -std::numeric_limits<float>::infinity());
+    for (int64_t plane = planes * part / parts; plane < planes * (part + 1) / parts; ++plane) {
+      for (int64_t i = 0; i < rows.in; ++i)
+        std::memcpy(image.data() + (rows.padding + i) * width + columns.padding, x + (plane * rows.in + i) * columns.in,
+                    columns.in * sizeof(float));
+      for (int64_t row = 0; row < rows.out; ++row) {
+        const int64_t result = (plane * rows.out + row) * columns.out;
+        pool_row(image.data() + row * rows.stride * width, width, rows, columns, first.data(), row, largest + result,
+                 places + result);
+      }
     }
-    for (int64_t line = top; line < bottom; line += rows.dilation)
-      for (int64_t k = 0; k < columns.kernel; ++k) take(image, line, k * columns.dilation - columns.padding, found, at);
-    int64_t* result = places + (plane * rows.out + row) * columns.out;
-    for (int64_t window = 0; window < columns.out; ++window) result[window] = at[window];
-  }
-
-  // Takes, for each window, the number that lies `shift` behind its first one in a line, where that is in the image.
-  void take(const float* image, int64_t line, int64_t shift, float* found, int32_t* at) const {
-    const int64_t stride = columns.stride, last = columns.in - 1 - shift;
-    const int64_t begin = shift >= 0 ? 0 : (-shift + stride - 1) / stride;
-    const int64_t end = last < 0 ? 0 : std::min(columns.out, last / stride + 1);
-    if (begin >= end) return;
-    const int64_t place = line * columns.in + begin * stride + shift;
-    const float* from = image + place;
-    const auto first = static_cast<int32_t>(place);
-    if (stride == 1) take_each(from, first, end - begin, found + begin, at + begin);
-    else if (stride == 2) take_second(from, first, end - begin, found + begin, at + begin);
-    else take_apart(from, first, end - begin, stride, found + begin, at + begin);
   }
 };
 
@@ -135,7 +152,7 @@ std::tuple<at::Tensor, at::Tensor> max_pool(const at::Tensor& x, at::IntArrayRef
   pool.places = places.data_ptr<int64_t>();
   pool.planes = largest.numel() / (pool.rows.out * pool.columns.out);
   const int64_t work = largest.numel() * kernel[0] * kernel[1];
-  pool.parts = std::clamp<int64_t>(work / kPooledGrain, 1, omp_most_threads());
+  pool.parts = std::clamp<int64_t>(std::min(work / kPooledGrain, pool.planes), 1, omp_most_threads());
   if (pool.parts > 1) omp_parallel(run_pool_parts, &pool, static_cast<unsigned>(pool.parts));
   else pool.run(0);
   return {largest, places};
