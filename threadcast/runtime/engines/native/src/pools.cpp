@@ -10,26 +10,39 @@
 
 #include "openmp.h"
 
-// One row of results is found by the widest vectors that the CPU has.
+// A loop that the compiler makes of the widest vectors that the CPU has.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define THREADCAST_VECTORS __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
 #else
 #define THREADCAST_VECTORS
-#endif
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_shufflevector)
-#define THREADCAST_SHUFFLES
-#endif
 #endif
 
 namespace threadcast {
 namespace {
 
 constexpr int64_t kPooledGrain = 4096;  // numbers that a thread should compare, at least
-constexpr int64_t kLanes = 16;          // windows whose numbers are compared at once
 
-typedef float Numbers __attribute__((vector_size(4 * kLanes)));
-typedef int32_t Places __attribute__((vector_size(4 * kLanes)));
+// Takes numbers that are larger than the largest before them, and NaN always, as PyTorch's operator does: of several
+// NaN the last one is found.
+THREADCAST_VECTORS void take_larger(const float* from, int32_t number, int64_t count, float* largest,
+                                    int32_t* numbers) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float one = from[i], before = largest[i];
+    const bool takes = (one > before) | (one != one);
+    largest[i] = takes ? one : before;
+    numbers[i] = takes ? number : numbers[i];
+  }
+}
+
+THREADCAST_VECTORS void copy_every_second(const float* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = from[2 * i];
+}
+
+void copy_apart(const float* from, int64_t stride, int64_t count, float* to) {
+  if (stride == 1) std::memcpy(to, from, count * sizeof(float));
+  else if (stride == 2) copy_every_second(from, count, to);
+  else for (int64_t i = 0; i < count; ++i) to[i] = from[i * stride];
+}
 
 struct Side {
   int64_t in = 0, out = 0, kernel = 1, stride = 1, padding = 0, dilation = 1;
@@ -40,61 +53,67 @@ struct Side {
     while (place < 0) place += dilation;
     return place;
   }
-  // The places of so many windows, and of those before the image.
-  int64_t span(int64_t windows) const {
-    return std::max(in + padding, (windows - 1) * stride + (kernel - 1) * dilation + 1);
-  }
+  // The places of all windows, from the first one's beginning on, and those of them that are a stride apart.
+  int64_t span() const { return (out - 1) * stride + (kernel - 1) * dilation + 1; }
+  int64_t apart() const { return (span() + stride - 1) / stride; }
 };
 
-#define THREADCAST_INLINE __attribute__((always_inline)) inline
-
-THREADCAST_INLINE void load(const float* from, int64_t stride, Numbers& found) {
-  if (stride == 1) {
-    std::memcpy(&found, from, sizeof(Numbers));
-#ifdef THREADCAST_SHUFFLES
-  } else if (stride == 2) {
-    Numbers low, high;
-    std::memcpy(&low, from, sizeof(Numbers));
-    std::memcpy(&high, from + kLanes, sizeof(Numbers));
-    found = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-#endif
-  } else {
-    for (int64_t lane = 0; lane < kLanes; ++lane) found[lane] = from[lane * stride];
+// Every image is copied into images of its places that are a stride apart, with minus infinity around them. There the
+// numbers at one place of all windows lie beside each other.
+class PooledImage {
+ public:
+  PooledImage(const Side& rows, const Side& columns)
+      : rows_(rows), columns_(columns), width_(columns.apart()), size_(rows.apart() * width_),
+        images_(rows.stride * columns.stride * size_, -std::numeric_limits<float>::infinity()),
+        largest_((rows.out - 1) * width_ + columns.out), numbers_(largest_.size()) {
+    for (int64_t i = 0; i < rows.kernel; ++i)
+      for (int64_t j = 0; j < columns.kernel; ++j)
+        offsets_.push_back(i * rows.dilation * columns.in + j * columns.dilation);
   }
-}
 
-// A row of results from an image with minus infinity around it. `from` is the first number of its first window, `first`
-// are the columns of the windows' first places in the image.
-THREADCAST_VECTORS void pool_row(const float* from, int64_t from_row, const Side& rows, const Side& columns,
-                                 const int32_t* first, int64_t row, float* largest, int64_t* places) {
-  const int64_t line = columns.in, stride = columns.stride;
-  const auto top = static_cast<int32_t>(rows.first(row) * line);
-  for (int64_t window = 0; window < columns.out; window += kLanes) {
-    Numbers best;
-    Places at, here;
-    std::memcpy(&at, first + window, sizeof(Places));
-    at = at + top;
-    const int64_t begin = (row * rows.stride - rows.padding) * line + window * stride - columns.padding;
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      best[lane] = -std::numeric_limits<float>::infinity();
-      here[lane] = static_cast<int32_t>(begin + lane * stride);
-    }
-    for (int64_t i = 0; i < rows.kernel; ++i) {
-      const float* numbers = from + i * rows.dilation * from_row + window * stride;
-      for (int64_t j = 0; j < columns.kernel; ++j) {
-        Numbers one;
-        load(numbers + j * columns.dilation, stride, one);
-        // NaN is taken always: of several the last one is found, as PyTorch's operator does.
-        const Places takes = (one > best) | (one != one);
-        best = takes ? one : best;
-        at = takes ? here + static_cast<int32_t>(i * rows.dilation * line + j * columns.dilation) : at;
+  void copy(const float* image) {
+    const int64_t end = std::min(columns_.in + columns_.padding, columns_.span());
+    for (int64_t row = rows_.padding; row < std::min(rows_.in + rows_.padding, rows_.span()); ++row) {
+      for (int64_t phase = 0; phase < columns_.stride; ++phase) {
+        const int64_t stride = columns_.stride, behind = (phase - columns_.padding % stride + stride) % stride;
+        const int64_t first = columns_.padding + behind;
+        if (first >= end) continue;
+        copy_apart(image + (row - rows_.padding) * columns_.in + behind, stride, (end - first + stride - 1) / stride,
+                   at(row, first));
       }
     }
-    const int64_t count = std::min(kLanes, columns.out - window);
-    std::memcpy(largest + window, &best, count * sizeof(float));
-    for (int64_t lane = 0; lane < count; ++lane) places[window + lane] = at[lane];
   }
-}
+
+  void pool(float* largest, int64_t* places) {
+    std::fill(largest_.begin(), largest_.end(), -std::numeric_limits<float>::infinity());
+    std::fill(numbers_.begin(), numbers_.end(), -1);
+    for (int64_t i = 0; i < rows_.kernel; ++i)
+      for (int64_t j = 0; j < columns_.kernel; ++j)
+        take_larger(at(i * rows_.dilation, j * columns_.dilation), static_cast<int32_t>(i * columns_.kernel + j),
+                    static_cast<int64_t>(largest_.size()), largest_.data(), numbers_.data());
+    for (int64_t row = 0; row < rows_.out; ++row, largest += columns_.out, places += columns_.out) {
+      std::memcpy(largest, largest_.data() + row * width_, columns_.out * sizeof(float));
+      const int32_t* numbers = numbers_.data() + row * width_;
+      int64_t begin = (row * rows_.stride - rows_.padding) * columns_.in - columns_.padding;
+      for (int64_t column = 0; column < columns_.out; ++column, begin += columns_.stride)
+        places[column] = numbers[column] >= 0 ? begin + offsets_[numbers[column]]
+                                              : rows_.first(row) * columns_.in + columns_.first(column);
+    }
+  }
+
+ private:
+  // Where a place is, counted from the beginning of the first window.
+  float* at(int64_t row, int64_t column) {
+    const int64_t image = row % rows_.stride * columns_.stride + column % columns_.stride;
+    return images_.data() + image * size_ + row / rows_.stride * width_ + column / columns_.stride;
+  }
+
+  Side rows_, columns_;
+  int64_t width_, size_;
+  std::vector<float> images_, largest_;
+  std::vector<int32_t> numbers_;  // of the window, counted by rows; -1 where none was taken
+  std::vector<int64_t> offsets_;  // of each number in the image, from where the window begins
+};
 
 struct Pool {
   const float* x = nullptr;
@@ -104,21 +123,10 @@ struct Pool {
   Side rows, columns;
 
   void run(int64_t part) const {
-    const int64_t lanes = (columns.out + kLanes - 1) / kLanes * kLanes;
-    std::vector<int32_t> first(lanes);
-    for (int64_t window = 0; window < columns.out; ++window)
-      first[window] = static_cast<int32_t>(columns.first(window));
-    const int64_t width = columns.padding + columns.span(lanes) + 2 * kLanes;
-    std::vector<float> image((rows.padding + rows.span(rows.out)) * width, -std::numeric_limits<float>::infinity());
+    PooledImage image(rows, columns);
     for (int64_t plane = planes * part / parts; plane < planes * (part + 1) / parts; ++plane) {
-      for (int64_t i = 0; i < rows.in; ++i)
-        std::memcpy(image.data() + (rows.padding + i) * width + columns.padding, x + (plane * rows.in + i) * columns.in,
-                    columns.in * sizeof(float));
-      for (int64_t row = 0; row < rows.out; ++row) {
-        const int64_t result = (plane * rows.out + row) * columns.out;
-        pool_row(image.data() + row * rows.stride * width, width, rows, columns, first.data(), row, largest + result,
-                 places + result);
-      }
+      image.copy(x + plane * rows.in * columns.in);
+      image.pool(largest + plane * rows.out * columns.out, places + plane * rows.out * columns.out);
     }
   }
 };
@@ -137,8 +145,7 @@ Side side(const at::Tensor& x, int64_t which, at::IntArrayRef size, at::IntArray
 std::tuple<at::Tensor, at::Tensor> max_pool(const at::Tensor& x, at::IntArrayRef size, at::IntArrayRef kernel,
                                             at::IntArrayRef stride, at::IntArrayRef padding,
                                             at::IntArrayRef dilation) {
-  TORCH_CHECK(x.dim() >= 2 && x.scalar_type() == at::kFloat && x.is_contiguous() &&
-                  x.size(-2) * x.size(-1) <= std::numeric_limits<int32_t>::max(),
+  TORCH_CHECK(x.dim() >= 2 && x.scalar_type() == at::kFloat && x.is_contiguous(),
               "max_pool takes contiguous float32 (..., height, width), not ", x.sizes(), " of ", x.scalar_type());
   std::vector<int64_t> sizes = x.sizes().vec();
   std::copy(size.begin(), size.end(), sizes.end() - 2);

@@ -1,5 +1,5 @@
-// The largest numbers of windows of images whose rows are contiguous, a row at a time in vectors. PyTorch's operator
-// goes through such images number by number.
+// The largest numbers of windows of images whose rows are contiguous, in vectors of windows. PyTorch's operator goes
+// through such images number by number.
 #pragma once
 
 namespace threadcast {
