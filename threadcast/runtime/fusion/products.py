@@ -82,7 +82,7 @@ def with_products(captured: Captured) -> Captured:
 def _factors(captured: Captured, i: int, specs: Mapping[Ref, TensorSpec]) -> _Factors | None:
     """What node i adds to which product, in the order of its own arguments; None where it is left to PyTorch."""
     node, op = captured.program.nodes[i], captured.graph.ops[i]
-    if node.target not in PRODUCTS or not isinstance(node.target, OpOverload) or op.flops < LEAST_FLOPS:
+    if node.target not in PRODUCTS or not isinstance(node.target, OpOverload):
         return None
     given = named(node.target, node.args, node.kwargs)
     if given.pop("beta", 1) != 1 or given.pop("alpha", 1) != 1:
@@ -95,13 +95,19 @@ def _factors(captured: Captured, i: int, specs: Mapping[Ref, TensorSpec]) -> _Fa
     if max(*specs[a].laid_out, *specs[b].laid_out, *op.outputs[0].shape) >= MOST_APART:
         return None
     rows, depth, columns = *specs[a].shape[-2:], specs[b].shape[-1]
-    return (added, a, b) if rows >= LEAST_ROWS and min(depth, columns) >= LEAST_SIDE else None
+    if rows < LEAST_ROWS or min(depth, columns) < LEAST_SIDE or 2 * op.outputs[0].numel * depth < LEAST_FLOPS:
+        return None
+    return added, a, b
 
 
 def _in_full_precision() -> bool:
     """Whether PyTorch multiplies float32 matrices in float32, and not as the caller may have it, in bfloat16."""
-    by_backend = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", "none")
-    return by_backend in ("none", "ieee") and torch.get_float32_matmul_precision() == "highest"
+    mkldnn: Any = torch.backends.mkldnn
+    levels: tuple[Any, ...] = (getattr(mkldnn, "matmul", None), mkldnn, torch.backends)
+    chosen = [getattr(level, "fp32_precision", None) for level in levels]
+    if chosen[0] is None:  # before PyTorch 2.9
+        return torch.get_float32_matmul_precision() == "highest"
+    return next((one for one in chosen if one not in ("none", None)), "ieee") == "ieee"
 
 
 @cache
