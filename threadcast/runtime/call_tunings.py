@@ -96,7 +96,7 @@ class CallTunings:
         checked = replace(
             spec.shadowed, eager=self._formats.reference(default), trace=partial(spec.shadowed.trace, model_format)
         )
-        stored = PlanStore(self._folder, self.machine, among=f"{spec.among(chosen)}, fused: {self._fuse}")
+        stored = PlanStore(self._folder, self.machine, among=f"{spec.among(chosen)}, own operators: {self._fuse}")
         fixed = family is None and kind.autocast is None
         try:
             return Tuning(

@@ -141,7 +141,7 @@ class GraphTunings:
 
     def _plans(self, *others: str) -> PlanStore:
         """The stored plans; `others` names what they were found among beside the graph's own."""
-        among = ", ".join([f"graph, fused: {self._options.fuse}", *others])
+        among = ", ".join([f"graph, own operators: {self._options.fuse}", *others])
         return PlanStore(self._folder, self.machine, among=among)
 
     @property

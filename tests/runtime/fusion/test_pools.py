@@ -69,7 +69,7 @@ def test_an_image_of_nothing_but_the_least_number() -> None:
         (nn.MaxPool2d(3, 2, 1), (2, 8, 30, 31)), (nn.MaxPool2d(2), (2, 8, 30, 31)),
         (nn.MaxPool2d(3, 1, 1), (8, 30, 31)),
         (nn.MaxPool2d((3, 2), (2, 1), (1, 0), dilation=(1, 2), ceil_mode=True), (3, 4, 17, 18)),
-        (nn.MaxPool2d(5, 3, 2), (1, 3, 40, 41)), (nn.MaxPool2d(2, return_indices=True), (2, 3, 12, 12)),
+        (nn.MaxPool2d(5, 3, 2), (1, 3, 40, 41)), (nn.MaxPool2d(2, return_indices=True), (2, 3, 16, 16)),
     ],
 )  # fmt: skip
 def test_pools_of_networks(pool: nn.Module, shape: tuple[int, ...], machine: Machine) -> None:
@@ -84,11 +84,24 @@ def test_pools_of_networks(pool: nn.Module, shape: tuple[int, ...], machine: Mac
             torch.testing.assert_close(found, pool(x), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(12), nn.MaxPool2d((1, 4)), nn.MaxPool2d(6)])
+def test_few_windows_are_left_to_pytorch(pool: nn.Module) -> None:
+    captured = capture_forward(pool, images(2, 4, 24, 24))
+    assert with_pools(captured) is captured
+
+
+def test_impossible_windows_raise() -> None:
+    x = images(1, 1, 8, 8)
+    for size, kernel, stride in (([4], [2, 2], [2, 2]), ([4, 4], [0, 2], [2, 2]), ([4, 4], [2, 2], [2, 0])):
+        with pytest.raises(RuntimeError, match="max_pool"):
+            pools.operator()(x, size, kernel, stride, [0, 0], [1, 1])
+
+
 @pytest.mark.parametrize(
     "given",
     [
-        images(2, 4, 12, 12).double(), images(2, 4, 12, 12).to(memory_format=torch.channels_last),
-        images(2, 12, 12, 4).permute(0, 3, 1, 2), images(2, 4, 12, 24)[..., ::2],
+        images(2, 4, 20, 20).double(), images(2, 4, 20, 20).to(memory_format=torch.channels_last),
+        images(2, 20, 20, 4).permute(0, 3, 1, 2), images(2, 4, 20, 40)[..., ::2],
     ],
 )  # fmt: skip
 def test_other_images_are_left_to_pytorch(given: Tensor) -> None:
@@ -100,9 +113,9 @@ def test_a_training_step_is_pytorchs_bit_for_bit() -> None:
     steps: list[Callable[[], object]] = []
     for ours in (False, True):
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.MaxPool2d(3, 2, 1), nn.Flatten(), nn.Linear(8 * 49, 5))
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.MaxPool2d(3, 2, 1), nn.Flatten(), nn.Linear(8 * 81, 5))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        x, y = images(4, 3, 16, 16), torch.arange(4)
+        x, y = images(4, 3, 20, 20), torch.arange(4)
         captured = capture_training(model, nn.functional.cross_entropy, optimizer, [x], y, gradients=True)
         chosen = with_pools(captured) if ours else captured
         assert (chosen is captured) is not ours

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.fusion import products
 from threadcast.runtime.fusion.fuse import fused
 from threadcast.runtime.fusion.products import with_products
+from threadcast.runtime.fusion.race import times_as_fast
 
 EPS = torch.finfo(torch.float32).eps
 LIES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -149,7 +151,7 @@ def test_each_number_of_threads_gives_the_same(machine: Machine) -> None:
     ],
 )  # fmt: skip
 def test_what_is_left_to_pytorch(left_alone: Callable[[Tensor, Tensor], Tensor]) -> None:
-    captured = capture_forward(left_alone, numbers(96, 96), numbers(96, 96))
+    captured = capture_forward(left_alone, numbers(512, 512), numbers(512, 512))
     assert with_products(captured) is captured
 
 
@@ -196,7 +198,7 @@ def test_a_training_step_is_pytorchs(machine: Machine) -> None:
         torch.testing.assert_close(one, results[0], rtol=1e-4, atol=1e-6)
 
 
-def test_the_operators_are_tried_before_they_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operators_are_tried_before_they_serve() -> None:
     product, product_ = products.operators()
     assert products._difference(product, product_) is None
 
@@ -218,9 +220,41 @@ def test_trying_draws_no_numbers_and_ignores_the_callers_settings(monkeypatch: p
     try:
         with torch.autocast("cpu", torch.bfloat16):
             product, product_ = products.operators()
-            assert products.serves() in (True, False)
+            products.serves()
             assert products._difference(product, product_) is None
     finally:
         torch.set_default_dtype(torch.float32)
         products.serves.cache_clear()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_which_operator_is_faster() -> None:
+    threads: set[int] = set()
+
+    def slow() -> None:
+        threads.add(torch.get_num_threads())
+        time.sleep(0.02)
+
+    before = torch.get_num_threads()
+    assert times_as_fast(lambda: None, slow) > 1 > times_as_fast(slow, lambda: None)
+    assert threads == {1}
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_products_that_the_caller_allows_to_be_rounded_are_pytorchs(precision: str) -> None:
+    captured = capture_forward(lambda x: x @ x, numbers(96, 96))
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(precision)
+        assert with_products(captured) is captured
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert with_products(captured) is not captured
+    torch.backends.mkldnn.fp32_precision, kept = "bf16", torch.backends.mkldnn.fp32_precision  # type: ignore[attr-defined]
+    try:
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
+        assert with_products(captured) is captured
+    finally:
+        torch.backends.mkldnn.fp32_precision = kept  # type: ignore[attr-defined]
+    assert with_products(captured) is not captured

@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 
 from threadcast.capture.capture import Captured
 from threadcast.capture.program import Node, below_autograd
-from threadcast.capture.values import Ref
+from threadcast.capture.values import Ref, find_refs
 from threadcast.core.errors import ExecutionError
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec
@@ -39,6 +39,8 @@ PRODUCTS = {
 """Operators that may be replaced."""
 LEAST_ROWS, LEAST_SIDE, LEAST_FLOPS = 8, 16, 1 << 19
 """Fewest rows; fewest columns and products of each number; and least work. Below, PyTorch's own are about as fast."""
+MOST_APART = 1 << 29
+"""Numbers from a row or column to the next one that the kernels do not reach any more."""
 GAIN = 1.25
 """How much faster our operator has to be on this machine."""
 
@@ -60,6 +62,8 @@ def with_products(captured: Captured) -> Captured:
     """
     if captured.sizes is not None or not any(node.target in PRODUCTS for node in captured.program.nodes):
         return captured
+    if not _in_full_precision():
+        return captured
     specs, count = specs_of(captured), len(captured.graph)
     found = {i: factors for i in range(count) if (factors := _factors(captured, i, specs)) is not None}
     if not found or not has_native_engine() or not serves():
@@ -70,14 +74,15 @@ def with_products(captured: Captured) -> Captured:
         node, op = captured.program.nodes[i], captured.graph.ops[i]
         target = product_ if node.target is aten.addmm_.default else product
         kind, cost = f"{BLOCKED}{op.kind}", (op.flops, op.bytes_moved)
-        others[i] = Node(target, factors, {}, node.phase), Op(kind, op.inputs, {}, op.outputs, cost)
+        inputs = tuple(specs[ref] for ref in dict.fromkeys(find_refs(factors)))
+        others[i] = Node(target, factors, {}, node.phase), Op(kind, inputs, {}, op.outputs, cost)
     return with_nodes(captured, others)
 
 
 def _factors(captured: Captured, i: int, specs: Mapping[Ref, TensorSpec]) -> _Factors | None:
     """What node i adds to which product, in the order of its own arguments; None where it is left to PyTorch."""
     node, op = captured.program.nodes[i], captured.graph.ops[i]
-    if node.target not in PRODUCTS or not isinstance(node.target, OpOverload) or op.flops < LEAST_FLOPS:
+    if node.target not in PRODUCTS or not isinstance(node.target, OpOverload):
         return None
     given = named(node.target, node.args, node.kwargs)
     if given.pop("beta", 1) != 1 or given.pop("alpha", 1) != 1:
@@ -87,8 +92,22 @@ def _factors(captured: Captured, i: int, specs: Mapping[Ref, TensorSpec]) -> _Fa
     known = [specs.get(one) if isinstance(one, Ref) else None for one in (a, b, added) if one is not None]
     if any(spec is None or spec.dtype != "float32" for spec in known) or op.outputs[0].strides is not None:
         return None
+    if max(*specs[a].laid_out, *specs[b].laid_out, *op.outputs[0].shape) >= MOST_APART:
+        return None
     rows, depth, columns = *specs[a].shape[-2:], specs[b].shape[-1]
-    return (added, a, b) if rows >= LEAST_ROWS and min(depth, columns) >= LEAST_SIDE else None
+    if rows < LEAST_ROWS or min(depth, columns) < LEAST_SIDE or 2 * op.outputs[0].numel * depth < LEAST_FLOPS:
+        return None
+    return added, a, b
+
+
+def _in_full_precision() -> bool:
+    """Whether PyTorch multiplies float32 matrices in float32, and not as the caller may have it, in bfloat16."""
+    mkldnn: Any = torch.backends.mkldnn
+    levels: tuple[Any, ...] = (getattr(mkldnn, "matmul", None), mkldnn, torch.backends)
+    chosen = [getattr(level, "fp32_precision", None) for level in levels]
+    if chosen[0] is None:  # before PyTorch 2.9
+        return torch.get_float32_matmul_precision() == "highest"
+    return next((one for one in chosen if one not in ("none", None)), "ieee") == "ieee"
 
 
 @cache
@@ -101,7 +120,7 @@ def operators() -> tuple[OpOverload, OpOverload]:
 
 @cache
 def serves() -> bool:
-    """Whether our operators multiply right, and on this machine faster than PyTorch's."""
+    """Whether our operators multiply right, and on one thread of this machine faster than PyTorch's."""
     try:
         product, product_ = operators()
         with below_autograd():
@@ -123,7 +142,7 @@ def _is_faster(product: OpOverload) -> bool:
     return times_as_fast(lambda: product(None, x, weight), lambda: aten.mm.default(x, weight)) >= GAIN
 
 
-_SIZES = ((16, 16, 16), (17, 35, 66), (130, 70, 64), (33, 1100, 20), (1, 3, 5))
+_SIZES = ((16, 16, 16), (17, 35, 66), (130, 70, 64), (33, 1100, 20), (1, 3, 5), (16, 5, 1))
 """Rows, depth and columns of the products that are tried: whole and broken blocks, and two steps along the depth."""
 
 
@@ -132,14 +151,17 @@ def _difference(product: OpOverload, product_: OpOverload) -> str | None:
     for case, (a, b) in _cases():
         wide = a.double() @ b.double()
         size = a.abs().double() @ b.abs().double()
-        bias = torch.linspace(-1, 1, b.shape[-1], dtype=torch.float32)
+        bias = torch.linspace(-1, 1, b.shape[-1], dtype=torch.float32, device="cpu")
         total = a.new_ones(wide.shape)
         found = product(None, a, b), product(bias, a, b), product_(total, a, b)
         for result, wanted in zip(found, (wide, wide + bias, wide + 1), strict=True):
             bound = _ULPS * torch.finfo(torch.float32).eps * (size + 1)
             if result.shape != wanted.shape or not bool(((result.double() - wanted).abs() <= bound).all()):
                 return f"the product of {case} is another"
-    special, other = torch.eye(20, dtype=torch.float32), _numbers(torch.Generator().manual_seed(1), 20, 20)
+    special, other = (
+        torch.eye(20, dtype=torch.float32, device="cpu"),
+        _numbers(torch.Generator().manual_seed(1), 20, 20),
+    )
     special[3, 5], special[4, 6], special[7, 7] = torch.inf, torch.nan, -torch.inf
     if not torch.equal(product(None, special, other).isfinite(), aten.mm.default(special, other).isfinite()):
         return "infinite numbers are multiplied in another way"
@@ -158,4 +180,4 @@ def _cases() -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
 
 
 def _numbers(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float32)
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")

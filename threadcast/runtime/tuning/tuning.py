@@ -20,7 +20,7 @@ from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import may_be_known
-from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.backends_beside import BackendsBeside
 from threadcast.runtime.tuning.between_steps import BetweenSteps
 from threadcast.runtime.tuning.call_plans import CallPlans
@@ -313,7 +313,7 @@ class Tuning:
     def _search_backends(self, arguments: tuple[Any, ...], result: Any) -> None:
         """Begin the search for backends by the example of a step and its result."""
         try:
-            if self._backends.make(self._graphs.find(Variant(MemoryFormat.AS_GIVEN)), arguments, result):
+            if self._backends.make(self._graphs.captured_in(MemoryFormat.AS_GIVEN), arguments, result):
                 self._states.searches_backends()
                 self._format.set(MemoryFormat.AS_GIVEN)
                 self._backends.start()

@@ -108,7 +108,7 @@ class VariantGraphs:
         are no operators to fuse.
         """
         if variant not in self._graphs:
-            captured = self._captured(variant.memory_format)
+            captured = self.captured_in(variant.memory_format)
             if captured is None:
                 return None
             found = self._fused(captured) if variant.fused else self._unfused(captured)
@@ -123,7 +123,7 @@ class VariantGraphs:
         None also where not all that it needs is compiled.
         """
         variant, memory_format = other.variant, other.variant.memory_format
-        if memory_format not in self.formats or self._captured(memory_format) is None:
+        if memory_format not in self.formats or self.captured_in(memory_format) is None:
             return None
         captured = self.find(variant) if self.compiled(variant) else None
         if captured is None or not same_structure(captured.graph, other.captured.graph):
@@ -142,7 +142,8 @@ class VariantGraphs:
                 return captured, formats[i:]
         return self._capture(formats[-1]), formats[-1:]
 
-    def _captured(self, memory_format: MemoryFormat) -> Captured | None:
+    def captured_in(self, memory_format: MemoryFormat) -> Captured | None:
+        """Return the graph in a memory format, by PyTorch's operators alone; None where it cannot be captured."""
         if memory_format not in self._captures:
             if (found := self._capture_in(memory_format)) is None:
                 return None

@@ -4,7 +4,9 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <vector>
 
@@ -121,6 +123,8 @@ struct Pool {
   int64_t* places = nullptr;
   int64_t planes = 0, parts = 1;
   Side rows, columns;
+  std::atomic<bool> failed{false};
+  std::exception_ptr error;
 
   void run(int64_t part) const {
     PooledImage image(rows, columns);
@@ -132,9 +136,16 @@ struct Pool {
 };
 
 void run_pool_parts(void* data) {
-  const auto& pool = *static_cast<const Pool*>(data);
+  auto& pool = *static_cast<Pool*>(data);
   // A team may be smaller than it was asked to be.
-  for (int64_t part = omp_rank(); part < pool.parts; part += omp_team()) pool.run(part);
+  for (int64_t part = omp_rank(); part < pool.parts; part += omp_team()) {
+    try {
+      pool.run(part);
+    } catch (...) {
+      if (!pool.failed.exchange(true)) pool.error = std::current_exception();
+      return;
+    }
+  }
 }
 
 Side side(const at::Tensor& x, int64_t which, at::IntArrayRef size, at::IntArrayRef kernel, at::IntArrayRef stride,
@@ -145,16 +156,24 @@ Side side(const at::Tensor& x, int64_t which, at::IntArrayRef size, at::IntArray
 std::tuple<at::Tensor, at::Tensor> max_pool(const at::Tensor& x, at::IntArrayRef size, at::IntArrayRef kernel,
                                             at::IntArrayRef stride, at::IntArrayRef padding,
                                             at::IntArrayRef dilation) {
-  TORCH_CHECK(x.dim() >= 2 && x.scalar_type() == at::kFloat && x.is_contiguous(),
-              "max_pool takes contiguous float32 (..., height, width), not ", x.sizes(), " of ", x.scalar_type());
-  std::vector<int64_t> sizes = x.sizes().vec();
+  TORCH_CHECK(x.dim() >= 2 && x.scalar_type() == at::kFloat, "max_pool takes float32 (..., height, width), not ",
+              x.sizes(), " of ", x.scalar_type());
+  for (const at::IntArrayRef sides : {size, kernel, stride, padding, dilation})
+    TORCH_CHECK(sides.size() == 2, "max_pool takes a number for each of two sides, not ", sides);
+  for (const size_t which : {0, 1})
+    TORCH_CHECK(size[which] >= 0 && kernel[which] > 0 && stride[which] > 0 && padding[which] >= 0 &&
+                    dilation[which] > 0,
+                "max_pool has no such windows: ", kernel, ", ", stride, " apart, ", dilation, " dilated, ", padding,
+                " outside");
+  const at::Tensor whole = x.contiguous();
+  std::vector<int64_t> sizes = whole.sizes().vec();
   std::copy(size.begin(), size.end(), sizes.end() - 2);
-  at::Tensor largest = at::empty(sizes, x.options()), places = at::empty(sizes, x.options().dtype(at::kLong));
+  at::Tensor largest = at::empty(sizes, whole.options()), places = at::empty(sizes, whole.options().dtype(at::kLong));
   Pool pool;
-  pool.rows = side(x, 0, size, kernel, stride, padding, dilation);
-  pool.columns = side(x, 1, size, kernel, stride, padding, dilation);
+  pool.rows = side(whole, 0, size, kernel, stride, padding, dilation);
+  pool.columns = side(whole, 1, size, kernel, stride, padding, dilation);
   if (largest.numel() == 0) return {largest, places};
-  pool.x = x.const_data_ptr<float>();
+  pool.x = whole.const_data_ptr<float>();
   pool.largest = largest.data_ptr<float>();
   pool.places = places.data_ptr<int64_t>();
   pool.planes = largest.numel() / (pool.rows.out * pool.columns.out);
@@ -162,6 +181,7 @@ std::tuple<at::Tensor, at::Tensor> max_pool(const at::Tensor& x, at::IntArrayRef
   pool.parts = std::clamp<int64_t>(std::min(work / kPooledGrain, pool.planes), 1, omp_most_threads());
   if (pool.parts > 1) omp_parallel(run_pool_parts, &pool, static_cast<unsigned>(pool.parts));
   else pool.run(0);
+  if (pool.failed.load()) std::rethrow_exception(pool.error);
   return {largest, places};
 }
 

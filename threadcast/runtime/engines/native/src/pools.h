@@ -5,7 +5,7 @@
 namespace threadcast {
 
 // Defines `threadcast::max_pool(x, size, kernel, stride, padding, dilation)`, once in a process: what
-// `max_pool2d_with_indices` returns for x (..., height, width), contiguous float32, bit for bit. `size` are the sides of
+// `max_pool2d_with_indices` returns for x (..., height, width) of float32, bit for bit. `size` are the sides of
 // the result.
 void define_pools();
 

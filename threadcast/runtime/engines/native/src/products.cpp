@@ -29,7 +29,8 @@ constexpr int64_t kBlockDepth = 1024;       // most products that are added up a
 constexpr int64_t kPacked = 1 << 19;        // most numbers of the right factor that are copied at once
 constexpr int64_t kProductGrain = 1 << 18;  // products of two numbers that a thread should have, at least
 constexpr int64_t kPackCost = 20;           // rows that are multiplied by a number in the time in which it is copied
-constexpr int64_t kAhead = 64, kRowsAhead = 8;  // numbers of a row, or rows, that memory is asked for ahead
+constexpr int64_t kMostReached = (1 << 29) - 1;  // numbers in rows that a kernel reaches
+constexpr int64_t kAhead = 64, kRowsAhead = 8;  // numbers of a row, or rows, by which memory is asked for ahead
 
 typedef float Four __attribute__((vector_size(16)));  // every CPU of x86-64 and of aarch64 has registers for it
 
@@ -174,12 +175,15 @@ struct Product {
     float* right = right_scratch.of((to - from + kBlockColumns - 1) / kBlockColumns * kBlockColumns * depths);
     for (int64_t column = from; column < to; column += kBlockColumns)
       pack(batch, k, column, right + (column - from) * depths, std::min(kBlockColumns, to - column), depths);
-    const int64_t blocks = (bottom - top + kBlockRows - 1) / kBlockRows;
+    // oneDNN's kernels reach rows by 32-bit offsets in bytes.
+    const int64_t widest = std::max(a.column == 1 ? a.row : depths, turned ? kBlockColumns : result_row);
+    const int64_t most = std::clamp<int64_t>(kMostReached / widest, 1, kBlockRows);
+    const int64_t blocks = (bottom - top + most - 1) / most;
     for (int64_t number = 0; number < blocks; ++number) {
       const int64_t row = top + (bottom - top) * number / blocks;
       const int64_t height = top + (bottom - top) * (number + 1) / blocks - row;
       const float* left = a.at(batch, row, k);
-      int64_t left_row = a.row;
+      int64_t left_row = std::max(a.row, depths);  // of a single row, which has no next one, it may be less
       if (a.column != 1) {
         float* packed = left_scratch.of(height * depths);
         transpose(left, a.column, packed, depths, height, depths);
