@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.runtime.tuning.small_tuning import Clock, Found, function, made, run, run_until
+from tests.runtime.compiler import needs_compiler
+from tests.runtime.tuning.small_tuning import MOST_STEPS, Clock, Found, function, made, run, run_until
+from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine
+from threadcast.runtime.fusion import products
+from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import Extra, PlanStore
+from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.contender_id import backend
 from threadcast.runtime.tuning.drift import DRIFT_STEPS
@@ -171,3 +177,30 @@ def test_a_search_works_in_a_part_of_the_time_beside_steps_that_follow_each_othe
         assert resting(1.0) == 0.0
         assert 0.5 < resting(0.05) < 0.99
         assert 0.9 < resting(0.0) < 1.0
+
+
+@needs_compiler
+def test_backends_are_given_the_graph_of_pytorchs_operators(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "serves", lambda: True)
+    x, given = torch.randn(96, 96, generator=torch.Generator().manual_seed(0)), list[Captured]()
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
+    def search(captured: Captured, *_: object) -> Found:
+        given.append(captured)
+        return Found(Contender(backend("slow"), product))
+
+    tuning = Tuning(
+        product, lambda _: capture_forward(product, x), ModelFormat(None), [MemoryFormat.AS_GIVEN], machine,
+        call="a product", plans=PlanStore(tmp_path, machine), backends=search,
+    )  # fmt: skip
+    with closing(tuning):
+        for _ in range(MOST_STEPS):
+            torch.testing.assert_close(tuning(x), x @ x, rtol=1e-4, atol=1e-4)
+            if given:
+                break
+    (captured,) = given
+    assert [node.target for node in captured.program.nodes] == [torch.ops.aten.mm.default]
