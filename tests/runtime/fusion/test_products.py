@@ -251,10 +251,3 @@ def test_products_that_the_caller_allows_to_be_rounded_are_pytorchs(precision: s
     finally:
         torch.set_float32_matmul_precision(before)
     assert with_products(captured) is not captured
-    torch.backends.mkldnn.fp32_precision, kept = "bf16", torch.backends.mkldnn.fp32_precision  # type: ignore[attr-defined]
-    try:
-        torch.backends.mkldnn.matmul.fp32_precision = "none"
-        assert with_products(captured) is captured
-    finally:
-        torch.backends.mkldnn.fp32_precision = kept  # type: ignore[attr-defined]
-    assert with_products(captured) is not captured
