@@ -22,7 +22,7 @@ from threadcast.threads.forks import forks
 _ELSEWHERE = 10
 """Calls in a row with other sizes, after which calls of these sizes are compared. A convention."""
 _HOPELESS = 0.8
-"""Ratio of eager PyTorch's time to the graphs' under which what they still learn is not waited for. A convention."""
+"""Ratio of eager PyTorch's time to the graphs' under which the other layout is not tried. A convention."""
 _LOSS = 0.02
 """Part of their time that calls may lose to graphs that are slower and still learn. A convention."""
 _TURN = 8
@@ -198,8 +198,9 @@ class CompiledCall:
         if not self._ordered:
             self._order(verdict.gain)
             return
-        if verdict.kept == "default" and verdict.gain > _HOPELESS and self._learning:
-            self._guard, self._waits = None, True  # fused operators or backends may be faster
+        if verdict.kept == "default" and self._learning:
+            # Fused operators or backends may be faster, and looks at operators may have run in these calls.
+            self._guard, self._waits = None, True
             self._patience = self._patience_for(verdict.gain)
             return
         self._verdicts[self._layout] = verdict
