@@ -31,8 +31,8 @@ class VariantGraphs:
     """The graphs of one call. The first is captured at once: CaptureError where the call cannot be captured.
 
     `capture(memory_format)` returns the graph of a call; `formats` are the memory formats to try. A graph that draws
-    random numbers is used in the format as given only. With `ours` matrices are multiplied by our operators where these
-    are faster (`fusion.products`).
+    random numbers is used in the format as given only. With `ours` operators of our own are in place of
+    slower ones in the graphs that are planned (`fusion.faster`).
     """
 
     def __init__(
@@ -55,6 +55,14 @@ class VariantGraphs:
     def as_captured(self, variant: Variant) -> Captured:
         """Return the graph of a captured variant, by PyTorch's operators alone."""
         return self._captures[variant.memory_format]
+
+    def captured_in(self, memory_format: MemoryFormat) -> Captured | None:
+        """Return the graph in a memory format, by PyTorch's operators alone; None where it cannot be captured."""
+        if memory_format not in self._captures:
+            if (found := self._capture_in(memory_format)) is None:
+                return None
+            self._captures[memory_format] = found
+        return self._captures[memory_format]
 
     @property
     def size_bytes(self) -> int:
@@ -141,14 +149,6 @@ class VariantGraphs:
             if (captured := self._capture_in(memory_format, first=True)) is not None:
                 return captured, formats[i:]
         return self._capture(formats[-1]), formats[-1:]
-
-    def captured_in(self, memory_format: MemoryFormat) -> Captured | None:
-        """Return the graph in a memory format, by PyTorch's operators alone; None where it cannot be captured."""
-        if memory_format not in self._captures:
-            if (found := self._capture_in(memory_format)) is None:
-                return None
-            self._captures[memory_format] = found
-        return self._captures[memory_format]
 
     def _capture_in(self, memory_format: MemoryFormat, *, first: bool = False) -> Captured | None:
         try:
