@@ -22,7 +22,7 @@ from threadcast.core.op import Op
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.engines.open_engine import has_native_engine
 from threadcast.runtime.fusion.pointwise import named
-from threadcast.runtime.fusion.race import times_as_fast
+from threadcast.runtime.fusion.race import GAIN, times_as_fast
 from threadcast.runtime.fusion.replacing import with_nodes
 
 aten = torch.ops.aten
@@ -32,8 +32,6 @@ MAX_POOL = "vector_max_pool2d"
 LEAST_WINDOWS, LEAST_IN_ROW = 32, 8
 """Fewest windows of an image, and of a row where they are more than one place apart: copying a row takes a moment for
 each place in between."""
-GAIN = 1.25
-"""How much faster our operator has to be on this machine."""
 
 _POOL = aten.max_pool2d_with_indices.default
 _logger = logging.getLogger("threadcast")

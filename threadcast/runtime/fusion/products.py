@@ -26,7 +26,7 @@ from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.engines.open_engine import has_native_engine
 from threadcast.runtime.fusion.clusters import specs_of
 from threadcast.runtime.fusion.pointwise import named
-from threadcast.runtime.fusion.race import times_as_fast
+from threadcast.runtime.fusion.race import GAIN, times_as_fast
 from threadcast.runtime.fusion.replacing import with_nodes
 
 aten = torch.ops.aten
@@ -41,8 +41,6 @@ LEAST_ROWS, LEAST_SIDE, LEAST_FLOPS = 8, 16, 1 << 19
 """Fewest rows; fewest columns and products of each number; and least work. Below, PyTorch's own are about as fast."""
 MOST_APART = 1 << 29
 """Numbers from a row or column to the next one that the kernels do not reach any more."""
-GAIN = 1.25
-"""How much faster our operator has to be on this machine."""
 
 _TIMED = 128, 512, 512
 """Rows, depth and columns of the product by which both are timed."""
