@@ -140,12 +140,6 @@ struct EdgeSums {
   }
 };
 
-void run_parts(void* data) {
-  auto& sums = *static_cast<EdgeSums*>(data);
-  // A team may be smaller than it was asked to be.
-  for (int64_t part = omp_rank(); part < sums.parts; part += omp_team()) sums.run(part);
-}
-
 // The same by PyTorch's operators, with their errors.
 at::Tensor summed_plainly(const at::Tensor& source, const std::optional<at::Tensor>& origin,
                           const std::optional<at::Tensor>& scale, const at::Tensor& to, int64_t rows) {
@@ -212,8 +206,7 @@ at::Tensor gather_add(const at::Tensor& source, const std::optional<at::Tensor>&
   sums.rows = rows;
   const int64_t most = std::max<int64_t>(1, edges * width / kAddedGrain);
   sums.parts = std::min<int64_t>({most, std::max<int64_t>(1, rows), omp_most_threads()});
-  if (sums.parts > 1) omp_parallel(run_parts, &sums, static_cast<unsigned>(sums.parts));
-  else sums.run(0);
+  omp_in_parts(sums.parts, sums.parts, [&](int64_t part) { sums.run(part); });
   return sums.outside.load() ? summed_plainly(source, origin, scale, to, rows) : result;
 }
 

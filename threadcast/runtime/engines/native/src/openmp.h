@@ -6,6 +6,9 @@
 // functions that serve an engine's threads by the engine's own threads, and pass all others on.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <exception>
 #include <string>
 
 namespace threadcast {
@@ -20,5 +23,35 @@ void omp_parallel(void (*body)(void*), void* data, unsigned threads);
 int omp_most_threads();
 int omp_rank();
 int omp_team();
+
+// Calls run(part) for each part, on as many threads at most. The first exception of a part is thrown here, and the
+// others of its thread are left out.
+template <typename Run>
+void omp_in_parts(int64_t parts, int64_t threads, const Run& run) {
+  if (parts <= 1 || threads <= 1) {
+    for (int64_t part = 0; part < parts; ++part) run(part);
+    return;
+  }
+  struct Work {
+    const Run& run;
+    int64_t parts;
+    std::atomic<bool> failed{false};
+    std::exception_ptr error;
+  } work{run, parts};
+  const auto body = [](void* data) {
+    auto& work = *static_cast<Work*>(data);
+    // A team may be smaller than it was asked to be.
+    for (int64_t part = omp_rank(); part < work.parts; part += omp_team()) {
+      try {
+        work.run(part);
+      } catch (...) {
+        if (!work.failed.exchange(true)) work.error = std::current_exception();
+        return;
+      }
+    }
+  };
+  omp_parallel(body, &work, static_cast<unsigned>(threads));
+  if (work.failed.load()) std::rethrow_exception(work.error);
+}
 
 }  // namespace threadcast

@@ -4,9 +4,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <exception>
 #include <limits>
 #include <vector>
 
@@ -123,8 +121,6 @@ struct Pool {
   int64_t* places = nullptr;
   int64_t planes = 0, parts = 1;
   Side rows, columns;
-  std::atomic<bool> failed{false};
-  std::exception_ptr error;
 
   void run(int64_t part) const {
     PooledImage image(rows, columns);
@@ -134,19 +130,6 @@ struct Pool {
     }
   }
 };
-
-void run_pool_parts(void* data) {
-  auto& pool = *static_cast<Pool*>(data);
-  // A team may be smaller than it was asked to be.
-  for (int64_t part = omp_rank(); part < pool.parts; part += omp_team()) {
-    try {
-      pool.run(part);
-    } catch (...) {
-      if (!pool.failed.exchange(true)) pool.error = std::current_exception();
-      return;
-    }
-  }
-}
 
 Side side(const at::Tensor& x, int64_t which, at::IntArrayRef size, at::IntArrayRef kernel, at::IntArrayRef stride,
           at::IntArrayRef padding, at::IntArrayRef dilation) {
@@ -179,9 +162,7 @@ std::tuple<at::Tensor, at::Tensor> max_pool(const at::Tensor& x, at::IntArrayRef
   pool.planes = largest.numel() / (pool.rows.out * pool.columns.out);
   const int64_t work = largest.numel() * kernel[0] * kernel[1];
   pool.parts = std::clamp<int64_t>(std::min(work / kPooledGrain, pool.planes), 1, omp_most_threads());
-  if (pool.parts > 1) omp_parallel(run_pool_parts, &pool, static_cast<unsigned>(pool.parts));
-  else pool.run(0);
-  if (pool.failed.load()) std::rethrow_exception(pool.error);
+  omp_in_parts(pool.parts, pool.parts, [&](int64_t part) { pool.run(part); });
   return {largest, places};
 }
 

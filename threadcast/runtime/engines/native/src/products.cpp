@@ -7,9 +7,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <exception>
 #include <memory>
 
 #include "openmp.h"
@@ -115,8 +113,6 @@ struct Product {
   bool turned = false;                       // the result is that of the transposed factors, and lies transposed
   bool adds = false;                         // to what `result` holds
   int64_t row_parts = 1, column_parts = 1;   // of each result
-  std::atomic<bool> failed{false};
-  std::exception_ptr error;
 
   int64_t parts() const { return batches * row_parts * column_parts; }
   int64_t column_blocks() const { return (columns + kBlockColumns - 1) / kBlockColumns; }
@@ -229,19 +225,6 @@ struct Product {
   }
 };
 
-void run_product_parts(void* data) {
-  auto& product = *static_cast<Product*>(data);
-  // A team may be smaller than it was asked to be.
-  for (int64_t part = omp_rank(); part < product.parts(); part += omp_team()) {
-    try {
-      product.run(part);
-    } catch (...) {
-      if (!product.failed.exchange(true)) product.error = std::current_exception();
-      return;
-    }
-  }
-}
-
 // The operand's matrices; none where neither rows nor columns are contiguous.
 std::optional<Matrices> as_they_lie(const at::Tensor& operand) {
   const int64_t last = operand.dim() - 1, rows = operand.size(last - 1), columns = operand.size(last);
@@ -299,13 +282,7 @@ void multiply(const at::Tensor& result, const std::optional<at::Tensor>& added, 
   const int64_t work = product.batches * product.rows * product.columns * product.depth;
   const int64_t threads = std::min<int64_t>(std::max<int64_t>(1, work / kProductGrain), omp_most_threads());
   product.divide((threads + product.batches - 1) / product.batches);
-  const auto team = static_cast<unsigned>(std::min<int64_t>(threads, product.parts()));
-  if (team > 1) {
-    omp_parallel(run_product_parts, &product, team);
-    if (product.failed.load()) std::rethrow_exception(product.error);
-  } else {
-    for (int64_t part = 0; part < product.parts(); ++part) product.run(part);
-  }
+  omp_in_parts(product.parts(), std::min(threads, product.parts()), [&](int64_t part) { product.run(part); });
 }
 
 at::Tensor product(const std::optional<at::Tensor>& added, const at::Tensor& a, const at::Tensor& b) {
