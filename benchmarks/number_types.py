@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 from run_facts import ROOT, RunFacts
 from torch import Tensor, nn
+from turns import median_s
 
 import threadcast
 from threadcast.runtime.bfloat16_speed import bfloat16_speed
@@ -76,13 +76,8 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 
 def seconds_of(call: Callable[[Tensor], object], x: Tensor) -> float:
     """Median seconds of the calls of one turn."""
-    found, end_s = [], time.perf_counter() + TURN_S
     with torch.no_grad():
-        while time.perf_counter() < end_s or len(found) < 3:
-            began_s = time.perf_counter()
-            call(x)
-            found.append(time.perf_counter() - began_s)
-    return statistics.median(found)
+        return median_s(lambda: call(x), TURN_S)
 
 
 def measured(name: str, rounds: int, learn_s: float) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from run_facts import ROOT, RunFacts
+from turns import median_s
 
 from threadcast.core import read_machine
 from threadcast.runtime.fusion import pools, products
@@ -82,7 +83,7 @@ def layer(batch: int, inputs: int, outputs: int) -> Iterator[Case]:
         ("result", x, weight.t()), ("input's gradient", gradient, weight), ("weight's gradient", gradient.t(), x),
     ):  # fmt: skip
         sizes = f"{a.shape[0]} x {a.shape[1]} x {b.shape[1]}"
-        yield Case("mm", sizes, of, lambda a=a, b=b: torch.mm(a, b), lambda a=a, b=b: product(None, a, b))  # type: ignore[misc]
+        yield Case("mm", sizes, of, partial(torch.mm, a, b), partial(product, None, a, b))
 
 
 def pool(shape: tuple[int, ...], side: int, stride: int, padding: int) -> Case:
@@ -97,22 +98,11 @@ def pool(shape: tuple[int, ...], side: int, stride: int, padding: int) -> Case:
     )  # fmt: skip
 
 
-def seconds_of(call: Callable[[], object]) -> float:
-    """Median seconds of a call in one turn."""
-    found: list[float] = []
-    end_s = time.perf_counter() + TURN_S
-    while time.perf_counter() < end_s or len(found) < 3:
-        began_s = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - began_s)
-    return statistics.median(found)
-
-
 def measured(case: Case, rounds: int) -> dict[str, Any]:
     """Microseconds of both, and the gain, with as many threads as PyTorch takes now."""
     turns: dict[str, list[float]] = {"pytorch": [], "threadcast": []}
     for number in range(rounds + 1):
-        for name, seconds in ((name, seconds_of(getattr(case, name))) for name in turns):
+        for name, seconds in ((name, median_s(getattr(case, name), TURN_S)) for name in turns):
             if number:  # the first fills caches, and makes kernels
                 turns[name].append(seconds)
     gains = [one / other for one, other in zip(turns["pytorch"], turns["threadcast"], strict=True)]

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from run_facts import RunFacts
 from torch import Tensor, nn
+from turns import median_s
 
 import threadcast
 
@@ -121,14 +122,8 @@ def training(size: Size, learn_s: float) -> dict[str, Way]:
 
 def seconds_of(context: Callable[[], AbstractContextManager[None]], call: Callable[[], object]) -> float:
     """Median seconds of the calls of one turn."""
-    found: list[float] = []
     with context():
-        end_s = time.perf_counter() + TURN_S
-        while time.perf_counter() < end_s or len(found) < 3:
-            began_s = time.perf_counter()
-            call()
-            found.append(time.perf_counter() - began_s)
-    return statistics.median(found)
+        return median_s(call, TURN_S)
 
 
 def measured(size: Size, mode: str, rounds: int, learn_s: float) -> dict[str, Any]:
