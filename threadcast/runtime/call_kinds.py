@@ -125,8 +125,10 @@ def _overlaps(leaves: list[Any], held: frozenset[int]) -> Hashable:
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     storages = [tensor.untyped_storage() for tensor in tensors]
     begins = [storage.data_ptr() or -id(tensor) for storage, tensor in zip(storages, tensors, strict=True)]
-    sizes = [storage.nbytes() if begin > 0 else 0 for storage, begin in zip(storages, begins, strict=True)]
-    memory = _in_one(begins, sizes) if len(tensors) > 1 else begins
+    memory = begins
+    if not all(storage.resizable() for storage in storages):  # memory that is not PyTorch's own, as of NumPy arrays
+        sizes = [storage.nbytes() if begin > 0 else 0 for storage, begin in zip(storages, begins, strict=True)]
+        memory = _in_one(begins, sizes)
     both = zip(memory, begins, strict=True)
     shared = tuple([(places.setdefault(one, len(places)), at if at in held else None) for one, at in both])
     if len(places) == len(tensors):
