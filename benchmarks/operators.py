@@ -117,6 +117,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     chosen = parser.parse_args()
+    if chosen.rounds < 2:
+        parser.error("--rounds must be 2 at least: the spread is that of the turns")
     run, threads, rows = RunFacts.now(), len(read_machine()), []
     for case in cases():
         for count in sorted({1, threads}):
