@@ -15,6 +15,7 @@ import numpy as np
 
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
+from threadcast.models.xgboost_library import xgboost_library
 
 T = TypeVar("T")
 
@@ -46,12 +47,19 @@ def cluster(address: str) -> Iterator[None]:
     with client:
         if not client.scheduler_info()["workers"]:
             raise ModelError(f"the Dask cluster at {address} has no workers; start `dask worker {address}`")
+        _import_xgboost()
+        client.run(_import_xgboost)
         before = _on_cluster.set(True)
         try:
             with joblib.parallel_config("dask", client=client):
                 yield
         finally:
             _on_cluster.reset(before)
+
+
+def _import_xgboost() -> None:
+    """Dask reads models in threads of its own, beside those that fit, and two threads must not import it at once."""
+    xgboost_library()
 
 
 def run(tasks: Iterable[Any], *, jobs: int) -> Iterator[Any]:
