@@ -28,7 +28,7 @@ class CompileOptions:
     """Share of the time since a graph's first call that learning may lose; 1: any."""
     verify_every: int
     """Calls of a graph from one that is also run by PyTorch; 0: none."""
-    short_way: bool = False
+    short_way: bool = True
     """Whether settled training calls go around AOTAutograd's wrappers (`ShortWay`)."""
 
     @classmethod
@@ -44,7 +44,7 @@ class CompileOptions:
             given.pop("freeze", False),
             given.pop("tuning_share", share),
             given.pop("verify_every", settings["engine.verify_every"]),
-            given.pop("short_way", False),
+            given.pop("short_way", True),
         )
         if given:
             name = next(iter(given))

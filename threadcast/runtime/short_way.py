@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo import compiled_autograd
 from torch.nn import Parameter
 
 from threadcast.capture.capture import CapturedGraph
@@ -60,6 +61,8 @@ class ShortWay:
         """Calls so far by the short way."""
 
     def __call__(self, *arguments: Any) -> Any:
+        if compiled_autograd.compiled_autograd_enabled:  # it traces AOTAutograd's function
+            return self._graphs(*arguments)
         passes = self._passes
         if passes is None or self._left <= 0 or not passes.fit(arguments):
             return self._long(arguments)
@@ -216,6 +219,7 @@ class _ShortPass(torch.autograd.Function):
         return tuple(found)
 
     @staticmethod
+    @torch.compiler.disable  # compiled autograd has Dynamo trace it
     def backward(ctx: Any, *gradients: Any) -> Any:
         if torch._C._functorch.peek_interpreter_stack() is not None:
             raise RuntimeError(_TRANSFORMED)
@@ -224,7 +228,7 @@ class _ShortPass(torch.autograd.Function):
         with torch.no_grad(), ctx.passes.without_casts():
             found = ctx.passes.run_backward(ctx.saved, gradients, last=last)
         if last:
-            ctx.saved = None
+            ctx.saved.drop()
         return None, *(_not_twice(found) if torch.is_grad_enabled() else found)
 
 

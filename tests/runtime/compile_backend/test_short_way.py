@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo import compiled_autograd
 
 from tests.runtime.compile_backend.running import perceptron, rows, runners
 from tests.runtime.conftest import PlansWin
@@ -167,6 +169,70 @@ def test_a_second_backward_pass_needs_the_graph_retained() -> None:
             value.backward()
     for mine, eager in zip(pair.mine.parameters(), pair.eager.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, eager.grad)
+    assert short_calls() == before + 1
+
+
+def test_backward_passes_of_several_threads_end_with_one_that_frees() -> None:
+    """One of them gets the gradients, which frees the graph; of the others each gets them too, or autograd's error."""
+    pair = Pair(perceptron).settle()
+    weights = list(pair.mine.parameters())
+    wanted = torch.autograd.grad(pair.eager(rows(0)).sum(), list(pair.eager.parameters()))
+
+    def gradients(result: Tensor) -> tuple[Tensor, ...] | None:
+        try:
+            return torch.autograd.grad(result, weights)
+        except RuntimeError as error:
+            if "second time" not in str(error):
+                raise
+            return None
+
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(20):
+            result = pair.compiled(rows(0)).sum()
+            found = list(threads.map(gradients, [result] * 4))
+            right = [one for one in found if one is not None]
+            assert right
+            for one in right:
+                torch.testing.assert_close(one, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_compiled_autograd_is_given_the_long_way() -> None:
+    pair, before = Pair(perceptron).settle(), short_calls()
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        pair.train()
+    assert short_calls() == before
+    pair.train()
+    assert short_calls() == before + 1
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_backward_passes_alone_may_be_traced_by_compiled_autograd() -> None:
+    pair, before = Pair(perceptron).settle(), short_calls()
+
+    def train(model: Any, x: Tensor) -> None:
+        loss = model(x).square().mean()
+        with compiled_autograd._enable(torch.compile(backend="eager")):
+            loss.backward()
+
+    for _ in range(3):
+        pair.train(train)
+    assert short_calls() == before + 3
+
+
+def test_a_backward_pass_that_does_not_begin_keeps_what_was_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lend(*_: Any) -> None:
+        raise ExecutionError("broken")
+
+    pair, before = Pair(perceptron).settle(), short_calls()
+
+    def train(model: Any, x: Tensor) -> None:
+        loss = model(x).square().mean()
+        with monkeypatch.context() as broken:
+            broken.setattr(NativeEngine, "lend", lend)
+            loss.backward()
+
+    pair.train(train)
     assert short_calls() == before + 1
 
 

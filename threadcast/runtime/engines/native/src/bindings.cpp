@@ -268,7 +268,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<Looks>(module, "Looks")
       .def(py::init([](const py::sequence& examples) { return Looks(tensors_of(examples)); }))
       .def("fit", [](const Looks& looks, const py::sequence& tensors) { return looks.fit(tensors_of(tensors)); });
-  py::class_<Saved, std::shared_ptr<Saved>>(module, "Saved").def_property_readonly("dropped", &Saved::dropped);
+  py::class_<Saved, std::shared_ptr<Saved>>(module, "Saved")
+      .def_property_readonly("dropped", &Saved::dropped)
+      .def("drop", [](Saved& saved) { saved.drop(); });
   py::class_<Forward>(module, "Forward")
       .def(py::init([](const Looks& looks, std::vector<size_t> written, size_t outputs, std::vector<size_t> wanted,
                        const py::list& others) {

@@ -10,9 +10,11 @@ void Relay::change(std::shared_ptr<Stepper> next) {
   next->halt();
 }
 
-Values Relay::run(Values inputs, const std::vector<size_t>& wanted, std::vector<Ran>* ran) {
+Values Relay::run(Values inputs, const std::vector<size_t>& wanted, std::vector<Ran>* ran,
+                  const std::function<void()>& begun) {
   std::shared_ptr<Stepper> engine = current();
   engine->begin(std::move(inputs));
+  if (begun) begun();
   while (!engine->go(ran)) {
     std::shared_ptr<Stepper> next = current();
     next->take_over(*engine);

@@ -1,6 +1,7 @@
 // Runs steps by the current engine, which may be exchanged at any time.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -14,8 +15,10 @@ class Relay {
   explicit Relay(std::shared_ptr<Stepper> first) : current_(std::move(first)) {}
 
   void change(std::shared_ptr<Stepper> next);  // from any thread, to an engine of the same program
-  // Runs one step. For one thread at a time, any, which must not hold Python's lock.
-  Values run(Values inputs, const std::vector<size_t>& wanted, std::vector<Ran>* ran);
+  // Runs one step; calls `begun` once it has taken the inputs, before any operator runs. For one thread at a time, any,
+  // which must not hold Python's lock.
+  Values run(Values inputs, const std::vector<size_t>& wanted, std::vector<Ran>* ran,
+             const std::function<void()>& begun = {});
 
  private:
   std::shared_ptr<Stepper> current();

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace threadcast {
 namespace {
@@ -67,12 +68,12 @@ at::Tensor Looks::arranged(const at::Tensor& gradient, size_t position) const {
   return at::empty_strided(look.sizes, look.strides, gradient.options()).copy_(gradient);
 }
 
-Saved::Saved(Tensors saved, const Tensors& inputs, const Tensors& results, const std::vector<size_t>& written)
-    : values_(std::move(saved)) {
+Saved::Saved(Tensors values, const Tensors& inputs, const Tensors& results, const std::vector<size_t>& written) {
+  Watched watched;
   using Kept = std::pair<const void*, const at::Tensor*>;
   const auto before = [](const Kept& one, const Kept& other) { return std::less<>()(one.first, other.first); };
   std::vector<Kept> kept;
-  for (const at::Tensor& value : values_) kept.emplace_back(memory_of(value), &value);
+  for (const at::Tensor& value : values) kept.emplace_back(memory_of(value), &value);
   std::sort(kept.begin(), kept.end(), before);
   const auto of_memory = [&](const at::Tensor& tensor) {
     return std::equal_range(kept.begin(), kept.end(), Kept{memory_of(tensor), nullptr}, before);
@@ -82,28 +83,43 @@ Saved::Saved(Tensors saved, const Tensors& inputs, const Tensors& results, const
     const auto [first, end] = of_memory(inputs[i]);
     // Others may be in the same memory, each with a version of its own, as parameters that lie one after the other.
     if (std::any_of(first, end, [&](const Kept& one) { return overlap(*one.second, inputs[i]); }))
-      watched_.emplace_back(inputs[i], false);
+      watched.emplace_back(inputs[i], false);
   }
   for (const at::Tensor& result : results) {
     const auto [first, end] = of_memory(result);
     if (memory_of(result) == nullptr || first == end) continue;
-    watched_.emplace_back(result.detach(), false);  // has its version, but not its history, which leads back to here
-    for (at::Tensor& value : values_)
+    watched.emplace_back(result.detach(), false);  // has its version, but not its history, which leads back to here
+    for (at::Tensor& value : values)
       if (value.is_same(result)) value = result.detach();
   }
-  for (at::Tensor& value : values_)
+  for (at::Tensor& value : values)
     if (value.is_view()) value = value.detach();  // of a result, it would keep that, whose history leads back to here
+  values_ = std::make_shared<const Tensors>(std::move(values));
+  watched_ = std::make_shared<const Watched>(std::move(watched));
 }
 
 Tensors Saved::unpack() const {
-  for (const torch::autograd::SavedVariable& one : watched_) one.unpack();
-  return values_;
+  std::shared_ptr<const Tensors> values;
+  std::shared_ptr<const Watched> watched;
+  {
+    const std::lock_guard<std::mutex> lock(changing_);
+    values = values_, watched = watched_;
+  }
+  TORCH_CHECK(values != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
+  for (const torch::autograd::SavedVariable& one : *watched) one.unpack();
+  return *values;
 }
 
-std::vector<torch::autograd::SavedVariable> Saved::drop() {
-  dropped_ = true;
-  values_.clear();
-  return std::move(watched_);
+std::shared_ptr<const Watched> Saved::drop() {
+  std::shared_ptr<const Tensors> values;  // ends after the lock
+  const std::lock_guard<std::mutex> lock(changing_);
+  values_.swap(values);
+  return std::exchange(watched_, nullptr);
+}
+
+bool Saved::dropped() const {
+  const std::lock_guard<std::mutex> lock(changing_);
+  return values_ == nullptr;
 }
 
 std::pair<Tensors, std::shared_ptr<Saved>> Forward::divided(Tensors results, const Tensors& arguments) const {
@@ -143,12 +159,13 @@ std::optional<Tensors> run_backward(Relay& relay, const Backward& backward, Save
                                     bool last) {
   Tensors inputs = backward.inputs(saved, given);
   if (!backward.looks.fit(inputs)) return std::nullopt;
-  std::vector<torch::autograd::SavedVariable> until_the_end;
-  if (last) until_the_end = saved.drop();
+  std::shared_ptr<const Watched> until_the_end;
+  const auto drop = [&] { until_the_end = saved.drop(); };
   std::vector<size_t> wanted;
   for (const auto& value : backward.wanted)
     if (value) wanted.push_back(*value);
-  Values found = relay.run(values_of(std::move(inputs), backward.others), wanted, nullptr);
+  Values found = relay.run(values_of(std::move(inputs), backward.others), wanted, nullptr,
+                           last ? drop : std::function<void()>());
   Tensors results;
   size_t next = 0;
   for (const auto& value : backward.wanted)

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -14,6 +15,7 @@
 namespace threadcast {
 
 using Tensors = std::vector<at::Tensor>;
+using Watched = std::vector<torch::autograd::SavedVariable>;
 
 // What calls must have in common to run as one of them did: the thread's modes, and of each tensor all but its numbers
 // and whether it requires a gradient, which Dynamo guards.
@@ -44,20 +46,23 @@ class Looks {
   std::vector<Look> looks_;
 };
 
-// What a forward pass keeps for its backward pass. Of inputs and results autograd's versions are noted.
+// What a forward pass keeps for its backward pass. Of inputs and results autograd's versions are noted. Backward passes
+// of several threads may use it.
 class Saved {
  public:
-  Saved(Tensors saved, const Tensors& inputs, const Tensors& results, const std::vector<size_t>& written);
+  Saved(Tensors values, const Tensors& inputs, const Tensors& results, const std::vector<size_t>& written);
 
-  Tensors unpack() const;  // raises autograd's error where one of the caller's tensors was written since
+  // Raises autograd's errors where one of the caller's tensors was written since, and where all was dropped.
+  Tensors unpack() const;
   // Keeps nothing any more. Returns the caller's tensors, which a thread without Python's lock had better not free.
-  std::vector<torch::autograd::SavedVariable> drop();
-  bool dropped() const { return dropped_; }
+  std::shared_ptr<const Watched> drop();
+  bool dropped() const;
 
  private:
-  bool dropped_ = false;
-  Tensors values_;
-  std::vector<torch::autograd::SavedVariable> watched_;  // the caller's tensors whose memory `values_` share
+  // Guards the two pointers. A tensor that comes or goes may wait for Python's lock, whose holder may wait for this one.
+  mutable std::mutex changing_;
+  std::shared_ptr<const Tensors> values_;   // none once all was dropped
+  std::shared_ptr<const Watched> watched_;  // the caller's tensors whose memory the values share
 };
 
 // A forward graph: its first results are written to the inputs `written`, the next `outputs` are the program's, and all
@@ -84,7 +89,8 @@ struct Backward {
 };
 
 // Both run a step, for a thread that must not hold Python's lock: a forward pass on arguments whose looks fit, and a
-// backward pass if its inputs' do. The `last` backward pass drops what was kept, so that its operators free it.
+// backward pass if its inputs' do. The `last` backward pass drops what was kept once it has begun, so that its operators
+// free it.
 std::pair<Tensors, std::shared_ptr<Saved>> run_forward(Relay& relay, const Forward& forward, const Tensors& arguments);
 std::optional<Tensors> run_backward(Relay& relay, const Backward& backward, Saved& saved, const Tensors& given,
                                     bool last);
