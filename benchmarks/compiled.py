@@ -2,9 +2,8 @@
 
     python benchmarks/compiled.py [--networks "U-Net;LSTM"] [--limit 80] [--reuse] [--write]
 
-Each way of each case runs in a process of its own; the short way of training steps is one. All settle first, one after
-the other; then they run by turns. Every record lands in build/compiled as it comes; `--write` makes the page of all
-that are there.
+Each way of each case runs in a process of its own. All settle first, one after the other; then they run by turns.
+Every record lands in build/compiled as it comes; `--write` makes the page of all that are there.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from threadcast.threads.memory import KEEPING
 
 FOLDER = ROOT / "build" / "compiled"
 PAGE = ROOT / "docs" / "compiled-tables.md"
-WAYS = ("eager", "inductor", "backend", "short", "optimize")
-SETTLE_S = {"eager": 0.5, "inductor": 0.5, "backend": 60.0, "short": 60.0, "optimize": 60.0}
+WAYS = ("eager", "inductor", "backend", "optimize")
+SETTLE_S = {"eager": 0.5, "inductor": 0.5, "backend": 60.0, "optimize": 60.0}
 """Most seconds of calls before the turns begin; a way that is no longer learning stops earlier. What still looks for
 backends then does so beside the turns, on a core of its own. Inductor's first call compiles, and is not among them."""
 TURNS, TURN_S = 7, 0.5
@@ -51,8 +50,8 @@ except in its turns, with nothing stored before. All keep freed memory in the pr
 threadcast does (`MALLOC_TRIM_THRESHOLD_` and the like, in eager's and Inductor's, too). *Inductor* is
 `torch.compile(model)`, in inference with `torch._inductor.config.freezing`, *backend* is
 `torch.compile(model, backend="threadcast")`, in inference with `options={{"freeze": True}}`, which allows copies of the
-weights as *optimize* always does; *short way* is the backend with `options={{"short_way": True}}` (decision 65);
-*optimize* is `threadcast.optimize` or `threadcast.optimize_training`; the last three learned for up to {settle_s:.0f} s
+weights as *optimize* always does; *optimize* is
+`threadcast.optimize` or `threadcast.optimize_training`; the last two learned for up to {settle_s:.0f} s
 of calls (setting `engine.tuning_share` 1); *(learning)* stands where they had not ended by then, and went on beside the
 calls. *runs*: what runs the backend's graphs. *others*: the part of all cores' time that other processes used
 meanwhile. Asked: the backend takes at most 1.05 (inference) or 1.15 (training) times as long as *optimize*, and never
@@ -65,12 +64,12 @@ longer than eager PyTorch.
 {legend}"""
 
 _COLUMNS = (
-    "| program | eager | Inductor | backend | short way | optimize | eager / backend | Inductor / backend | "
-    f"backend / optimize | short way / optimize | runs | others |\n{'|---' * 12}|"
+    "| program | eager | Inductor | backend | optimize | eager / backend | Inductor / backend | backend / optimize | "
+    f"runs | others |\n{'|---' * 10}|"
 )
 
 
-_RATIOS = (("eager", "backend"), ("inductor", "backend"), ("backend", "optimize"), ("short", "optimize"))
+_RATIOS = (("eager", "backend"), ("inductor", "backend"), ("backend", "optimize"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +127,6 @@ def measured(case: Case, limit_s: float, run: RunFacts) -> Record:
     with ExitStack() as ends:
         sides: dict[str, Side] = {}
         for way in WAYS:
-            if way == "short" and case.inference:
-                continue
             environment = cold(f"{case.network}-{way}", FOLDER) | KEEPING | {"THREADCAST_ENGINE_TUNING_SHARE": "1"}
             try:
                 with at_most(limit_s):
@@ -189,12 +186,11 @@ def _spread(turns: list[float]) -> float:
 def summary(records: list[Record]) -> str:
     """How many rows are as asked, and the geometric means."""
     lines = []
-    for inference, way, name in ((True, "backend", "inference"), (False, "backend", "training"),
-                                 (False, "short", "training by the short way")):  # fmt: skip
+    for inference, name in ((True, "inference"), (False, "training")):
         rows = [record for record in records if case_of(record.title).inference is inference]
-        near = [ratio for record in rows if (ratio := record.ratio(way, "optimize")) is not None]
-        eager = [ratio for record in rows if (ratio := record.ratio("eager", way)) is not None]
-        inductor = [ratio for record in rows if (ratio := record.ratio("inductor", way)) is not None]
+        near = [ratio for record in rows if (ratio := record.ratio("backend", "optimize")) is not None]
+        eager = [ratio for record in rows if (ratio := record.ratio("eager", "backend")) is not None]
+        inductor = [ratio for record in rows if (ratio := record.ratio("inductor", "backend")) is not None]
         if near and eager and inductor:
             as_asked = sum(ratio <= ASKED[inference] for ratio in near)
             slower = sum(ratio < 0.97 for ratio in eager)

@@ -1,6 +1,6 @@
-"""One process of `benchmarks/compiled.py`: it runs calls of a case in one of five ways, when told to.
+"""One process of `benchmarks/compiled.py`: it runs calls of a case in one of four ways, when told to.
 
-    python benchmarks/compiled_process.py "U-Net, training" eager|inductor|backend|short|optimize
+    python benchmarks/compiled_process.py "U-Net, training" eager|inductor|backend|optimize
 
 It reads and writes lines as `warmup_process.py` does.
 """
@@ -39,7 +39,7 @@ def way(case: Case, who: str) -> tuple[Callable[[], object], Callable[[], list[A
     if who == "inductor":
         inductor_config.freezing = case.inference
     else:
-        options = {"freeze": True} if case.inference else {"short_way": who == "short"}
+        options = {"freeze": True} if case.inference else {}
         compiled = torch.compile(work.model, backend="threadcast", options=options)
     call = eager(replace(work, model=compiled), case.inference)
     return (call, list, lambda: False) if who == "inductor" else (call, _reports, compiled_calls_learn)

@@ -143,7 +143,7 @@ def _by_short_way(program: Program, refused: list[str]) -> str | None:
     """Call until some calls went the short way, and compare each."""
     with _plans_at_once():
         mine, eager = program.fresh_function(), program.fresh_function()
-        compiled = torch.compile(mine, backend=backend, options={"short_way": True})
+        compiled = torch.compile(mine, backend=backend)
         for _ in range(MOST_CALLS):
             if (reason := differs(_seen(program, eager), _seen(program, compiled, mine), exact=True)) is not None:
                 return reason

@@ -51,7 +51,7 @@ class Pair:
 
     def __init__(self, make: Callable[[], nn.Module], inputs: Callable[[int], Tensor] = rows) -> None:
         self.mine, self.eager, self.inputs = make(), make(), inputs
-        self.compiled: Any = torch.compile(self.mine, backend="threadcast", options={"short_way": True})
+        self.compiled: Any = torch.compile(self.mine, backend="threadcast")
         self.optimizers = [
             torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9) for model in (self.mine, self.eager)
         ]
@@ -334,7 +334,7 @@ class HalfCast(nn.Module):
 
 def test_what_autocast_is_off_for_is_not_cast() -> None:
     mine, eager = HalfCast(), HalfCast()
-    compiled: Any = torch.compile(mine, backend="threadcast", options={"short_way": True})
+    compiled: Any = torch.compile(mine, backend="threadcast")
     for step in range(MOST_CALLS):
         if short_calls() > 3:
             return

@@ -82,7 +82,7 @@ def test_an_input_that_the_gradient_does_not_reach_keeps_its_history() -> None:
         found: Tensor = head(x) * features.detach().mean()
         return found
 
-    compiled: Any = torch.compile(weighted, backend="threadcast", options={"short_way": True})
+    compiled: Any = torch.compile(weighted, backend="threadcast")
 
     def train(call: Callable[[Tensor, Tensor], Tensor], step: int) -> list[Tensor | None]:
         for model in (before, head):
@@ -134,7 +134,7 @@ def test_calls_without_gradients_around_those_with_them() -> None:
             found: Tensor = model(x).square()
         return found
 
-    compiled: Any = torch.compile(inner, backend="threadcast", options={"short_way": True})
+    compiled: Any = torch.compile(inner, backend="threadcast")
     for step in range(100):
         found: list[Any] = []
         for call in (compiled, inner):
