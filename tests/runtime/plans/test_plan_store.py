@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,24 @@ def test_the_layout_that_was_best_comes_first(
     for path in tmp_path.glob("*.layout"):
         path.write_bytes(b"\xff\xfe")
     assert store.formats_first("call", layouts) == layouts, "a damaged file is as good as none"
+
+
+def test_plans_that_were_not_used_for_longest_are_deleted_where_there_are_too_many(
+    tmp_path: Path, captured: Captured, machine: Machine, kept: StoredPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threadcast.runtime.plans.plan_store.MOST_FILES", 20)
+    (tmp_path / "mine.json").write_text("{}")
+    store = PlanStore(tmp_path, machine)
+    graphs = [capture_forward(lambda x, n=n: x * n, torch.ones(8)).graph for n in range(30)]
+    for age, graph in enumerate(graphs):
+        store.write(age, graph, kept)
+        for path in tmp_path.iterdir():  # all are older than what is written or read next
+            os.utime(path, times=(path.stat().st_mtime - 100,) * 2)
+        assert store.read(graphs[0]) is not None
+        assert len(list(tmp_path.iterdir())) <= 21
+    assert store.read(graphs[-1]) is not None
+    assert store.read(graphs[1]) is None
+    assert (tmp_path / "mine.json").exists()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"layout": "odd", "step_s": 1, "plan": {}}', '{"layout": 3}'])

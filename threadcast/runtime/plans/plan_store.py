@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -22,6 +25,12 @@ from threadcast.runtime.plans.variant import MemoryFormat
 
 Extra = Literal["fused", "backends"]
 """What is tried beside plans of operators as they are: fused operators, and backends."""
+
+MOST_FILES = 4_000
+"""Most files in the folder of plans, two for each kind of call: beyond, a write deletes those that were not used for
+longest. A convention."""
+
+_NAME = re.compile(r"[0-9a-f]{32}\.(json|layout)")
 
 _logger = logging.getLogger("threadcast")
 
@@ -49,7 +58,8 @@ class PlanStore:
 
     `among` is a text of the contenders that the plans were compared with. A plan is found only with the same text.
 
-    A file that cannot be read or written counts as missing, with a log message: plans can always be made anew.
+    A file that cannot be read or written counts as missing, with a log message: plans can always be made anew. The
+    folder keeps those that were used last (`MOST_FILES`).
     """
 
     def __init__(self, folder: Path, machine: Machine, *, among: str = "") -> None:
@@ -57,8 +67,11 @@ class PlanStore:
 
     def formats_first(self, call: object, formats: Sequence[MemoryFormat]) -> tuple[MemoryFormat, ...]:
         """Return `formats` with the one stored for this call, if any, first. The `repr` of `call` identifies it."""
+        path = self._path(repr(call), "layout")
         try:
-            best = self._path(repr(call), "layout").read_text()
+            best = path.read_text()
+            with suppress(OSError):
+                os.utime(path)
         except (OSError, UnicodeDecodeError):
             return tuple(formats)
         return tuple(sorted(formats, key=lambda one: one != best))
@@ -67,7 +80,10 @@ class PlanStore:
         """Return the plan stored for this graph; None where there is none that can be read."""
         path = self._path(_text(graph), "json")
         try:
-            return stored_plan(json.loads(path.read_text()))
+            found = stored_plan(json.loads(path.read_text()))
+            with suppress(OSError):
+                os.utime(path)
+            return found
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -91,6 +107,7 @@ class PlanStore:
             for path, content in contents.items():
                 with replacing(path) as draft:
                     draft.write_text(content)
+            _delete_oldest(self._folder, MOST_FILES)
         except OSError as error:
             _logger.warning("the plan is not stored: %s", error)
 
@@ -104,6 +121,21 @@ class PlanStore:
     def _path(self, text: str, suffix: str) -> Path:
         whole = f"{self._machine.fingerprint} {torch.__version__} {self._among} {text}"
         return self._folder / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.{suffix}"
+
+
+def _delete_oldest(folder: Path, most: int) -> None:
+    """Where the folder has more files of plans than `most`, delete those that were not used for longest, and some."""
+    with os.scandir(folder) as entries:
+        files = [entry for entry in entries if _NAME.fullmatch(entry.name)]
+    if len(files) <= most:
+        return
+    used: list[tuple[float, str]] = []
+    for entry in files:
+        with suppress(FileNotFoundError):  # another process deletes, too
+            used.append((entry.stat().st_mtime, entry.path))
+    for _, path in sorted(used)[: len(used) - most * 9 // 10]:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 class NoPlanStore(PlanStore):

@@ -62,8 +62,11 @@ class BetweenSteps:
         variant = self._states.agenda.variant
         compiled = variant is None or self._graphs.is_compiled(variant)
         self._carry_out(
-            self._states.due(compiled=compiled, planner_free=self._planner.free, backends=self._backends.stage)
-        )
+            self._states.due(
+                compiled=compiled, planner_free=self._planner.free, backends=self._backends.stage,
+                mostly_ours=self._graphs.mostly_ours,
+            )
+        )  # fmt: skip
 
     def give_up(self, reason: str) -> None:
         """Have the default run for good."""

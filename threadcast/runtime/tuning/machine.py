@@ -32,7 +32,8 @@ loads the models and a store and forecasts 300 ops takes about as long on one co
 
 LONG_S = 0.1
 """Seconds of a step in eager PyTorch from which backends are searched before plans, where learning may take any time:
-some dozens of such steps, which looks and comparisons are, take longer than a backend takes to build. A convention."""
+some dozens of such steps, which looks and comparisons are, take longer than a backend takes to build. Where operators
+of our own do most of the work, one plan comes before: it gains much, and soon. A convention."""
 PAYS = 1.25
 """Ratio of eager PyTorch's time to a backend's from which no plan is searched after that. A convention."""
 
@@ -78,6 +79,8 @@ class TuningMachine:
         """The capture that was put off until the search for backends is over; None once it was answered."""
         self._pays: bool | None = None
         """Whether a backend is so fast that no plan is needed beside it; None until the search for backends is over."""
+        self._after_backends = False
+        """Whether what is pending comes after the search for backends."""
         self._chosen: tuple[Runner, bool] | None = None
         """What `next_runner` named last, and whether it was the best only because learning may not lose more. Calls of
         other kinds may change meanwhile what learning may lose."""
@@ -149,14 +152,16 @@ class TuningMachine:
         return self.contest.resume(stored, step_s, fuse=fuse)
 
     def due(
-        self, *, compiled: bool = True, planner_free: bool = True, backends: SearchStage = SearchStage.OVER
-    ) -> Instructions:
+        self, *, compiled: bool = True, planner_free: bool = True, backends: SearchStage = SearchStage.OVER,
+        mostly_ours: Callable[[], bool] = lambda: False,
+    ) -> Instructions:  # fmt: skip
         """Return the instruction whose turn has come, if learning may take the time for it now.
 
         `compiled`: whether all that `agenda.variant` needs is compiled. `planner_free`: whether a plan can be begun.
-        `backends`: how far the search for backends is.
+        `backends`: how far the search for backends is. `mostly_ours`: whether operators of our own, which plans alone
+        have, do most of the graph's work.
         """
-        if self._backends_first(backends):
+        if self._backends_first(backends, mostly_ours):
             return self._wait_for_backends()
         if self._later is not None and self._waited_for(backends):
             if self._pays is None:
@@ -165,7 +170,8 @@ class TuningMachine:
             if self.deferred:
                 self.agenda.pending = self._later
         pending = self.agenda.pending
-        if pending is None or self.agenda.awaited is not None:
+        self._after_backends = self._comes_after(backends)
+        if pending is None or self.agenda.awaited is not None or self._after_backends:
             return ()
         if not (self.warm_up.ready or isinstance(pending, do.Open) or self.state is State.SETTLED):
             return ()
@@ -176,19 +182,29 @@ class TuningMachine:
         self.agenda.begin(pending)
         return (pending,)
 
-    def _backends_first(self, backends: SearchStage) -> bool:
-        """Whether to search for backends before a first plan is searched."""
-        if backends is not SearchStage.WAITS or not self.warm_up.unlimited or self._has_other:
-            return False
-        if self.warm_up.eager_s is None or self.warm_up.eager_s < LONG_S:
+    @property
+    def _is_long(self) -> bool:
+        """Whether steps are so long that the search for backends does not come last."""
+        return self.warm_up.unlimited and self.warm_up.eager_s is not None and self.warm_up.eager_s >= LONG_S
+
+    def _backends_first(self, backends: SearchStage, mostly_ours: Callable[[], bool]) -> bool:
+        """Whether to search for backends before the next plan is searched."""
+        if backends is not SearchStage.WAITS or not self._is_long:
             return False
         if self.state is State.WAITING:
-            return self.agenda.variant is not None
-        idle = self.agenda.awaited is None and not self.awaits_plan
-        return self._search is not None and self._search.untouched and idle
+            begins = self.agenda.variant is not None
+        else:
+            idle = self.agenda.awaited is None and not self.awaits_plan
+            begins = self._search is not None and self._search.untouched and idle
+        return begins and (bool(self.variants) if mostly_ours() else not self._has_other)
+
+    def _comes_after(self, backends: SearchStage) -> bool:
+        """Whether what is pending is a further variant, and backends come before that."""
+        further = self.state is State.SETTLED and self.agenda.variant is not None
+        return further and self._is_long and backends is not SearchStage.OVER
 
     def _wait_for_backends(self) -> Instructions:
-        """Let the default run while backends are searched."""
+        """Let the fastest way so far run while backends are searched."""
         self._later = do.Capture(self.agenda.variant or self._variant)
         left_out = () if self._search is None else (do.LeaveOut(self._variant),)
         self._search = self.agenda.pending = None
@@ -346,7 +362,8 @@ class TuningMachine:
 
     def may_search_backends(self) -> bool:
         """Return whether a search for backends may begin now."""
-        return self.state is State.SETTLED and self.agenda.empty and self._costs.allows_search()
+        idle = self.agenda.empty or self._after_backends
+        return self.state is State.SETTLED and idle and self._costs.allows_search()
 
     def searches_backends(self) -> None:
         """Report that a search for backends has begun: what it is expected to cost is counted."""

@@ -51,11 +51,11 @@ class OpenContenders:
             self._format.set(memory_format)
             inputs = engine.captured.bind(*arguments)
             if feedback is None or not feedback.due():
-                return engine.captured.finish(engine.run(inputs))
+                return engine.captured.finish(engine.run(inputs), inputs)
             result, trace = engine.run_traced(inputs)
             if engine.plan is variant_plan.plan:  # else it has other cores
                 feedback.add(engine.captured.graph, trace)
-            return engine.captured.finish(result)
+            return engine.captured.finish(result, inputs)
 
         contender = plan_of(variant_plan.variant)
         self._contenders[contender] = Contender(contender, run)

@@ -246,13 +246,13 @@ class PlanMaker:
     def run(self, step: Look | Try | Meanwhile, *arguments: Any) -> tuple[Any, float | None]:
         """Run one step; return its result and its makespan in seconds, None for a step that is not traced."""
         self._before()
+        inputs = self.captured.bind(*arguments)
         if isinstance(step, Meanwhile):
-            result = self._engine_for(step.by).run(self.captured.bind(*arguments))
-            return self.captured.finish(result), None
-        result, trace = self._engine_for(step).run_traced(self.captured.bind(*arguments))
+            return self.captured.finish(self._engine_for(step.by).run(inputs), inputs), None
+        result, trace = self._engine_for(step).run_traced(inputs)
         traces = self._traces.setdefault(step, deque(maxlen=MOST_STEPS + WARM_UP))
         traces.append(trace)
-        return self.captured.finish(result), trace.makespan_s
+        return self.captured.finish(result, inputs), trace.makespan_s
 
     def start_planning(self) -> bool:
         """Start making a plan from all steps so far; return False where they would not change the last plan."""

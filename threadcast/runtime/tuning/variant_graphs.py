@@ -16,6 +16,7 @@ from threadcast.runtime.fusion.faster import with_faster_operators
 from threadcast.runtime.fusion.fuse import fused, loops_of
 from threadcast.runtime.fusion.kernels import Kernel
 from threadcast.runtime.fusion.library import are_being_compiled, are_compiled, wait_for
+from threadcast.runtime.fusion.products import BLOCKED
 from threadcast.runtime.plans.model_format import formats_with_equal_results
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
@@ -124,6 +125,13 @@ class VariantGraphs:
                 return None
             self._graphs[variant] = found
         return self._graphs[variant]
+
+    def mostly_ours(self) -> bool:
+        """Return whether products of matrices by our own operators are most of the work of the first graph."""
+        if is_being_compiled() or (found := self.find(Variant(self.formats[0]))) is None:
+            return False
+        ours = sum(op.flops for op in found.graph.ops if op.kind.startswith(BLOCKED))
+        return ours > sum(op.flops for op in found.graph.ops) / 2
 
     def plan_like(self, other: VariantPlan) -> VariantPlan | None:
         """Return the plan of another call as one of this call; None where the graphs differ in structure.
