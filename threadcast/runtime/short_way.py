@@ -204,6 +204,9 @@ class Passes:
         return found
 
 
+_untraced: Callable[[Callable[..., Any]], Callable[..., Any]] = torch.compiler.disable
+
+
 class _ShortPass(torch.autograd.Function):
     """Both passes as autograd calls them."""
 
@@ -219,7 +222,7 @@ class _ShortPass(torch.autograd.Function):
         return tuple(found)
 
     @staticmethod
-    @torch.compiler.disable  # compiled autograd has Dynamo trace it
+    @_untraced  # compiled autograd has Dynamo trace what is called in backward passes
     def backward(ctx: Any, *gradients: Any) -> Any:
         if torch._C._functorch.peek_interpreter_stack() is not None:
             raise RuntimeError(_TRANSFORMED)
