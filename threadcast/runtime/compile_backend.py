@@ -209,7 +209,7 @@ def _graph_calls(
     channels_last = channels_last_forward(graph) if whole and role == "forward" else None
     calls = GraphCalls(
         graph, program.machine, options, number=number, title=title, role=role, weights=weights,
-        channels_last=channels_last,
+        channels_last=channels_last, whole=whole,
         returns=_plain_results() if options.short_way and whole and role == "forward" else None,
     )  # fmt: skip
     if program.given is not None:

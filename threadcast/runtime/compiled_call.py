@@ -229,6 +229,8 @@ class CompiledCall:
         self._runs = self._by(tried=False)
         for part in self._parts:
             if self._best is None:
+                if isinstance(self._graphs, ShortWay):
+                    self._graphs.forget()
                 gain = max(verdict.gain for verdict in self._verdicts.values())
                 part.leave(f"whole calls are as fast or faster in eager PyTorch ({gain:.2f})")
             else:

@@ -37,6 +37,7 @@ from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.shared_learning import allowance, told
 from threadcast.runtime.short_calls import ShortCalls
 from threadcast.runtime.size_families import SizeFamilies
+from threadcast.runtime.tuning.contender import Kept
 from threadcast.runtime.tuning.report import Report
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import WarmUp
@@ -64,9 +65,11 @@ class GraphCalls:
     def __init__(
         self, graph: GraphModule, machine: Machine, options: CompileOptions, *, number: int, title: str,
         role: Role = "inference", weights: Sequence[int] = (), channels_last: ChannelsLast | None = None,
-        returns: PlainResults | None = None,
+        whole: bool = False, returns: PlainResults | None = None,
     ) -> None:  # fmt: skip
         self.number, self.title, self.role = number, f"{title}, {role}", role
+        self.whole = whole
+        """Whether this is a graph as AOTAutograd has made it, and no part of one."""
         self.returns = returns
         """What the results are, of a forward graph from which AOTAutograd hands them on as they are; else None."""
         self._graph, self._options = graph, options
@@ -129,8 +132,14 @@ class GraphCalls:
     @property
     def has_settled(self) -> bool:
         """Whether it is known what runs all calls in the layout in use, and nothing is being learned."""
-        found = self._in_use()
-        return bool(found) and all(isinstance(one, Fallback) or one.kept is not None for one in found)
+        with self._lock:  # other threads' calls may be changing what is kept
+            found = self._in_use()
+            return bool(found) and all(isinstance(one, Fallback) or one.kept is not None for one in found)
+
+    def keeps(self, runner: Tuning, kept: Kept) -> bool:
+        """Return whether `runner`, which decides what runs calls of one kind, still has `kept` run them."""
+        with self._lock:
+            return runner.kept == kept
 
     def watch(self, watcher: Watcher | None) -> None:
         """Have `watcher` told of each of the next calls that something other than PyTorch may run."""

@@ -40,6 +40,10 @@ _TRANSFORMED = (
     "It looks like you're trying to call a compiled backward function within vmap/grad/vjp, which isn't supported. Try "
     "wrapping vmap inside torch.compile, or skip compiling the backward function."
 )
+_DETERMINISTIC = (
+    "This compiled backward function is being run with torch.use_deterministic_algorithms(True), but it was previously "
+    "generated during the forward function while torch.use_deterministic_algorithms(False) was set."
+)
 """AOTAutograd's own words."""
 
 
@@ -69,12 +73,16 @@ class ShortWay:
         self._left -= 1
         self.calls += 1
         before = torch.default_generator.get_state() if passes.forward.random else None
+        written = [arguments[i] for i in passes.results.written[:1]]
+        versions = [one._version for one in written]
         try:
             return _apply(passes, *arguments)
         except EngineClosed:  # before anything has run
             self._passes = None
-        except Exception:  # noqa: BLE001 - the long way runs it again, which raises what is the program's own
+        except Exception:  # the long way runs it again, which raises what is the program's own
             self._passes = None
+            if versions != [one._version for one in written]:  # it has run: a signal handler has raised, or the like
+                raise
             if before is not None:
                 torch.default_generator.set_state(before)
         return self._graphs(*arguments)
@@ -93,7 +101,7 @@ class ShortWay:
         if len(self._parts) != 2 or set(parts) != {"forward", "backward"}:
             return self._graphs(*arguments)
         forward, backward = parts["forward"], parts["backward"]
-        if forward.returns is None or not (forward.has_settled and backward.has_settled):
+        if forward.returns is None or not backward.whole or not (forward.has_settled and backward.has_settled):
             return self._graphs(*arguments)
         return self._learned_from(arguments, forward, backward, forward.returns)
 
@@ -112,6 +120,10 @@ class ShortWay:
             forward.watch(None)
         _harmless(seen.returned)(found)
         return found
+
+    def forget(self) -> None:
+        """Free what was learned; calls go the long way."""
+        self._passes = None
 
     def _found(self, passes: Passes) -> None:
         self._passes, self._left, self._wait = passes, CALLS, 1
@@ -138,7 +150,7 @@ class _Way:
 
     def holds(self) -> bool:
         """Whether it still runs the graph."""
-        return self.runner.kept == self.kept and self.part.layout is self.layout
+        return self.part.layout is self.layout and self.part.keeps(self.runner, self.kept)
 
     def serves(self) -> bool:
         """Whether the next call may go this way."""
@@ -158,6 +170,8 @@ class Passes:
     """The native `Backward`."""
     casts: bool
     """Whether autocast is on around the calls: the graphs have its casts, and must not be cast again."""
+    deterministic: bool
+    """Whether deterministic algorithms were asked for, for which Dynamo compiles again."""
 
     def hold(self) -> bool:
         """Whether the graphs are still run as they were."""
@@ -198,9 +212,16 @@ class Passes:
         if found is not None:
             return found
         inputs = second.inputs(saved, gradients)  # raises where one of the caller's tensors was written since
-        at_once = engine is None and serves and second.fits(inputs)
-        run: Callable[..., Any] = self.backward.kept.run if at_once else self.backward.part
-        found = run(*inputs)
+        if engine is None and serves and second.fits(inputs):
+            before = torch.default_generator.get_state() if self.backward.random else None
+            try:
+                found = self.backward.kept.run(*inputs)
+            except Exception:  # noqa: BLE001 - PyTorch runs it again, which raises what is the program's own
+                if before is not None:
+                    torch.default_generator.set_state(before)
+            else:
+                return found
+        found = self.backward.part(*inputs)
         return found
 
 
@@ -226,6 +247,8 @@ class _ShortPass(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         if torch._C._functorch.peek_interpreter_stack() is not None:
             raise RuntimeError(_TRANSFORMED)
+        if torch.are_deterministic_algorithms_enabled() and not ctx.passes.deterministic:
+            raise RuntimeError(_DETERMINISTIC)
         _ = ctx.saved_tensors  # there are none; after a pass that has freed the graph this raises PyTorch's own error
         last = not torch._C._autograd._get_current_graph_task_keep_graph()
         with torch.no_grad(), ctx.passes.without_casts():
@@ -270,6 +293,7 @@ class _Seen:
         self._thread = threading.get_ident()
         self._looks = native.Looks(arguments)
         self._casts = torch._C._is_any_autocast_enabled()
+        self._deterministic = torch.are_deterministic_algorithms_enabled()
         self._given = list(map(_place, arguments))
         self._inner = [one.requires_grad and not isinstance(one, Parameter) for one in arguments]
         """Which arguments may have a history."""
@@ -323,7 +347,7 @@ class _Seen:
             looks=self._native.Looks(arguments), gradients=gradients, wanted=wanted, others=others, apart=apart
         )
         backward = _Way(self._parts[1], runner, kept, self._parts[1].layout)
-        self._done(Passes(results, forward, backward, first, second, self._casts))
+        self._done(Passes(results, forward, backward, first, second, self._casts, self._deterministic))
 
 
 def _numbers_of(runner: Tuning, arguments: int) -> tuple[Kept, Sequence[int | None], list[Any]] | None:

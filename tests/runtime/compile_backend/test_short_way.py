@@ -19,7 +19,7 @@ from tests.runtime.small_training import same_state
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.compile_backend import compiled_calls
 from threadcast.runtime.engines.native.engine import NativeEngine
-from threadcast.runtime.short_way import CALLS
+from threadcast.runtime.short_way import CALLS, Passes
 from threadcast.runtime.tuning import machine
 from threadcast.runtime.tuning.contest import Contest
 from threadcast.runtime.tuning.duel import Duel
@@ -234,6 +234,35 @@ def test_a_backward_pass_that_does_not_begin_keeps_what_was_saved(monkeypatch: p
 
     pair.train(train)
     assert short_calls() == before + 1
+
+
+def test_what_is_raised_after_a_pass_has_run_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler may raise there: run once more, the call would write the statistics twice."""
+    pair, run = Pair(normalised, images).settle(), Passes.run_forward
+    batches, before = pair.mine.state_dict()["layers.1.num_batches_tracked"], short_calls()
+    wanted = batches + 1
+
+    def run_forward(passes: Passes, arguments: tuple[Any, ...]) -> Any:
+        run(passes, arguments)
+        raise TimeoutError("too late")
+
+    monkeypatch.setattr(Passes, "run_forward", run_forward)
+    with pytest.raises(TimeoutError, match="too late"):
+        pair.compiled(images(0))
+    assert short_calls() == before + 1
+    assert pair.mine.state_dict()["layers.1.num_batches_tracked"] == wanted
+
+
+def test_deterministic_algorithms_cannot_be_asked_for_between_both_passes() -> None:
+    pair, before = Pair(perceptron).settle(), short_calls()
+    result = pair.compiled(rows(0)).sum()
+    assert short_calls() == before + 1
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError, match="use_deterministic_algorithms"):
+            result.backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_a_weight_that_was_written_before_the_backward_pass_raises() -> None:

@@ -61,9 +61,9 @@ def test_one_plan_comes_before_backends_where_operators_of_our_own_do_most_of_th
     machine = world.machine
     world.run_until(lambda: name in world.ran)
     assert set(world.ran) == {DEFAULT, plan, name}
-    world.run_until(lambda: is_over(world))
+    world.run_until(lambda: is_over(world) and not machine.deferred)
     assert machine.best == (name if backend_s < LONG_S / 3 else fused)
-    assert plan_of(CHANNELS_LAST) not in world.ran
+    assert (plan_of(CHANNELS_LAST) in world.ran) == (backend_s == LONG_S), "other formats where no backend is fast"
     assert machine.tried_fused
 
 

@@ -15,7 +15,7 @@ from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.agenda import Agenda
 from threadcast.runtime.tuning.best_so_far import BestSoFar
-from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_in, plan_of
+from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, eager_in, plan_of
 from threadcast.runtime.tuning.contest import Contest
 from threadcast.runtime.tuning.expected_costs import ExpectedCosts
 from threadcast.runtime.tuning.instructions import ContenderStep, Instructions, Runner, SearchStep
@@ -166,7 +166,8 @@ class TuningMachine:
         if self._later is not None and self._waited_for(backends):
             if self._pays is None:
                 best_s, eager_s = self._best.step_s, self.warm_up.eager_s
-                self._pays = self.best is not DEFAULT and bool(best_s and eager_s and eager_s >= PAYS * best_s)
+                pays = bool(best_s and eager_s and eager_s >= PAYS * best_s)
+                self._pays = pays and self.best.kind is Kind.BACKEND
             if self.deferred:
                 self.agenda.pending = self._later
         pending = self.agenda.pending
@@ -195,7 +196,7 @@ class TuningMachine:
             begins = self.agenda.variant is not None
         else:
             idle = self.agenda.awaited is None and not self.awaits_plan
-            begins = self._search is not None and self._search.untouched and idle
+            begins = self._search is not None and self._search.untouched and idle and not self._variant.fused
         return begins and (bool(self.variants) if mostly_ours() else not self._has_other)
 
     def _comes_after(self, backends: SearchStage) -> bool:
@@ -301,7 +302,8 @@ class TuningMachine:
 
     def _captured(self, event: str) -> Variant:
         variant = self.agenda.answer(event, do.Capture).variant
-        self._later = None
+        if self._later is not None and self._later.variant == variant:
+            self._later = None
         if variant.fused:
             self._queue.no_fused()
         return variant
