@@ -77,8 +77,8 @@ class Shell:
         self.machine, self.captures, self.backends, self.compiled = machine, captures, backends, compiled
         self.stage = SearchStage.OVER
         """How far the search for backends is; it begins when it may, where it waits."""
-        self.mostly_ours = False
-        """Whether operators that only plans have do most of the work."""
+        self.plan_first = False
+        """Whether one plan is to come before the search for backends."""
         self.done: list[Instruction] = []
         self.planning: Variant | None = None
 
@@ -93,7 +93,7 @@ class Shell:
                 self.carry_out(self.machine.contest.found_backend(backend(f"backend {self.backends}")))
             else:
                 self.stage = SearchStage.OVER
-        due = self.machine.due(compiled=self.compiled, backends=self.stage, mostly_ours=lambda: self.mostly_ours)
+        due = self.machine.due(compiled=self.compiled, backends=self.stage, plan_first=lambda: self.plan_first)
         self.carry_out(due)
 
     def carry_out(self, instructions: Instructions) -> None:

@@ -20,12 +20,17 @@ def learning_at_once() -> None:
 
 
 def with_search(
-    seconds: dict[ContenderId, float], *, backends: int, share: float = 1.0, captures: bool = True, ours: bool = False
+    seconds: dict[ContenderId, float],
+    *,
+    backends: int,
+    share: float = 1.0,
+    captures: bool = True,
+    plan_first: bool = False,
 ) -> World:
     """A world whose search for backends finds so many, once it may begin."""
     machine = TuningMachine(list(MemoryFormat), LOOKS, fuse=True, warm_up=WarmUp(Allowance(share)))
     world = World(machine, seconds, backends=backends, captures=captures)
-    world.stage, world.mostly_ours = SearchStage.WAITS, ours
+    world.stage, world.plan_first = SearchStage.WAITS, plan_first
     world.carry_out(machine.start())
     return world
 
@@ -55,9 +60,11 @@ def test_long_steps_have_backends_tried_first_and_plans_where_no_backend_is_far_
 
 
 @pytest.mark.parametrize("backend_s", [LONG_S / 4, LONG_S])
-def test_one_plan_comes_before_backends_where_operators_of_our_own_do_most_of_the_work(backend_s: float) -> None:
+def test_one_plan_comes_before_backends_that_take_long_to_build(backend_s: float) -> None:
     name, plan, fused = backend("backend 0"), plan_of(AS_GIVEN), plan_of(FUSED)
-    world = with_search({DEFAULT: LONG_S, name: backend_s, plan: LONG_S / 2, fused: LONG_S / 3}, backends=1, ours=True)
+    world = with_search(
+        {DEFAULT: LONG_S, name: backend_s, plan: LONG_S / 2, fused: LONG_S / 3}, backends=1, plan_first=True
+    )
     machine = world.machine
     world.run_until(lambda: name in world.ran)
     assert set(world.ran) == {DEFAULT, plan, name}
@@ -69,13 +76,15 @@ def test_one_plan_comes_before_backends_where_operators_of_our_own_do_most_of_th
 
 def test_backends_are_searched_where_the_plan_before_them_was_no_faster() -> None:
     name, plan = backend("backend 0"), plan_of(AS_GIVEN)
-    world = with_search({DEFAULT: LONG_S, name: LONG_S / 2, plan: 2 * LONG_S}, backends=1, ours=True)
+    world = with_search({DEFAULT: LONG_S, name: LONG_S / 2, plan: 2 * LONG_S}, backends=1, plan_first=True)
     world.run_until(lambda: is_over(world))
     assert world.machine.best == name
 
 
 def test_plans_follow_where_no_backend_is_found_after_the_first_plan() -> None:
-    world = with_search({DEFAULT: LONG_S, plan_of(AS_GIVEN): LONG_S / 2, plan_of(FUSED): 1.0}, backends=0, ours=True)
+    world = with_search(
+        {DEFAULT: LONG_S, plan_of(AS_GIVEN): LONG_S / 2, plan_of(FUSED): 1.0}, backends=0, plan_first=True
+    )
     world.run_until(lambda: is_over(world))
     assert world.machine.best == plan_of(AS_GIVEN)
     assert plan_of(FUSED) in world.ran

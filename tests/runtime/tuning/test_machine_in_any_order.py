@@ -14,7 +14,7 @@ from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind
 from threadcast.runtime.tuning.instructions import ContenderStep, Open, SearchStep, Settle
 from threadcast.runtime.tuning.machine import TuningMachine
-from threadcast.runtime.tuning.states import State
+from threadcast.runtime.tuning.states import SearchStage, State
 from threadcast.runtime.tuning.warm_up import Allowance, WarmUp
 
 
@@ -33,11 +33,12 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize(
         formats=st.permutations(list(MemoryFormat)), both=st.booleans(), fuse=st.booleans(),
         backends=st.integers(0, 2), known=st.booleans(), stored=st.none() | st.floats(0.01, 10.0),
-        other_format=st.booleans(), can_fuse=st.booleans(), like=st.booleans(),
+        other_format=st.booleans(), can_fuse=st.booleans(), like=st.booleans(), waits=st.booleans(),
+        plan_first=st.booleans(),
     )  # fmt: skip
     def begin(
         self, formats: list[MemoryFormat], both: bool, fuse: bool, backends: int, known: bool, stored: float | None,
-        other_format: bool, can_fuse: bool, like: bool,
+        other_format: bool, can_fuse: bool, like: bool, waits: bool, plan_first: bool,
     ) -> None:  # fmt: skip
         formats = formats[: 1 + both]
         self.allowance = Allowance(1.0)
@@ -47,6 +48,9 @@ class AnyOrder(RuleBasedStateMachine):
             self.machine, backends=backends,
             captures=lambda variant: variant == variants[0] or (can_fuse if variant.fused else other_format),
         )  # fmt: skip
+        self.shell.plan_first = plan_first
+        if waits:
+            self.shell.stage = SearchStage.WAITS
         self.now_s, self.steps = 0.0, 0
         start = {"like": variants[0]} if like else {}
         if stored is not None:

@@ -64,7 +64,7 @@ class BetweenSteps:
         self._carry_out(
             self._states.due(
                 compiled=compiled, planner_free=self._planner.free, backends=self._backends.stage,
-                mostly_ours=self._graphs.mostly_ours,
+                plan_first=self._graphs.plan_first,
             )
         )  # fmt: skip
 

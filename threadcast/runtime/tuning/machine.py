@@ -32,8 +32,8 @@ loads the models and a store and forecasts 300 ops takes about as long on one co
 
 LONG_S = 0.1
 """Seconds of a step in eager PyTorch from which backends are searched before plans, where learning may take any time:
-some dozens of such steps, which looks and comparisons are, take longer than a backend takes to build. Where operators
-of our own do most of the work, one plan comes before: it gains much, and soon. A convention."""
+some dozens of such steps, which looks and comparisons are, take longer than most backends take to build. A
+convention."""
 PAYS = 1.25
 """Ratio of eager PyTorch's time to a backend's from which no plan is searched after that. A convention."""
 
@@ -153,15 +153,15 @@ class TuningMachine:
 
     def due(
         self, *, compiled: bool = True, planner_free: bool = True, backends: SearchStage = SearchStage.OVER,
-        mostly_ours: Callable[[], bool] = lambda: False,
+        plan_first: Callable[[], bool] = lambda: False,
     ) -> Instructions:  # fmt: skip
         """Return the instruction whose turn has come, if learning may take the time for it now.
 
         `compiled`: whether all that `agenda.variant` needs is compiled. `planner_free`: whether a plan can be begun.
-        `backends`: how far the search for backends is. `mostly_ours`: whether operators of our own, which plans alone
-        have, do most of the graph's work.
+        `backends`: how far the search for backends is. `plan_first`: whether one plan gains much, and sooner than a
+        backend of this graph can be built.
         """
-        if self._backends_first(backends, mostly_ours):
+        if self._backends_first(backends, plan_first):
             return self._wait_for_backends()
         if self._later is not None and self._waited_for(backends):
             if self._pays is None:
@@ -188,7 +188,7 @@ class TuningMachine:
         """Whether steps are so long that the search for backends does not come last."""
         return self.warm_up.unlimited and self.warm_up.eager_s is not None and self.warm_up.eager_s >= LONG_S
 
-    def _backends_first(self, backends: SearchStage, mostly_ours: Callable[[], bool]) -> bool:
+    def _backends_first(self, backends: SearchStage, plan_first: Callable[[], bool]) -> bool:
         """Whether to search for backends before the next plan is searched."""
         if backends is not SearchStage.WAITS or not self._is_long:
             return False
@@ -197,7 +197,7 @@ class TuningMachine:
         else:
             idle = self.agenda.awaited is None and not self.awaits_plan
             begins = self._search is not None and self._search.untouched and idle and not self._variant.fused
-        return begins and (bool(self.variants) if mostly_ours() else not self._has_other)
+        return begins and (bool(self.variants) if plan_first() else not self._has_other)
 
     def _comes_after(self, backends: SearchStage) -> bool:
         """Whether what is pending is a further variant, and backends come before that."""

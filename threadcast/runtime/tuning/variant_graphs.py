@@ -22,6 +22,9 @@ from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning.contender import VariantPlan
 
+LARGE_BYTES = 1 << 29
+"""Bytes of weights from which a backend takes long to build: with 1.4 GB (XLNet-large) the first one took 38 s. A
+convention."""
 NODE_BYTES = 10_000
 """Bytes of a node with its part in a plan and in an engine, rounded up: LSTM small took 3,800 without plans."""
 
@@ -126,9 +129,14 @@ class VariantGraphs:
             self._graphs[variant] = found
         return self._graphs[variant]
 
-    def mostly_ours(self) -> bool:
-        """Return whether products of matrices by our own operators are most of the work of the first graph."""
-        if is_being_compiled() or (found := self.find(Variant(self.formats[0]))) is None:
+    def plan_first(self) -> bool:
+        """Return whether one plan gains much, and sooner than a backend can be built.
+
+        So it is where products by our own operators are most of the work, and backends have much to write.
+        """
+        if self.held_bytes < LARGE_BYTES or is_being_compiled():
+            return False
+        if (found := self.find(Variant(self.formats[0]))) is None:
             return False
         ours = sum(op.flops for op in found.graph.ops if op.kind.startswith(BLOCKED))
         return ours > sum(op.flops for op in found.graph.ops) / 2
