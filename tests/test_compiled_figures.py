@@ -44,7 +44,7 @@ def test_ratios_are_medians_of_neighbouring_turns(compiled: Any) -> None:
 def test_a_row_names_each_runner_once_and_leaves_out_what_failed(compiled: Any) -> None:
     found = record(compiled, "U-Net, training", eager=[0.002] * 3, backend=[0.001] * 3)
     assert compiled.row(found, " [2]") == (
-        "| U-Net, training [2] | 2 ± 0% | - | 1 ± 0% | - | - | 2.00 | - | - | - | plan, default | 2% |"
+        "| U-Net, training [2] | 2 ± 0% | - | 1 ± 0% | - | 2.00 | - | - | plan, default | 2% |"
     )
 
 
@@ -52,11 +52,10 @@ def test_the_page_counts_the_rows_that_are_as_asked(compiled: Any) -> None:
     ways = {"eager": [2.0] * 3, "inductor": [4.0] * 3, "optimize": [1.0] * 3}
     found = [
         record(compiled, "ResNet-18, training", **ways, backend=[1.1] * 3),
-        record(compiled, "U-Net, training", **ways, backend=[2.2] * 3, short=[1.15] * 3),
+        record(compiled, "U-Net, training", **ways, backend=[2.2] * 3),
     ]
     page = compiled.page(found)
     assert "- training: 1 of 2 within 1.15 of *optimize*; 1 of 2 below 0.97 of eager's speed" in page
-    assert "- training by the short way: 1 of 1 within 1.15 of *optimize*; 0 of 1 below 0.97 of eager's speed" in page
     assert "- inference" not in page
     assert "- not measured in this run: " in page
     assert "GoogLeNet, inference" in page
