@@ -9,9 +9,9 @@ hold up the backward pass, gradients of weights only their own update.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from threadcast.capture.argument_classes import own_classes
 from threadcast.capture.closed_over import check_constants
-from threadcast.capture.dependencies import is_random, lies_in, memories, writes
+from threadcast.capture.dependencies import is_random, memories, writes
 from threadcast.capture.lowering import lower
 from threadcast.capture.module_values import ModuleValues
 from threadcast.capture.number_reads import NumberReads
@@ -30,11 +30,12 @@ from threadcast.capture.optimizers import SettingInputs
 from threadcast.capture.program import Input, Phase, Program
 from threadcast.capture.random_state import told_apart
 from threadcast.capture.recorder import Recorder
+from threadcast.capture.result_views import ResultView, views_among
 from threadcast.capture.sizes import ArgumentSizes, Dynamic
 from threadcast.capture.training_step import OTHERS, Objective, TrainingStep
 from threadcast.capture.unsafe_kernels import check_kernels
 from threadcast.capture.unsupported import check_function, check_supported
-from threadcast.capture.values import Ref, find_refs
+from threadcast.capture.values import find_refs
 from threadcast.core.errors import CaptureError
 from threadcast.core.graph import OpGraph
 from threadcast.threads.memory import return_freed_memory
@@ -81,7 +82,7 @@ class Captured:
     """Slots of what the caller gives, in their order, each with whether that is a size."""
     _fixed: tuple[int, ...] = field(init=False)
     """Slots of arguments that are not tensors, and that must have the example's values."""
-    _views: tuple[_View, ...] = field(init=False)
+    _views: tuple[ResultView, ...] = field(init=False)
     """Results that lie in the memory of an input or of an earlier result."""
     _fresh: frozenset[str] = field(init=False)
     """Those of `others` whose gradient is in memory of its own, which nothing else refers to after a run."""
@@ -99,7 +100,7 @@ class Captured:
         varying = {} if self.sizes is None else self.sizes.dims
         fixed = ((slot, _fixed_number(one.name)) for slot, one in enumerate(inputs))
         object.__setattr__(self, "_fixed", tuple(slot for slot, at in fixed if at is not None and at not in varying))
-        object.__setattr__(self, "_views", tuple(_views(self.program)))
+        object.__setattr__(self, "_views", tuple(views_among(self.program)))
         object.__setattr__(self, "_fresh", _in_own_memory(self.program) if self.others else frozenset())
 
     def bind(self, *arguments: Any) -> list[Any]:
@@ -133,7 +134,7 @@ class Captured:
         if self.apart or (self._views and inputs):
             found, structure = pytree.tree_flatten(result)
             for view in self._views if inputs else ():
-                found[view.position] = _seen_in(inputs if view.of_input else found, view, found[view.position])
+                view.let_see(found, inputs)
             result = pytree.tree_unflatten(self._apart(found), structure)
         if self.restore is not None:
             result = self.restore(result)
@@ -194,42 +195,6 @@ class Captured:
 def _fixed_number(name: str) -> int | None:
     """The number of the argument of which an input has the fixed value; None for other inputs."""
     return int(name.removeprefix(_FIXED_ARGUMENT)) if name.startswith(_FIXED_ARGUMENT) else None
-
-
-class _View(NamedTuple):
-    """A result that lies in the memory of another value: of the input in slot `of`, or of result number `of`."""
-
-    position: int
-    of_input: bool
-    of: int
-
-
-def _views(program: Program) -> Iterator[_View]:
-    """Results that may lie in the memory of an input that requires no gradient, or of an earlier result."""
-    n, results = len(program.inputs), dict[int, int]()
-    for position, ref in enumerate(program.outputs):
-        if not isinstance(ref, Ref) or ref.slot < n:
-            continue
-        lies = lies_in(program.nodes, program.inputs, ref)
-        inputs = [slot for slot in lies if slot < n]
-        if inputs and program.inputs[inputs[-1]].role in ("input", "buffer"):
-            yield _View(position, True, inputs[-1])
-        elif not inputs and (first := results.setdefault(lies[-1], position)) != position:
-            yield _View(position, False, first)
-
-
-def _seen_in(values: Sequence[Any], view: _View, result: Any) -> Any:
-    """The result as a view of the value that it lies in; itself where it does not, or looks at it otherwise."""
-    base = values[view.of]
-    if not (isinstance(base, Tensor) and isinstance(result, Tensor)) or base is result:
-        return result
-    if base.requires_grad or result.requires_grad or result.dtype != base.dtype:
-        return result
-    if base.layout is not torch.strided or result.layout is not torch.strided or result.is_complex():
-        return result
-    if result.untyped_storage()._cdata != base.untyped_storage()._cdata or result.is_neg() != base.is_neg():
-        return result
-    return base.as_strided(result.shape, result.stride(), result.storage_offset())
 
 
 def _in_own_memory(program: Program) -> frozenset[str]:
