@@ -1,4 +1,4 @@
-"""Operators of which PyTorch's kernels write outside of their memory are in no graph."""
+"""Operators whose kernels write outside of their memory, or lay results out by the threads, are in no graph."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from threadcast.capture.capture import capture_training
+from threadcast.capture.capture import capture_forward, capture_training
 from threadcast.core.errors import CaptureError
 
 LAST = torch.channels_last
@@ -36,3 +36,31 @@ def test_a_weight_gradient_that_overruns_its_memory_is_not_captured(
             capture()
     else:
         capture()
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "image_last", "weight_last", "by_threads"),
+    [
+        (1, 1, True, False, True), (1, 1, False, True, True), (1, 1, True, True, True),
+        (1, 1, False, False, False), (1, 2, True, True, False), (3, 1, True, True, False),
+    ],
+)  # fmt: skip
+def test_a_convolution_that_lays_its_result_out_by_the_threads_is_not_captured(
+    size: int, stride: int, image_last: bool, weight_last: bool, by_threads: bool
+) -> None:
+    model, x = nn.Conv3d(3, 4, size, stride=stride), torch.ones(2, 3, 6, 6, 6)
+    if weight_last:
+        model = model.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+    if image_last:
+        x = x.to(memory_format=torch.channels_last_3d)
+    if by_threads:
+        with pytest.raises(CaptureError, match="number of threads"):
+            capture_forward(model, x)
+        return
+    wanted = model(x)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert capture_forward(model, x).run(x).stride() == wanted.stride()
+    finally:
+        torch.set_num_threads(before)
