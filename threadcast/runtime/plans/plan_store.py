@@ -70,10 +70,9 @@ class PlanStore:
         path = self._path(repr(call), "layout")
         try:
             best = path.read_text()
-            with suppress(OSError):
-                os.utime(path)
         except (OSError, UnicodeDecodeError):
             return tuple(formats)
+        _note_use(path)
         return tuple(sorted(formats, key=lambda one: one != best))
 
     def read(self, graph: OpGraph) -> StoredPlan | None:
@@ -81,14 +80,13 @@ class PlanStore:
         path = self._path(_text(graph), "json")
         try:
             found = stored_plan(json.loads(path.read_text()))
-            with suppress(OSError):
-                os.utime(path)
-            return found
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, TypeError) as error:
             _logger.warning("the plan in %s is of no use and is made anew: %s", path, error)
             return None
+        _note_use(path)
+        return found
 
     def write(self, call: object, graph: OpGraph, stored: StoredPlan) -> None:
         """Store a plan for this graph, and its memory format for this call."""
@@ -121,6 +119,12 @@ class PlanStore:
     def _path(self, text: str, suffix: str) -> Path:
         whole = f"{self._machine.fingerprint} {torch.__version__} {self._among} {text}"
         return self._folder / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.{suffix}"
+
+
+def _note_use(path: Path) -> None:
+    """Let the file count as used now; it stays older where it may not be written."""
+    with suppress(OSError):
+        os.utime(path)
 
 
 def _delete_oldest(folder: Path, most: int) -> None:
