@@ -12,7 +12,6 @@ from functools import partial
 from threading import RLock
 from typing import Any
 
-import torch
 from torch.fx import GraphModule
 
 from threadcast.capture.one_capture import NoTurn, one_capture
@@ -22,6 +21,7 @@ from threadcast.runtime.call_kinds import CallKind, kind_of_inputs
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.core_choice import core_choice
+from threadcast.runtime.draws import Draws
 from threadcast.runtime.engines.native.library import in_step
 from threadcast.runtime.fallback import Fallback, in_one_line, why_not_captured
 from threadcast.runtime.fixed_weights import FixedWeights
@@ -251,12 +251,11 @@ class GraphCalls:
 
     def _by(self, runner: Tuning, kind: CallKind, arguments: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
         """Run a call by `runner`, which takes `given`, the inputs without fixed weights; by PyTorch where it fails."""
-        before = torch.default_generator.get_state() if runner.captured.random else None
+        draws = Draws(random=runner.captured.random)
         try:
             result = runner(*given)
         except Exception as error:  # noqa: BLE001 - PyTorch runs it again, which raises what is the program's own
-            if before is not None:  # so that PyTorch draws the numbers that it would have drawn
-                torch.default_generator.set_state(before)
+            draws.set_back()
             failure = error
         else:
             if self._watcher is not None:

@@ -21,6 +21,7 @@ from torch.nn import Parameter
 
 from threadcast.capture.capture import CapturedGraph
 from threadcast.core.errors import EngineClosed
+from threadcast.runtime.draws import Draws
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.graph_calls import GraphCalls
@@ -72,7 +73,7 @@ class ShortWay:
             return self._long(arguments)
         self._left -= 1
         self.calls += 1
-        before = torch.default_generator.get_state() if passes.forward.random else None
+        draws = Draws(random=passes.forward.random)
         written = [arguments[i] for i in passes.results.written[:1]]
         versions = [one._version for one in written]
         try:
@@ -83,8 +84,7 @@ class ShortWay:
             self._passes = None
             if versions != [one._version for one in written]:  # it has run: a signal handler has raised, or the like
                 raise
-            if before is not None:
-                torch.default_generator.set_state(before)
+            draws.set_back()
         return self._graphs(*arguments)
 
     def _long(self, arguments: tuple[Any, ...]) -> Any:
@@ -197,9 +197,9 @@ class Passes:
     def run_backward(self, saved: Any, gradients: tuple[Any, ...], *, last: bool) -> Sequence[Tensor | None]:
         """Return the gradients of all inputs; the `last` pass frees what was saved while it runs."""
         second, engine, serves = self.second, self.backward.engine, self.backward.serves()
+        draws = Draws(random=serves and self.backward.random)
         found: Sequence[Tensor | None] | None = None
         if engine is not None and serves:
-            before = torch.default_generator.get_state() if self.backward.random else None
             try:
                 found = engine.lend(lambda relay: relay.backward(second, saved, gradients, last))
             except EngineClosed:  # before anything has run
@@ -207,18 +207,15 @@ class Passes:
             except Exception:
                 if saved.dropped:  # in its midst
                     raise
-                if before is not None:
-                    torch.default_generator.set_state(before)
+                draws.set_back()
         if found is not None:
             return found
         inputs = second.inputs(saved, gradients)  # raises where one of the caller's tensors was written since
         if engine is None and serves and second.fits(inputs):
-            before = torch.default_generator.get_state() if self.backward.random else None
             try:
                 found = self.backward.kept.run(*inputs)
             except Exception:  # noqa: BLE001 - PyTorch runs it again, which raises what is the program's own
-                if before is not None:
-                    torch.default_generator.set_state(before)
+                draws.set_back()
             else:
                 return found
         found = self.backward.part(*inputs)
