@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections import UserDict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.capture import capture_forward, capture_training
-from threadcast.capture.module_values import ModuleChanged
 from threadcast.capture.optimizers import NoUpdate
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.engines.replay import arrange
@@ -247,153 +244,6 @@ def test_what_a_graph_cannot_repeat_is_refused(function: Callable[..., Any], rea
     with pytest.raises(CaptureError, match=reason):
         capture_forward(function, x)
     assert (x.tolist(), SHARED.shape) == (torch.eye(4).tolist(), (2, 3))
-
-
-class Cached(nn.Module):
-    """Fills a cache in its first call, as rotary embeddings do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factors: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.factors is None:
-            self.factors = torch.arange(4.0).cos()
-        return x * self.factors
-
-
-class Counting(nn.Module):
-    """Keeps something in each call, in the way that it is told."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        self.how, self.calls, self.seen = how, 0, list[Tensor]()
-        self.register_buffer("count", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.how == "number":
-            self.calls += 1
-        elif self.how == "list":
-            self.seen.append(x)
-        elif self.how == "buffer":
-            self.count = self.count + 1
-        return x * 2
-
-
-def test_a_cache_that_the_first_call_fills_is_left_empty_and_captured_once_full() -> None:
-    model = Cached()
-    with pytest.raises(ModuleChanged, match=r"Cached\.factors is set"):
-        capture_forward(model, torch.ones(4))
-    assert model.factors is None
-    model(torch.ones(4))
-    captured = capture_forward(model, torch.ones(4))
-    torch.testing.assert_close(captured.run(torch.full((4,), 3.0)), 3 * torch.arange(4.0).cos())
-
-
-@functools.lru_cache(maxsize=2)
-def kept_noise(size: int) -> Tensor:
-    return torch.randn(size)
-
-
-@functools.cache
-@torch.no_grad()
-def kept_range(size: int) -> Tensor:
-    return torch.arange(float(size))
-
-
-class Masking(nn.Module):
-    """Has a cached method, as masks of attention have."""
-
-    @functools.cache  # noqa: B019
-    def mask(self, size: int) -> Tensor:
-        return torch.ones(size, size).tril()[-1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.mask(len(x))
-
-
-@functools.cache
-def kept_object(size: int) -> SimpleNamespace:
-    return SimpleNamespace(size=size)
-
-
-def fills_kept_object(x: Tensor) -> Tensor:
-    held = kept_object(len(x))
-    if not hasattr(held, "factors"):
-        held.factors = torch.arange(float(held.size))
-    factors: Tensor = held.factors
-    return x * factors
-
-
-def catches_all(x: Tensor) -> Tensor:
-    with suppress(Exception):
-        return x * kept_noise(len(x))
-    return x * 2
-
-
-kept_ones = functools.cache(torch.ones)
-IN_DICTIONARY: dict[int, Tensor] = {}
-
-
-def fills_dictionary(x: Tensor) -> Tensor:
-    if len(x) not in IN_DICTIONARY:
-        IN_DICTIONARY[len(x)] = torch.randn(len(x))
-    return x * IN_DICTIONARY[len(x)]
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: x * kept_noise(len(x)), lambda x: x * kept_range(len(x)), lambda x: x * kept_ones(len(x)), Masking(),
-        fills_kept_object, fills_dictionary,
-    ],
-)  # fmt: skip
-def test_a_cache_outside_of_modules_gets_no_fake_tensor_and_is_captured_once_full(function: Any) -> None:
-    x = torch.full((5,), 3.0)
-    with pytest.raises(CaptureError, match=r"is filled in every call|is set in every call"):
-        capture_forward(function, x)
-    wanted = function(x)
-    assert type(wanted) is Tensor
-    for _ in range(2):
-        torch.testing.assert_close(capture_forward(function, x).run(x), wanted, rtol=0, atol=0)
-    torch.testing.assert_close(function(x), wanted, rtol=0, atol=0)
-
-
-def test_what_a_functions_cache_holds_already_stays() -> None:
-    before = kept_noise(3)
-    with pytest.raises(CaptureError, match="the cache of kept_noise"):
-        capture_forward(lambda x: x * kept_noise(len(x)), torch.ones(7))
-    assert kept_noise(3) is before
-
-
-def test_a_call_that_catches_the_refusal_is_refused_all_the_same() -> None:
-    kept_noise.cache_clear()
-    with pytest.raises(CaptureError, match="the cache of kept_noise"):
-        capture_forward(catches_all, torch.ones(6))
-    assert type(kept_noise(6)) is Tensor
-
-
-def test_caches_of_constants_may_be_filled_in_a_captured_call() -> None:
-    @functools.cache
-    def half(size: int) -> tuple[int, str]:
-        return size // 2, "half"
-
-    @functools.lru_cache(maxsize=0)
-    def not_kept(size: int) -> Tensor:
-        return torch.ones(size)
-
-    captured = capture_forward(lambda x: x * half(len(x))[0] * not_kept(len(x)), torch.ones(6))
-    assert captured.run(torch.ones(6)).tolist() == [3.0] * 6
-    assert half.cache_info().currsize == 1
-
-
-@pytest.mark.parametrize(("how", "what"), [("number", "calls"), ("list", "seen"), ("buffer", "count is exchanged")])
-def test_a_module_that_keeps_something_in_every_call_is_refused_and_left_alone(how: str, what: str) -> None:
-    model = Counting(how)
-    with pytest.raises(CaptureError, match=what):
-        capture_forward(model, torch.ones(4))
-    assert (model.calls, model.seen, type(model.count)) == (0, [], Tensor)
-    model(torch.ones(4))
 
 
 class Recomputed(nn.Module):
