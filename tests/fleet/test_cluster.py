@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import pytest
 from distributed import Client, Future
+from tornado.ioloop import IOLoop
 
 from tests.postgres import fresh_database
 from tests.waiting import eventually
@@ -254,8 +255,9 @@ def test_a_worker_that_did_other_work_for_a_while_goes_on(
 def test_a_connection_that_breaks_is_an_error(cluster: Cluster, disturbed: Disturbed) -> None:
     cluster.worker("127.0.0.1")
     disturbed.disturbance = lambda: disturbed._client.sync(disturbed._client.scheduler_comm.close)
-    with pytest.raises(MeasurementError, match="is lost"):
+    with disturbed, pytest.raises(MeasurementError, match="is lost"):
         disturbed.run()
+    assert disturbed._client.loop not in IOLoop._ioloop_for_asyncio.values()  # which would keep its sockets open
 
 
 @pytest.mark.timeout(300)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service, answer_of, assert_same, local
+from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service, answer_of, assert_same, local, open_sockets
 from tests.waiting import eventually
 from threadcast.core.errors import ServiceError, ServiceUnavailable
 from threadcast.prediction.questions import Questions
@@ -20,6 +20,7 @@ from threadcast.prediction.remote import FALLBACK_MARK, RemotePredictor
 
 CONTENT = json.dumps(answer_of(local(), json.loads(Questions(MACHINE, None).body(OPS)))).encode()
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+TWO_LENGTHS = b"Content-Length: 3\r\nContent-Length: 4\r\n"
 
 
 @contextlib.contextmanager
@@ -98,7 +99,8 @@ UNSOUND: dict[str, tuple[Callable[[], bytes], str]] = {
     "cut off in a chunk": (lambda: SOUND["in chunks"][:-30], "broke off"),
     "cut off in the package": (lambda: SOUND["packed"][:-30], "breaks off"),
     "a chunk of no size": (lambda: SOUND["in chunks"].replace(b"chunked\r\n\r\n", b"chunked\r\n\r\n-"), "broke off"),
-    "two lengths": (lambda: HEAD + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "broke off"),
+    "two lengths": (lambda: HEAD + TWO_LENGTHS + b"\r\nabcd", "broke off"),
+    "two lengths and the end": (lambda: HEAD + b"Connection: close\r\n" + TWO_LENGTHS + b"\r\nabcd", "broke off"),
     "more after the package": (lambda: SOUND["packed"] + b"x", "follows"),
     "no package": (lambda: HEAD + b"Content-Encoding: gzip\r\n\r\n" + CONTENT, "no gzip"),
     "another packing": (lambda: HEAD + b"Content-Encoding: br\r\n\r\n" + CONTENT, "'br', which was not asked for"),
@@ -123,7 +125,9 @@ UNSOUND: dict[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.mark.parametrize(("make", "why"), UNSOUND.values(), ids=UNSOUND.keys())
 def test_an_unsound_answer_is_refused_and_the_fallback_answers(make: Callable[[], bytes], why: str) -> None:
+    before = open_sockets()
     remote = asked(make())
+    assert open_sockets() == before
     assert remote.status.source_of_curves == "fallback"
     assert isinstance(remote.status.last_error, ServiceError)
     assert why in str(remote.status.last_error)

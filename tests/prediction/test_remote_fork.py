@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service, local
+from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service, local, open_sockets
 from tests.waiting import eventually
 from threadcast.prediction.breaker import LIMIT
 from threadcast.prediction.fork_lock import ForkLock
@@ -91,12 +91,12 @@ def test_the_child_does_not_hold_the_parents_connections(service: Service) -> No
     remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, last_resort=False)
     asked, answered = threading.Event(), threading.Event()
     service.before = lambda: (asked.set(), answered.wait(PATIENT_S))
-    before = _sockets()
+    before = open_sockets()
     thread = threading.Thread(target=lambda: remote.curves(OPS))
     thread.start()
     assert asked.wait(PATIENT_S)
     held = before + 1  # the test's own server holds the other end
-    in_a_child(lambda: _sockets() == held)
+    in_a_child(lambda: open_sockets() == held)
     answered.set()
     thread.join()
 
@@ -144,13 +144,3 @@ def test_a_service_that_the_parent_leaves_alone_the_child_does_too(service: Serv
         remote.curves(OPS)
     in_a_child(lambda: remote.curves(OPS).model.startswith("serial_share@1 (local"))
     assert len(service.questions) == LIMIT
-
-
-def _sockets() -> int:
-    found = 0
-    for descriptor in os.listdir("/proc/self/fd"):
-        try:
-            found += os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
-        except OSError:  # the listing's own
-            continue
-    return found

@@ -8,7 +8,6 @@ import gc
 import gzip
 import socket
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -281,9 +280,7 @@ def test_a_request_that_takes_too_long_or_waits_too_long_for_a_thread_is_told_so
 
 
 def test_an_answer_is_let_go_without_the_cycle_collector(served: Served) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # of sockets that tests of other libraries left in cycles
-        gc.collect()
+    gc.collect()
     gc.disable()
     try:
         for _ in range(5):

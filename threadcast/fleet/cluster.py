@@ -127,7 +127,7 @@ class FleetCampaign:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._client.close()
+        _close(self._client)
 
     def run(self) -> FleetReport:
         """Measure until every kind of machine has measured every op; returns the report, which grows meanwhile.
@@ -395,3 +395,12 @@ def _client(address: str) -> Client:
         return Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise MeasurementError(f"no Dask scheduler answers at {address}: {error}") from error
+
+
+def _close(client: Client) -> None:
+    """Close a client, and what Dask leaves of one that is connecting again: its event loop and an open socket."""
+    loop: Any = client.loop
+    client.close()
+    if loop.asyncio_loop.is_closed():  # else it is another's, which goes on
+        with suppress(KeyError):  # a new loop has just let go of this one
+            loop.close(all_fds=True)

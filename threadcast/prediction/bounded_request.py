@@ -112,6 +112,7 @@ class BoundedClient:
             return answer.result()
         finally:
             exchange.abort()
+            del answer  # the error's traceback has this frame, and the answer the error
 
     def close(self) -> None:
         """Abort all current requests, whose callers get ServiceUnavailable, and accept no more."""
@@ -172,6 +173,8 @@ class _Exchange:
             answer.set_result(read(self._fetch()))
         except BaseException as error:  # noqa: BLE001 - carried to the caller, who raises it
             answer.set_exception(error)
+        finally:
+            del answer  # the error's traceback has this frame, and the answer the error
 
     def _fetch(self) -> Answer:
         request = self._request
@@ -205,6 +208,8 @@ class _Exchange:
             raise ServiceUnavailable(f"the service broke off: {error!r}") from error
         finally:
             connection.close()
+            with self._lock:
+                self.let_go()  # a response that urllib3 refuses keeps the socket open
 
     def _headers(self) -> dict[str, str]:
         headers = {
@@ -228,7 +233,7 @@ class _Exchange:
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     def let_go(self) -> None:
-        """Close a forked child's copy of a connection, which its parent keeps using."""
+        """Close this process's end of the connection, whoever reads from it; a forked parent keeps its own."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 os.close(self._socket.detach())
