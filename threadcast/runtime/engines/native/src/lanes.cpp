@@ -51,6 +51,15 @@ void pin_calling_thread(int cpu) {
 
 }  // namespace
 
+int forks() {
+  static std::atomic<int>& count = [] -> std::atomic<int>& {
+    static std::atomic<int> counted{0};
+    pthread_atfork(nullptr, nullptr, [] { counted.fetch_add(1); });
+    return counted;
+  }();
+  return count.load();
+}
+
 Lane::Lane(Seat seat, std::chrono::nanoseconds spin) : cpu_(seat.first), spin_(spin) {
   std::atomic<bool> ready{false};
   std::exception_ptr error;
@@ -74,12 +83,17 @@ Lane::Lane(Seat seat, std::chrono::nanoseconds spin) : cpu_(seat.first), spin_(s
 }
 
 Lane::~Lane() {
+  if (forks_ != forks()) {
+    new std::thread(std::move(thread_));  // never destroyed: the memory it knows it by may be another thread's here
+    return;
+  }
   ended_.store(true);
   parker_.unpark();
   if (thread_.joinable()) thread_.join();
 }
 
-void Lane::give(const std::function<void()>* job) {
+void Lane::give(const std::function<void()>* job, bool pins) {
+  pins_ = pins;
   job_.store(job);
   parker_.unpark();
 }
@@ -92,7 +106,7 @@ void Lane::work() {
     parker_.park([this] { return job_.load() != nullptr || ended_.load(); }, spin_, true);
     const std::function<void()>* job = job_.exchange(nullptr);
     if (job == nullptr) return;
-    try_to_pin(cpu_);  // whoever took its cpu away put it elsewhere; who gives it jobs has the cpu back
+    if (pins_) try_to_pin(cpu_);  // whoever took its cpu away put it elsewhere; who gives it jobs has the cpu back
     (*job)();
   }
 }

@@ -20,21 +20,26 @@ namespace threadcast {
 // A CPU, and the number of a thread on it: several threads share a CPU only where a plan has more threads than CPUs.
 using Seat = std::pair<int, int>;
 
+// How many forks lie between this process and that which loaded the library: lanes stay in the process that has made them.
+int forks();
+
 // A pinned thread that runs jobs. It sleeps when there has been no job for a while.
 class Lane {
  public:
   Lane(Seat seat, std::chrono::nanoseconds spin);
-  ~Lane();  // ends the thread once its job is done
+  ~Lane();  // ends the thread once its job is done; in a forked process there is none
 
   Parker& parker() { return parker_; }
-  void give(const std::function<void()>* job);  // the job must not throw, and must exist until it is done
+  // The job must not throw, and must exist until it is done. With `pins` the thread is put on its CPU again before.
+  void give(const std::function<void()>* job, bool pins = true);
 
  private:
   void work();
 
-  const int cpu_;
+  const int cpu_, forks_ = forks();
   std::chrono::nanoseconds spin_;
   Parker parker_;
+  bool pins_ = true;  // of the job
   std::atomic<const std::function<void()>*> job_{nullptr};
   std::atomic<bool> ended_{false};
   std::thread thread_;
@@ -65,6 +70,7 @@ class Lanes {
 
   Lane& at(Seat seat);  // throws std::system_error where no thread can be made or pinned
   Turns& turns() { return turns_; }
+  std::chrono::nanoseconds spin() const { return spin_; }
 
  private:
   std::chrono::nanoseconds spin_;

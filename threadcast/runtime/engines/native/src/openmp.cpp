@@ -10,6 +10,7 @@
 #include <map>
 #include <vector>
 
+#include "lent.h"
 #include "team.h"
 
 namespace threadcast {
@@ -58,7 +59,11 @@ void run_alone(Body body, void* data) {
 
 void parallel(Body body, void* data, unsigned threads, unsigned flags) {
   OmpThread& thread = omp_thread();
-  if (!thread.ours) return original.GOMP_parallel(body, data, threads, flags);
+  if (!thread.ours) {
+    const int wanted = threads == 0 ? original.omp_get_max_threads() : static_cast<int>(threads);
+    if (wanted > 1 && !original.omp_in_parallel() && run_on_lent(body, data, wanted)) return;
+    return original.GOMP_parallel(body, data, threads, flags);
+  }
   const int most = thread.region == nullptr && thread.team != nullptr ? thread.team->size() : 1;
   const int size = threads == 0 ? most : std::min<int>(threads, most);
   if (size == 1) return run_alone(body, data);

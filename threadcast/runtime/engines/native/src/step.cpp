@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "lent.h"
+
 // MKL's C function; the names in small letters are Fortran's. Not there in a torch without MKL.
 extern "C" int MKL_Set_Num_Threads_Local(int) __attribute__((weak));
 
@@ -132,6 +134,7 @@ bool Stepper::go(std::vector<Ran>* ran) {
     play(0);
     caller_->wait_for_all();
   }
+  if (!threads_.empty()) lend(lanes_, cpus_);
   if (const std::exception_ptr error = std::exchange(error_, nullptr)) {
     for (c10::IValue& value : values_) value = c10::IValue();
     std::rethrow_exception(error);

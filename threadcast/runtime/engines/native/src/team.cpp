@@ -7,8 +7,6 @@ OmpThread& omp_thread() {
   return thread;
 }
 
-namespace {
-
 void run_as(Region& region, int rank) {
   OmpThread& thread = omp_thread();
   const OmpThread before = thread;
@@ -20,17 +18,19 @@ void run_as(Region& region, int rank) {
   thread = before;
 }
 
-}  // namespace
+void Region::start(void (*of)(void*), void* with, int threads) {
+  body = of;
+  data = with;
+  size = threads;
+  at_barrier.store(0, std::memory_order_relaxed);
+  for (uint64_t i = 0; i < shares->size(); ++i) {
+    (*shares)[i].free_for.store(i, std::memory_order_relaxed);
+    (*shares)[i].made_for.store(0, std::memory_order_relaxed);
+  }
+}
 
 void Team::lead(void (*body)(void*), void* data, int size) {
-  region_.body = body;
-  region_.data = data;
-  region_.size = size;
-  region_.at_barrier.store(0, std::memory_order_relaxed);
-  for (uint64_t i = 0; i < region_.shares->size(); ++i) {
-    (*region_.shares)[i].free_for.store(i, std::memory_order_relaxed);
-    (*region_.shares)[i].made_for.store(0, std::memory_order_relaxed);
-  }
+  region_.start(body, data, size);
   busy_.store(static_cast<int>(members_.size()), std::memory_order_relaxed);
   turn_.fetch_add(1);
   unpark_members();

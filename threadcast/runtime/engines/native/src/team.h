@@ -32,6 +32,8 @@ struct Region {
   std::atomic<int> at_barrier{0};
   std::atomic<uint32_t> barriers{0};
   Shares* shares = nullptr;
+
+  void start(void (*body)(void*), void* data, int size);
 };
 
 // The leader runs the operator; each parallel region of it is run by the leader and the members, which serve until
@@ -72,5 +74,8 @@ struct OmpThread {
 };
 
 OmpThread& omp_thread();
+
+// Runs the region's body as the calling thread's part of it.
+void run_as(Region& region, int rank);
 
 }  // namespace threadcast

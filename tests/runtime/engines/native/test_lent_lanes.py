@@ -1,0 +1,192 @@
+"""After a step its lanes run the calling thread's own parallel regions: no OpenMP workers beside them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pytest
+import torch
+
+from tests.runtime.compiler import needs_compiler
+from tests.waiting import eventually
+from threadcast.capture.capture import Captured, capture_forward
+from threadcast.core import Machine, Placement, Plan
+from threadcast.runtime.engines.native.engine import NativeEngine
+from threadcast.threads.affinity import thread_ids
+
+pytestmark = needs_compiler
+
+T = TypeVar("T")
+LENT_S = 0.1
+X = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def captured() -> Captured:
+    return capture_forward(lambda x: x.sin() + x.cos(), torch.randn(64))
+
+
+@pytest.fixture
+def engine(captured: Captured, machine: Machine) -> Iterator[NativeEngine]:
+    if len(machine) < 2:
+        pytest.skip("one core has no lane beside the caller")
+    cores = tuple(core.id for core in machine.cores)
+    ops = (Placement(op, cores, len(cores), float(i), i + 1.0) for i, op in enumerate(captured.graph.ids))
+    with NativeEngine(captured, Plan(len(cores), "wide", tuple(ops)), machine) as made:
+        yield made
+
+
+def in_a_thread(work: Callable[[], T]) -> T:
+    """What `work` returns in a thread that has led no OpenMP workers before, with two threads for each operator."""
+    found: list[T | BaseException] = []
+
+    def run() -> None:
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            found.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised below
+            found.append(error)
+        finally:
+            torch.set_num_threads(before)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    [result] = found
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def workers_of(op: Callable[[], object]) -> set[int]:
+    """The threads that there are more after `op`, without the pinned ones of engines."""
+    before = set(thread_ids())
+    op()
+    return {made for made in set(thread_ids()) - before if not name_of(made).startswith("tc-cpu")}
+
+
+def name_of(thread: int) -> str:
+    try:
+        with open(f"/proc/self/task/{thread}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+ROWS, IMAGE = X.reshape(1024, 1024), X.reshape(4, 16, 128, 128)
+OPERATORS: dict[str, Callable[[], torch.Tensor]] = {
+    "sum": lambda: X.sum(),
+    "product": lambda: X * 2,
+    "few": lambda: X[:40_000].exp(),
+    "softmax": lambda: ROWS.softmax(1),
+    "cumulative sum": lambda: ROWS.cumsum(0),
+    "sort": lambda: torch.sort(ROWS[:100])[0],
+    "product of matrices": lambda: ROWS[:300] @ ROWS.T,
+    "convolution": lambda: torch.nn.functional.conv2d(IMAGE, IMAGE[:, :, :3, :3].contiguous()),
+    "decomposition": lambda: torch.linalg.qr(ROWS[:, :64])[1],
+}
+"""Loops of torch, MKL and oneDNN, with several forms of work sharing."""
+
+
+@pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS.keys())
+def test_an_operator_after_a_step_starts_no_workers_and_gives_the_same_bits(
+    op: Callable[[], torch.Tensor], engine: NativeEngine, captured: Captured
+) -> None:
+    expected = in_a_thread(op)
+
+    def work() -> bool:
+        engine.run(captured.bind())  # ends OpenMP's workers of this thread
+        found: list[torch.Tensor] = []
+        made = workers_of(lambda: found.append(op()))
+        assert torch.equal(found[0], expected)
+        return not made
+
+    # Where the machine is busy, an operator may begin when the lanes are no longer lent.
+    assert in_a_thread(lambda: eventually(work))
+
+
+def test_later_operators_have_openmps_workers_again(engine: NativeEngine, captured: Captured) -> None:
+    def work() -> set[int]:
+        engine.run(captured.bind())
+        time.sleep(2 * LENT_S)
+        return workers_of(lambda: X * 2)
+
+    assert len(in_a_thread(work)) == 1
+
+
+def test_more_threads_than_lanes_are_openmps(engine: NativeEngine, captured: Captured) -> None:
+    def work() -> set[int]:
+        torch.set_num_threads(5)
+        engine.run(captured.bind())
+        return workers_of(lambda: X * 2)
+
+    assert len(in_a_thread(work)) == 4
+
+
+def test_lanes_that_are_lent_end_with_the_engine(engine: NativeEngine, captured: Captured) -> None:
+    def work() -> None:
+        before = {one for one in thread_ids() if name_of(one).startswith("tc-cpu")}
+        engine.run(captured.bind())
+        assert torch.equal(X * 2, X + X)
+        engine.close()
+        assert eventually(lambda: not {one for one in thread_ids() if name_of(one).startswith("tc-cpu")} - before)
+        assert torch.equal(X * 2, X + X)
+
+    in_a_thread(work)
+
+
+def test_threads_that_step_and_run_operators_at_once_wait_for_nobody(engine: NativeEngine, captured: Captured) -> None:
+    """Each finds the other's step on the lanes now and then, and the other's region."""
+    expected = (X * 2).sum()
+
+    def work() -> bool:
+        right = True
+        for _ in range(200):
+            engine.run(captured.bind())
+            right = right and torch.equal((X * 2).sum(), expected)
+        return right
+
+    found: list[bool] = []
+    threads = [threading.Thread(target=lambda: found.append(in_a_thread(work))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 3
+
+
+FORK = """
+import os, sys
+import torch
+from tests.runtime.conftest import read_machine
+from threadcast.capture.capture import capture_forward
+from threadcast.core import Placement, Plan
+from threadcast.runtime.engines.native.engine import NativeEngine
+
+machine = read_machine()
+machine = machine.limited_to([core.id for core in machine.cores[:2]])
+cores = tuple(core.id for core in machine.cores)
+captured = capture_forward(lambda x: x.sin() + x.cos(), torch.randn(64))
+ops = (Placement(op, cores, len(cores), float(i), i + 1.0) for i, op in enumerate(captured.graph.ids))
+torch.set_num_threads(len(cores))
+x = torch.randn(1 << 20)
+with NativeEngine(captured, Plan(len(cores), "wide", tuple(ops)), machine) as engine:
+    engine.run(captured.bind())
+    (x * 2).sum()
+    child = os.fork()
+    if child == 0:
+        (x * 2).sum()  # the lanes are the parent's
+        os._exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_has_no_lanes() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "7\n", done.stderr
