@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.runtime.compiler import needs_compiler
 from tests.waiting import eventually
@@ -31,37 +32,34 @@ def captured() -> Captured:
     return capture_forward(lambda x: x.sin() + x.cos(), torch.randn(64))
 
 
-@pytest.fixture
-def engine(captured: Captured, machine: Machine) -> Iterator[NativeEngine]:
+def wide_engine(captured: Captured, machine: Machine) -> NativeEngine:
+    """An engine that runs every operator on all cores of `machine`."""
     if len(machine) < 2:
         pytest.skip("one core has no lane beside the caller")
     cores = tuple(core.id for core in machine.cores)
     ops = (Placement(op, cores, len(cores), float(i), i + 1.0) for i, op in enumerate(captured.graph.ids))
-    with NativeEngine(captured, Plan(len(cores), "wide", tuple(ops)), machine) as made:
+    return NativeEngine(captured, Plan(len(cores), "wide", tuple(ops)), machine)
+
+
+@pytest.fixture
+def engine(captured: Captured, machine: Machine) -> Iterator[NativeEngine]:
+    with wide_engine(captured, machine) as made:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """PyTorch uses two threads, also in threads that are new."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 def in_a_thread(work: Callable[[], T]) -> T:
-    """What `work` returns in a thread that has led no OpenMP workers before, with two threads for each operator."""
-    found: list[T | BaseException] = []
-
-    def run() -> None:
-        before = torch.get_num_threads()
-        torch.set_num_threads(2)
-        try:
-            found.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised below
-            found.append(error)
-        finally:
-            torch.set_num_threads(before)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    [result] = found
-    if isinstance(result, BaseException):
-        raise result
-    return result
+    """What `work` returns in a thread that has led no OpenMP workers before."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 def workers_of(op: Callable[[], object]) -> set[int]:
@@ -80,7 +78,7 @@ def name_of(thread: int) -> str:
 
 
 ROWS, IMAGE = X.reshape(1024, 1024), X.reshape(4, 16, 128, 128)
-OPERATORS: dict[str, Callable[[], torch.Tensor]] = {
+OPERATORS: dict[str, Callable[[], Tensor]] = {
     "sum": lambda: X.sum(),
     "product": lambda: X * 2,
     "few": lambda: X[:40_000].exp(),
@@ -96,13 +94,13 @@ OPERATORS: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS.keys())
 def test_an_operator_after_a_step_starts_no_workers_and_gives_the_same_bits(
-    op: Callable[[], torch.Tensor], engine: NativeEngine, captured: Captured
+    op: Callable[[], Tensor], engine: NativeEngine, captured: Captured
 ) -> None:
     expected = in_a_thread(op)
 
     def work() -> bool:
         engine.run(captured.bind())  # ends OpenMP's workers of this thread
-        found: list[torch.Tensor] = []
+        found: list[Tensor] = []
         made = workers_of(lambda: found.append(op()))
         assert torch.equal(found[0], expected)
         return not made
@@ -129,13 +127,19 @@ def test_more_threads_than_lanes_are_openmps(engine: NativeEngine, captured: Cap
     assert len(in_a_thread(work)) == 4
 
 
-def test_lanes_that_are_lent_end_with_the_engine(engine: NativeEngine, captured: Captured) -> None:
+def lanes() -> set[int]:
+    return {thread for thread in thread_ids() if name_of(thread).startswith("tc-cpu")}
+
+
+def test_lanes_that_are_lent_end_with_the_engine(captured: Captured, machine: Machine) -> None:
     def work() -> None:
-        before = {one for one in thread_ids() if name_of(one).startswith("tc-cpu")}
+        before = lanes()
+        engine = wide_engine(captured, machine)
         engine.run(captured.bind())
         assert torch.equal(X * 2, X + X)
+        assert lanes() - before
         engine.close()
-        assert eventually(lambda: not {one for one in thread_ids() if name_of(one).startswith("tc-cpu")} - before)
+        assert eventually(lambda: not lanes() - before)
         assert torch.equal(X * 2, X + X)
 
     in_a_thread(work)
@@ -143,31 +147,48 @@ def test_lanes_that_are_lent_end_with_the_engine(engine: NativeEngine, captured:
 
 def test_threads_that_step_and_run_operators_at_once_wait_for_nobody(engine: NativeEngine, captured: Captured) -> None:
     """Each finds the other's step on the lanes now and then, and the other's region."""
-    expected = (X * 2).sum()
+    expected = in_a_thread(lambda: (X * 2).sum())
 
-    def work() -> bool:
+    def work(_: int) -> bool:
         right = True
         for _ in range(200):
             engine.run(captured.bind())
             right = right and torch.equal((X * 2).sum(), expected)
         return right
 
-    found: list[bool] = []
-    threads = [threading.Thread(target=lambda: found.append(in_a_thread(work))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [True] * 3
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(work, range(3))) == [True] * 3
+
+
+@pytest.mark.parametrize("flushes", [True, False])
+def test_lanes_take_small_numbers_for_zero_where_the_calling_thread_does(
+    flushes: bool, engine: NativeEngine, machine: Machine
+) -> None:
+    """The mode is the calling thread's; the lanes were made in another one."""
+    small = torch.full((1 << 20,), 1e-40)
+    doubled = capture_forward(lambda x: x * 2, small)
+
+    def work() -> tuple[Tensor, Tensor]:
+        if not torch.set_flush_denormal(flushes):
+            pytest.skip("this CPU cannot take small numbers for zero")
+        with wide_engine(doubled, machine) as other:
+            by_lanes = other.run(doubled.bind())
+            return by_lanes, small * 2
+
+    by_step, after_it = in_a_thread(work)
+    assert (by_step == 0).all() == flushes
+    assert torch.equal(by_step == 0, after_it == 0)
+    assert len((by_step == 0).unique()) == 1
 
 
 FORK = """
-import os, sys
+import os, signal
 import torch
 from tests.runtime.conftest import read_machine
 from threadcast.capture.capture import capture_forward
 from threadcast.core import Placement, Plan
 from threadcast.runtime.engines.native.engine import NativeEngine
+from threadcast.threads.openmp import end_idle_workers
 
 machine = read_machine()
 machine = machine.limited_to([core.id for core in machine.cores[:2]])
@@ -178,9 +199,10 @@ torch.set_num_threads(len(cores))
 x = torch.randn(1 << 20)
 with NativeEngine(captured, Plan(len(cores), "wide", tuple(ops)), machine) as engine:
     engine.run(captured.bind())
-    (x * 2).sum()
+    end_idle_workers()  # libgomp would wait for its workers, which stay in the parent, too
     child = os.fork()
     if child == 0:
+        signal.alarm(60)
         (x * 2).sum()  # the lanes are the parent's
         os._exit(7)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

@@ -23,6 +23,8 @@ struct Pinning {
   size_t blocks = 0;
 };
 
+std::atomic<size_t> home_changes{0};
+
 Pinning& the_pinning() {
   static Pinning* const made = [] {
     // In a forked process are neither the thread that may hold the lock, nor those that are pinned.
@@ -140,7 +142,10 @@ void set_home(const std::vector<int>& cpus) {
   for (int cpu : cpus) CPU_SET_S(cpu, mask.size(), reinterpret_cast<cpu_set_t*>(mask.data()));
   std::lock_guard<std::mutex> lock(the_pinning().lock);
   the_pinning().home = std::move(mask);
+  home_changes.fetch_add(1);
 }
+
+size_t homes() { return home_changes.load(); }
 
 bool send_home(int thread) {
   std::lock_guard<std::mutex> lock(the_pinning().lock);

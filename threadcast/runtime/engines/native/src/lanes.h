@@ -92,6 +92,8 @@ class Pinned {
 
 // Sets the home CPUs: those of the process, for threads that are sent home.
 void set_home(const std::vector<int>& cpus);
+// How often they were set.
+size_t homes();
 // If a `Pinned` block pins the thread with this kernel id, lets it run on the home CPUs once the block ends, and returns
 // true.
 bool send_home(int thread);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <system_error>
 
+#include "float_mode.h"
 #include "team.h"
 
 namespace threadcast {
@@ -22,33 +23,37 @@ struct Lent {
   std::vector<int> cpus;
   Clock::time_point until;
   int forks_seen = 0;
+  size_t homes_seen = 0;
 
-  int cpu = -1;                 // on which the calling thread was when the members were chosen
-  std::vector<Lane*> members;   // on the other CPUs
+  bool lasts() const { return forks_seen == forks() && homes_seen == homes() && Clock::now() <= until; }
+
+  int cpu = -1;                // on which the calling thread was when the members were chosen
+  std::vector<Lane*> members;  // on the other CPUs; none where one of them cannot be had
   std::shared_ptr<Caller> caller;
+  FloatMode mode;
   std::vector<std::function<void()>> jobs;  // by member
   Shares shares;
   Region region;
 
-  bool choose(Lanes& from, int here) {
-    if (cpu == here) return true;
+  void choose(Lanes& from, int here) {
+    if (cpu == here) return;
+    cpu = here;
     members.clear();
     try {
       for (int other : cpus)
         if (other != here) members.push_back(&from.at({other, 0}));
     } catch (const std::system_error&) {
-      return false;
+      members.clear();
     }
     while (jobs.size() < members.size()) {
       const int rank = static_cast<int>(jobs.size()) + 1;
       jobs.emplace_back([this, rank] {
         const std::shared_ptr<Caller> mine = caller;
+        mode.set();
         run_as(region, rank);
         mine->finished_one();  // from here on this object may be gone
       });
     }
-    cpu = here;
-    return true;
   }
 };
 
@@ -66,24 +71,29 @@ void lend(const std::shared_ptr<Lanes>& lanes, const std::vector<int>& cpus) {
     own->caller = std::make_shared<Caller>(lanes->spin());
     own->region.shares = &own->shares;
   }
-  if (own->cpus != cpus || own->forks_seen != forks() || own->lanes.lock() != lanes) {
+  const bool same = own->lanes.lock() == lanes;
+  if (same && own->lasts() && own->cpus.size() > cpus.size()) return;  // of a wider step
+  if (!same || own->cpus != cpus || own->forks_seen != forks()) {
     own->lanes = lanes;
     own->cpus = cpus;
-    own->forks_seen = forks();
     own->cpu = -1;
   }
+  own->forks_seen = forks();
+  own->homes_seen = homes();
   own->until = Clock::now() + kLentFor;
 }
 
 bool run_on_lent(void (*body)(void*), void* data, int size) {
   Lent* own = lent().get();
-  if (own == nullptr || own->forks_seen != forks() || Clock::now() > own->until) return false;
+  if (own == nullptr || static_cast<int>(own->cpus.size()) != size || !own->lasts()) return false;
   const std::shared_ptr<Lanes> lanes = own->lanes.lock();
-  if (lanes == nullptr || static_cast<int>(own->cpus.size()) < size) return false;
+  if (lanes == nullptr) return false;
   const TriedTurn turn(lanes->turns(), own->cpus);
-  if (!turn || !own->choose(*lanes, sched_getcpu())) return false;
+  if (!turn) return false;
+  own->choose(*lanes, sched_getcpu());
   const int members = size - 1;
   if (static_cast<int>(own->members.size()) < members) return false;
+  own->mode = FloatMode();
   own->region.start(body, data, size);
   own->caller->expect(members);
   for (int i = 0; i < members; ++i) own->members[i]->give(&own->jobs[i], false);

@@ -13,7 +13,8 @@ namespace threadcast {
 void lend(const std::shared_ptr<Lanes>& lanes, const std::vector<int>& cpus);
 
 // Runs a parallel region of the calling thread on it and on lanes that are lent to it, `size` threads in all. Returns
-// false, and runs nothing, where there are fewer, or where a step uses them.
+// false, and runs nothing, where the step had another number of CPUs, or where a step uses them. Some of more CPUs could
+// be hardware threads of one core.
 bool run_on_lent(void (*body)(void*), void* data, int size);
 
 }  // namespace threadcast

@@ -3,9 +3,11 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <vector>
@@ -77,7 +79,11 @@ void wait_here(Region& region, int size) {
     region.barriers.fetch_add(1);
     return;
   }
-  while (region.barriers.load() == passed) relax();
+  constexpr int kRoundsBeforeYielding = 4096;  // the others may have to share this thread's core
+  for (int round = 0; region.barriers.load() == passed; round = std::min(round + 1, kRoundsBeforeYielding)) {
+    relax();
+    if (round == kRoundsBeforeYielding) sched_yield();
+  }
 }
 
 void barrier() {

@@ -67,6 +67,7 @@ Stepper::Stepper(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> 
     parkers_.push_back(&threads_.back()->parker());
     jobs_.emplace_back([this, lane] {
       const std::shared_ptr<Caller> caller = caller_;
+      mode_.set();
       play(lane);
       caller->finished_one();  // from here on this object may be gone
     });
@@ -129,6 +130,7 @@ bool Stepper::go(std::vector<Ran>* ran) {
   {
     Pinned pinned(first_cpu_);  // may throw: before any lane has begun
     Enlisted enlisted;
+    mode_ = FloatMode();
     caller_->expect(static_cast<int>(jobs_.size()));
     for (size_t i = 0; i < jobs_.size(); ++i) threads_[i]->give(&jobs_[i]);
     play(0);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "calls.h"
+#include "float_mode.h"
 #include "lanes.h"
 #include "team.h"
 
@@ -96,6 +97,7 @@ class Stepper {
   void fail(std::exception_ptr error);
 
   const std::shared_ptr<Lanes> lanes_;
+  FloatMode mode_;  // the calling thread's, for the lanes of a step
   const int first_cpu_;
   std::vector<int> cpus_;
   std::vector<Lane*> threads_;  // of the lanes after the first
