@@ -222,6 +222,24 @@ def test_what_gains_little_is_not_compared_for_long(step_s: float, ratio: float,
     assert (guard.verdict.kept, guard.verdict.pairs) == ("default", pairs)
 
 
+@pytest.mark.parametrize(("ratio", "kept"), [(1.5, "plan"), (1.05, "default")])
+@pytest.mark.parametrize("step_s", [1e-3, LONG_S])
+def test_what_is_far_faster_in_most_pairs_is_kept_though_others_show_the_contrary(
+    step_s: float, ratio: float, kept: str
+) -> None:
+    """As where compilers use the cores in every third pair."""
+    guard = Guard(at_once=False)
+
+    def planned_s(_: int) -> float:
+        return step_s * (2.0 if len(guard._blocks["plan"]) % 3 == 0 else 1 / ratio)
+
+    world = World(lambda step: step_s, planned_s)
+    while guard.verdict is None:
+        world.run(guard, 1)
+    assert guard.verdict.kept == kept
+    assert not guard.verdict.shown
+
+
 def test_a_pair_that_was_broken_off_begins_once_more() -> None:
     world, guard = World(lambda step: 1.2, lambda step: 1.0), Guard()
     world.run(guard, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
@@ -24,7 +24,8 @@ CONFIDENT_PAIRS = 6
 """Fewest pairs that end a comparison where one is faster, but not by far."""
 
 MAX_PAIRS = 15
-"""Pairs of blocks after which a guard keeps the default because no difference has shown. Where ratios scatter by 3 %,
+"""Pairs of blocks after which a guard decides by the median ratio, as no difference has shown: the plan is kept above
+`CLEAR`, which differs so only where something else used the cores in many of the pairs. Where ratios scatter by 3 %,
 15 pairs tell a ratio of 1.02 from 1. The guard judges after every pair from the sixth on, so it finds a difference
 where there is none more often than in 1 of 20 runs. Such a mistake costs little: the two are about equally fast."""
 
@@ -218,8 +219,10 @@ class Guard:
         confident = verdict.pairs >= CONFIDENT_PAIRS and (verdict.shown or little)
         enough = self._ran_s >= ENOUGH_S and verdict.high < LITTLE and verdict.low <= 1.0
         most = min(self._max_pairs, LONG_PAIRS) if self._long else self._max_pairs
-        if clear or confident or enough or verdict.pairs >= most:
+        if clear or confident or enough:
             self.verdict = verdict
+        elif verdict.pairs >= most:
+            self.verdict = replace(verdict, kept="plan") if verdict.gain > CLEAR else verdict
 
     def step_s(self, side: Side) -> float | None:
         """Median seconds of a step of one side; before its first block the fewest, None before its second step."""
