@@ -8,8 +8,8 @@ from threadcast.runtime.tuning.instructions import ContenderStep
 
 
 class Duel:
-    """Compares `challenger` with `best`. The new one of both must be faster beyond doubt to be kept: the challenger, or
-    `best` where the default challenges it once more.
+    """Compares `challenger` with `best`. The new one of both must be faster beyond doubt, or after all pairs by far
+    in the median, to be kept: the challenger, or `best` where the default challenges it once more.
 
     `alone`: in rows of steps, each of which begins when the other has come to rest. So are backends, whose threads are
     their own: by short turns OpenVINO took 8.5 ms for a step of Llama that took 5.5 ms alone (decision 59).

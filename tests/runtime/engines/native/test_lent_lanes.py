@@ -24,6 +24,7 @@ pytestmark = needs_compiler
 
 T = TypeVar("T")
 LENT_S = 0.1
+"""For how long lanes are lent after a step, as in lent.cpp."""
 X = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
 
 
@@ -184,9 +185,8 @@ def test_lanes_take_small_numbers_for_zero_where_the_calling_thread_does(
 FORK = """
 import os, signal
 import torch
-from tests.runtime.conftest import read_machine
 from threadcast.capture.capture import capture_forward
-from threadcast.core import Placement, Plan
+from threadcast.core import Placement, Plan, read_machine
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.threads.openmp import end_idle_workers
 
