@@ -30,6 +30,9 @@ _TURN = 8
 _BEGUN = 8
 """Calls in a layout after which its graphs have begun to learn: the first ones of a kind are only timed. Also calls
 before layouts are compared, in which libraries make their kernels."""
+_SHORTENED = 10
+"""Most calls that wait for the short way to graphs that have settled: one learns it, unless its arguments are special,
+or its backward pass comes late. A convention."""
 _ORDERING_PAIRS = 5
 """Pairs of blocks by which it is decided which layout is learned first. A convention."""
 _HOOKED = 20
@@ -43,9 +46,10 @@ class CompiledCall:
 
     AOTAutograd and the graphs' own bookkeeping take time in each call, which only the comparison of whole calls shows:
     once all `parts` (the graphs for inference, or for forward and backward pass) have settled, calls run by turns
-    in both ways, and the faster is kept. Where that is eager PyTorch, they are compared once more after the parts have
-    tried all there is, unless they are far behind; until then they run in so few calls that 2 % of the time is lost at
-    most, with `unlimited` in all of them. The backward pass counts, what the caller does between does not.
+    in both ways, and the faster runs. They are compared once more after the parts have tried all there is, by the way
+    around AOTAutograd's wrappers (`ShortWay`) where it is open to the graphs, and the faster is kept. Graphs that were
+    slower run until then in so few calls that 2 % of the time is lost at most. With `unlimited` they run in all calls
+    until then, and are compared once. The backward pass counts, what the caller does between does not.
 
     Where tensors are saved by hooks, the graphs run: `torch.utils.checkpoint` calls the program again in the backward
     pass, and takes what is saved then for what the first call would have saved.
@@ -79,6 +83,8 @@ class CompiledCall:
         self._verdicts: dict[MemoryFormat, Verdict] = {}
         self._waits = False
         """Whether the next comparison comes only once the graphs have tried all there is."""
+        self._shortened = 0
+        """Calls that have waited for the short way to the graphs."""
         self._patience: _Patience | None = None
         """Which calls the graphs may learn in before the next comparison; None where none waits for them."""
         self._awaited: deque[_Sample] = deque()
@@ -173,12 +179,15 @@ class CompiledCall:
         if self._guard is None and not self._ordered and self._unseen <= 0:
             self._guard, self._sizes = Guard(max_pairs=_ORDERING_PAIRS, at_once=False), sizes
         if self._guard is None:
+            if self._unseen > 0 or not self._ordered or ((self._waits or self._unlimited) and self._learning):
+                return None
             reports = [report for part in self._parts for report in part.reports]
-            if self._unseen > 0 or not self._ordered or not reports or any(report.measuring for report in reports):
+            if not reports or any(report.measuring for report in reports):
                 return None
-            if self._waits and self._learning:
+            self._patience = None
+            if self._gets_shorter():
                 return None
-            self._guard, self._sizes, self._patience, self._waits = self._new_guard(), sizes, None, False
+            self._guard, self._sizes, self._waits, self._shortened = self._new_guard(), sizes, False, 0
         if sizes != self._sizes:
             self._elsewhere += 1
             if self._elsewhere < _ELSEWHERE:
@@ -187,6 +196,13 @@ class CompiledCall:
             self._awaited.clear()
         self._elsewhere = 0
         return self._guard.next_runner()
+
+    def _gets_shorter(self) -> bool:
+        """Whether a call waits for the short way to the graphs, without which they would take longer than later on."""
+        if self._shortened >= _SHORTENED or not isinstance(self._graphs, ShortWay) or not torch.is_grad_enabled():
+            return False
+        self._shortened += 1
+        return self._graphs.learns()
 
     def _observe(self, sample: _Sample, backward_s: float) -> None:
         if self._guard is None or self._runs is not None or sample.side != self._guard.next_runner():
@@ -198,10 +214,11 @@ class CompiledCall:
         if not self._ordered:
             self._order(verdict.gain)
             return
-        if verdict.kept == "default" and self._learning:
-            # Fused operators or backends may be faster, and looks at operators may have run in these calls.
+        if self._learning:
+            # Fused operators or backends may be faster, and looks at operators, compilers or planners may have run
+            # in these calls.
             self._guard, self._waits = None, True
-            self._patience = self._patience_for(verdict.gain)
+            self._patience = None if verdict.kept == "plan" else self._patience_for(verdict.gain)
             return
         self._verdicts[self._layout] = verdict
         self._awaited.clear()

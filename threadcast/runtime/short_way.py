@@ -97,13 +97,26 @@ class ShortWay:
         if self._left > 0 or not torch.is_grad_enabled() or not _all_plain(arguments):
             return self._graphs(*arguments)
         self._left, self._wait = self._wait, min(2 * self._wait, CALLS)
+        settled = self._settled()
+        return self._graphs(*arguments) if settled is None else self._learned_from(arguments, *settled)
+
+    def _settled(self) -> tuple[GraphCalls, GraphCalls, PlainResults] | None:
+        """Forward and backward graph, and what the forward's results are; None while they have not settled, and where
+        there is no short way to them."""
         parts = {part.role: part for part in self._parts}
         if len(self._parts) != 2 or set(parts) != {"forward", "backward"}:
-            return self._graphs(*arguments)
+            return None
         forward, backward = parts["forward"], parts["backward"]
         if forward.returns is None or not backward.whole or not (forward.has_settled and backward.has_settled):
-            return self._graphs(*arguments)
-        return self._learned_from(arguments, forward, backward, forward.returns)
+            return None
+        return forward, backward, forward.returns
+
+    def learns(self) -> bool:
+        """Return whether calls may soon go the short way, and do not yet; the next one tries to learn it."""
+        if self._passes is not None or self._settled() is None:
+            return False
+        self._left = 0
+        return True
 
     def _learned_from(
         self, arguments: tuple[Any, ...], forward: GraphCalls, backward: GraphCalls, results: PlainResults

@@ -217,6 +217,26 @@ def test_graphs_that_became_faster_while_they_learned_are_kept() -> None:
     assert set(way["ran"][-20:]) == {"fast"}
 
 
+@pytest.mark.parametrize("unlimited", [False, True])
+def test_graphs_that_became_slower_while_they_learned_are_not_kept(unlimited: bool) -> None:
+    """What a comparison shows beside compilers and planners may be due to these."""
+    clock, part = Clock(), Part(0)
+    way = ways(clock, eager=(0.01, 0.0), slow=(0.02, 0.0), fast=(0.005, 0.0))
+    part.learning = True
+    call = CompiledCall(
+        way["eager"], lambda x: way["fast" if part.learning else "slow"](x), [part],  # type: ignore[list-item]
+        unlimited=unlimited, clock=clock,
+    )  # fmt: skip
+    train(call, clock)
+    assert set(way["ran"][-20:]) == {"fast"}
+    assert ("eager" in way["ran"]) != unlimited
+    assert call.measuring
+    part.learning = False
+    train(call, clock)
+    assert set(way["ran"][-20:]) == {"eager"}
+    assert not call.measuring
+
+
 def test_calls_of_equal_sizes_are_compared_and_the_verdict_is_for_all() -> None:
     clock, ran = Clock(), []
 

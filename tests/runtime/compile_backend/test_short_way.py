@@ -18,6 +18,7 @@ from tests.runtime.conftest import PlansWin
 from tests.runtime.small_training import same_state
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.compile_backend import compiled_calls
+from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.short_way import CALLS, Passes
 from threadcast.runtime.tuning import machine
@@ -117,6 +118,25 @@ def test_every_so_often_a_call_goes_the_long_way() -> None:
     for _ in range(4 * (CALLS + 1)):
         pair.train()
     assert short_calls() - before == 4 * CALLS
+
+
+@pytest.mark.compared
+def test_whole_calls_are_compared_by_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, compared = CompiledCall._observe, list[int]()
+
+    def observed(self: CompiledCall, sample: Any, backward_s: float) -> None:
+        if sample.side == "plan":
+            compared.append(self.short_calls)
+        before(self, sample, backward_s)
+
+    monkeypatch.setattr(CompiledCall, "_observe", observed)
+    pair = Pair(perceptron)
+    for _ in range(MOST_CALLS):
+        pair.train()
+        if compiled_calls() and not any(call.measuring for call in compiled_calls()):
+            break
+    assert compared[0] == 1
+    assert compared[-1] >= len(compared) * CALLS // (CALLS + 1) - 1
 
 
 def with_dropout() -> nn.Module:
