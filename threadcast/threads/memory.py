@@ -9,10 +9,12 @@ from typing import Literal
 
 from threadcast.core.sysfs import read_text
 
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 """Parameters of `mallopt(3)`, from glibc's malloc.h."""
+_HEAP_BYTES = 64 << 20
+"""Size of the heaps of which all of glibc's arenas but the first are made."""
 
-KEEPING = {"MALLOC_TRIM_THRESHOLD_": "-1", "MALLOC_MMAP_MAX_": "0", "MALLOC_ARENA_MAX": "1"}
+KEEPING = {"MALLOC_TRIM_THRESHOLD_": "-1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": str(_HEAP_BYTES)}
 """Environment variables that have the effect of `keep_freed_memory` on a program that is started with them."""
 
 Regime = Literal["kept", "returned"]
@@ -27,14 +29,15 @@ def keep_freed_memory() -> bool:
     in each training step of ResNet-18 at 64 pixels and batch 8, a third of the step's time. An op that runs alone has a
     different number of them. With kept memory a timing is that of the op itself. Call this first in a program. It holds
     for the whole process until its end, as the C library does not say what was set before. The process keeps its peak
-    memory.
+    memory. In threads other than the first one, blocks of 64 MiB and more still go back (decision 78).
     """
     global _regime
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    # One arena: the others are made of 64 MiB heaps, which go back to the system whole.
-    if all(mallopt(parameter, value) for parameter, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1))):
+    # The heaps of threads but the first one's go back to the system whole, unless that would leave less than the pad.
+    settings = ((_TOP_PAD, _HEAP_BYTES), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1))
+    if all(mallopt(parameter, value) for parameter, value in settings):
         _regime = "kept"
     return _regime == "kept"
 

@@ -11,6 +11,8 @@
 #include <set>
 #include <utility>
 
+#include "parker.h"
+
 namespace threadcast {
 namespace {
 
@@ -19,6 +21,26 @@ constexpr size_t kLarge = 16 << 10;
 // Alignment of blocks in bytes. A header of the same size precedes each block and holds the block's size; it also keeps
 // blocks of a power of two from falling into the same cache sets.
 constexpr size_t kUnit = 64;
+
+// Held for less than a microsecond, by threads that mostly have a CPU each: whoever waits for it tries again and again, less
+// and less often, as to sleep and to be woken takes many times as long. It sleeps where that does not help, as where the
+// holder has lost its CPU.
+class BriefLock {
+ public:
+  void lock() {
+    for (int pauses = 1; pauses <= kMostPauses; pauses *= 2) {
+      if (mutex_.try_lock()) return;
+      for (int i = 0; i < pauses; ++i) relax();
+    }
+    mutex_.lock();
+  }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  static constexpr int kMostPauses = 512;  // 10 to 50 us before it sleeps
+
+  std::mutex mutex_;
+};
 
 // Best fit, free neighbours joined at once. glibc 2.36 rarely uses the hole of an aligned block for another of that
 // size: it asks for up to 96 bytes more and small objects take what is left over.
@@ -39,20 +61,20 @@ class Arena : public c10::Allocator {
 
   void trim() {
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<BriefLock> lock(mutex_);
     for (const auto& [start, bytes] : by_place_) {
       const size_t from = (reinterpret_cast<size_t>(start) + page - 1) / page * page;
       const size_t to = (reinterpret_cast<size_t>(start) + bytes) / page * page;
       if (from < to && start < touched_) madvise(reinterpret_cast<void*>(from), to - from, MADV_DONTNEED);
     }
   }
-  std::mutex& mutex() { return mutex_; }
+  BriefLock& mutex() { return mutex_; }
 
  private:
   static void release(void* data);
 
   void* take(size_t bytes) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<BriefLock> lock(mutex_);
     const auto found = by_size_.lower_bound({bytes, nullptr});
     if (found == by_size_.end()) return nullptr;
     const auto [whole, start] = *found;
@@ -65,7 +87,7 @@ class Arena : public c10::Allocator {
   }
 
   void give(char* start) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<BriefLock> lock(mutex_);
     size_t bytes = *reinterpret_cast<size_t*>(start);
     auto next = by_place_.lower_bound(start);
     if (next != by_place_.end() && next->first == start + bytes) {
@@ -94,7 +116,7 @@ class Arena : public c10::Allocator {
   char* const begin_;
   char* const end_;
   char* touched_ = nullptr;
-  std::mutex mutex_;
+  BriefLock mutex_;
   std::map<char*, size_t> by_place_;
   std::set<std::pair<size_t, char*>> by_size_;
 };
