@@ -129,13 +129,13 @@ class World(Shell):
         self.looks: dict[Variant, float] = {}
         """Seconds of looks, where they are others than those of the plan."""
 
-    def run(self, steps: int = 1, **observed: Any) -> None:
+    def run(self, steps: int = 1, *, disturbed: bool = False, **observed: Any) -> None:
         for _ in range(steps):
             if self.planning is not None and self.machine.state is State.PLANNING:
                 self.carry_out(self.machine.planned(self._seconds(plan_of(self.planning))))
                 self.planning = None
             self.look()
-            runner = self.machine.next_runner()
+            runner = self.machine.next_runner(disturbed=disturbed)
             contender = plan_of(runner.variant) if isinstance(runner, SearchStep) else runner.contender
             self.ran.append(contender)
             seconds = self._seconds(contender)

@@ -203,6 +203,30 @@ def test_a_plan_waits_while_the_planner_makes_another() -> None:
         machine.planner_yields()
 
 
+@pytest.mark.parametrize("state", [State.PROBING, State.TRYING, State.COMPARING])
+def test_nothing_is_tried_beside_a_plan_that_is_made_for_other_calls(state: State) -> None:
+    """A step by a plan took 2.9 ms there, alone 0.5 (decision 79)."""
+    machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=False, warm_up=WarmUp(Allowance(1.0)))
+    world = World(machine, {plan_of(AS_GIVEN): 0.5})
+    world.carry_out(machine.start())
+    world.run_until(lambda: machine.state is state)
+    world.run()
+    world.ran.clear()
+    world.seconds = {plan_of(AS_GIVEN): 50.0, DEFAULT: 1.5}
+    counted = list(machine.warm_up._eager_s)
+    world.run(100, disturbed=True)
+    assert (machine.state, set(world.ran)) == (state, {DEFAULT})
+    assert list(machine.warm_up._eager_s) == counted
+    world.seconds = {plan_of(AS_GIVEN): 0.5}
+    world.run_to(State.SETTLED)
+    assert machine.best == plan_of(AS_GIVEN)
+
+
+def test_a_plan_is_waited_for_with_meanwhile_steps_beside_it() -> None:
+    world = planning(AS_GIVEN, {})
+    assert isinstance(world.machine.next_runner(disturbed=True), SearchStep)
+
+
 def planning(variant: Variant, seconds: dict[ContenderId, float], *, fuse: bool = False) -> World:
     """A world in which a plan of `variant` is being made."""
     machine = TuningMachine([MemoryFormat.AS_GIVEN], LOOKS, fuse=fuse)

@@ -81,9 +81,9 @@ class TuningMachine:
         """Whether a backend is so fast that no plan is needed beside it; None until the search for backends is over."""
         self._after_backends = False
         """Whether what is pending comes after the search for backends."""
-        self._chosen: tuple[Runner, bool] | None = None
-        """What `next_runner` named last, and whether it was the best only because learning may not lose more. Calls of
-        other kinds may change meanwhile what learning may lose."""
+        self._chosen: tuple[Runner, bool, bool] | None = None
+        """What `next_runner` named last, whether it was the best only because learning has to wait, and whether a plan
+        was being made then. Calls of other kinds may change meanwhile what learning may lose."""
 
     @property
     def state(self) -> State:
@@ -217,19 +217,24 @@ class TuningMachine:
             return False
         return backends is SearchStage.OVER or not self.warm_up.unlimited
 
-    def next_runner(self) -> Runner:
-        """Return what runs the next step; `observe` records a step by what was named last."""
+    def next_runner(self, *, disturbed: bool = False) -> Runner:
+        """Return what runs the next step; `observe` records a step by what was named last.
+
+        With `disturbed` that is the best: a plan for other calls is being made on one of the cores, beside which steps
+        tell little of how fast they are.
+        """
         if self.agenda.awaited is not None:
             raise self.moves.illegal(f"a step before {self.agenda.awaited} was answered")
         self.moves.expect("a step", *(state for state in State if state not in (State.STARTING, State.CLOSED)))
-        duel = self.contest.duel
-        held_back = self._spending.holds_back(self._search or duel)
+        duel, disturbed = self.contest.duel, disturbed and not self.awaits_plan
+        part = self._search or duel
+        held_back = (disturbed and part is not None) or self._spending.holds_back(part)
         runner: Runner = ContenderStep(self.best)
         if self._search is not None:
             runner = self._next_of_search(self._search, held_back=held_back)
         elif duel is not None:
             runner = duel.best_alone if held_back else duel.next_runner()
-        self._chosen = runner, held_back
+        self._chosen = runner, held_back, disturbed or self.planning
         return runner
 
     def _next_of_search(self, search: PlanSearch, *, held_back: bool) -> Runner:
@@ -256,10 +261,10 @@ class TuningMachine:
         if self._chosen is None:
             self.next_runner()
         assert self._chosen is not None
-        (runner, held_back), duel, self._chosen = self._chosen, self.contest.duel, None
+        (runner, held_back, planning), duel, self._chosen = self._chosen, self.contest.duel, None
         self.steps[self.state] += 1
         self.seconds[self.state] += seconds
-        lost_s = self._spending.count(runner, seconds, seconds if call_s is None else call_s, planning=self.planning)
+        lost_s = self._spending.count(runner, seconds, seconds if call_s is None else call_s, planning=planning)
         if isinstance(runner, SearchStep):
             if difference is not None:
                 return self._refuse_variant(runner.variant, difference)

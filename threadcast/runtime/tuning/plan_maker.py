@@ -106,6 +106,11 @@ class Planner:
         self._receive()
         return not self._asked.waits
 
+    @property
+    def works(self) -> bool:
+        """Whether a plan is being made now on a core that steps want, too."""
+        return not self.free and not self.yields
+
     def begin(self, user: object) -> None:
         """Take note that `user` may ask, until it is `done`, or there is no other reference to it."""
         self._users.add(user)

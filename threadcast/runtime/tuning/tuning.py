@@ -113,6 +113,8 @@ class Tuning:
         self._first_steps = FirstSteps(checked, looks)
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
+        self._disturbed = False
+        """Whether a plan was being made on one of the cores when it began."""
         self._follower = CoreFollower(machine)
         self._states = TuningMachine(
             self._graphs.formats, looks, fuse=fuse, known=may_be_known(store),
@@ -281,7 +283,8 @@ class Tuning:
             self._between.prepare()
             compares = self._states.contest.challenger is not None and not self._states.held_back
             self._backends.before_step(compares=compares)
-            runner = self._states.next_runner()
+            self._disturbed = self._planner.works
+            runner = self._states.next_runner(disturbed=self._disturbed)
             if isinstance(runner, SearchStep):
                 self._plans.makers[runner.variant].prepare(runner.step, goes_on=runner == self._last)
         except Exception as error:  # noqa: BLE001 - of measuring or planning: the step has not begun, and can run as before
@@ -305,7 +308,7 @@ class Tuning:
         try:
             self._between.instructions = self._states.observe(
                 seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores,
-                alone=not (self._backends.beside or self._graphs.compiling),
+                alone=not (self._backends.beside or self._graphs.compiling or self._disturbed),
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - the step has run; only what follows from it fails
             self._between.instructions = self._states.give_up(str(error))
