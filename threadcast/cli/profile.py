@@ -106,7 +106,7 @@ def command(
     from threadcast.threads.memory import keep_freed_memory
 
     either_cases_or_model(cases, model)
-    keep_freed_memory()
+    keep_freed_memory(one_heap=True)
     machine = read_machine(cores=settings["cores"])
     if corun:
         halves(machine)  # an error about a single core comes now, not after its ops are timed

@@ -101,7 +101,7 @@ def serve(requests: TextIO, answers: TextIO) -> None:
 
     first = json.loads(requests.readline())
     if first["memory"] == "kept":
-        keep_freed_memory()
+        keep_freed_memory(one_heap=True)
     machine = Machine.from_json(first["machine"])
     cores = tuple(core.id for core in machine.cores)
     with ThreadTeam(machine.cpus(cores)) as team:

@@ -88,7 +88,7 @@ def measure_part(
     machine = read_machine(cores=manner.cores)
     if machine.fingerprint != part.kind:
         raise MeasurementError(f"this machine has become another one: {machine.fingerprint}, it was {part.kind}")
-    keep_freed_memory()
+    keep_freed_memory(one_heap=True)
     store = _Told(known, changes, tell)
     campaign = Campaign(
         LoneOps(machine, cache=manner.cache), proposer, store, enough=manner.enough, check=manner.check,

@@ -30,7 +30,7 @@ _TURN = 8
 _BEGUN = 8
 """Calls in a layout after which its graphs have begun to learn: the first ones of a kind are only timed. Also calls
 before layouts are compared, in which libraries make their kernels."""
-_SHORTENED = 10
+_SHORTENED = 4
 """Most calls that wait for the short way to graphs that have settled: one learns it, unless its arguments are special,
 or its backward pass comes late. A convention."""
 _ORDERING_PAIRS = 5
@@ -46,10 +46,11 @@ class CompiledCall:
 
     AOTAutograd and the graphs' own bookkeeping take time in each call, which only the comparison of whole calls shows:
     once all `parts` (the graphs for inference, or for forward and backward pass) have settled, calls run by turns
-    in both ways, and the faster runs. They are compared once more after the parts have tried all there is, by the way
-    around AOTAutograd's wrappers (`ShortWay`) where it is open to the graphs, and the faster is kept. Graphs that were
-    slower run until then in so few calls that 2 % of the time is lost at most. With `unlimited` they run in all calls
-    until then, and are compared once. The backward pass counts, what the caller does between does not.
+    in both ways, and the faster is kept; where a way around AOTAutograd's wrappers (`ShortWay`) is open to the graphs,
+    by that. Graphs that are not shown to be faster are compared once more after they have tried all there is; until
+    then they run in so few calls that 2 % of the time is lost at most, where they are slower. With `unlimited` they
+    run in all calls until then, and are compared once. The backward pass counts, what the caller does between does not.
+    Nothing is compared while a plan for any graph is being made on one of the cores.
 
     Where tensors are saved by hooks, the graphs run: `torch.utils.checkpoint` calls the program again in the backward
     pass, and takes what is saved then for what the first call would have saved.
@@ -85,6 +86,8 @@ class CompiledCall:
         """Whether the next comparison comes only once the graphs have tried all there is."""
         self._shortened = 0
         """Calls that have waited for the short way to the graphs."""
+        self._tries: bool | None = None
+        """Whether what is tried runs the next call, which is not compared, whatever else speaks for or against it."""
         self._patience: _Patience | None = None
         """Which calls the graphs may learn in before the next comparison; None where none waits for them."""
         self._awaited: deque[_Sample] = deque()
@@ -126,6 +129,8 @@ class CompiledCall:
 
     def _next_is_tried(self) -> bool:
         """Whether the way that is tried runs the next call, which is not compared."""
+        if self._tries is not None:
+            return self._tries
         if self._ordered is False:
             return self._unseen % 2 == 0
         return self._patience is None or self._patience.next_is_graphs()
@@ -167,12 +172,17 @@ class CompiledCall:
         return self._runs is None and self._hooked < _HOOKED
 
     @property
+    def _disturbed(self) -> bool:
+        return any(part.disturbed for part in self._parts)
+
+    @property
     def _learning(self) -> bool:
         return any(part.learning for part in self._parts)
 
     def _next_side(self, arguments: tuple[Any, ...]) -> Side | None:
         """Which side runs the next call; None while the graphs are still learning, and where it is not compared."""
         sizes = tuple([value for value in arguments if type(value) is int])
+        self._tries = None
         if self._ordered is None:
             self._ordered = not any(part.has_channels_last for part in self._parts)
             self._unseen = 0 if self._ordered else _BEGUN
@@ -184,10 +194,15 @@ class CompiledCall:
             reports = [report for part in self._parts for report in part.reports]
             if not reports or any(report.measuring for report in reports):
                 return None
-            self._patience = None
-            if self._gets_shorter():
+            if self._disturbed or self._gets_shorter():
                 return None
-            self._guard, self._sizes, self._waits, self._shortened = self._new_guard(), sizes, False, 0
+            self._guard, self._sizes, self._patience, self._waits = self._new_guard(), sizes, None, False
+            self._shortened = 0
+        elif self._disturbed:
+            self._guard.break_off()
+            self._awaited.clear()
+            self._tries = False
+            return None
         if sizes != self._sizes:
             self._elsewhere += 1
             if self._elsewhere < _ELSEWHERE:
@@ -202,7 +217,8 @@ class CompiledCall:
         if self._shortened >= _SHORTENED or not isinstance(self._graphs, ShortWay) or not torch.is_grad_enabled():
             return False
         self._shortened += 1
-        return self._graphs.learns()
+        self._tries = self._graphs.learns() or None
+        return self._tries is not None
 
     def _observe(self, sample: _Sample, backward_s: float) -> None:
         if self._guard is None or self._runs is not None or sample.side != self._guard.next_runner():
@@ -214,10 +230,10 @@ class CompiledCall:
         if not self._ordered:
             self._order(verdict.gain)
             return
-        if self._learning:
-            # Fused operators or backends may be faster, and looks at operators, compilers or planners may have run
-            # in these calls.
+        if self._learning and not (verdict.kept == "plan" and verdict.shown):
+            # Fused operators or backends may be faster, and looks at operators or compilers have run in these calls.
             self._guard, self._waits = None, True
+            self._awaited.clear()
             self._patience = None if verdict.kept == "plan" else self._patience_for(verdict.gain)
             return
         self._verdicts[self._layout] = verdict

@@ -34,7 +34,7 @@ from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.other_cores import runner_on_other_cores
 from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.shared_learning import allowance, told
+from threadcast.runtime.shared_learning import allowance, planner_for, told
 from threadcast.runtime.short_calls import ShortCalls
 from threadcast.runtime.size_families import SizeFamilies
 from threadcast.runtime.tuning.contender import Kept
@@ -169,6 +169,11 @@ class GraphCalls:
         operators or backends."""
         return any(tuning.learning for tuning in self._in_use() if isinstance(tuning, Tuning))
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether a plan, for whatever graph, is being made on one of the cores: calls tell little of their speed."""
+        return planner_for(self._tunings.machine).works
+
     def leave(self, reason: str) -> None:
         """Leave all further calls to PyTorch, and end the threads that run the graph. Its cores are free for others."""
         with self._lock:
@@ -236,10 +241,11 @@ class GraphCalls:
 
     def _timed(self, kind: CallKind, arguments: tuple[Any, ...]) -> Any:
         """Run a call by PyTorch, and time it."""
-        began_s = time.perf_counter()
+        disturbed, began_s = self.disturbed, time.perf_counter()
         result = self._eager(kind)(*arguments)
         seconds = time.perf_counter() - began_s
-        self._short.ran(kind, seconds)
+        if not disturbed:
+            self._short.ran(kind, seconds)
         self._allowance.ran_eager(seconds)
         return result
 

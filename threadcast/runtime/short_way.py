@@ -88,9 +88,10 @@ class ShortWay:
         return self._graphs(*arguments)
 
     def _long(self, arguments: tuple[Any, ...]) -> Any:
-        if self._passes is not None and not (self._passes.hold() and self._left <= 0):
-            self._passes, self._wait = None, 1
-        if self._passes is not None:
+        passes = self._passes
+        if passes is not None and not (passes.hold() and self._left <= 0):
+            self._passes, self._wait, passes = None, 1, None
+        if passes is not None:
             self._left = CALLS
             return self._graphs(*arguments)
         self._left -= 1
@@ -113,7 +114,8 @@ class ShortWay:
 
     def learns(self) -> bool:
         """Return whether calls may soon go the short way, and do not yet; the next one tries to learn it."""
-        if self._passes is not None or self._settled() is None:
+        passes = self._passes
+        if (passes is not None and passes.hold()) or self._settled() is None:
             return False
         self._left = 0
         return True

@@ -22,21 +22,25 @@ Regime = Literal["kept", "returned"]
 _regime: Regime = "returned"
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory(*, one_heap: bool = False) -> bool:
     """Let the C library keep all freed memory for this process's later use; False if it has no such setting.
 
     By default glibc gives large freed blocks back to the system and faults them in again: some 20,000 page faults
     in each training step of ResNet-18 at 64 pixels and batch 8, a third of the step's time. An op that runs alone has a
     different number of them. With kept memory a timing is that of the op itself. Call this first in a program. It holds
     for the whole process until its end, as the C library does not say what was set before. The process keeps its peak
-    memory. In threads other than the first one, blocks of 64 MiB and more still go back (decision 78).
+    memory.
+
+    In threads other than the first one blocks of 64 MiB and more still go back, unless all share `one_heap`, for whose
+    lock they then wait (decision 78). That has to be asked for before a second thread allocates.
     """
     global _regime
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
     # The heaps of threads but the first one's go back to the system whole, unless that would leave less than the pad.
-    settings = ((_TOP_PAD, _HEAP_BYTES), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1))
+    heaps = (_ARENA_MAX, 1) if one_heap else (_TOP_PAD, _HEAP_BYTES)
+    settings = (heaps, (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1))
     if all(mallopt(parameter, value) for parameter, value in settings):
         _regime = "kept"
     return _regime == "kept"
@@ -60,6 +64,8 @@ def memory_regime() -> Regime:
 
 def return_freed_memory() -> None:
     """Give the memory that is free now back to the system, once; do nothing where the C library cannot.
+
+    What is free at the end of the heap of a thread other than the first one, 64 MiB at most, stays.
 
     Call this before memory is used in a different way: freed blocks of the old sizes would be kept without use between
     the new ones. Memory that is used again is faulted in again.

@@ -62,6 +62,7 @@ def test_a_plan_that_takes_long_leaves_all_cores_to_steps(
         assert (planner.free, planner.yields, planner.beside(torch.get_num_threads)) == (False, True, 4)
         planner.ask(question)
         assert not planner.yields, "the next plan is asked from another process"
+        assert planner.works
     finally:
         torch.set_num_threads(threads)
         planner.close()

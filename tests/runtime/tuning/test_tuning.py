@@ -54,6 +54,23 @@ def test_the_fastest_is_found_stored_and_compared_again_once_it_is_slower(machin
         assert not list(tmp_path.glob("*.json")), "a plan that has become slow is not for the next process"
 
 
+def test_beside_a_plan_for_other_calls_nothing_is_tried_and_slow_steps_mean_nothing(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, works = Clock(), True
+    monkeypatch.setattr(plan_maker.Planner, "works", property(lambda _: works))
+    with made(clock, machine, tmp_path) as tuned:
+        run(tuned, 200)
+        assert (tuned.report.runs, tuned.ran) == ("measuring", None)
+        works = False
+        run_until(tuned, lambda: not tuned.report.measuring)
+        assert tuned.report.runs == "plan"
+        run(tuned, 2 * DRIFT_STEPS)
+        works, clock.other_s = True, 3.0
+        run(tuned, 3 * DRIFT_STEPS)
+        assert tuned.report.runs == "plan"
+
+
 def test_a_stored_plan_runs_at_once_in_the_next_process(machine: Machine, tmp_path: Path) -> None:
     with made(Clock(), machine, tmp_path) as first:
         run_until(first, lambda: not first.report.measuring)

@@ -83,7 +83,7 @@ class TuningMachine:
         """Whether what is pending comes after the search for backends."""
         self._chosen: tuple[Runner, bool, bool] | None = None
         """What `next_runner` named last, whether it was the best only because learning has to wait, and whether a plan
-        was being made then. Calls of other kinds may change meanwhile what learning may lose."""
+        was being made for other calls. Calls of other kinds may change meanwhile what learning may lose."""
 
     @property
     def state(self) -> State:
@@ -234,7 +234,7 @@ class TuningMachine:
             runner = self._next_of_search(self._search, held_back=held_back)
         elif duel is not None:
             runner = duel.best_alone if held_back else duel.next_runner()
-        self._chosen = runner, held_back, disturbed or self.planning
+        self._chosen = runner, held_back, disturbed
         return runner
 
     def _next_of_search(self, search: PlanSearch, *, held_back: bool) -> Runner:
@@ -261,10 +261,11 @@ class TuningMachine:
         if self._chosen is None:
             self.next_runner()
         assert self._chosen is not None
-        (runner, held_back, planning), duel, self._chosen = self._chosen, self.contest.duel, None
+        (runner, held_back, disturbed), duel, self._chosen = self._chosen, self.contest.duel, None
         self.steps[self.state] += 1
         self.seconds[self.state] += seconds
-        lost_s = self._spending.count(runner, seconds, seconds if call_s is None else call_s, planning=planning)
+        call_s = seconds if call_s is None else call_s
+        lost_s = self._spending.count(runner, seconds, call_s, planning=self.planning, disturbed=disturbed)
         if isinstance(runner, SearchStep):
             if difference is not None:
                 return self._refuse_variant(runner.variant, difference)
@@ -278,12 +279,13 @@ class TuningMachine:
             return self.contest.refuse(self.best if duel is None or held_back else duel.new, difference)
         part = self._search or duel
         if part is not None and held_back:
-            self._spending.break_off(part)
+            self._spending.break_off(part, of_itself=not disturbed)
             return ()
         if duel is not None:
             found = self.contest.observe(duel, started_s=started_s, seconds=seconds)
             self._spending.ran(duel, lost_s)
             return found
+        all_cores = all_cores and not disturbed  # a core less
         return self.contest.watch(seconds, all_cores=all_cores, alone=alone, eager_s=self.warm_up.eager_s)
 
     def captured(self) -> Instructions:

@@ -49,17 +49,18 @@ class Spending:
             return False
         return not self._warm_up.allows(self._costs.search_s(part, self._best.step_s or 0.0) + besides_s)
 
-    def count(self, runner: Runner, seconds: float, call_s: float, *, planning: bool) -> float:
+    def count(self, runner: Runner, seconds: float, call_s: float, *, planning: bool, disturbed: bool = False) -> float:
         """Record a call for `warm_up`, and return what it lost: `seconds` of a step by `runner`, `call_s` of the call.
 
         What the best way takes longer than before is not lost, the machine is slower; only what came before and after
-        its step is. While a plan is being made (`planning`) it may run with fewer cores.
+        its step is. While a plan is being made (`planning`) it may run with fewer cores; so it may while one is made
+        for other calls (`disturbed`), which lose that time.
         """
         by_best = isinstance(runner, ContenderStep) and runner.contender == self._best.id
         best_s = seconds if by_best and not planning else self._best.step_s
         lost_s = 0.0 if best_s is None else call_s - best_s
         self._warm_up.ran(call_s, lost_s=lost_s)
-        if isinstance(runner, ContenderStep) and not planning:
+        if isinstance(runner, ContenderStep) and not (planning or disturbed):
             if runner.contender is DEFAULT:
                 self._warm_up.ran_eager(seconds)
             elif by_best:
@@ -73,7 +74,8 @@ class Spending:
         """Record that a step of this part, which has observed it, lost so many seconds."""
         self._attempts.ran(part, lost_s)
 
-    def break_off(self, part: Part) -> None:
-        """Have what has begun of this part, if anything, begin once more."""
+    def break_off(self, part: Part, *, of_itself: bool = True) -> None:
+        """Have what has begun of this part, if anything, begin once more; `of_itself`: as it has lost too much."""
         part.break_off()
-        self._attempts.broke_off()
+        if of_itself:
+            self._attempts.broke_off()

@@ -114,7 +114,7 @@ class Tuning:
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._disturbed = False
-        """Whether a plan was being made on one of the cores when it began."""
+        """Whether a plan for other calls was being made on one of the cores when it began."""
         self._follower = CoreFollower(machine)
         self._states = TuningMachine(
             self._graphs.formats, looks, fuse=fuse, known=may_be_known(store),
@@ -211,7 +211,7 @@ class Tuning:
 
         Returns at once where nothing but calls can tell what runs fastest.
         """
-        if self._states.awaits_plan:
+        if self._states.awaits_plan or self._planner.works:
             self._planner.wait(timeout_s)
         elif (variant := self._states.agenda.variant) is not None and self._graphs.awaited:
             self._graphs.wait(variant, timeout_s)
@@ -281,9 +281,9 @@ class Tuning:
         """Carry out all that has to be done before the next step, and return what runs it."""
         try:
             self._between.prepare()
-            compares = self._states.contest.challenger is not None and not self._states.held_back
-            self._backends.before_step(compares=compares)
-            self._disturbed = self._planner.works
+            self._disturbed = self._planner.works and not self._states.awaits_plan
+            waits = self._states.held_back or self._disturbed
+            self._backends.before_step(compares=self._states.contest.challenger is not None and not waits)
             runner = self._states.next_runner(disturbed=self._disturbed)
             if isinstance(runner, SearchStep):
                 self._plans.makers[runner.variant].prepare(runner.step, goes_on=runner == self._last)
