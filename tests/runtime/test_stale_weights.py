@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import weakref
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -99,6 +100,24 @@ def test_writes_are_found(write: Callable[[Any], Any], native: bool, monkeypatch
         model(numbers(0)[0])
     assert versions.unchanged()
     write(model)
+    assert not versions.unchanged()
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_tensor_that_is_not_kept_alive_has_changed_once_it_is_freed(
+    native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = native_library() if native else None
+    monkeypatch.setattr(weight_versions, "loaded_library", lambda: library)
+    kept, freed = torch.ones(6), torch.ones(6)
+    versions, gone = WeightVersions([kept, freed], weakly=True), weakref.ref(freed)
+    assert versions.unchanged()
+    kept.data[5] = 2.0
+    assert not versions.unchanged()
+    kept.data[5] = 1.0
+    assert versions.unchanged()
+    del freed
+    assert gone() is None
     assert not versions.unchanged()
 
 

@@ -76,8 +76,8 @@ class WeightVersions:
 
     def _noted(self) -> Any:
         """The present state for a quick look, None where the native library is not loaded."""
-        library = None if self._weakly else loaded_library()
-        return None if library is None else library.Unwritten(self._strongly, self._offsets)
+        library = loaded_library()
+        return None if library is None else library.Unwritten(self._tensors, self._offsets)
 
     def _find_samples(self) -> None:
         self._places = list(map(Tensor.data_ptr, self._tensors))

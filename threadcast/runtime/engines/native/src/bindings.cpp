@@ -229,7 +229,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def_property_readonly("rest", &Unassigned::rest)
       .def("holds", &Unassigned::holds);
   py::class_<Unwritten>(module, "Unwritten")
-      .def(py::init<std::vector<at::Tensor>, const std::vector<std::vector<int64_t>>&>(), py::arg("tensors"),
+      .def(py::init<const std::vector<at::Tensor>&, const std::vector<std::vector<int64_t>>&>(), py::arg("tensors"),
            py::arg("offsets"))
       .def("holds", &Unwritten::holds);
   py::class_<Program, std::shared_ptr<Program>>(module, "Program")

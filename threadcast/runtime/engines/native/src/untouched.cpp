@@ -196,11 +196,11 @@ void Unassigned::clear() {
   kept_.clear(), places_.clear(), classes_.clear();
 }
 
-Unwritten::Unwritten(std::vector<at::Tensor> tensors, const std::vector<std::vector<int64_t>>& offsets)
-    : tensors_(std::move(tensors)) {
-  if (offsets.size() != tensors_.size()) throw std::invalid_argument("offsets for other tensors");
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const at::Tensor& tensor = tensors_[i];
+Unwritten::Unwritten(const std::vector<at::Tensor>& tensors, const std::vector<std::vector<int64_t>>& offsets) {
+  if (offsets.size() != tensors.size()) throw std::invalid_argument("offsets for other tensors");
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i];
+    tensors_.emplace_back(tensor.getIntrusivePtr());
     versions_.push_back(version_of(tensor));
     places_.push_back(offsets[i].empty() ? nullptr : tensor.const_data_ptr());
     for (const int64_t offset : offsets[i]) {
@@ -213,9 +213,14 @@ Unwritten::Unwritten(std::vector<at::Tensor> tensors, const std::vector<std::vec
 }
 
 bool Unwritten::holds() const {
+  std::vector<at::Tensor> alive;  // until their elements have been compared
+  alive.reserve(tensors_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    if (version_of(tensors_[i]) != versions_[i]) return false;
-    if (places_[i] != nullptr && tensors_[i].const_data_ptr() != places_[i]) return false;
+    auto held = tensors_[i].lock();
+    if (!held) return false;
+    const at::Tensor& tensor = alive.emplace_back(std::move(held));
+    if (version_of(tensor) != versions_[i]) return false;
+    if (places_[i] != nullptr && tensor.const_data_ptr() != places_[i]) return false;
   }
   constexpr size_t kAhead = 16;
   for (size_t i = 0; i < samples_.size(); ++i) {

@@ -77,11 +77,11 @@ class Unassigned {
 };
 
 // Remembers the versions of tensors, and the bytes of some of their elements. `holds` is true until a write to one of
-// them that torch counts, another place in memory, or other bytes.
+// them that torch counts, another place in memory, or other bytes, and while nobody has freed one: it keeps none alive.
 class Unwritten {
  public:
   // Of each tensor the offsets in bytes, from the start of its data, of the elements whose bytes are compared.
-  Unwritten(std::vector<at::Tensor> tensors, const std::vector<std::vector<int64_t>>& offsets);
+  Unwritten(const std::vector<at::Tensor>& tensors, const std::vector<std::vector<int64_t>>& offsets);
   bool holds() const;
 
  private:
@@ -90,7 +90,7 @@ class Unwritten {
     std::array<std::byte, 16> before;
     size_t size;
   };
-  std::vector<at::Tensor> tensors_;
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> tensors_;
   std::vector<uint32_t> versions_;
   std::vector<const void*> places_;
   std::vector<Sample> samples_;
