@@ -50,7 +50,7 @@ def side_by_side(finish_s: float) -> Trace:
 def test_profile_measures_classes_side_by_side_and_adds_them_to_the_machines_table(
     tmp_path: Path, corun_of_the_test: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "keep_freed_memory", lambda: False)  # it cannot be undone in the tests' own process
+    monkeypatch.setattr(memory, "keep_freed_memory", lambda **_: False)  # it cannot be undone in the tests' own process
     (tmp_path / "net.py").write_text(NETWORK)
     machine = read_machine()
     write_table(corun_of_the_test, CoRunTable(machine, bad_pairs={(A, B): 2.0}))

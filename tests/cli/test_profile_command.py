@@ -51,7 +51,7 @@ FIXED = ["--budget-s", "0.004", "--allow-busy", "--store", "store.sqlite"]
 @pytest.fixture(autouse=True)
 def memory_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the command tells the C library to do cannot be undone in the tests' own process."""
-    monkeypatch.setattr(memory, "keep_freed_memory", lambda: False)
+    monkeypatch.setattr(memory, "keep_freed_memory", lambda **_: False)
 
 
 def profile(*arguments: str) -> Result:
