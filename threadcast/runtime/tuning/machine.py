@@ -220,8 +220,8 @@ class TuningMachine:
     def next_runner(self, *, disturbed: bool = False) -> Runner:
         """Return what runs the next step; `observe` records a step by what was named last.
 
-        With `disturbed` that is the best: a plan for other calls is being made on one of the cores, beside which steps
-        tell little of how fast they are.
+        With `disturbed` a plan is being made on one of the cores, beside which steps tell little of how fast they are:
+        unless it is this call's own, the best runs.
         """
         if self.agenda.awaited is not None:
             raise self.moves.illegal(f"a step before {self.agenda.awaited} was answered")
@@ -285,7 +285,7 @@ class TuningMachine:
             found = self.contest.observe(duel, started_s=started_s, seconds=seconds)
             self._spending.ran(duel, lost_s)
             return found
-        all_cores = all_cores and not disturbed  # a core less
+        all_cores, alone = all_cores and not disturbed, alone and not disturbed
         return self.contest.watch(seconds, all_cores=all_cores, alone=alone, eager_s=self.warm_up.eager_s)
 
     def captured(self) -> Instructions:

@@ -113,8 +113,6 @@ class Tuning:
         self._first_steps = FirstSteps(checked, looks)
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
-        self._disturbed = False
-        """Whether a plan for other calls was being made on one of the cores when it began."""
         self._follower = CoreFollower(machine)
         self._states = TuningMachine(
             self._graphs.formats, looks, fuse=fuse, known=may_be_known(store),
@@ -281,10 +279,10 @@ class Tuning:
         """Carry out all that has to be done before the next step, and return what runs it."""
         try:
             self._between.prepare()
-            self._disturbed = self._planner.works and not self._states.awaits_plan
-            waits = self._states.held_back or self._disturbed
+            planner_works = self._planner.works
+            waits = self._states.held_back or planner_works
             self._backends.before_step(compares=self._states.contest.challenger is not None and not waits)
-            runner = self._states.next_runner(disturbed=self._disturbed)
+            runner = self._states.next_runner(disturbed=planner_works)
             if isinstance(runner, SearchStep):
                 self._plans.makers[runner.variant].prepare(runner.step, goes_on=runner == self._last)
         except Exception as error:  # noqa: BLE001 - of measuring or planning: the step has not begun, and can run as before
@@ -308,7 +306,7 @@ class Tuning:
         try:
             self._between.instructions = self._states.observe(
                 seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores,
-                alone=not (self._backends.beside or self._graphs.compiling or self._disturbed),
+                alone=not (self._backends.beside or self._graphs.compiling),
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - the step has run; only what follows from it fails
             self._between.instructions = self._states.give_up(str(error))
