@@ -121,7 +121,7 @@ def updates_of(optimizer: Optimizer) -> dict[Tensor, Update]:
     found = {}
     for group in optimizer.param_groups:
         _check(kind, group)
-        update = Update(kind, group, _state_names(kind, group))
+        update = Update(kind, group, state_names(kind, group))
         found.update(dict.fromkeys(group["params"], update))
     return found
 
@@ -140,7 +140,8 @@ def _check(kind: type[Optimizer], group: Mapping[str, Any]) -> None:
                 raise OptimizerRefused(f"{name}({number}={value!r}) cannot be captured; use a number")
 
 
-def _state_names(kind: type[Optimizer], group: Mapping[str, Any]) -> tuple[str, ...]:
+def state_names(kind: type[Optimizer], group: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the state tensors of each parameter of a group, of an optimizer that is known (`NUMBERS`)."""
     if kind is SGD:
         return ("momentum_buffer",) if group["momentum"] != 0 else ()
     return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []), "step")

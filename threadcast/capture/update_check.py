@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ _SIZES = (
 """Shapes below, at and above the width of vectors, odd ones, empty ones, and one that several threads share."""
 _SIZES_OF_LOOP = 5
 """How many of `_SIZES` are enough to check a loop, whose operators are the optimizer's own."""
+_Way = Literal["loop", "kernel", "step"]
+"""By what parameters are updated: a graph of the optimizer's loop or of its fused kernel, or a step with `fused`."""
 _STEPS = 3
 _ULPS = 16
 """Largest difference that is accepted of a kernel, in rounding errors of the type at the element's largest value plus
@@ -45,44 +47,60 @@ its last change."""
 
 def fused_is_right(update: Update, parameter: Tensor, state: Sequence[Tensor]) -> bool:
     """Whether the fused kernel updates parameters of this type and layout as the optimizer's own step does."""
-    *others, last = [parameter, *state]
-    tensors = [*others, *([] if update.state_names[-1:] == ("step",) else [last])]
+    return _may_be_fused(update, parameter, state) and _checked(update, parameter.dtype, _last_of(state), "kernel")
+
+
+def fused_step_is_right(update: Update, parameter: Tensor, state: Sequence[Tensor]) -> bool:
+    """Whether the optimizer's step, with `fused=True`, does what it does without; as `fused_is_right`."""
+    return _may_be_fused(update, parameter, state) and _checked(update, parameter.dtype, _last_of(state), "step")
+
+
+def _may_be_fused(update: Update, parameter: Tensor, state: Sequence[Tensor]) -> bool:
+    """Whether a kernel that walks through memory, whatever shapes and strides say, finds what belongs together."""
     if not parameter.is_floating_point() or not is_dense(parameter) or parameter.device.type != "cpu":
         return False
-    if any((tensor.dtype, tensor.stride()) != (parameter.dtype, parameter.stride()) for tensor in tensors):
-        return False
-    return _checked(update, parameter.dtype, last.dtype, fused=True)
+    counts = state[-1:] if update.state_names[-1:] == ("step",) else []
+    tensors = state[: len(state) - len(counts)]
+    looks = parameter.dtype, parameter.shape, parameter.stride()
+    return all((one.dtype, one.shape, one.stride()) == looks for one in tensors) and all(
+        one.numel() == 1 for one in counts
+    )
+
+
+def _last_of(state: Sequence[Tensor]) -> torch.dtype:
+    """The type of the last state tensor, which may count steps."""
+    return state[-1].dtype if state else torch.float32
 
 
 def check_loop(update: Update, parameter: Tensor, state: Sequence[Tensor]) -> None:
     """OptimizerRefused where the optimizer's own loop, run as a graph, gives other values than the optimizer's step."""
     try:
-        agrees = _checked(update, parameter.dtype, state[-1].dtype if state else torch.float32, fused=False)
+        agrees = _checked(update, parameter.dtype, _last_of(state), "loop")
     except CaptureError as error:
         raise OptimizerRefused(str(error)) from error
     if not agrees:
         raise OptimizerRefused(f"a graph of {update.kind.__name__} on {parameter.dtype} does not do what its step does")
 
 
-def _checked(update: Update, dtype: torch.dtype, step: torch.dtype, *, fused: bool) -> bool:
+def _checked(update: Update, dtype: torch.dtype, step: torch.dtype, way: _Way) -> bool:
     kind: Any = update.kind
     rate = update.group["lr"].dtype if isinstance(update.group["lr"], Tensor) else None
-    return _agrees(kind, choices_of(kind, update.group), rate, dtype, step, fused=fused)
+    return _agrees(kind, choices_of(kind, update.group), rate, dtype, step, way)
 
 
 @cache
 def _agrees(
     kind: type[Optimizer], choices: tuple[tuple[str, Hashable], ...], rate: torch.dtype | None, dtype: torch.dtype,
-    step: torch.dtype, *, fused: bool,
+    step: torch.dtype, way: _Way,
 ) -> bool:  # fmt: skip
-    """Train some tensors by a graph of updates and by the optimizer, and compare them after each step."""
+    """Train some tensors in this way and by the optimizer, and compare them after each step."""
     generator = torch.Generator().manual_seed(0)
-    shapes = _SIZES if fused else _SIZES[:_SIZES_OF_LOOP]
+    shapes = _SIZES[:_SIZES_OF_LOOP] if way == "loop" else _SIZES
     first = _parameters(shapes, dtype, generator)
     both = [[torch.nn.Parameter(p.clone()) for p in first] for _ in range(2)]
     mine, theirs = (_optimizer(kind, parameters, dict(choices), rate) for parameters in both)
     try:
-        graph = _Updates(mine, both[0], step, fused=fused)
+        updates = _FusedSteps(mine, both[0], step) if way == "step" else _Updates(mine, both[0], step, way)
         judge = _Judge(both[1], dtype)
         for number in range(_STEPS):
             for optimizer in (mine, theirs):
@@ -90,20 +108,26 @@ def _agrees(
             gradients = _gradients(first, generator, maximize=mine.param_groups[0]["maximize"])
             for parameter, gradient in zip(both[1], gradients, strict=True):
                 parameter.grad = gradient
-            theirs.step()
-            graph.run(gradients)
+            _step(theirs)
+            updates.run(gradients)
             judge.note(theirs)
             if not judge.accepts(mine, theirs):
                 return False
     except CaptureError:
-        if fused:
-            return False
-        raise
+        if way == "loop":
+            raise
+        return False
     except RuntimeError as error:
-        if fused:
-            return False
-        raise CaptureError(f"cannot capture: {kind.__name__} raises {error}") from error
+        if way == "loop":
+            raise CaptureError(f"cannot capture: {kind.__name__} raises {error}") from error
+        return False
     return True
+
+
+def _step(optimizer: Optimizer) -> None:
+    """Make a step without hooks, which a user may have set for all optimizers, and which may count steps."""
+    step: Any = type(optimizer).step
+    getattr(step, "__wrapped__", step)(optimizer)
 
 
 def _parameters(shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, generator: torch.Generator) -> list[Tensor]:
@@ -160,24 +184,45 @@ def _set_numbers(optimizer: Optimizer, step: int) -> None:
         group["betas"] = (0.9 - 0.05 * step, 0.99 - 0.01 * step)
 
 
+def _state(optimizer: Optimizer, parameter: Tensor, update: Update, step: torch.dtype) -> list[Tensor]:
+    """Give the optimizer the state of a parameter before its first step, steps counted by type `step`; return it."""
+    state = state_of(optimizer, parameter, update)
+    if "step" in state:
+        state["step"] = state["step"].to(step)
+    keep_state(optimizer, parameter, state)
+    return list(state.values())
+
+
+class _FusedSteps:
+    """The optimizer's own steps by its fused kernels."""
+
+    def __init__(self, optimizer: Optimizer, parameters: list[torch.nn.Parameter], step: torch.dtype) -> None:
+        self._optimizer, self._parameters = optimizer, parameters
+        for parameter, update in updates_of(optimizer).items():
+            _state(optimizer, parameter, update, step)
+
+    def run(self, gradients: Sequence[Tensor]) -> None:
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        (group,) = self._optimizer.param_groups
+        group["fused"] = True
+        _step(self._optimizer)
+        group["fused"] = None
+
+
 class _Updates:
     """A graph of nothing but updates of `parameters`."""
 
     def __init__(
-        self, optimizer: Optimizer, parameters: list[torch.nn.Parameter], step: torch.dtype, *, fused: bool
+        self, optimizer: Optimizer, parameters: list[torch.nn.Parameter], step: torch.dtype, way: _Way
     ) -> None:
         updates = updates_of(optimizer)
         self._settings = SettingInputs(optimizer)
         names = list(self._settings.tensors)
         recorder = Recorder()
-        states = []
-        for parameter in parameters:
-            state = state_of(optimizer, parameter, updates[parameter])
-            if "step" in state:
-                state["step"] = state["step"].to(step)
-            keep_state(optimizer, parameter, state)
-            states.append(list(state.values()))
+        states = [_state(optimizer, parameter, updates[parameter], step) for parameter in parameters]
         self._gradients = [torch.empty_like(parameter) for parameter in parameters]
+        fused = way == "kernel"
 
         def apply(values: list[Tensor], gradients: list[Tensor], held: list[list[Tensor]], given: list[Tensor]) -> None:
             recorder.phase = "update"

@@ -48,7 +48,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             default_text="plans in the user's cache directory",
         ),
         Setting("engine.fuse", bool, True, "Whether optimised calls try fused point-wise operators, and operators of "
-                "threadcast that are faster."),
+                "threadcast that are faster; and optimizers PyTorch's fused kernels."),
         Setting("engine.feedback", str, "local", "Where optimised steps store how long operators took, to plan others "
                 "from it: local (the setting store), off, the SQLAlchemy URL of another store, or the http(s) URL of a "
                 "service, which is sent what the local store gets and asked what that does not know (with "

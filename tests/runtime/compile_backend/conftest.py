@@ -11,6 +11,7 @@ import torch
 from threadcast.runtime import compile_backend
 from threadcast.runtime.compile_backend import backend, compiled_graphs
 from threadcast.runtime.compiled_call import CompiledCall
+from threadcast.runtime.fused_updates import fused_updates
 from threadcast.runtime.shared_learning import allowance, planner_for, told
 
 
@@ -24,6 +25,7 @@ def nothing_compiled() -> Iterator[None]:
     allowance.cache_clear()
     planner_for.cache_clear()
     told.cache_clear()
+    fused_updates().close()
     yield
     _forget()
 

@@ -71,7 +71,7 @@ def replaced_method(optimizer: Optimizer | None) -> str | None:
     A learning-rate schedule of PyTorch replaces `step` by a function that notes the call and makes it; that is allowed.
     """
     own = vars(optimizer) if optimizer is not None else {}
-    for name in ("step", "zero_grad"):
+    for name in ("step", "zero_grad", "_init_group"):
         if name in own and not (name == "step" and _of_a_schedule(own[name], type(optimizer))):
             return f"the optimizer's {name} was replaced by another function"
         if type(optimizer) in NUMBERS and not _is_pytorchs(getattr(type(optimizer), name)):
@@ -97,5 +97,5 @@ def _of_a_schedule(step: Any, kind: type) -> bool:
 
 
 def _only_count(hooks: dict[Any, Any]) -> bool:
-    """Whether all hooks are those of `malleable`, which count steps and do not change them."""
+    """Whether all hooks say that a step is the same without them, as those of `malleable`, which count steps."""
     return all(attribute_of(hook, "only_counts", False) for hook in hooks.values())

@@ -15,6 +15,7 @@
 #include "relay.h"
 #include "short_way.h"
 #include "untouched.h"
+#include "updates.h"
 
 namespace py = pybind11;
 
@@ -267,7 +268,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("backward", torch::wrap_pybind_function(backward_pass));
   py::class_<Looks>(module, "Looks")
       .def(py::init([](const py::sequence& examples) { return Looks(tensors_of(examples)); }))
-      .def("fit", [](const Looks& looks, const py::sequence& tensors) { return looks.fit(tensors_of(tensors)); });
+      .def_static("of_update", [](const UpdateGroups& groups, const py::dict& state) -> std::optional<Looks> {
+        const std::optional<UpdateTensors> tensors = tensors_of_update(groups, state);
+        return tensors && tensors->apart() ? std::optional<Looks>(tensors->all()) : std::nullopt;
+      })
+      .def("fit_update", [](const Looks& looks, const UpdateGroups& groups, const py::dict& state) {
+        std::optional<UpdateTensors> tensors = tensors_of_update(groups, state);
+        return tensors && looks.fit(tensors->all()) && tensors->apart() ? std::move(tensors) : std::nullopt;
+      });
+  py::class_<UpdateTensors>(module, "UpdateTensors").def("count_writes", &UpdateTensors::count_writes);
   py::class_<Saved, std::shared_ptr<Saved>>(module, "Saved")
       .def_property_readonly("dropped", &Saved::dropped)
       .def("drop", [](Saved& saved) { saved.drop(); });
