@@ -9,7 +9,8 @@ from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, backend, plan_of
 from threadcast.runtime.tuning.drift import DRIFT_LIMIT, DRIFT_STEPS
 from threadcast.runtime.tuning.instructions import LeaveOut
-from threadcast.runtime.tuning.machine import LONG_S, PAYS, TuningMachine
+from threadcast.runtime.tuning.machine import TuningMachine
+from threadcast.runtime.tuning.put_off import LONG_S, PAYS
 from threadcast.runtime.tuning.states import SearchStage, State
 from threadcast.runtime.tuning.warm_up import Allowance, WarmUp
 

@@ -15,11 +15,12 @@ from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuning import instructions as do
 from threadcast.runtime.tuning.agenda import Agenda
 from threadcast.runtime.tuning.best_so_far import BestSoFar
-from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind, eager_in, plan_of
+from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_in, plan_of
 from threadcast.runtime.tuning.contest import Contest
 from threadcast.runtime.tuning.expected_costs import ExpectedCosts
 from threadcast.runtime.tuning.instructions import ContenderStep, Instructions, Runner, SearchStep
 from threadcast.runtime.tuning.plan_search import Look, Meanwhile, PlanSearch, Try
+from threadcast.runtime.tuning.put_off import PutOff
 from threadcast.runtime.tuning.spending import Spending
 from threadcast.runtime.tuning.states import Move, Moves, SearchStage, State
 from threadcast.runtime.tuning.variant_queue import VariantQueue
@@ -28,14 +29,6 @@ from threadcast.runtime.tuning.warm_up import WarmUp
 FORECAST_S = 4.0
 """Seconds of looks above which operators are forecast from what is known of others first. A convention: a process that
 loads the models and a store and forecasts 300 ops takes about as long on one core."""
-
-
-LONG_S = 0.1
-"""Seconds of a step in eager PyTorch from which backends are searched before plans, where learning may take any time:
-some dozens of such steps, which looks and comparisons are, take longer than most backends take to build. A
-convention."""
-PAYS = 1.25
-"""Ratio of eager PyTorch's time to a backend's from which no plan is searched after that. A convention."""
 
 
 class TuningMachine:
@@ -75,10 +68,7 @@ class TuningMachine:
         """The search for a plan; None while there is none."""
         self._variant = Variant(formats[0])
         """The variant that is being searched."""
-        self._later: do.Capture | None = None
-        """The capture that was put off until the search for backends is over; None once it was answered."""
-        self._pays: bool | None = None
-        """Whether a backend is so fast that no plan is needed beside it; None until the search for backends is over."""
+        self._put_off = PutOff(self._best, self.warm_up)
         self._after_backends = False
         """Whether what is pending comes after the search for backends."""
         self._chosen: tuple[Runner, bool, bool] | None = None
@@ -115,7 +105,7 @@ class TuningMachine:
     @property
     def deferred(self) -> bool:
         """Whether the first plan is still to be searched, once the search for backends is over."""
-        return self._later is not None and (self.best is DEFAULT or not self._pays)
+        return self._put_off.wanted
 
     @property
     def variants(self) -> tuple[Variant, ...]:
@@ -163,15 +153,12 @@ class TuningMachine:
         """
         if self._backends_first(backends, plan_first):
             return self._wait_for_backends()
-        if self._later is not None and self._waited_for(backends):
-            if self._pays is None:
-                best_s, eager_s = self._best.step_s, self.warm_up.eager_s
-                pays = bool(best_s and eager_s and eager_s >= PAYS * best_s)
-                self._pays = pays and self.best.kind is Kind.BACKEND
-            if self.deferred:
-                self.agenda.pending = self._later
+        idle = self.state is State.SETTLED and self.agenda.empty
+        if idle and self._put_off.is_over(backends) and self.deferred:
+            self.agenda.pending = self._put_off.capture
         pending = self.agenda.pending
-        self._after_backends = self._comes_after(backends)
+        further = self.state is State.SETTLED and self.agenda.variant is not None
+        self._after_backends = further and self._put_off.holds(backends)
         if pending is None or self.agenda.awaited is not None or self._after_backends:
             return ()
         if not (self.warm_up.ready or isinstance(pending, do.Open) or self.state is State.SETTLED):
@@ -183,39 +170,21 @@ class TuningMachine:
         self.agenda.begin(pending)
         return (pending,)
 
-    @property
-    def _is_long(self) -> bool:
-        """Whether steps are so long that the search for backends does not come last."""
-        return self.warm_up.unlimited and self.warm_up.eager_s is not None and self.warm_up.eager_s >= LONG_S
-
     def _backends_first(self, backends: SearchStage, plan_first: Callable[[], bool]) -> bool:
         """Whether to search for backends before the next plan is searched."""
-        if backends is not SearchStage.WAITS or not self._is_long:
-            return False
         if self.state is State.WAITING:
             begins = self.agenda.variant is not None
         else:
             idle = self.agenda.awaited is None and not self.awaits_plan
             begins = self._search is not None and self._search.untouched and idle and not self._variant.fused
-        return begins and (bool(self.variants) if plan_first() else not self._has_other)
-
-    def _comes_after(self, backends: SearchStage) -> bool:
-        """Whether what is pending is a further variant, and backends come before that."""
-        further = self.state is State.SETTLED and self.agenda.variant is not None
-        return further and self._is_long and backends is not SearchStage.OVER
+        return begins and self._put_off.is_for(backends, plan_first, other=self._has_other, planned=bool(self.variants))
 
     def _wait_for_backends(self) -> Instructions:
         """Let the fastest way so far run while backends are searched."""
-        self._later = do.Capture(self.agenda.variant or self._variant)
+        self._put_off.put_off(self.agenda.variant or self._variant)
         left_out = () if self._search is None else (do.LeaveOut(self._variant),)
         self._search = self.agenda.pending = None
         return *left_out, *self._next_variant("backends are tried first")
-
-    def _waited_for(self, backends: SearchStage) -> bool:
-        """Whether the search for backends is waited for no longer, and nothing else comes next."""
-        if self.state is not State.SETTLED or not self.agenda.empty or backends is SearchStage.WORKS:
-            return False
-        return backends is SearchStage.OVER or not self.warm_up.unlimited
 
     def next_runner(self, *, disturbed: bool = False) -> Runner:
         """Return what runs the next step; `observe` records a step by what was named last.
@@ -309,8 +278,7 @@ class TuningMachine:
 
     def _captured(self, event: str) -> Variant:
         variant = self.agenda.answer(event, do.Capture).variant
-        if self._later is not None and self._later.variant == variant:
-            self._later = None
+        self._put_off.answered(variant)
         if variant.fused:
             self._queue.no_fused()
         return variant
@@ -411,7 +379,7 @@ class TuningMachine:
         self._search = None
         if self.state is not State.WAITING:
             self.moves.to(State.WAITING, reason)
-        if self._later is not None:
+        if self._put_off.capture is not None:
             return self.contest.settle(f"{self.best} runs until a plan is searched")
         variant = None if self.contest.earlier.like is not None else self._queue.next()
         if variant is not None:
