@@ -21,10 +21,11 @@ import torch
 import threadcast
 from tests.runtime.conftest import PlansWin, SequentialPlanner
 from tests.runtime.loops.reference import EagerStep
+from tests.whole_calls import by_the_graphs
 from threadcast.runtime.compile_backend import backend
-from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.tuning import machine, plan_maker, plan_search, warm_up
 from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.whole_calls import WholeCalls
 
 
 def printed(recipe: str) -> list[float]:
@@ -68,7 +69,7 @@ def by_plans(recipe: str) -> tuple[list[float], int]:
             (plan_search, "HOPELESS", math.inf),
             (plan_search, "SLOWER", math.inf),
             (machine, "Contest", PlansWin),
-            (CompiledCall, "_next_side", lambda *_: None),
+            (WholeCalls, "next_turn", by_the_graphs),
             (Tuning, "__call__", noted),
         ):
             end.enter_context(patch.object(owner, name, value))

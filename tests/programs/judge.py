@@ -22,16 +22,17 @@ from tests.outcomes import Outcome, in_short
 from tests.programs.pytorch_tests import Arguments, Program
 from tests.runtime.conftest import PlansWin, SequentialPlanner
 from tests.runtime.random_engines import RandomEngines
+from tests.whole_calls import by_the_graphs
 from threadcast.capture.capture import capture_graph
 from threadcast.core.errors import CaptureError
 from threadcast.runtime import compile_backend
 from threadcast.runtime.compile_backend import backend, compiled_calls, compiled_graphs
-from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.fallback import why_not_captured
 from threadcast.runtime.graph_calls import Role
 from threadcast.runtime.tuning import machine as tuning_machine
 from threadcast.runtime.tuning import plan_maker, plan_search, warm_up
+from threadcast.runtime.whole_calls import WholeCalls
 
 Way = Literal["graphs", "gradients", "short way", "optimize"]
 WAYS: tuple[Way, ...] = ("graphs", "gradients", "short way", "optimize")
@@ -199,7 +200,7 @@ def _plans_at_once() -> Iterator[None]:
         patch.object(warm_up, "are_steady", lambda _: True),
         patch.object(tuning_machine, "Contest", PlansWin),
         patch.object(plan_maker, "ForecastingPlanner", SequentialPlanner),
-        patch.object(CompiledCall, "_next_side", lambda *_: None),
+        patch.object(WholeCalls, "next_turn", by_the_graphs),
         patch.multiple(plan_search, HOPELESS=math.inf, SLOWER=math.inf, FAR=math.inf),
     ):
         yield

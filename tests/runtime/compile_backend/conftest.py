@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.whole_calls import by_the_graphs
 from threadcast.runtime import compile_backend
 from threadcast.runtime.compile_backend import backend, compiled_graphs
-from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.fused_updates import fused_updates
 from threadcast.runtime.shared_learning import allowance, planner_for, told
+from threadcast.runtime.whole_calls import WholeCalls
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def nothing_compiled() -> Iterator[None]:
 def graphs_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole calls are not compared with eager PyTorch, which may be faster; tests marked `compared` do compare them."""
     if "compared" not in request.keywords:
-        monkeypatch.setattr(CompiledCall, "_next_side", lambda *_: None)
+        monkeypatch.setattr(WholeCalls, "next_turn", by_the_graphs)
 
 
 def _forget() -> None:

@@ -55,7 +55,7 @@ def loss(model: Any, step: int, size: int = 4) -> Tensor:
 def use(layout: MemoryFormat) -> None:
     """Run the following calls in this layout, as if it were the one that is tried."""
     for call in _calls:
-        call._layout = layout
+        call._whole.layout = layout
 
 
 def train(

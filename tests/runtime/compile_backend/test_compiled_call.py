@@ -161,7 +161,7 @@ def test_the_layout_that_pytorch_runs_faster_is_learned_first_and_the_other_wher
 def test_learning_a_second_layout_loses_2_percent_at_most() -> None:
     clock, part = Clock(), Part(0, has_channels_last=True)
     call, ran = in_layouts(part, clock, eager=0.01, plainly=(0.01, 0.011), learned=(0.015, 0.0125))
-    while call._layout is MemoryFormat.AS_GIVEN:
+    while call._whole.layout is MemoryFormat.AS_GIVEN:
         train(call, clock, 1)
     part.left = 1_000_000  # it goes on learning
     ran.clear()
@@ -381,7 +381,7 @@ def test_a_compiled_model_trains_as_eager_does_while_both_ways_are_compared() ->
 
 
 def test_an_operator_that_raises_in_eager_pytorch_leaves_modes_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CompiledCall, "_by", lambda call, tried: call._eager)
+    monkeypatch.setattr(CompiledCall, "_by", lambda call, turn: call._eager)
     table, layer = torch.randn(4, 8), torch.nn.Linear(8, 8)
 
     def function(x: Tensor, rows: Tensor) -> Tensor:

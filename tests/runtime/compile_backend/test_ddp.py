@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.whole_calls import by_the_graphs
 from threadcast.runtime.compile_backend import backend, compiled_graphs
-from threadcast.runtime.compiled_call import CompiledCall
+from threadcast.runtime.whole_calls import WholeCalls
 
 STEPS = 12
 
@@ -39,7 +40,7 @@ class Net(nn.Module):
 def train(rank: int, meeting: str, results: str) -> None:
     """Train copies on this process's part of the data: eager, compiled as a whole, and compiled before the wrapping."""
     torch.set_num_threads(1)
-    CompiledCall._next_side = lambda *_: None  # type: ignore[method-assign, assignment]  # graphs run in all calls
+    WholeCalls.next_turn = by_the_graphs  # type: ignore[method-assign]  # graphs run in all calls
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     models = {name: Net() for name in ("eager", "whole", "inner")}
     called: dict[str, Any] = {
