@@ -75,7 +75,7 @@ class Judge:
                 return loss.detach()
 
             try:
-                if not update.is_plain:
+                if not update.is_whole:
                     raise OptimizerRefused("its step computes gradients several times")
                 captured, whole = capture_training(model, loss_of, optimizer, tuple(inputs), None), True
             except FirstStepMissing:

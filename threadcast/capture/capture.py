@@ -360,14 +360,16 @@ def capture_step(
     split: bool = True,
     dynamic: Dynamic | None = None,
     repeated: bool = False,
+    most_norm: float | None = None,
 ) -> Captured:
     """Capture one step: `objective(model, *data)`, the gradients of its second result, and the optimizer's update.
 
     A run returns the first result of `objective`, a dictionary. It adds to the `.grad` of parameters that require a
     gradient and are not the optimizer's: of all with `NoUpdate`. `functions` are those that `objective` calls.
     SGD, Adam and AdamW are known; their numbers (learning rates, momentum, betas, ...) are read at every run.
-    `split` divides an operator that computes several gradients into one op for each. `dynamic` and `repeated` are as
-    those of `capture_forward`; leaves are counted in `data`. CaptureError says why a step cannot be captured;
+    With `most_norm` gradients are clipped before the update, as `torch.nn.utils.clip_grad_norm_` does it for all of the
+    model's. `split` divides an operator that computes several gradients into one op for each. `dynamic` and `repeated`
+    are as those of `capture_forward`; leaves are counted in `data`. CaptureError says why a step cannot be captured;
     OptimizerRefused, which is one, that it is for the optimizer, and FirstStepMissing that PyTorch must run one step
     first.
     """
@@ -375,7 +377,7 @@ def capture_step(
     for function in functions:
         check_function(function)
     recorder = Recorder()
-    step = TrainingStep(model, objective, optimizer, recorder, gradients=gradients)
+    step = TrainingStep(model, objective, optimizer, recorder, gradients=gradients, most_norm=most_norm)
     with step.module.left_alone(model, *functions, *own_classes(data)) as recorder.caches:
         captured = _capture(
             step, step.groups, data, recorder, settings=step.settings, split=split, dynamic=dynamic, repeated=repeated

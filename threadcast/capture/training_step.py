@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from threadcast.capture.module_values import ModuleValues
@@ -36,7 +37,8 @@ class TrainingStep:
     """A callable that computes `objective(model, *data)`, its gradients and the optimizer's update.
 
     `groups` are the tensors that a captured step has as inputs beside the caller's, by role and name. A call takes
-    other (fake) tensors in their places, in this order. CaptureError where a step cannot be captured.
+    other (fake) tensors in their places, in this order. `most_norm` is the largest norm of all gradients together with
+    which parameters are updated. CaptureError where a step cannot be captured.
     """
 
     def __init__(
@@ -47,9 +49,10 @@ class TrainingStep:
         recorder: Recorder,
         *,
         gradients: bool = False,
+        most_norm: float | None = None,
     ) -> None:
         self._model, self._objective, self._optimizer = model, objective, optimizer
-        self._recorder, self._gradients = recorder, gradients
+        self._recorder, self._gradients, self._most_norm = recorder, gradients, most_norm
         self.module = ModuleValues(model)
         self._updates = updates_of(optimizer)
         parameters = self.module.parameters
@@ -62,6 +65,8 @@ class TrainingStep:
             raise CaptureError(
                 "no parameter requires a gradient and belongs to the optimizer: there is nothing to train"
             )
+        if most_norm is not None and any(p not in self._updates for p in parameters.values()):
+            raise OptimizerRefused("parameters that are not the optimizer's may have gradients, which the norm counts")
         self._states = {name: state_of(optimizer, p, self._updates[p]) for name, p in self._trained}
         self._group_of = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._fused = {
@@ -148,7 +153,7 @@ class TrainingStep:
     ) -> None:
         """Update every trained parameter that has a gradient. OptimizerRefused where that cannot be recorded."""
         try:
-            self._recorded_update(live, gradients, states, numbers)
+            self._recorded_update(live, self._clipped(gradients), states, numbers)
         except FirstStepMissing:
             raise
         except Exception as error:
@@ -175,6 +180,16 @@ class TrainingStep:
                 own = [live_states[f"{name}.{key}"] for key in self._states[name]]
                 update.apply(live[name], gradient, own, known[of], fused=fused)
                 self._updated.append((name, parameter))
+
+    def _clipped(self, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """The gradients as `torch.nn.utils.clip_grad_norm_` leaves them, in memory of their own."""
+        there = [one for one in gradients if one is not None]
+        if self._most_norm is None or not there:
+            return gradients
+        with torch.no_grad():
+            norm = get_total_norm(there, foreach=False)
+            factor = torch.clamp(float(self._most_norm) / (norm + 1e-6), max=1.0)
+            return [None if one is None else (one * factor).to(one.dtype) for one in gradients]
 
     def keep_states(self) -> None:
         """Put the state tensors that the captured step updates into `optimizer.state`."""

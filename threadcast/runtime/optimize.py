@@ -90,8 +90,8 @@ def optimize_training(
 
     Named arguments go to the model: `step(x, target, mask=mask)`. Without `loss` all arguments do, and the model
     returns the loss: `step(**batch)` with `model(**batch).loss`. Any optimizer may be used. Updates by SGD, Adam and
-    AdamW are planned with the rest of the step; others, and those with one of the following, run as in PyTorch after a
-    plan of the gradients.
+    AdamW are planned with the rest of the step, clipping included; others, and those with one of the other options, run
+    as in PyTorch after a plan of the gradients.
 
     `clip_grad_norm` is the largest norm of all gradients together. With `accumulate` above 1 parameters change only
     after so many steps, by the mean of their gradients; `step.update()` changes them before, by the sum so far divided

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import LBFGS, Optimizer
 
 from threadcast.capture.capture import Captured, capture_step
@@ -48,9 +50,9 @@ class OptimizedStep(OptimizedModel):
         self._title = f"training of {short_name(model)} by {type(update.optimizer).__name__}"
         self.update_by = "the plan of the step"
         """What updates the parameters: the plan of the step, or PyTorch, and why."""
-        self._apart = not update.is_plain
+        self._apart = not update.is_whole
         if self._apart:
-            self.update_by = "PyTorch: it does more than the optimizer's step"
+            self.update_by = "PyTorch: it does more than clip gradients and make the optimizer's step"
         self._optimized = self._gradients() if self._apart else self._whole_step()
         self._steps = this_process().steps
         self._steps.ask_learning(self._learning)
@@ -98,23 +100,28 @@ class OptimizedStep(OptimizedModel):
         self._optimized = self._gradients()
 
     def _whole_step(self) -> Optimized:
-        model, loss, optimizer = self._model, self._loss, self._update.optimizer
+        model, loss, optimizer, most_norm = self._model, self._loss, self._update.optimizer, self._update.clip_grad_norm
 
         def default(args: tuple[Any, ...], kwargs: dict[str, Any], *, run: nn.Module = model) -> Tensor:
             optimizer.zero_grad()
             found, value = loss(run, args, kwargs)
             value.backward()  # type: ignore[no-untyped-call]
+            if most_norm is not None:
+                clip_grad_norm_(model.parameters(), most_norm)
             order_as_weights(optimizer)
             optimizer.step()
             optimizer.zero_grad()
             return _detached(found)
 
-        return self._made(default, optimizer, f"training of {described(model)} by {type(optimizer).__name__}")
+        name = f"training of {described(model)} by {type(optimizer).__name__}"
+        if most_norm is not None:
+            name += ", gradients clipped"
+        return self._made(default, optimizer, name, most_norm=most_norm)
 
     def _gradients(self) -> Optimized:
         model, loss, optimizer = self._model, self._loss, self._update.optimizer
         if Settings.read()["engine.fuse"]:
-            fused_updates().adopt(model.parameters())
+            fused_updates().adopt(model.parameters(), _unless_gone(WeakMethod(self._learning)))
 
         def default(
             args: tuple[Any, ...], kwargs: dict[str, Any], scale: Tensor | None = None, *,
@@ -129,7 +136,10 @@ class OptimizedStep(OptimizedModel):
             default, NoUpdate(), name, formats=_formats_for(optimizer), reordered=optimizer, is_step=False
         )
 
-    def _made(self, default: Callable[..., Tensor], optimizer: Optimizer, name: str, **options: Any) -> Optimized:
+    def _made(
+        self, default: Callable[..., Tensor], optimizer: Optimizer, name: str, *, most_norm: float | None = None,
+        **options: Any,
+    ) -> Optimized:  # fmt: skip
         model, loss = self._model, self._loss
 
         def objective(formatted: nn.Module, *data: Any) -> tuple[dict[str, Any], Tensor]:
@@ -139,7 +149,14 @@ class OptimizedStep(OptimizedModel):
             formatted = Formatted(model, model_format)
             functions = loss.functions
             return capture_step(
-                formatted, objective, optimizer, data, functions=functions, dynamic=dynamic, repeated=True
+                formatted,
+                objective,
+                optimizer,
+                data,
+                functions=functions,
+                dynamic=dynamic,
+                repeated=True,
+                most_norm=most_norm,
             )
 
         def trace(model_format: ModelFormat, *data: Any) -> None:
@@ -155,6 +172,16 @@ class OptimizedStep(OptimizedModel):
             functions=loss.functions, most=self._most, divide=divide, **options,
         )  # fmt: skip
         return Optimized(spec, self._machine)
+
+
+def _unless_gone(asked: WeakMethod[Callable[[], str]]) -> Callable[[], bool]:
+    """What tells whether a method returns something, and does not keep its object alive; False once that is gone."""
+
+    def ask() -> bool:
+        method = asked()
+        return method is not None and bool(method())
+
+    return ask
 
 
 def _formats_for(optimizer: Optimizer) -> tuple[MemoryFormat, ...] | None:

@@ -45,14 +45,10 @@ class ParameterUpdate:
             )
 
     @property
-    def is_plain(self) -> bool:
-        """Whether there is nothing but the optimizer's step, and gradients are dropped after it."""
+    def is_whole(self) -> bool:
+        """Whether each batch has an update of its own, by clipping and the optimizer's step, and no gradients stay."""
         return (
-            self.clip_grad_norm is None
-            and self.accumulate == 1
-            and not self.keep_grads
-            and self.scaler is None
-            and not _needs_closure(self.optimizer)
+            self.accumulate == 1 and not self.keep_grads and self.scaler is None and not _needs_closure(self.optimizer)
         )
 
     @property

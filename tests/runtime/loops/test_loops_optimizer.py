@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn, optim
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer, lr_scheduler
 
+import threadcast
 from tests.runtime.loops.reference import STEPS, Make, Net, batch, sgd, trains_as_eager
 
 pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")
@@ -217,6 +219,16 @@ def test_clipping(kind: Callable[..., Optimizer]) -> None:
     trains_as_eager(loop)
 
 
+@pytest.mark.parametrize(("kind", "whole"), [(optim.SGD, True), (optim.AdamW, True), (optim.NAdam, False)])
+def test_clipping_is_part_of_a_planned_step(kind: Callable[..., Optimizer], whole: bool) -> None:
+    model = Net()
+    with closing(
+        threadcast.optimize_training(model, cross_entropy, kind(model.parameters(), lr=0.05), clip_grad_norm=0.1)
+    ) as step:
+        step(*batch(0))
+        assert step.update_by.startswith("the plan" if whole else "PyTorch")
+
+
 def test_accumulation_with_a_rest_at_the_end_of_each_epoch() -> None:
     def loop(make: Make) -> Any:
         model = Net()
@@ -240,7 +252,7 @@ def test_fused_updates_of_convolutions(kind: Callable[..., Optimizer], accumulat
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3)).double()
         settings = {"momentum": 0.9} if kind is optim.SGD else {}
         optimizer = kind(model.parameters(), lr=0.01, fused=True, **settings)
-        step = make(model, cross_entropy, optimizer, accumulate=accumulate, clip_grad_norm=1.0)
+        step = make(model, cross_entropy, optimizer, accumulate=accumulate, clip_grad_norm=1.0, keep_grads=True)
         for _ in range(3 * STEPS):
             step(torch.randn(5, 3, 4, 4, dtype=torch.float64), torch.randint(3, (5,)))
         return model, optimizer
@@ -255,7 +267,7 @@ def test_fused_updates_of_convolutions_from_a_loaded_state_on() -> None:
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3)).double()
         saved = optim.AdamW(model.parameters(), lr=0.01, fused=True).state_dict()
         optimizer = optim.AdamW(model.parameters(), lr=0.01)
-        step = make(model, cross_entropy, optimizer, clip_grad_norm=1.0)
+        step = make(model, cross_entropy, optimizer, clip_grad_norm=1.0, keep_grads=True)
         optimizer.load_state_dict(saved)
         for _ in range(3 * STEPS):
             step(torch.randn(5, 3, 4, 4, dtype=torch.float64), torch.randint(3, (5,)))

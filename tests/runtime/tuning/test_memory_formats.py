@@ -421,7 +421,11 @@ def test_a_convolution_that_grows_by_data_computes_with_its_new_weight() -> None
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
-@pytest.mark.parametrize("options", [{}, {"clip_grad_norm": 1.0}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"clip_grad_norm": 1.0}, {"scaler": torch.amp.GradScaler("cpu", enabled=False)}],
+    ids=["whole", "clipped", "apart"],
+)
 def test_models_whose_weights_nobody_shares_are_tried_in_channels_last(optimizer: str, options: dict[str, Any]) -> None:
     model = classifier().train()
     average = copy.deepcopy(model)
