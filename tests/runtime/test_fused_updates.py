@@ -15,23 +15,26 @@ import threadcast
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.fused_fit import FusedFit
 from threadcast.runtime.fused_updates import FusedUpdates, OptimizerUpdate, fused_updates
+from threadcast.runtime.update_contest import LEAST_S
 
 Made = Callable[..., Optimizer]
 
 
 class Clock:
-    """Goes on at each reading: by `loop_s` seconds in a step by the optimizer's loop, by `fused_s` in a fused one."""
+    """Goes on at each reading: by `loop_s` seconds in a step by the optimizer's loop, by `fused_s` in a fused one, by
+    `one_thread_s` in one on a single thread."""
 
     def __init__(self) -> None:
-        self.loop_s, self.fused_s = 0.02, 0.01
-        self.fused = 0
-        """Steps so far that were fused."""
+        self.loop_s, self.fused_s, self.one_thread_s = 0.02, 0.01, 0.015
         self.now_s = 0.0
         self.optimizer: Optimizer | None = None
 
     def __call__(self) -> float:
         assert self.optimizer is not None
-        self.now_s += self.fused_s if self.optimizer.param_groups[0]["fused"] else self.loop_s
+        if self.optimizer.param_groups[0]["fused"]:
+            self.now_s += self.one_thread_s if torch.get_num_threads() == 1 else self.fused_s
+        else:
+            self.now_s += self.loop_s
         return self.now_s
 
 
@@ -92,6 +95,13 @@ class Pair:
             looks.remove()
             self.theirs.step()
 
+    def settle(self) -> None:
+        """Make steps until it is known how they are made fastest."""
+        while self.update.kept is None:
+            assert self.made < 1_000
+            self.steps(1)
+        self.steps(20)
+
     def agree(self) -> bool:
         """Whether both have the same numbers, but for rounding: a step changes numbers by 1e-3 and more."""
         torch.testing.assert_close(self.parameters, self.others, rtol=1e-5, atol=1e-6)
@@ -125,8 +135,8 @@ OPTIMIZERS: list[Made] = [
 @pytest.mark.parametrize("make", OPTIMIZERS)
 def test_fused_steps_give_the_numbers_of_the_loop(updates: FusedUpdates, clock: Clock, make: Made) -> None:
     pair = Pair(updates, clock, make, _parameters())
-    pair.steps(60)
-    assert pair.update.fused
+    pair.settle()
+    assert pair.update.kept
     assert not pair.fused[0]
     assert all(pair.fused[-20:])
     assert pair.agree()
@@ -136,12 +146,37 @@ def test_fused_steps_give_the_numbers_of_the_loop(updates: FusedUpdates, clock: 
 
 
 def test_the_loop_stays_where_it_is_faster(updates: FusedUpdates, clock: Clock) -> None:
-    clock.fused_s = 0.05
+    clock.fused_s = clock.one_thread_s = 0.05
     pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
-    pair.steps(60)
+    pair.settle()
     assert True in pair.fused
     assert not any(pair.fused[-20:])
     assert pair.agree()
+
+
+@pytest.mark.parametrize(("one_thread_s", "threads"), [(0.005, 1), (0.015, 2)])
+def test_fewer_threads_are_kept_where_they_are_faster(
+    updates: FusedUpdates, clock: Clock, one_thread_s: float, threads: int
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        clock.one_thread_s = one_thread_s
+        pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
+        pair.settle()
+        assert pair.update.kept == threads
+        assert torch.get_num_threads() == 2
+        assert pair.agree()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_step_that_takes_next_to_no_time_is_left_alone(updates: FusedUpdates, clock: Clock) -> None:
+    clock.loop_s = LEAST_S / 2
+    pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
+    pair.steps(60)
+    assert pair.update.over
+    assert not any(pair.fused)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +217,7 @@ def test_types_for_which_the_kernels_are_wrong_keep_the_loop(updates: FusedUpdat
 
 def test_a_gradient_in_another_order_goes_by_the_loop(updates: FusedUpdates, clock: Clock) -> None:
     pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
-    pair.steps(60)
+    pair.settle()
 
     def reordered(parameters: list[nn.Parameter], step: int) -> list[Tensor]:
         found = _gradients(parameters, step)
@@ -199,7 +234,7 @@ def test_a_gradient_in_another_order_goes_by_the_loop(updates: FusedUpdates, clo
 
 def test_a_parameter_without_gradient_is_left_as_it_is(updates: FusedUpdates, clock: Clock) -> None:
     pair = Pair(updates, clock, OPTIMIZERS[4], _parameters())
-    pair.steps(60)
+    pair.settle()
 
     def some(parameters: list[nn.Parameter], step: int) -> list[Any]:
         return [None, *_gradients(parameters, step)[1:]]
@@ -234,7 +269,7 @@ def test_gradients_that_come_and_go_are_not_looked_at_in_each_step(
 def test_a_sparse_gradient_goes_by_the_loop(updates: FusedUpdates, clock: Clock) -> None:
     parameters = [nn.Parameter(torch.ones(4, 3))]
     pair = Pair(updates, clock, lambda given: SGD(given, lr=0.01), parameters)
-    pair.steps(60)
+    pair.settle()
     assert pair.fused[-1]
 
     def sparse(given: list[nn.Parameter], step: int) -> list[Any]:
@@ -248,7 +283,7 @@ def test_a_sparse_gradient_goes_by_the_loop(updates: FusedUpdates, clock: Clock)
 def test_numbers_that_change_are_followed(updates: FusedUpdates, clock: Clock) -> None:
     pair = Pair(updates, clock, OPTIMIZERS[6], _parameters())
     schedules = [torch.optim.lr_scheduler.StepLR(one, 10, gamma=0.5) for one in (pair.mine, pair.theirs)]
-    for _ in range(60):
+    for _ in range(200):
         pair.steps(1)
         for schedule in schedules:
             schedule.step()
@@ -261,7 +296,7 @@ def test_numbers_that_change_are_followed(updates: FusedUpdates, clock: Clock) -
 
 def test_a_loaded_state_is_used(updates: FusedUpdates, clock: Clock) -> None:
     pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
-    pair.steps(60)
+    pair.settle()
     saved = copy.deepcopy(pair.theirs.state_dict())
     pair.steps(5)
     for one in (pair.mine, pair.theirs):
@@ -273,7 +308,7 @@ def test_a_loaded_state_is_used(updates: FusedUpdates, clock: Clock) -> None:
 
 def test_a_state_that_was_emptied_begins_anew(updates: FusedUpdates, clock: Clock) -> None:
     pair = Pair(updates, clock, OPTIMIZERS[3], _parameters())
-    pair.steps(60)
+    pair.settle()
     for one in (pair.mine, pair.theirs):
         one.state.clear()
     pair.steps(1)
@@ -284,7 +319,7 @@ def test_a_state_that_was_emptied_begins_anew(updates: FusedUpdates, clock: Cloc
 
 def test_a_group_that_is_added_is_updated(updates: FusedUpdates, clock: Clock) -> None:
     pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
-    pair.steps(60)
+    pair.settle()
     for parameters, one in ((pair.parameters, pair.mine), (pair.others, pair.theirs)):
         parameters.append(nn.Parameter(torch.ones(7)))
         one.add_param_group({"params": parameters[-1:], "lr": 0.1})
@@ -293,18 +328,50 @@ def test_a_group_that_is_added_is_updated(updates: FusedUpdates, clock: Clock) -
     assert pair.agree()
 
 
-def test_a_step_with_a_closure_is_left_alone(updates: FusedUpdates, clock: Clock) -> None:
-    """The closure makes other gradients than those that could be looked at before."""
-    pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
-    pair.steps(60)
+def test_a_step_is_chosen_once_its_closure_has_made_the_gradients(updates: FusedUpdates, clock: Clock) -> None:
+    pair = Pair(updates, clock, OPTIMIZERS[4], _parameters())
+    optimizers = (pair.mine, pair.parameters), (pair.theirs, pair.others)
     seen = []
 
-    def closure() -> float:
-        seen.append(pair.mine.param_groups[0]["fused"])
-        return 0.0
+    def steps(number: int, *, reordered: bool = False) -> None:
+        for _ in range(number):
+            pair.made += 1
+            for optimizer, parameters in optimizers:
 
-    pair.mine.step(closure)
-    assert seen == [None]
+                def closure(optimizer: Optimizer = optimizer, parameters: list[nn.Parameter] = parameters) -> float:
+                    assert torch.is_grad_enabled()
+                    assert optimizer.param_groups[0]["fused"] is None
+                    for one, gradient in zip(parameters, _gradients(parameters, pair.made), strict=True):
+                        one.grad = gradient.t().contiguous().t() if reordered and one.dim() == 2 else gradient
+                    return 0.5
+
+                assert optimizer.step(closure) == 0.5
+
+    def chosen(fit: FusedFit, optimizer: Optimizer) -> Any:
+        seen.append(next_step(fit, optimizer))
+        return seen[-1]
+
+    next_step = FusedFit.next_step
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FusedFit, "next_step", chosen)
+        steps(300)
+        assert pair.update.kept
+        assert all(seen[-20:])
+        steps(5, reordered=True)
+        assert not any(seen[-5:])
+    assert pair.agree()
+
+
+def test_a_closure_that_raises_changes_nothing(updates: FusedUpdates, clock: Clock) -> None:
+    pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
+    pair.settle()
+
+    def closure() -> float:
+        raise ValueError("the closure's own")
+
+    with pytest.raises(ValueError, match="the closure's own"):
+        pair.mine.step(closure)
+    assert pair.mine.param_groups[0]["fused"] is None
     pair.mine.register_step_pre_hook(_Look(pair.fused))
     pair.mine.step(closure=None)
     assert pair.fused[-1]
@@ -313,7 +380,7 @@ def test_a_step_with_a_closure_is_left_alone(updates: FusedUpdates, clock: Clock
 def test_writes_are_counted(updates: FusedUpdates, clock: Clock) -> None:
     """PyTorch's fused kernels do not: a backward pass that needs the weights from before would be wrong."""
     pair = Pair(updates, clock, OPTIMIZERS[6], _parameters())
-    pair.steps(60)
+    pair.settle()
     weight = pair.parameters[2]
     average = pair.mine.state[weight]["exp_avg"]
     versions = weight._version, average._version
@@ -331,7 +398,7 @@ def test_writes_are_counted(updates: FusedUpdates, clock: Clock) -> None:
 def test_a_parameter_that_has_grown_raises_as_in_pytorch(updates: FusedUpdates, clock: Clock, make: Made) -> None:
     """Its state has equal strides, and the kernels would write behind its end."""
     pair = Pair(updates, clock, make, _parameters())
-    pair.steps(60)
+    pair.settle()
     for parameters in (pair.parameters, pair.others):
         parameters[4].data = torch.cat([parameters[4].data, torch.ones(100, 40)])
     for one, parameters in ((pair.mine, pair.parameters), (pair.theirs, pair.others)):
@@ -344,7 +411,7 @@ def test_a_parameter_that_has_grown_raises_as_in_pytorch(updates: FusedUpdates, 
 
 def test_counts_of_steps_that_kernels_do_not_take_keep_the_loop(updates: FusedUpdates, clock: Clock) -> None:
     pair = Pair(updates, clock, OPTIMIZERS[4], _parameters())
-    pair.steps(60)
+    pair.settle()
     for one in (pair.mine, pair.theirs):
         for state in one.state.values():
             state["step"] = state["step"].to(torch.int64)
@@ -356,7 +423,7 @@ def test_counts_of_steps_that_kernels_do_not_take_keep_the_loop(updates: FusedUp
 def test_a_shared_count_of_steps_keeps_the_loop(updates: FusedUpdates, clock: Clock) -> None:
     """The loop counts it once for each parameter, in between their updates."""
     pair = Pair(updates, clock, OPTIMIZERS[4], _parameters())
-    pair.steps(60)
+    pair.settle()
     for one in (pair.mine, pair.theirs):
         count = torch.tensor(60.0)
         for state in one.state.values():
@@ -369,7 +436,7 @@ def test_a_shared_count_of_steps_keeps_the_loop(updates: FusedUpdates, clock: Cl
 def test_settings_of_other_types_keep_the_loop(updates: FusedUpdates, clock: Clock) -> None:
     """`0 == False`, but kernels take no number for it."""
     pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
-    pair.steps(60)
+    pair.settle()
     for one in (pair.mine, pair.theirs):
         one.param_groups[0]["nesterov"] = 0
     pair.steps(5)
@@ -379,7 +446,7 @@ def test_settings_of_other_types_keep_the_loop(updates: FusedUpdates, clock: Clo
 
 def test_a_replaced_method_is_called(updates: FusedUpdates, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
-    pair.steps(60)
+    pair.settle()
     before = SGD._init_group
 
     def reordered(self: SGD, group: Any, params: list[Tensor], grads: list[Tensor], buffers: list[Any]) -> bool:
@@ -397,7 +464,7 @@ def test_a_replaced_method_is_called(updates: FusedUpdates, clock: Clock, monkey
 
 def test_a_hook_after_the_step_sees_it_as_it_is(updates: FusedUpdates, clock: Clock) -> None:
     pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
-    pair.steps(60)
+    pair.settle()
     seen = []
     pair.mine.register_step_post_hook(lambda one, *_: seen.append(one.param_groups[0]["fused"]))
     pair.steps(3)
@@ -432,7 +499,7 @@ def test_an_optimizer_that_cannot_be_a_key_makes_its_steps(updates: FusedUpdates
 
 def test_what_is_strange_about_an_optimizer_is_left_to_it(updates: FusedUpdates, clock: Clock) -> None:
     pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
-    pair.steps(60)
+    pair.settle()
     pair.mine.state[pair.parameters[0]]["momentum_buffer"] = "no tensor"
     with pytest.raises((AttributeError, TypeError)):
         pair.mine.step()
@@ -442,7 +509,7 @@ def test_what_is_strange_about_an_optimizer_is_left_to_it(updates: FusedUpdates,
 def test_a_hook_before_the_step_sees_it_as_it_is(updates: FusedUpdates, clock: Clock) -> None:
     """It may change gradients after they were looked at."""
     pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
-    pair.steps(60)
+    pair.settle()
 
     def reorder(optimizer: Optimizer, *_: object) -> None:
         for one in optimizer.param_groups[0]["params"]:
@@ -476,7 +543,7 @@ class Fails(_Look):
 
 def test_a_step_that_is_interrupted_leaves_no_setting_behind(updates: FusedUpdates, clock: Clock) -> None:
     pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
-    pair.steps(60)
+    pair.settle()
     hook = pair.mine.register_step_pre_hook(Fails(pair.fused))
     with pytest.raises(KeyboardInterrupt):
         pair.mine.step()
@@ -489,23 +556,6 @@ def test_a_step_that_is_interrupted_leaves_no_setting_behind(updates: FusedUpdat
     assert pair.agree()
 
 
-def test_a_step_with_a_closure_after_an_interrupted_one_goes_by_the_loop(updates: FusedUpdates, clock: Clock) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
-    pair.steps(60)
-    hook = pair.mine.register_step_pre_hook(Fails(pair.fused))
-    with pytest.raises(KeyboardInterrupt):
-        pair.mine.step()
-    hook.remove()
-    seen = []
-
-    def closure() -> float:
-        seen.append(pair.mine.param_groups[0]["fused"])
-        return 0.0
-
-    pair.mine.step(closure)
-    assert seen == [None]
-
-
 def test_nothing_is_compared_beside_a_planner(clock: Clock) -> None:
     updates = FusedUpdates(clock=clock)
     parameters = _parameters()
@@ -516,15 +566,15 @@ def test_nothing_is_compared_beside_a_planner(clock: Clock) -> None:
     for one in parameters:
         one.grad = torch.ones_like(one)
     try:
-        for _ in range(60):
+        for _ in range(300):
             optimizer.step()
         found = updates.of(optimizer)
         assert found is not None
-        assert not found.fused
+        assert found.kept is None
         works = False
-        for _ in range(60):
+        for _ in range(300):
             optimizer.step()
-        assert found.fused
+        assert found.kept
     finally:
         updates.close()
 
@@ -532,7 +582,7 @@ def test_nothing_is_compared_beside_a_planner(clock: Clock) -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # Dynamo imports it
 def test_a_compiled_step_is_left_to_its_compiler(updates: FusedUpdates, clock: Clock) -> None:
     pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
-    pair.steps(60)
+    pair.settle()
     torch._dynamo.reset()
     graphs: list[torch.fx.GraphModule] = []
 
@@ -569,11 +619,11 @@ def test_optimizers_are_not_kept_alive(updates: FusedUpdates, clock: Clock) -> N
     assert len(updates._parameters) == 0
 
 
-def test_clipped_steps_of_optimize_training_are_adopted() -> None:
+def test_updates_beside_a_plan_of_gradients_are_adopted() -> None:
     fused_updates().close()
     model = nn.Linear(4, 2)
     optimizer = AdamW(model.parameters(), lr=0.01)
-    step = threadcast.optimize_training(model, nn.functional.mse_loss, optimizer, clip_grad_norm=1.0)
+    step = threadcast.optimize_training(model, nn.functional.mse_loss, optimizer, keep_grads=True)
     try:
         step(torch.ones(3, 4), torch.zeros(3, 2))
         assert fused_updates().of(optimizer) is not None

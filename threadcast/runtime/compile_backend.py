@@ -140,12 +140,13 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         one.keep_graphs = call.keep_graphs
     _calls.add(call)
     if options.fuse and any(part.role == "forward" for part in parts):
-        fused_updates().adopt(example_inputs, partial(_a_plan_is_made_on, program.machine))
+        fused_updates().adopt(example_inputs, partial(_unsettled, program.machine))
     return call
 
 
-def _a_plan_is_made_on(machine: Machine) -> bool:
-    return planner_for(machine).works
+def _unsettled(machine: Machine) -> bool:
+    """Whether other things than updates are still being compared in calls, or a plan is being made on these cores."""
+    return planner_for(machine).works or any(call.measuring for call in set(_calls))
 
 
 def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -64,6 +64,14 @@ class FusedFit:
             return None
         return self._looks.fit_update(groups, optimizer.state)
 
+    @staticmethod
+    def set_threads(threads: int) -> int:
+        """Set the number of threads on which the calling thread's operators run; return how many it was."""
+        native = loaded_library()
+        assert native is not None  # else no step is fused
+        before: int = native.set_threads(threads)
+        return before
+
     def _settings(self, optimizer: Optimizer) -> list[Any]:
         """What decides whether the kernels are right; numbers such as learning rates may change."""
         choices, numbers = _CHOICES[self._kind], _NUMBERS[self._kind]

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn import Parameter
 from torch.optim import Optimizer
+from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -25,16 +26,17 @@ from threadcast.capture.optimizers import NUMBERS
 from threadcast.capture.unsupported import may_exchange
 from threadcast.runtime.fallback import in_one_line
 from threadcast.runtime.fused_fit import FusedFit
-from threadcast.runtime.tuning.guard import Guard
+from threadcast.runtime.update_contest import LOOP, UpdateContest
 from threadcast.runtime.watching.hooks import why_update_apart
 from threadcast.threads.forks import forks
 
-LEAST_S = 50e-6
-"""Seconds of an optimizer's step below which it is left alone: looking at it takes some of them. A convention."""
-
 _CHECKED = "_need_device_dtype_check_for_fused"
 """The attribute in which PyTorch's optimizers note that their parameters suit fused kernels."""
+_REPLACED = frozenset({"step", "zero_grad", "_init_group"})
 _logger = logging.getLogger("threadcast")
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and named arguments of a step."""
 
 
 class FusedUpdates:
@@ -42,17 +44,18 @@ class FusedUpdates:
 
     The optimizer makes its steps itself; while one runs, the groups' setting `fused` is changed. Left as they are:
     optimizers other than SGD, Adam and AdamW; those with hooks, replaced methods, or `fused`, `foreach`, `capturable`
-    or `differentiable` set; steps with a closure; and all in processes that exchange data, whose updates must be equal.
+    or `differentiable` set; and all in processes that exchange data, whose updates must be equal.
     May be used from several threads, each with optimizers of its own.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock, self._lock = clock, Lock()
         self._parameters: Any = WeakIdKeyDictionary()
-        """For each adopted parameter, what says whether its optimizer's steps can be compared now."""
+        """For each adopted parameter, what says whether steps tell little of their speed now."""
         self._updates: WeakKeyDictionary[Optimizer, OptimizerUpdate | None] = WeakKeyDictionary()
         """None of optimizers that have no adopted parameter."""
         self._hooks: list[Any] = []
+        self._own = OwnSteps()
         self._forks = forks.number
 
     def adopt(self, tensors: Iterable[Any], disturbed: Callable[[], bool] = lambda: False) -> None:
@@ -67,8 +70,8 @@ class FusedUpdates:
                 del self._updates[optimizer]
             if not self._hooks:
                 self._hooks = [
-                    register_optimizer_step_pre_hook(_Hook(self._before)),
-                    register_optimizer_step_post_hook(_Hook(self._after)),
+                    register_optimizer_step_pre_hook(_Before(self._before)),
+                    register_optimizer_step_post_hook(_After(self._after)),
                 ]
 
     def close(self) -> None:
@@ -95,34 +98,76 @@ class FusedUpdates:
             self._updates[optimizer] = found
         return found
 
-    def _before(self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def _before(self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Given | None:
+        """Choose how the step that begins is made. Return other arguments for it, or None where they may stay."""
         update = self.of(optimizer)
         if update is None or update.over:
-            return
+            return None
+        if len(given) > 2 or (named and (len(given) > 1 or named.keys() != {"closure"})):
+            return None  # the step will raise
+        closure = given[1] if len(given) > 1 else named.get("closure")
+        update.restore(optimizer)
+        if closure is None:
+            self._choose(update, optimizer)
+            return None
+        if not self._own.are_own(optimizer):
+            return None
+
+        def then_choose() -> Any:  # the closure makes the gradients
+            found = closure()
+            if self._hooks and not update.over:
+                self._choose(update, optimizer)
+            return found
+
+        return ((optimizer, then_choose), {}) if len(given) > 1 else ((optimizer,), {"closure": then_choose})
+
+    def _choose(self, update: OptimizerUpdate, optimizer: Optimizer) -> None:
         try:
-            update.restore(optimizer)
-            closure = any(one is not None for one in (*given[1:], *named.values()))  # the first is the optimizer
-            if not closure and not may_exchange() and why_update_apart(optimizer) is None:
+            if not may_exchange() and self._own.are_own(optimizer):
                 update.begin(optimizer)
         except Exception as error:  # noqa: BLE001 - whatever is strange about an optimizer, its step is its own
             _logger.info("steps of %s stay as they are: %s", type(optimizer).__name__, in_one_line(error))
             update.leave(optimizer)
 
-    def _after(self, optimizer: Optimizer, *_: object) -> None:
+    def _after(self, optimizer: Optimizer) -> None:
         update = self.of(optimizer)
         if update is not None and not update.over:
             update.end(optimizer)
 
 
+class OwnSteps:
+    """Tells whether optimizers' steps are PyTorch's own: without hooks and replaced methods."""
+
+    def __init__(self) -> None:
+        self._seen: dict[type[Optimizer], tuple[Any, ...]] = {}
+        """What was looked at closely, by type of optimizers, where steps are their own."""
+
+    def are_own(self, optimizer: Optimizer) -> bool:
+        """Return whether the next step of this optimizer, of a type in `NUMBERS`, is."""
+        kind, own = type(optimizer), vars(optimizer)
+        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or not _REPLACED.isdisjoint(own):
+            return why_update_apart(optimizer) is None
+        before, after = optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
+        init: Any = kind._init_group  # type: ignore[attr-defined]  # of the known types
+        found = kind.step, kind.zero_grad, init, tuple(before), tuple(after)
+        if self._seen.get(kind) != found:
+            if why_update_apart(optimizer) is not None:
+                return False
+            self._seen[kind] = found
+        return True
+
+
 class OptimizerUpdate:
-    """Which kernels the steps of one optimizer use: its own loop, or PyTorch's fused ones."""
+    """How the steps of one optimizer are made: by its own loop, or by PyTorch's fused kernels on so many threads."""
 
     def __init__(self, kind: type[Optimizer], disturbed: Callable[[], bool], clock: Callable[[], float]) -> None:
         self._kind, self._disturbed, self._clock = kind, disturbed, clock
-        self._guard, self._fit = Guard(at_once=False), FusedFit(kind)
+        self._contest, self._fit = UpdateContest(torch.get_num_threads()), FusedFit(kind)
         self._left = False
         self._changed: list[dict[str, Any]] = []
         """The groups whose setting is changed now."""
+        self._threads = 0
+        """The number of threads of the caller's regions before the step."""
         self._tensors: Any = None
         """Those of a step by fused kernels that runs now."""
         self._noted = False
@@ -132,54 +177,57 @@ class OptimizerUpdate:
         self._started_s: float | None = None
 
     @property
-    def fused(self) -> bool:
-        """Whether all further steps use the fused kernels, where these are right."""
-        return not self._left and self._guard.verdict is not None and self._guard.verdict.kept == "plan"
+    def kept(self) -> int | None:
+        """Number of threads of the fused kernels that make all further steps for which they are right; `LOOP` where the
+        optimizer's own loop does, None while that is not known."""
+        return LOOP if self._left else self._contest.kept
 
     @property
     def over(self) -> bool:
         """Whether all further steps are made by the optimizer's own loop, and nothing is left to be set back."""
-        lost = self._guard.verdict is not None and self._guard.verdict.kept == "default"
-        return (self._left or lost) and not self._changed
+        return self.kept == LOOP and not self._changed
 
     def begin(self, optimizer: Optimizer) -> None:
         """Choose the kernels of the step that begins."""
-        verdict, began_s = self._guard.verdict, self._clock()
-        tensors = self._fit.next_step(optimizer)
-        if tensors is None or (verdict is None and self._disturbed()):
-            self._guard.break_off()
+        if self.kept is None and self._disturbed():
+            self._contest.break_off()
             return
-        tries = self._guard.next_runner() == "plan"
-        if verdict is None:
-            self._started_s = began_s if tries else self._clock()  # what is looked at counts for the fused kernels
-        if tries:
-            if not self._guards_state:  # a step that was interrupted leaves the setting changed, until the next one
-                optimizer.register_state_dict_pre_hook(self.restore)
-                self._guards_state = True
-            self._noted, self._tensors = _CHECKED in vars(optimizer), tensors
-            for group in optimizer.param_groups:
-                self._changed.append(group)
-                group["fused"] = True
+        began_s = self._clock()
+        tensors, threads = self._fit.next_step(optimizer), self._contest.next_way()
+        if tensors is None:
+            self._contest.break_off()
+            return
+        if self.kept is None:
+            self._started_s = self._clock() if threads == LOOP else began_s  # the looks count for the fused kernels
+        if threads == LOOP:
+            return
+        if not self._guards_state:  # a step that was interrupted leaves the setting changed, until the next one
+            optimizer.register_state_dict_pre_hook(self.restore)
+            self._guards_state = True
+        self._noted, self._tensors = _CHECKED in vars(optimizer), tensors
+        self._threads = self._fit.set_threads(threads)
+        for group in optimizer.param_groups:
+            self._changed.append(group)
+            group["fused"] = True
 
     def end(self, optimizer: Optimizer) -> None:
         """Take note that the step has ended."""
-        started_s, self._started_s = self._started_s, None
+        started_s = self._started_s
         seconds = None if started_s is None else self._clock() - started_s
         self.restore(optimizer)
         if started_s is None or seconds is None:
             return
-        self._guard.observe(started_s=started_s, seconds=seconds)
-        loop_s, verdict = self._guard.step_s("default"), self._guard.verdict
-        if loop_s is not None and loop_s < LEAST_S:
-            self._left = True
-        if verdict is not None:
-            kept = "PyTorch's fused kernels" if self.fused else "its own loop"
-            _logger.info("%s updates by %s (gain %.2f)", self._kind.__name__, kept, verdict.gain)
+        self._contest.observe(started_s=started_s, seconds=seconds)
+        if self.kept is not None:
+            how = "its own loop" if self.kept == LOOP else f"PyTorch's fused kernels, {self.kept} threads"
+            _logger.info("%s updates by %s (gain %.2f)", self._kind.__name__, how, self._contest.gain or 1.0)
 
     def restore(self, optimizer: Optimizer) -> None:
         """Set back what was changed for the last step, also after one that has raised."""
+        self._started_s = None
         if not self._changed:
             return
+        self._fit.set_threads(self._threads)
         while self._changed:
             self._changed.pop()["fused"] = None
         if not self._noted:
@@ -190,22 +238,34 @@ class OptimizerUpdate:
 
     def leave(self, optimizer: Optimizer) -> None:
         """Make all further steps, and the one that begins, by the optimizer's own loop."""
-        self._left, self._started_s = True, None
+        self._left = True
         self.restore(optimizer)
 
 
-class _Hook:
-    """A hook of all optimizers' steps, which Dynamo leaves out of what it traces."""
+class _Before:
+    """A hook before all optimizers' steps, which Dynamo leaves out of what it traces."""
 
     only_counts = True
     """Tells `runtime.watching` that an optimised step need not call this hook."""
 
-    def __init__(self, does: Callable[..., None]) -> None:
+    def __init__(self, does: Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], Given | None]) -> None:
+        self._does = does
+
+    def __call__(self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Given | None:
+        return None if torch.compiler.is_compiling() else self._does(optimizer, given, named)
+
+
+class _After:
+    """The same after them."""
+
+    only_counts = True
+
+    def __init__(self, does: Callable[[Optimizer], None]) -> None:
         self._does = does
 
     def __call__(self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         if not torch.compiler.is_compiling():
-            self._does(optimizer, given, named)
+            self._does(optimizer)
 
 
 @lru_cache(maxsize=1)

@@ -223,6 +223,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def(py::init<const std::vector<py::object>&, const std::vector<py::object>&, const std::vector<py::object>&>(),
            py::arg("tables"), py::arg("lists"), py::arg("tensors"))
       .def("holds", &Untouched::holds);
+  module.def("set_threads", &omp_set_threads, py::arg("threads"));
   module.def("in_step", [] { return omp_thread().ours; });
   module.def("accumulates_with_hooks", &accumulates_with_hooks, py::arg("tensor"));
   py::class_<Unassigned>(module, "Unassigned", py::custom_type_setup(collect_cycles_of<Unassigned>))
@@ -270,11 +271,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def(py::init([](const py::sequence& examples) { return Looks(tensors_of(examples)); }))
       .def_static("of_update", [](const UpdateGroups& groups, const py::dict& state) -> std::optional<Looks> {
         const std::optional<UpdateTensors> tensors = tensors_of_update(groups, state);
-        return tensors && tensors->apart() ? std::optional<Looks>(tensors->all()) : std::nullopt;
+        return tensors && tensors->apart() ? std::optional<Looks>(tensors->all) : std::nullopt;
       })
       .def("fit_update", [](const Looks& looks, const UpdateGroups& groups, const py::dict& state) {
         std::optional<UpdateTensors> tensors = tensors_of_update(groups, state);
-        return tensors && looks.fit(tensors->all()) && tensors->apart() ? std::move(tensors) : std::nullopt;
+        return tensors && looks.fit(tensors->all) && tensors->apart() ? std::move(tensors) : std::nullopt;
       });
   py::class_<UpdateTensors>(module, "UpdateTensors").def("count_writes", &UpdateTensors::count_writes);
   py::class_<Saved, std::shared_ptr<Saved>>(module, "Saved")

@@ -339,6 +339,12 @@ void omp_parallel(void (*body)(void*), void* data, unsigned threads) { parallel(
 
 int omp_most_threads() { return max_threads(); }
 
+int omp_set_threads(int threads) {
+  const int before = max_threads();
+  set_num_threads(threads);
+  return before;
+}
+
 int omp_rank() { return thread_num(); }
 
 int omp_team() { return num_threads(); }

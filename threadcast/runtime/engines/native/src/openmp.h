@@ -22,6 +22,8 @@ std::string take_over_openmp(const std::string& library);
 // what a region of libtorch's would get. After `take_over_openmp` only.
 void omp_parallel(void (*body)(void*), void* data, unsigned threads);
 int omp_most_threads();
+// Sets it for the calling thread, which is no engine's; returns how many they were.
+int omp_set_threads(int threads);
 int omp_rank();
 int omp_team();
 

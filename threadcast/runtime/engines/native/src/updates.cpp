@@ -23,23 +23,22 @@ const at::Tensor& tensor_of(PyObject* object) {
 
 }  // namespace
 
-Tensors UpdateTensors::all() const {
-  Tensors found = written;
-  found.insert(found.end(), gradients.begin(), gradients.end());
-  return found;
-}
-
 bool UpdateTensors::apart() const {
-  std::vector<const void*> places;
-  for (const at::Tensor& one : written)
-    if (one.layout() == at::kStrided && one.numel() > 0) places.push_back(one.const_data_ptr());
-  std::sort(places.begin(), places.end(), std::less<>());
-  return std::adjacent_find(places.begin(), places.end()) == places.end();
+  std::vector<const void*> found;
+  found.reserve(all.size());
+  for (const at::Tensor& one : all) found.push_back(one.unsafeGetTensorImpl());
+  std::sort(found.begin(), found.end(), std::less<>());
+  return std::adjacent_find(found.begin(), found.end()) == found.end();
 }
 
 void UpdateTensors::count_writes() const {
-  for (const at::Tensor& one : written)
-    if (!one.is_inference()) one.unsafeGetTensorImpl()->bump_version();
+  size_t before = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (before < gradients.size() && gradients[before] == i)
+      ++before;
+    else if (!all[i].is_inference())
+      all[i].unsafeGetTensorImpl()->bump_version();
+  }
 }
 
 std::optional<UpdateTensors> tensors_of_update(const UpdateGroups& groups, const py::dict& state) {
@@ -49,16 +48,16 @@ std::optional<UpdateTensors> tensors_of_update(const UpdateGroups& groups, const
       const at::Tensor& parameter = tensor_of(one.ptr());
       const at::Tensor& gradient = parameter.grad();
       if (!gradient.defined()) continue;
-      found.written.push_back(parameter);
-      found.gradients.push_back(gradient);
-      if (names.empty()) continue;
-      PyObject* own = item(state.ptr(), one.ptr());
-      if (own == nullptr || !PyDict_Check(own)) return std::nullopt;
+      found.all.push_back(parameter);
+      PyObject* own = names.empty() ? nullptr : item(state.ptr(), one.ptr());
+      if (!names.empty() && (own == nullptr || !PyDict_Check(own))) return std::nullopt;
       for (const py::str& name : names) {
         PyObject* tensor = item(own, name.ptr());
         if (tensor == nullptr || tensor == Py_None) return std::nullopt;
-        found.written.push_back(tensor_of(tensor));
+        found.all.push_back(tensor_of(tensor));
       }
+      found.gradients.push_back(found.all.size());
+      found.all.push_back(gradient);
     }
   }
   return found;

@@ -14,12 +14,12 @@ namespace threadcast {
 // Of each group its parameters, and the names of each one's tensors in the optimizer's state.
 using UpdateGroups = std::vector<std::pair<pybind11::sequence, std::vector<pybind11::str>>>;
 
-// What a step writes, which are parameters that have a gradient and their state, and these gradients.
+// Of each parameter that has a gradient: itself, its state, and the gradient, which alone is not written by a step.
 struct UpdateTensors {
-  Tensors written, gradients;
+  Tensors all;
+  std::vector<size_t> gradients;  // their positions
 
-  Tensors all() const;
-  // Whether nothing is written twice, as a count of steps that several parameters share.
+  // Whether no tensor comes twice, as a count of steps that several parameters share.
   bool apart() const;
   // Counts a write of each tensor that is written.
   void count_writes() const;
