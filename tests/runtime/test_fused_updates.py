@@ -14,8 +14,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 import threadcast
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.fused_fit import FusedFit
-from threadcast.runtime.fused_updates import FusedUpdates, OptimizerUpdate, fused_updates
-from threadcast.runtime.update_contest import LEAST_S
+from threadcast.runtime.fused_updates import FusedUpdates, OptimizerUpdate, Steps, fused_updates
+from threadcast.runtime.update_contest import LEAST_S, LOOP
 
 Made = Callable[..., Optimizer]
 
@@ -72,7 +72,7 @@ class Pair:
         self.mine, self.theirs = make(self.parameters), make(self.others)
         self._updates, self._clock = updates, clock
         clock.optimizer = self.mine
-        updates.adopt(self.parameters)
+        updates.adopt(self.parameters, Steps())
         self.fused: list[bool] = []
         """Of each step of `mine` whether it was fused."""
         self.made = 0
@@ -111,12 +111,15 @@ class Pair:
 
 
 class _Look:
+    """Notes of each step whether it is fused, and that it has no more threads than the process."""
+
     only_counts = True
 
     def __init__(self, found: list[bool]) -> None:
-        self._found = found
+        self._found, self._most = found, torch.get_num_threads()
 
     def __call__(self, optimizer: Optimizer, *_: object) -> None:
+        assert torch.get_num_threads() <= self._most
         self._found.append(bool(optimizer.param_groups[0]["fused"]))
 
 
@@ -166,6 +169,9 @@ def test_fewer_threads_are_kept_where_they_are_faster(
         pair.settle()
         assert pair.update.kept == threads
         assert torch.get_num_threads() == 2
+        torch.set_num_threads(1)
+        pair.steps(3)
+        assert torch.get_num_threads() == 1
         assert pair.agree()
     finally:
         torch.set_num_threads(before)
@@ -198,11 +204,11 @@ def test_what_a_user_has_set_stays(updates: FusedUpdates, clock: Clock, make: Ma
 
 def test_other_optimizers_and_parameters_are_left_alone(updates: FusedUpdates) -> None:
     adopted, others = _parameters(), _parameters()
-    updates.adopt(adopted)
+    updates.adopt(adopted, Steps())
     assert updates.of(RMSprop(adopted, lr=0.01)) is None
     strangers = SGD(others, lr=0.01)
     assert updates.of(strangers) is None
-    updates.adopt(others[:1])
+    updates.adopt(others[:1], Steps())
     assert updates.of(strangers) is not None
 
 
@@ -489,7 +495,7 @@ def test_an_optimizer_that_cannot_be_a_key_makes_its_steps(updates: FusedUpdates
             return self is other
 
     parameters = _parameters()
-    updates.adopt(parameters)
+    updates.adopt(parameters, Steps())
     for one in parameters:
         one.grad = torch.ones_like(one)
     before = parameters[0].detach().clone()
@@ -561,7 +567,7 @@ def test_nothing_is_compared_beside_a_planner(clock: Clock) -> None:
     parameters = _parameters()
     optimizer = SGD(parameters, lr=0.01)
     works = True
-    updates.adopt(parameters, lambda: works)
+    updates.adopt(parameters, Steps(disturbed=lambda: works))
     clock.optimizer = optimizer
     for one in parameters:
         one.grad = torch.ones_like(one)
@@ -575,6 +581,36 @@ def test_nothing_is_compared_beside_a_planner(clock: Clock) -> None:
         for _ in range(300):
             optimizer.step()
         assert found.kept
+    finally:
+        updates.close()
+
+
+def test_updates_are_compared_once_more_when_the_rest_of_the_step_is_known(clock: Clock) -> None:
+    updates = FusedUpdates(clock=clock)
+    parameters = _parameters()
+    optimizer = SGD(parameters, lr=0.01)
+    learns = True
+    updates.adopt(parameters, Steps(learn=lambda: learns))
+    clock.optimizer = optimizer
+    clock.fused_s = clock.one_thread_s = 0.05
+    for one in parameters:
+        one.grad = torch.ones_like(one)
+
+    def steps() -> int | None:
+        for _ in range(400):
+            optimizer.step()
+        found = updates.of(optimizer)
+        assert found is not None
+        return found.kept
+
+    try:
+        assert steps() == LOOP
+        clock.fused_s = clock.one_thread_s = 0.01
+        assert steps() == LOOP
+        learns = False
+        assert steps() != LOOP
+        clock.fused_s = clock.one_thread_s = 0.05
+        assert steps() != LOOP, "not a third time"
     finally:
         updates.close()
 
@@ -605,7 +641,7 @@ def test_a_compiled_step_is_left_to_its_compiler(updates: FusedUpdates, clock: C
 
 def test_optimizers_are_not_kept_alive(updates: FusedUpdates, clock: Clock) -> None:
     parameters = _parameters()
-    updates.adopt(parameters)
+    updates.adopt(parameters, Steps())
     for one in parameters:
         one.grad = torch.ones_like(one)
     optimizer = SGD(parameters, lr=0.01)

@@ -28,7 +28,7 @@ from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.fallback import in_one_line
-from threadcast.runtime.fused_updates import fused_updates
+from threadcast.runtime.fused_updates import Steps, fused_updates
 from threadcast.runtime.graph_as_traced import as_traced
 from threadcast.runtime.graph_by_pytorch import as_pytorch
 from threadcast.runtime.graph_calls import GraphCalls
@@ -140,13 +140,13 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         one.keep_graphs = call.keep_graphs
     _calls.add(call)
     if options.fuse and any(part.role == "forward" for part in parts):
-        fused_updates().adopt(example_inputs, partial(_unsettled, program.machine))
+        fused_updates().adopt(example_inputs, Steps(partial(_unsettled, program.machine), compiled_calls_learn))
     return call
 
 
 def _unsettled(machine: Machine) -> bool:
-    """Whether other things than updates are still being compared in calls, or a plan is being made on these cores."""
-    return planner_for(machine).works or any(call.measuring for call in set(_calls))
+    """Whether it is not known yet what runs a graph, or a plan is being made on these cores."""
+    return planner_for(machine).works or any(graph.measuring for graph in set(_graphs))
 
 
 def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

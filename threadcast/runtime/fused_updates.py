@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
 from typing import Any
@@ -33,10 +34,22 @@ from threadcast.threads.forks import forks
 _CHECKED = "_need_device_dtype_check_for_fused"
 """The attribute in which PyTorch's optimizers note that their parameters suit fused kernels."""
 _REPLACED = frozenset({"step", "zero_grad", "_init_group"})
+_LOOKED = 50
+"""Steps between two looks at whether the rest of the step is known. A convention."""
 _logger = logging.getLogger("threadcast")
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and named arguments of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What is known of the steps in which parameters are updated. It must keep none of these alive."""
+
+    disturbed: Callable[[], bool] = lambda: False
+    """Returns whether an update tells little of its speed now."""
+    learn: Callable[[], bool] = lambda: False
+    """Returns whether what runs the rest of the step may still change: updates are compared once more after that."""
 
 
 class FusedUpdates:
@@ -51,21 +64,21 @@ class FusedUpdates:
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock, self._lock = clock, Lock()
         self._parameters: Any = WeakIdKeyDictionary()
-        """For each adopted parameter, what says whether steps tell little of their speed now."""
+        """For each adopted parameter, the steps that update it."""
         self._updates: WeakKeyDictionary[Optimizer, OptimizerUpdate | None] = WeakKeyDictionary()
         """None of optimizers that have no adopted parameter."""
         self._hooks: list[Any] = []
         self._own = OwnSteps()
         self._forks = forks.number
 
-    def adopt(self, tensors: Iterable[Any], disturbed: Callable[[], bool] = lambda: False) -> None:
-        """Take those of `tensors` that are trained parameters. While `disturbed` no step of theirs is compared."""
+    def adopt(self, tensors: Iterable[Any], steps: Steps) -> None:
+        """Take those of `tensors` that are trained parameters, by such steps."""
         found = [one for one in tensors if type(one) is Parameter and one.requires_grad]
         if not found or self._forks != forks.number:  # another thread of the parent may hold the lock for ever
             return
         with self._lock:
             for one in found:
-                self._parameters[one] = disturbed
+                self._parameters[one] = steps
             for optimizer in [known for known, update in self._updates.items() if update is None]:
                 del self._updates[optimizer]
             if not self._hooks:
@@ -93,8 +106,8 @@ class FusedUpdates:
             pass
         with self._lock:
             parameters = (one for group in optimizer.param_groups for one in group["params"])
-            disturbed = next((self._parameters[one] for one in parameters if one in self._parameters), None)
-            found = None if disturbed is None else OptimizerUpdate(type(optimizer), disturbed, self._clock)
+            steps = next((self._parameters[one] for one in parameters if one in self._parameters), None)
+            found = None if steps is None else OptimizerUpdate(type(optimizer), steps, self._clock)
             self._updates[optimizer] = found
         return found
 
@@ -158,11 +171,15 @@ class OwnSteps:
 
 
 class OptimizerUpdate:
-    """How the steps of one optimizer are made: by its own loop, or by PyTorch's fused kernels on so many threads."""
+    """How the steps of one optimizer are made: by its own loop, or by fused kernels on so many threads at most."""
 
-    def __init__(self, kind: type[Optimizer], disturbed: Callable[[], bool], clock: Callable[[], float]) -> None:
-        self._kind, self._disturbed, self._clock = kind, disturbed, clock
+    def __init__(self, kind: type[Optimizer], steps: Steps, clock: Callable[[], float]) -> None:
+        self._kind, self._steps, self._clock = kind, steps, clock
         self._contest, self._fit = UpdateContest(torch.get_num_threads()), FusedFit(kind)
+        self._again = steps.learn()
+        """Whether there will be one more contest, once what runs the rest of the step is known for good."""
+        self._made = 0
+        """Steps since the last contest."""
         self._left = False
         self._changed: list[dict[str, Any]] = []
         """The groups whose setting is changed now."""
@@ -185,11 +202,15 @@ class OptimizerUpdate:
     @property
     def over(self) -> bool:
         """Whether all further steps are made by the optimizer's own loop, and nothing is left to be set back."""
-        return self.kept == LOOP and not self._changed
+        return self.kept == LOOP and not self._changed and not self._again
 
     def begin(self, optimizer: Optimizer) -> None:
         """Choose the kernels of the step that begins."""
-        if self.kept is None and self._disturbed():
+        if self.kept is not None and self._again:
+            self._made += 1
+            if self._made % _LOOKED == 0 and not self._steps.learn():
+                self._contest, self._again = UpdateContest(torch.get_num_threads()), False
+        if self.kept is None and self._steps.disturbed():
             self._contest.break_off()
             return
         began_s = self._clock()
@@ -205,7 +226,7 @@ class OptimizerUpdate:
             optimizer.register_state_dict_pre_hook(self.restore)
             self._guards_state = True
         self._noted, self._tensors = _CHECKED in vars(optimizer), tensors
-        self._threads = self._fit.set_threads(threads)
+        self._threads = self._fit.set_threads(min(threads, torch.get_num_threads()))  # there may be fewer by now
         for group in optimizer.param_groups:
             self._changed.append(group)
             group["fused"] = True
@@ -238,7 +259,7 @@ class OptimizerUpdate:
 
     def leave(self, optimizer: Optimizer) -> None:
         """Make all further steps, and the one that begins, by the optimizer's own loop."""
-        self._left = True
+        self._left, self._again = True, False
         self.restore(optimizer)
 
 

@@ -170,6 +170,11 @@ class GraphCalls:
         return any(tuning.learning for tuning in self._in_use() if isinstance(tuning, Tuning))
 
     @property
+    def measuring(self) -> bool:
+        """Whether it is still being found out what runs calls of some kind of inputs in the layout in use."""
+        return any(tuning.kept is None for tuning in self._in_use() if isinstance(tuning, Tuning))
+
+    @property
     def disturbed(self) -> bool:
         """Whether a plan, for whatever graph, is being made on one of the cores: calls tell little of their speed."""
         return planner_for(self._tunings.machine).works

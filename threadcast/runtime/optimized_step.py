@@ -21,7 +21,7 @@ from threadcast.core.settings import Settings
 from threadcast.runtime.batch_loss import BatchLoss
 from threadcast.runtime.call_spec import CallSpec
 from threadcast.runtime.fallback import UpdateApart
-from threadcast.runtime.fused_updates import fused_updates
+from threadcast.runtime.fused_updates import Steps, fused_updates
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
 from threadcast.runtime.parameter_update import ParameterUpdate, order_as_weights
@@ -121,7 +121,7 @@ class OptimizedStep(OptimizedModel):
     def _gradients(self) -> Optimized:
         model, loss, optimizer = self._model, self._loss, self._update.optimizer
         if Settings.read()["engine.fuse"]:
-            fused_updates().adopt(model.parameters(), _unless_gone(WeakMethod(self._learning)))
+            fused_updates().adopt(model.parameters(), Steps(disturbed=_unless_gone(WeakMethod(self._learning))))
 
         def default(
             args: tuple[Any, ...], kwargs: dict[str, Any], scale: Tensor | None = None, *,
