@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 import threadcast
+import threadcast.runtime.fused_updates as module
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.fused_fit import FusedFit
 from threadcast.runtime.fused_updates import FusedUpdates, OptimizerUpdate, Steps, fused_updates
@@ -44,6 +46,14 @@ def clock() -> Clock:
 
 
 @pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def updates(clock: Clock) -> Iterator[FusedUpdates]:
     assert native_library() is not None
     found = FusedUpdates(clock=clock)
@@ -67,12 +77,19 @@ def _gradients(parameters: list[nn.Parameter], step: int) -> list[Tensor]:
 class Pair:
     """Two equal optimizers: `mine`, whose parameters are adopted, and `theirs`."""
 
-    def __init__(self, updates: FusedUpdates, clock: Clock, make: Made, parameters: list[nn.Parameter]) -> None:
+    def __init__(
+        self,
+        updates: FusedUpdates,
+        clock: Clock,
+        make: Made,
+        parameters: list[nn.Parameter],
+        steps: Steps | None = None,
+    ) -> None:
         self.parameters, self.others = parameters, copy.deepcopy(parameters)
         self.mine, self.theirs = make(self.parameters), make(self.others)
         self._updates, self._clock = updates, clock
         clock.optimizer = self.mine
-        updates.adopt(self.parameters, Steps())
+        updates.adopt(self.parameters, steps or Steps())
         self.fused: list[bool] = []
         """Of each step of `mine` whether it was fused."""
         self.made = 0
@@ -159,22 +176,62 @@ def test_the_loop_stays_where_it_is_faster(updates: FusedUpdates, clock: Clock) 
 
 @pytest.mark.parametrize(("one_thread_s", "threads"), [(0.005, 1), (0.015, 2)])
 def test_fewer_threads_are_kept_where_they_are_faster(
-    updates: FusedUpdates, clock: Clock, one_thread_s: float, threads: int
+    updates: FusedUpdates, clock: Clock, two_threads: None, one_thread_s: float, threads: int
 ) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        clock.one_thread_s = one_thread_s
-        pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
-        pair.settle()
-        assert pair.update.kept == threads
-        assert torch.get_num_threads() == 2
-        torch.set_num_threads(1)
-        pair.steps(3)
-        assert torch.get_num_threads() == 1
-        assert pair.agree()
-    finally:
-        torch.set_num_threads(before)
+    clock.one_thread_s = one_thread_s
+    pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
+    pair.settle()
+    assert pair.update.kept == threads
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    pair.steps(3)
+    assert torch.get_num_threads() == 1
+    assert pair.agree()
+
+
+def test_a_number_of_threads_that_is_set_within_a_step_stays(
+    updates: FusedUpdates, clock: Clock, two_threads: None
+) -> None:
+    class Sets(_Look):
+        def __call__(self, optimizer: Optimizer, *_: object) -> None:
+            super().__call__(optimizer)
+            torch.set_num_threads(3)
+
+    clock.one_thread_s = 0.005
+    pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
+    pair.settle()
+    hook = pair.mine.register_step_pre_hook(Sets(pair.fused))
+    pair.mine.step()
+    hook.remove()
+    assert pair.fused[-1]
+    assert torch.get_num_threads() == 3
+
+
+def test_other_threads_do_not_set_back_what_an_interrupted_one_has_lowered(
+    updates: FusedUpdates, clock: Clock, two_threads: None
+) -> None:
+    clock.one_thread_s = 0.005
+    pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
+    pair.settle()
+    hook = pair.mine.register_step_pre_hook(Fails(pair.fused))
+    with pytest.raises(KeyboardInterrupt):
+        pair.mine.step()
+    hook.remove()
+    threads = []
+
+    def save() -> None:
+        torch.set_num_threads(3)
+        threads.append(pair.mine.state_dict()["param_groups"][0]["fused"])
+        threads.append(torch.get_num_threads())
+
+    other = Thread(target=save)
+    other.start()
+    other.join()
+    assert threads == [None, 3]
+    torch.set_num_threads(1)
+    torch.ones(1)
+    pair.steps(3)
+    assert pair.agree()
 
 
 def test_a_step_that_takes_next_to_no_time_is_left_alone(updates: FusedUpdates, clock: Clock) -> None:
@@ -363,8 +420,10 @@ def test_a_step_is_chosen_once_its_closure_has_made_the_gradients(updates: Fused
         steps(300)
         assert pair.update.kept
         assert all(seen[-20:])
+        seen.clear()
         steps(5, reordered=True)
-        assert not any(seen[-5:])
+        assert seen
+        assert not any(seen)
     assert pair.agree()
 
 
@@ -547,15 +606,20 @@ class Fails(_Look):
         raise KeyboardInterrupt
 
 
-def test_a_step_that_is_interrupted_leaves_no_setting_behind(updates: FusedUpdates, clock: Clock) -> None:
+def test_a_step_that_is_interrupted_leaves_no_setting_behind(
+    updates: FusedUpdates, clock: Clock, two_threads: None
+) -> None:
+    clock.one_thread_s = 0.005
     pair = Pair(updates, clock, OPTIMIZERS[1], _parameters())
     pair.settle()
+    assert pair.update.kept == 1
     hook = pair.mine.register_step_pre_hook(Fails(pair.fused))
     with pytest.raises(KeyboardInterrupt):
         pair.mine.step()
     hook.remove()
     assert pair.fused[-1]
     assert pair.mine.state_dict()["param_groups"][0]["fused"] is None
+    assert torch.get_num_threads() == 2
     assert pair.mine.param_groups[0]["fused"] is None
     pair.steps(5)
     assert pair.fused[-1]
@@ -608,11 +672,38 @@ def test_updates_are_compared_once_more_when_the_rest_of_the_step_is_known(clock
         clock.fused_s = clock.one_thread_s = 0.01
         assert steps() == LOOP
         learns = False
-        assert steps() != LOOP
+        assert steps()
         clock.fused_s = clock.one_thread_s = 0.05
-        assert steps() != LOOP, "not a third time"
+        assert steps(), "not a third time"
     finally:
         updates.close()
+
+
+def test_a_step_that_goes_by_the_loop_is_not_looked_at(
+    updates: FusedUpdates, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock.fused_s = clock.one_thread_s = 0.05
+    pair = Pair(updates, clock, OPTIMIZERS[1], _parameters(), Steps(learn=lambda: True))
+    pair.settle()
+    assert pair.update.kept == LOOP
+    monkeypatch.setattr(FusedFit, "next_step", None)
+    pair.steps(100)
+    assert pair.agree()
+
+
+def test_what_never_settles_is_waited_for_some_thousand_steps(
+    updates: FusedUpdates, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a graph for the last batch of each epoch."""
+    monkeypatch.setattr(module, "_PATIENCE", 100)
+    pair = Pair(updates, clock, OPTIMIZERS[1], _parameters(), Steps(lambda: True, lambda: True))
+    pair.steps(90)
+    assert pair.update.kept is None
+    pair.settle()
+    assert pair.update.kept
+    clock.fused_s = clock.one_thread_s = 0.05
+    pair.steps(400)
+    assert pair.update.over
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # Dynamo imports it
@@ -645,8 +736,14 @@ def test_optimizers_are_not_kept_alive(updates: FusedUpdates, clock: Clock) -> N
     for one in parameters:
         one.grad = torch.ones_like(one)
     optimizer = SGD(parameters, lr=0.01)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
     clock.optimizer = optimizer
-    optimizer.step()
+    for _ in range(300):
+        optimizer.step()
+    found = updates.of(optimizer)
+    assert found is not None
+    assert found.kept
+    del schedule, found
     assert len(updates._updates) == 1
     clock.optimizer = None
     del optimizer

@@ -28,7 +28,7 @@ from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.fallback import in_one_line
-from threadcast.runtime.fused_updates import Steps, fused_updates
+from threadcast.runtime.fused_updates import fused_updates
 from threadcast.runtime.graph_as_traced import as_traced
 from threadcast.runtime.graph_by_pytorch import as_pytorch
 from threadcast.runtime.graph_calls import GraphCalls
@@ -37,7 +37,7 @@ from threadcast.runtime.graph_parts import PartsInTurn, check_collectives, parts
 from threadcast.runtime.graph_tunings import Role
 from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.saved_inputs import computes_again, computing_again, copy_written_inputs, writes_again
-from threadcast.runtime.shared_learning import planner_for, told
+from threadcast.runtime.shared_learning import told
 from threadcast.runtime.short_way import ShortWay
 from threadcast.runtime.unused_results import UnusedResults, calls_own_functions, with_unused_results
 from threadcast.threads.memory import keep_freed_memory
@@ -140,13 +140,8 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         one.keep_graphs = call.keep_graphs
     _calls.add(call)
     if options.fuse and any(part.role == "forward" for part in parts):
-        fused_updates().adopt(example_inputs, Steps(partial(_unsettled, program.machine), compiled_calls_learn))
+        fused_updates().adopt(example_inputs, call.steps)
     return call
-
-
-def _unsettled(machine: Machine) -> bool:
-    """Whether it is not known yet what runs a graph, or a plan is being made on these cores."""
-    return planner_for(machine).works or any(graph.measuring for graph in set(_graphs))
 
 
 def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

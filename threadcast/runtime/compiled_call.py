@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import RLock
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
 
 from threadcast.runtime.fallback import saves_by_hooks
+from threadcast.runtime.fused_updates import Steps
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
@@ -118,6 +120,21 @@ class CompiledCall:
     def measuring(self) -> bool:
         """Whether it is still being found out what runs fastest."""
         return self._runs is None and self._hooked < _HOOKED
+
+    @property
+    def steps(self) -> Steps:
+        """What is known of the steps of which these calls are a part; does not keep this alive."""
+        this = ref(self)
+
+        def disturbed() -> bool:
+            call = this()
+            return call is not None and any(part.disturbed or part.measuring for part in call.parts)
+
+        def learn() -> bool:
+            call = this()
+            return call is not None and (call.measuring or any(part.learning for part in call.parts))
+
+        return Steps(disturbed, learn)
 
     def _observe(self, sample: _Sample, backward_s: float) -> None:
         if self._runs is None:

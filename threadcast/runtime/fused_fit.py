@@ -42,11 +42,15 @@ class FusedFit:
         self._wait, self._waits = 0, 1
         """Steps that go by before the next close look, and before the one after it."""
 
-    def next_step(self, optimizer: Optimizer) -> Any:
-        """Return the tensors of the next step (`UpdateTensors`), if it may be made by fused kernels; else None."""
+    def waits(self) -> bool:
+        """Return whether the next step goes by without a look, as the last looks were of no use."""
         if self._wait > 0:
             self._wait -= 1
-            return None
+            return True
+        return False
+
+    def next_step(self, optimizer: Optimizer) -> Any:
+        """Return the tensors of the next step (`UpdateTensors`), if it may be made by fused kernels; else None."""
         if torch.are_deterministic_algorithms_enabled():
             return None
         settings, groups = self._settings(optimizer), self._groups(optimizer)
@@ -63,14 +67,6 @@ class FusedFit:
             self._wait = self._waits
             return None
         return self._looks.fit_update(groups, optimizer.state)
-
-    @staticmethod
-    def set_threads(threads: int) -> int:
-        """Set the number of threads on which the calling thread's operators run; return how many it was."""
-        native = loaded_library()
-        assert native is not None  # else no step is fused
-        before: int = native.set_threads(threads)
-        return before
 
     def _settings(self, optimizer: Optimizer) -> list[Any]:
         """What decides whether the kernels are right; numbers such as learning rates may change."""

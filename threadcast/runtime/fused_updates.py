@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from threading import Lock
-from typing import Any
-from weakref import WeakKeyDictionary
+from threading import Lock, get_ident
+from typing import Any, Self
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch.nn import Parameter
@@ -25,6 +25,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from threadcast.capture.optimizers import NUMBERS
 from threadcast.capture.unsupported import may_exchange
+from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.fallback import in_one_line
 from threadcast.runtime.fused_fit import FusedFit
 from threadcast.runtime.update_contest import LOOP, UpdateContest
@@ -36,6 +37,9 @@ _CHECKED = "_need_device_dtype_check_for_fused"
 _REPLACED = frozenset({"step", "zero_grad", "_init_group"})
 _LOOKED = 50
 """Steps between two looks at whether the rest of the step is known. A convention."""
+_PATIENCE = 5_000
+"""Most steps that wait for what runs the rest of the step: graphs that are seldom called may never settle. A
+convention."""
 _logger = logging.getLogger("threadcast")
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
@@ -88,7 +92,7 @@ class FusedUpdates:
                 ]
 
     def close(self) -> None:
-        """Leave all optimizers as they are from now on."""
+        """Leave all optimizers as they are from now on. No step may be running."""
         with self._lock:
             for hook in self._hooks:
                 hook.remove()
@@ -154,12 +158,21 @@ class OwnSteps:
     def __init__(self) -> None:
         self._seen: dict[type[Optimizer], tuple[Any, ...]] = {}
         """What was looked at closely, by type of optimizers, where steps are their own."""
+        self._schedules: WeakKeyDictionary[Optimizer, ref[Any]] = WeakKeyDictionary()
+        """The functions with which learning-rate schedules have replaced optimizers' `step`, to count its calls."""
 
     def are_own(self, optimizer: Optimizer) -> bool:
         """Return whether the next step of this optimizer, of a type in `NUMBERS`, is."""
         kind, own = type(optimizer), vars(optimizer)
         if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or not _REPLACED.isdisjoint(own):
-            return why_update_apart(optimizer) is None
+            step = own.get("step")
+            if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or step is None:
+                return why_update_apart(optimizer) is None
+            known = self._schedules.get(optimizer)
+            if known is None or known() is not step:
+                if why_update_apart(optimizer) is not None:
+                    return False
+                self._schedules[optimizer] = ref(step)
         before, after = optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
         init: Any = kind._init_group  # type: ignore[attr-defined]  # of the known types
         found = kind.step, kind.zero_grad, init, tuple(before), tuple(after)
@@ -170,21 +183,49 @@ class OwnSteps:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A thread of the caller's whose operators run on fewer threads while it makes a step."""
+
+    thread: int
+    before: int
+    during: int
+
+    @classmethod
+    def to(cls, threads: int) -> Self | None:
+        """Have the calling thread's operators run on so many threads at most; None where they do."""
+        before, native = torch.get_num_threads(), loaded_library()
+        if before <= threads or native is None:
+            return None
+        found = cls(get_ident(), before, threads)
+        native.set_threads(threads)
+        return found
+
+    def set_back(self) -> bool:
+        """Set the number back, unless it was set to another one; return False in other threads, which cannot."""
+        native = loaded_library()
+        if get_ident() != self.thread or native is None:
+            return False
+        if torch.get_num_threads() == self.during:
+            native.set_threads(self.before)
+        return True
+
+
 class OptimizerUpdate:
     """How the steps of one optimizer are made: by its own loop, or by fused kernels on so many threads at most."""
 
     def __init__(self, kind: type[Optimizer], steps: Steps, clock: Callable[[], float]) -> None:
         self._kind, self._steps, self._clock = kind, steps, clock
         self._contest, self._fit = UpdateContest(torch.get_num_threads()), FusedFit(kind)
-        self._again = steps.learn()
-        """Whether there will be one more contest, once what runs the rest of the step is known for good."""
+        self._again: bool | None = None
+        """Whether there will be one more contest, once what runs the rest of the step is known for good; None before
+        the first one."""
         self._made = 0
-        """Steps since the last contest."""
+        """Steps so far that waited for what runs the rest of the step."""
         self._left = False
         self._changed: list[dict[str, Any]] = []
         """The groups whose setting is changed now."""
-        self._threads = 0
-        """The number of threads of the caller's regions before the step."""
+        self._lowered: Lowered | None = None
         self._tensors: Any = None
         """Those of a step by fused kernels that runs now."""
         self._noted = False
@@ -202,17 +243,25 @@ class OptimizerUpdate:
     @property
     def over(self) -> bool:
         """Whether all further steps are made by the optimizer's own loop, and nothing is left to be set back."""
-        return self.kept == LOOP and not self._changed and not self._again
+        return self.kept == LOOP and not (self._changed or self._lowered or self._again)
 
     def begin(self, optimizer: Optimizer) -> None:
         """Choose the kernels of the step that begins."""
         if self.kept is not None and self._again:
             self._made += 1
-            if self._made % _LOOKED == 0 and not self._steps.learn():
-                self._contest, self._again = UpdateContest(torch.get_num_threads()), False
-        if self.kept is None and self._steps.disturbed():
+            if self._made % _LOOKED == 0 and (self._made >= _PATIENCE or not self._steps.learn()):
+                self._contest, self._again, self._made = UpdateContest(torch.get_num_threads()), False, 0
+        if self.kept == LOOP:
+            return
+        if self._fit.waits():
             self._contest.break_off()
             return
+        if self.kept is None and self._made < _PATIENCE and self._steps.disturbed():
+            self._made += 1
+            self._contest.break_off()
+            return
+        if self._again is None:
+            self._again, self._made = self._steps.learn(), 0
         began_s = self._clock()
         tensors, threads = self._fit.next_step(optimizer), self._contest.next_way()
         if tensors is None:
@@ -226,7 +275,7 @@ class OptimizerUpdate:
             optimizer.register_state_dict_pre_hook(self.restore)
             self._guards_state = True
         self._noted, self._tensors = _CHECKED in vars(optimizer), tensors
-        self._threads = self._fit.set_threads(min(threads, torch.get_num_threads()))  # there may be fewer by now
+        self._lowered = Lowered.to(threads)
         for group in optimizer.param_groups:
             self._changed.append(group)
             group["fused"] = True
@@ -246,9 +295,10 @@ class OptimizerUpdate:
     def restore(self, optimizer: Optimizer) -> None:
         """Set back what was changed for the last step, also after one that has raised."""
         self._started_s = None
+        if self._lowered is not None and self._lowered.set_back():
+            self._lowered = None
         if not self._changed:
             return
-        self._fit.set_threads(self._threads)
         while self._changed:
             self._changed.pop()["fused"] = None
         if not self._noted:

@@ -172,7 +172,7 @@ class GraphCalls:
     @property
     def measuring(self) -> bool:
         """Whether it is still being found out what runs calls of some kind of inputs in the layout in use."""
-        return any(tuning.kept is None for tuning in self._in_use() if isinstance(tuning, Tuning))
+        return any(not tuning.settled for tuning in self._in_use() if isinstance(tuning, Tuning))
 
     @property
     def disturbed(self) -> bool:
