@@ -1,8 +1,8 @@
 """Lets optimizers' steps use PyTorch's fused kernels, where these are right and faster.
 
 An optimizer that was made without `fused=True` updates each parameter by several operators, called from Python: 0.1 to
-2.4 ms of a training step of 1 to 10 ms (decision 80). By the fused kernels it is a third of that. Results are the same
-but for rounding. On many cores small tensors may cost more by them, so both ways are compared in the steps themselves.
+2.4 ms of a training step of 1 to 10 ms (decision 80). By the fused kernels it is 0.2 to 0.8 of that. Results are the
+same but for rounding. On many cores small tensors may cost more by them, so both ways are compared in the steps.
 """
 
 from __future__ import annotations
@@ -12,29 +12,25 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from threading import Lock, get_ident
-from typing import Any, Self
-from weakref import WeakKeyDictionary, ref
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn import Parameter
 from torch.optim import Optimizer
-from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from threadcast.capture.optimizers import NUMBERS
 from threadcast.capture.unsupported import may_exchange
-from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.fallback import in_one_line
 from threadcast.runtime.fused_fit import FusedFit
+from threadcast.runtime.fused_step import FusedStep
 from threadcast.runtime.update_contest import LOOP, UpdateContest
-from threadcast.runtime.watching.hooks import why_update_apart
+from threadcast.runtime.watching.own_steps import OwnSteps
 from threadcast.threads.forks import forks
 
-_CHECKED = "_need_device_dtype_check_for_fused"
-"""The attribute in which PyTorch's optimizers note that their parameters suit fused kernels."""
-_REPLACED = frozenset({"step", "zero_grad", "_init_group"})
 _LOOKED = 50
 """Steps between two looks at whether the rest of the step is known. A convention."""
 _PATIENCE = 5_000
@@ -152,65 +148,6 @@ class FusedUpdates:
             update.end(optimizer)
 
 
-class OwnSteps:
-    """Tells whether optimizers' steps are PyTorch's own: without hooks and replaced methods."""
-
-    def __init__(self) -> None:
-        self._seen: dict[type[Optimizer], tuple[Any, ...]] = {}
-        """What was looked at closely, by type of optimizers, where steps are their own."""
-        self._schedules: WeakKeyDictionary[Optimizer, ref[Any]] = WeakKeyDictionary()
-        """The functions with which learning-rate schedules have replaced optimizers' `step`, to count its calls."""
-
-    def are_own(self, optimizer: Optimizer) -> bool:
-        """Return whether the next step of this optimizer, of a type in `NUMBERS`, is."""
-        kind, own = type(optimizer), vars(optimizer)
-        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or not _REPLACED.isdisjoint(own):
-            step = own.get("step")
-            if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or step is None:
-                return why_update_apart(optimizer) is None
-            known = self._schedules.get(optimizer)
-            if known is None or known() is not step:
-                if why_update_apart(optimizer) is not None:
-                    return False
-                self._schedules[optimizer] = ref(step)
-        before, after = optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
-        init: Any = kind._init_group  # type: ignore[attr-defined]  # of the known types
-        found = kind.step, kind.zero_grad, init, tuple(before), tuple(after)
-        if self._seen.get(kind) != found:
-            if why_update_apart(optimizer) is not None:
-                return False
-            self._seen[kind] = found
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """A thread of the caller's whose operators run on fewer threads while it makes a step."""
-
-    thread: int
-    before: int
-    during: int
-
-    @classmethod
-    def to(cls, threads: int) -> Self | None:
-        """Have the calling thread's operators run on so many threads at most; None where they do."""
-        before, native = torch.get_num_threads(), loaded_library()
-        if before <= threads or native is None:
-            return None
-        found = cls(get_ident(), before, threads)
-        native.set_threads(threads)
-        return found
-
-    def set_back(self) -> bool:
-        """Set the number back, unless it was set to another one; return False in other threads, which cannot."""
-        native = loaded_library()
-        if get_ident() != self.thread or native is None:
-            return False
-        if torch.get_num_threads() == self.during:
-            native.set_threads(self.before)
-        return True
-
-
 class OptimizerUpdate:
     """How the steps of one optimizer are made: by its own loop, or by fused kernels on so many threads at most."""
 
@@ -223,13 +160,8 @@ class OptimizerUpdate:
         self._made = 0
         """Steps so far that waited for what runs the rest of the step."""
         self._left = False
-        self._changed: list[dict[str, Any]] = []
-        """The groups whose setting is changed now."""
-        self._lowered: Lowered | None = None
-        self._tensors: Any = None
-        """Those of a step by fused kernels that runs now."""
-        self._noted = False
-        """Whether the optimizer had noted by itself that its parameters suit fused kernels."""
+        self._step: FusedStep | None = None
+        """The step by fused kernels that runs now, or that was interrupted and left something to set back."""
         self._guards_state = False
         """Whether `state_dict` is hooked, so that it has the setting as it was."""
         self._started_s: float | None = None
@@ -243,7 +175,7 @@ class OptimizerUpdate:
     @property
     def over(self) -> bool:
         """Whether all further steps are made by the optimizer's own loop, and nothing is left to be set back."""
-        return self.kept == LOOP and not (self._changed or self._lowered or self._again)
+        return self.kept == LOOP and self._step is None and not self._again
 
     def begin(self, optimizer: Optimizer) -> None:
         """Choose the kernels of the step that begins."""
@@ -274,11 +206,8 @@ class OptimizerUpdate:
         if not self._guards_state:  # a step that was interrupted leaves the setting changed, until the next one
             optimizer.register_state_dict_pre_hook(self.restore)
             self._guards_state = True
-        self._noted, self._tensors = _CHECKED in vars(optimizer), tensors
-        self._lowered = Lowered.to(threads)
-        for group in optimizer.param_groups:
-            self._changed.append(group)
-            group["fused"] = True
+        self._step = FusedStep(tensors)
+        self._step.begin(optimizer, threads)
 
     def end(self, optimizer: Optimizer) -> None:
         """Take note that the step has ended."""
@@ -295,17 +224,8 @@ class OptimizerUpdate:
     def restore(self, optimizer: Optimizer) -> None:
         """Set back what was changed for the last step, also after one that has raised."""
         self._started_s = None
-        if self._lowered is not None and self._lowered.set_back():
-            self._lowered = None
-        if not self._changed:
-            return
-        while self._changed:
-            self._changed.pop()["fused"] = None
-        if not self._noted:
-            vars(optimizer).pop(_CHECKED, None)
-        # Fused kernels do not, but by these counts autograd and copies of weights notice that they are stale.
-        self._tensors.count_writes()
-        self._tensors = None
+        if self._step is not None and self._step.set_back(optimizer):
+            self._step = None
 
     def leave(self, optimizer: Optimizer) -> None:
         """Make all further steps, and the one that begins, by the optimizer's own loop."""
