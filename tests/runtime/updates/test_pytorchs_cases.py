@@ -16,6 +16,8 @@ from tests.runtime.updates.pairs import Clock, some_gradients
 from threadcast.capture.optimizers import NUMBERS
 from threadcast.runtime.fused_updates import FusedUpdates, Steps
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SETTINGS = [info for info in optim_db if info.optim_cls in NUMBERS]
 CLOSE = {torch.float32: 2e-5, torch.float64: 1e-12}
 """Differences allowed by type after all steps, absolute and relative; of others, which round coarsely, none."""
