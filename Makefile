@@ -218,12 +218,13 @@ bench-compile: $(READY)
 
 # 40 models of torchvision, timm, transformers, torchaudio and torch_geometric, and 100 graphs of GraphNet, by threadcast,
 # eager PyTorch and Inductor: are results right, what runs them, how fast. QUICK=1 takes some seconds a model and measures
-# nothing. FAST=1 takes about a minute a model. MODES=inference, MOST=50 graphs, ONLY="bert;resnet" select; SECONDS=number
-# is the longest time of learning. The libraries are in an environment of their own. GRAPHNET=path is a clone of GraphNet
-# (MIT); without it, it is cloned into build. Most of its graphs, by hashes of their paths, are held out and not read.
+# nothing, with COMPILED=1 it looks at torch.compile's backend. FAST=1 takes about a minute a model. MODES=inference,
+# MOST=50 graphs, ONLY="bert;resnet" select; SECONDS=number is the longest time of learning. The libraries are in an
+# environment of their own. GRAPHNET=path is a clone of GraphNet (MIT); without it, it is cloned into build. Most of its
+# graphs, by hashes of their paths, are held out and not read.
 ZOO := build/zoo-venv
 JUDGE = $(ZOO)/bin/python benchmarks/judge.py
-JUDGED = $(if $(QUICK),--quick) $(if $(ONLY),--only "$(ONLY)") $(if $(REUSE),--reuse) $(if $(FAST),--fast) $(if $(MOST),--most $(MOST)) $(if $(MODES),--modes $(MODES)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY)$(QUICK),,--write)
+JUDGED = $(if $(QUICK),--quick) $(if $(COMPILED),--compiled) $(if $(ONLY),--only "$(ONLY)") $(if $(REUSE),--reuse) $(if $(FAST),--fast) $(if $(MOST),--most $(MOST)) $(if $(MODES),--modes $(MODES)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY)$(QUICK),,--write)
 $(ZOO)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(ZOO)
 	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0

@@ -1,12 +1,13 @@
 """Models that nobody here wrote, beside PyTorch and Inductor; `make bench-zoo` and `make bench-graphnet`.
 
     python benchmarks/judge.py zoo|graphnet [--quick] [--only "bert;resnet"] [--modes inference,training] [--most 100]
-                               [--fast] [--seconds 60] [--reuse] [--json] [--write]
+                               [--fast] [--seconds 60] [--compiled] [--reuse] [--json] [--write]
 
 Each model runs in processes of its own with a time limit. Every record lands in build/judge as it comes; `--reuse`
 leaves out what has one of this commit and setting, and `--write` makes a page of all that are there, for each mode.
-`--quick` takes some seconds a model: are results right, what ran them, and why not a plan? `--fast` measures for a
-shorter time (`judge_measure.FAST`); its records and pages are apart.
+`--quick` takes some seconds a model: are results right, what ran them, and why not a plan? With `--compiled` it is
+about `torch.compile(model, backend="threadcast")` in place of `optimize` and `optimize_training`.
+`--fast` measures for a shorter time (`judge_measure.FAST`); its records and pages are apart.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ MOST_BYTES = 2 << 30
 """Larger graphs are left out: one step takes longer than `SLOW_S`."""
 
 
-def quick(judge: str, name: str, mode: str) -> dict[str, Any]:
+def quick(judge: str, name: str, mode: str, *, compiled: bool = False) -> dict[str, Any]:
     """The record of a quick check of one model."""
-    command = [sys.executable, str(Path(__file__).with_name("judge_quick.py")), judge, name, mode]
+    how = ["compiled"] if compiled else []
+    command = [sys.executable, str(Path(__file__).with_name("judge_quick.py")), judge, name, mode, *how]
     try:
         done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, text=True)
     except subprocess.TimeoutExpired:
@@ -60,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--fast", action="store_true", help="about a minute a model; most searches do not end in that time"
     )
     parser.add_argument("--seconds", type=float, help="longest time of learning; 60, or 15 with --fast")
+    parser.add_argument("--compiled", action="store_true", help="with --quick: torch.compile's backend")
     parser.add_argument("--json", action="store_true", help="print all records that are there")
     parser.add_argument("--write", action="store_true", help="write the pages of all records that are there")
     parser.add_argument(
@@ -74,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--modes {chosen.modes}: {chosen.judge} has {', '.join(known)}")
     if chosen.most < 1:
         parser.error(f"--most {chosen.most}: at least 1")
+    if chosen.compiled and not chosen.quick:
+        parser.error("--compiled: only with --quick")
     if chosen.seconds is not None and not 0 < chosen.seconds < math.inf:
         parser.error(f"--seconds {chosen.seconds}: a number above 0")
     if wanted and not found:
@@ -82,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     setting = FAST if chosen.fast else Setting()
     if chosen.seconds is not None:
         setting = replace(setting, settle_s=chosen.seconds)
-    kind = "-quick" if chosen.quick else "-fast" if chosen.fast else ""
+    kind = "-quick-compiled" if chosen.compiled else "-quick" if chosen.quick else "-fast" if chosen.fast else ""
     folder = BUILD / "judge" / f"{chosen.judge}{kind}"
     folder.mkdir(parents=True, exist_ok=True)
     done, run = 0, RunFacts.now()
@@ -106,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(f"{name}, {mode}: {said}", file=sys.stderr, flush=True)
                 done -= "left_out" in measurement
                 continue
-            record = quick(chosen.judge, name, mode)
+            record = quick(chosen.judge, name, mode, compiled=chosen.compiled)
             path.write_text(json.dumps(record))
             said = record.get("error") or (
                 f"{_VERDICTS[record['right']]} {record['difference']:.1e}, "

@@ -1,11 +1,14 @@
 """One model of a judge, looked at for some seconds: whether results are right, what ran them, and why not a plan.
 
-python benchmarks/judge_quick.py zoo|graphnet NAME inference|training
+    python benchmarks/judge_quick.py zoo|graphnet NAME inference|training [compiled]
+
+By `optimize` and `optimize_training`, or compiled by `torch.compile(model, backend="threadcast")`.
 """
 
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import os
 import sys
@@ -123,23 +126,31 @@ def _said(
     ran: Any, found: list[Value], wanted: list[Value], again: list[list[Value]], eager_s: float
 ) -> dict[str, Any]:  # fmt: skip
     captured = isinstance(ran, Tuning)
+    return compared(found, wanted, again, eager_s) | {
+        "captured": captured, "operators": len(ran.captured.graph.ops) if captured else None,
+        "reason": getattr(ran, "reason", "" if captured else "every call sets something"),
+    }  # fmt: skip
+
+
+def compared(found: list[Value], wanted: list[Value], again: list[list[Value]], eager_s: float) -> dict[str, Any]:
+    """Whether the results `found` are as near to eager PyTorch's, `wanted`, as its own runs `again` say."""
     return {
         "right": is_right(found, wanted, again), "difference": max(differences(found, wanted), default=0.0),
         "sensitivity": max((max(differences(one, wanted), default=0.0) for one in again), default=0.0),
-        "eager_s": eager_s, "captured": captured, "operators": len(ran.captured.graph.ops) if captured else None,
-        "reason": getattr(ran, "reason", "" if captured else "every call sets something"),
+        "eager_s": eager_s,
     }  # fmt: skip
 
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")  # whatever a library prints must not get in between
     os.dup2(2, 1)
-    judge, name, mode = sys.argv[1:]
+    judge, name, mode, *how = sys.argv[1:]
+    by = importlib.import_module("judge_compiled") if how else sys.modules[__name__]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             case = load(judge, name)
-            answer = (inference if mode == "inference" else training)(case)
+            answer = (by.inference if mode == "inference" else by.training)(case)
         except Exception as error:  # noqa: BLE001 - an error is a finding, too
             answer = {"error": f"{type(error).__name__}: {error}"[:600], "traceback": traceback.format_exc()[-3000:]}
     answer["warnings"] = sorted({str(one.message)[:400] for one in caught if "threadcast" in str(one.message)})

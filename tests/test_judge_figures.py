@@ -28,6 +28,7 @@ def benchmarks_importable(monkeypatch: pytest.MonkeyPatch) -> None:
         "judge_measure",
         "judge_process",
         "judge_quick",
+        "judge_compiled",
         "judge_cases",
     ):
         sys.modules.pop(name, None)
@@ -198,6 +199,28 @@ def test_the_quick_judge_compares_what_a_call_that_is_not_captured_returns(monke
 
     monkeypatch.setattr(threadcast, "optimize_training", never)
     assert _quick("training", plain=False)["right"] is False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("factor", [1.0, 1.1])
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+def test_the_quick_judge_looks_at_compiled_models(mode: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    import judge_compiled
+    from judged import Judged
+
+    monkeypatch.setattr(judge_compiled, "LEARN_S", 0.5)
+    plain = judge_compiled._compiled
+
+    def compiled(model: torch.nn.Module) -> Any:
+        called = plain(model)
+        return lambda x: called(x) * factor
+
+    monkeypatch.setattr(judge_compiled, "_compiled", compiled)
+    torch.manual_seed(0)
+    case = Judged("net", _Net(plain=True).double(), (torch.randn(16, 6).double(),), {})
+    found = getattr(judge_compiled, mode)(case)
+    assert found["right"] is (factor == 1.0), found
 
 
 def test_graphs_are_held_out_if_any_spelling_of_their_path_is_odd() -> None:

@@ -18,6 +18,10 @@ GRAPHS = 3
 """Graphs that each recipe has: a forward and a backward graph of its compiled model, and a step of `optimize_training`.
 """
 
+APART = 0.1
+"""How far apart trained parameters may be, as a share of how far training has moved them. Parameters whose gradient is
+rounding alone, as attention's biases of keys, move by whole steps of AdamW in any direction."""
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S + 30)
@@ -47,3 +51,5 @@ def test_a_recipe_trains_by_plans_as_eager_pytorch_does(heading: str, library: s
     assert steps in found["mine"]
     assert len(found["mine"]) == 3, "two losses and the number of steps"
     assert found["mine"] == pytest.approx(found["eager"], rel=1e-3)
+    assert len(found["apart"]) >= 2
+    assert max(found["apart"]) < APART

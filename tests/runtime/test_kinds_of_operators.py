@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -88,10 +89,24 @@ class Own(nn.Module):
         return found
 
 
+class Recurrent(nn.Module):
+    """A recurrent layer over the rows. Dynamo leaves such a layer to PyTorch, and compiles what follows."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.layer, self.head = kind(6, 8), nn.Linear(8, 4)  # type: ignore[arg-type, call-arg]
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(self.layer(x)[0].tanh())
+        return found
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "embedding bags": Bag,
     "scatter": Graph,
     "torch.library": Own,
+    "an LSTM": partial(Recurrent, nn.LSTM),
+    "a GRU": partial(Recurrent, nn.GRU),
 }
 
 

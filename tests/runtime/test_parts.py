@@ -223,6 +223,30 @@ def test_calls_too_short_to_gain_are_left_alone() -> None:
     assert "too short to gain" in short.report("it branches").reason
 
 
+class PlannedPart:
+    """Stands for a graph of a part."""
+
+    disturbed = True
+
+
+def test_nothing_is_compared_beside_a_plan_that_is_being_made() -> None:
+    ran: list[str] = []
+    call = Parts(ran.append, lambda backend: abs, Allowance(1.0), least_s=0.0, machine=read_machine, most=None)
+    call._call, call._guard = lambda _: ran.append("parts"), Guard()
+    planned = PlannedPart()
+    call._compiled.append(CompiledCall(abs, abs, [planned]))  # type: ignore[list-item]
+    for _ in range(50):
+        call("eager")
+    assert set(ran) == {"eager"}
+    planned.disturbed = False
+    while "parts" not in ran[-2:]:
+        call("eager")
+    planned.disturbed = True
+    for _ in range(10):
+        call("eager")
+    assert set(ran[-10:]) == {"eager"}
+
+
 class GraphConvolution(nn.Module):
     """A layer of a graph convolutional network (Kipf and Welling 2017); its edges are found in each call."""
 

@@ -13,8 +13,11 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 import threadcast
+from threadcast.runtime.compile_backend import backend
 
 STEPS = 12
+
+of_quantisation = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")
 
 
 class Words(nn.Module):
@@ -62,22 +65,33 @@ def test_sparse_gradients_train_as_in_pytorch_and_are_said_aloud(bag: bool, kind
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")
-@pytest.mark.parametrize("kind", [nn.Linear, nn.LSTM], ids=["linear", "lstm"])
-def test_models_quantised_dynamically_to_int8_run_as_in_pytorch_and_it_is_said(kind: type[nn.Module]) -> None:
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.head = nn.LSTM(16, 16, batch_first=True), nn.Linear(16, 4)
+class Recurrent(nn.Module):
+    """A recurrent layer and scores of classes from its last result."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            result: Tensor = self.head(self.layer(x)[0][:, -1])
-            return result
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.LSTM(16, 16, batch_first=True), nn.Linear(16, 4)
 
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.layer(x)[0][:, -1])
+        return result
+
+
+@pytest.fixture(params=["linear", "lstm"])
+def quantised_and_input(request: pytest.FixtureRequest) -> tuple[nn.Module, Tensor]:
+    """A model that is quantised dynamically to int8, and an input."""
     torch.manual_seed(0)
     linear = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
-    model, x = (linear, torch.randn(8, 16)) if kind is nn.Linear else (Recurrent(), torch.randn(2, 5, 16))
-    quantised = torch.ao.quantization.quantize_dynamic(model.eval(), {nn.Linear, nn.LSTM}, dtype=torch.qint8)
+    model, x = (linear, torch.randn(8, 16)) if request.param == "linear" else (Recurrent(), torch.randn(2, 5, 16))
+    quantised: nn.Module = torch.ao.quantization.quantize_dynamic(model.eval(), {nn.Linear, nn.LSTM}, dtype=torch.qint8)
+    return quantised, x
+
+
+@of_quantisation
+def test_models_quantised_dynamically_to_int8_run_as_in_pytorch_and_it_is_said(
+    quantised_and_input: tuple[nn.Module, Tensor],
+) -> None:
+    quantised, x = quantised_and_input
     with torch.no_grad():
         wanted = quantised(x)
     with (
@@ -91,3 +105,19 @@ def test_models_quantised_dynamically_to_int8_run_as_in_pytorch_and_it_is_said(k
     found = [str(warning.message) for warning in said if "threadcast" in str(warning.message)]
     assert len(found) == 1
     assert "is quantised" in found[0]
+
+
+@of_quantisation
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+def test_quantised_models_that_are_compiled_have_the_results_of_pytorch(
+    quantised_and_input: tuple[nn.Module, Tensor],
+) -> None:
+    quantised, x = quantised_and_input
+    compiled = torch.compile(quantised, backend=backend)
+    try:
+        with torch.no_grad():
+            wanted = quantised(x)
+            for _ in range(STEPS):
+                torch.testing.assert_close(compiled(x), wanted)
+    finally:
+        torch._dynamo.reset()

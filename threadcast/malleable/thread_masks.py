@@ -8,6 +8,8 @@ from contextlib import suppress
 
 from threadcast.threads.process_cores import ProcessCores
 
+_TRIES = 3
+
 
 class ThreadMasks:
     """Sets the affinity masks of all threads of the process with the number `process` (None: this process).
@@ -45,16 +47,23 @@ class ThreadMasks:
         return frozenset(self._set.get(thread, self._unpinned))
 
     def _place(self, thread: int, wanted: set[int]) -> None:
-        if self._cores is not None and self._cores.release_pin(thread):
-            self._own.pop(thread, None)
-            self._set[thread] = wanted
-            if not os.sched_getaffinity(thread) & wanted:
-                os.sched_setaffinity(thread, wanted)
-            return
-        now = os.sched_getaffinity(thread)
-        if now not in (self._set.get(thread, self._unpinned), wanted):  # which new threads inherit meanwhile
-            self._own[thread] = now
-        mask = self._own.get(thread, wanted) & wanted or wanted
-        if mask != now:
-            os.sched_setaffinity(thread, mask)
-        self._set[thread] = mask
+        looked = False
+        for _ in range(_TRIES):  # an engine may pin the thread between two of these lines
+            if self._cores is not None and self._cores.release_pin(thread):
+                self._own.pop(thread, None)
+                self._set[thread] = wanted
+                if not os.sched_getaffinity(thread) & wanted:
+                    os.sched_setaffinity(thread, wanted)
+                return
+            now = os.sched_getaffinity(thread) if self._cores is None else self._cores.mask_of(thread)
+            if now is None:
+                continue
+            if not looked and now not in (self._set.get(thread, self._unpinned), wanted):  # which new threads inherit
+                self._own[thread] = set(now)
+            looked = True
+            mask = self._own.get(thread, wanted) & wanted or wanted
+            if mask != now:
+                os.sched_setaffinity(thread, mask)
+            self._set[thread] = mask
+            if self._cores is None or self._cores.mask_of(thread) == mask:
+                return

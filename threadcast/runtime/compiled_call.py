@@ -17,6 +17,7 @@ from threadcast.runtime.fused_updates import Steps
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
+from threadcast.runtime.tuning.contender_id import DEFAULT
 from threadcast.runtime.tuning.guard import Verdict
 from threadcast.runtime.whole_calls import Stage, Turn, WholeCalls
 from threadcast.threads.forks import forks
@@ -25,6 +26,8 @@ _HOOKED = 20
 """Calls in a row whose tensors were saved by hooks, after which no others are expected. A convention."""
 _AWAITED = 4
 """Calls whose backward pass may still come; of an older one without it, the forward pass alone counts."""
+_LOOK = 100
+"""Calls by graphs after which it is looked again what runs these. A convention."""
 
 
 class CompiledCall:
@@ -36,7 +39,8 @@ class CompiledCall:
     by that. Graphs that are not shown to be faster are compared once more after they have tried all there is; until
     then they run in so few calls that 2 % of the time is lost at most, where they are slower. With `unlimited` they
     run in all calls until then, and are compared once. The backward pass counts, what the caller does between does not.
-    Nothing is compared while a plan for any graph is being made on one of the cores.
+    Nothing is compared while a plan for any graph is being made on one of the cores. Graphs that were kept are compared
+    once more where one of them that a plan ran has been left to PyTorch since.
 
     Where tensors are saved by hooks, the graphs run: `torch.utils.checkpoint` calls the program again in the backward
     pass, and takes what is saved then for what the first call would have saved.
@@ -58,6 +62,8 @@ class CompiledCall:
         """What runs all further calls; None until that is known."""
         self._hooked = 0
         """Calls in a row whose tensors were saved by hooks."""
+        self._unlooked = _LOOK
+        """Calls by the graphs until it is looked again what runs these."""
         self.calls = 0
         """Calls so far, those in which it was being found out what runs them."""
 
@@ -69,6 +75,9 @@ class CompiledCall:
             self._hooked += 1
             return self._graphs(*arguments)
         if runs is not None:
+            self._unlooked -= 1
+            if self._unlooked < 0:
+                self._look_again()
             return runs(*arguments)
         with self._lock:
             self._hooked = 0
@@ -157,6 +166,15 @@ class CompiledCall:
             else:
                 part.use(best, alone=True)
 
+    def _look_again(self) -> None:
+        """Compare whole calls anew if the graphs that run them have been left to PyTorch."""
+        self._unlooked = _LOOK
+        if self._forks != forks.number:
+            return
+        with self._lock:
+            if self._runs is not None and self._whole.doubt():
+                self._runs = None
+
     def keep_graphs(self) -> None:
         """Run all further calls by the graphs, even if eager PyTorch is faster."""
         with self._lock:
@@ -196,6 +214,11 @@ class _Parts:
     @property
     def disturbed(self) -> bool:
         return any(part.disturbed for part in self._parts)
+
+    @property
+    def by_pytorch(self) -> int:
+        found = [part.reports for part in self._parts]
+        return sum(bool(reports) and all(one.contender is DEFAULT for one in reports) for reports in found)
 
     def gets_shorter(self) -> bool:
         return isinstance(self._graphs, ShortWay) and torch.is_grad_enabled() and self._graphs.learns()

@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 
 from threadcast.capture.one_capture import NoTurn, one_capture
 from threadcast.core import Core, Machine
+from threadcast.core.errors import WrongResult
 from threadcast.core.settings import Settings
 from threadcast.runtime.call_kinds import CallKind, kind_of_inputs
 from threadcast.runtime.call_table import CallTable
@@ -241,8 +242,9 @@ class GraphCalls:
         if self._options.verify_every and self._calls % self._options.verify_every == 0:
             shadowed = self._shadowed(kind, fixed)
             if shadowed.too_large(arguments, None) is None:
-                return shadow_step(shadowed, runner, given, runner.captured, lambda: runner.ran)
-        return self._by(runner, kind, arguments, given)
+                run = partial(_verified, shadowed, runner)
+                return self._by(runner, run, kind, arguments, given)
+        return self._by(runner, runner, kind, arguments, given)
 
     def _timed(self, kind: CallKind, arguments: tuple[Any, ...]) -> Any:
         """Run a call by PyTorch, and time it."""
@@ -260,11 +262,17 @@ class GraphCalls:
             return FunctionalShadow(ordered.as_given)
         return FunctionalShadow(self._as_pytorch if fixed is None else fixed.as_given_by_pytorch)
 
-    def _by(self, runner: Tuning, kind: CallKind, arguments: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
-        """Run a call by `runner`, which takes `given`, the inputs without fixed weights; by PyTorch where it fails."""
+    def _by(
+        self, runner: Tuning, run: Callable[..., Any], kind: CallKind, arguments: tuple[Any, ...],
+        given: tuple[Any, ...],
+    ) -> Any:  # fmt: skip
+        """Run a call by `run`, which has `runner` run `given`, the inputs without fixed weights; by PyTorch where it
+        fails."""
         draws = Draws(random=runner.captured.random)
         try:
-            result = runner(*given)
+            result = run(*given)
+        except WrongResult:
+            raise
         except Exception as error:  # noqa: BLE001 - PyTorch runs it again, which raises what is the program's own
             draws.set_back()
             failure = error
@@ -357,6 +365,11 @@ class GraphCalls:
         """What is still being learned, in one line; empty where nothing is. May be called from any thread."""
         learning = sum(report.measuring for report in self.reports)
         return f"{self.title}: measuring" if learning else ""
+
+
+def _verified(shadowed: FunctionalShadow, runner: Tuning, *given: Any) -> Any:
+    """Run a call by `runner` and by PyTorch; WrongResult where the results differ beyond rounding."""
+    return shadow_step(shadowed, runner, given, runner.captured, lambda: runner.ran)
 
 
 def _close_soon(graph: weakref.ref[GraphCalls]) -> None:

@@ -54,7 +54,7 @@ class Parts:
 
     `divide` makes the call by parts. Calls shorter than `least_s` are left alone. `machine` returns the cores on which
     parts run, and `most` is the largest number of cores that they may use (None: all that the process has). What
-    learning loses is counted in `spent`.
+    learning loses is counted in `spent`. Nothing is compared while a plan is being made on one of the cores.
     """
 
     def __init__(
@@ -163,6 +163,9 @@ class Parts:
 
     def _compared(self, guard: Guard, call: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Run a call by turns in PyTorch and in parts, until it is clear which is faster."""
+        if guard.verdict is None and self._disturbed():
+            guard.break_off()
+            return self._timed(self._eager, arguments)[0]
         run = call if guard.next_runner() == "plan" else self._eager
         began_s = time.perf_counter()
         result = run(*arguments)
@@ -183,6 +186,10 @@ class Parts:
             self._idle = {part for part, calls in counts.items() if self._steady and self._counts.get(part) == calls}
             self._counts = counts
         return any(part.measuring and part not in self._idle for part in self._graphs())
+
+    def _disturbed(self) -> bool:
+        """Whether a plan is being made on one of the cores, beside which calls tell little of their speed."""
+        return any(graph.disturbed for part in self._graphs() for graph in part.parts)
 
     def _leave(self, reason: str) -> None:
         self._left = reason

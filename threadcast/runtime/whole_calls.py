@@ -51,6 +51,10 @@ class Graphs(Protocol):
     def disturbed(self) -> bool:
         """Whether a plan is being made on one of their cores, beside which calls tell little of their speed."""
 
+    @property
+    def by_pytorch(self) -> int:
+        """How many of them PyTorch runs."""
+
     def gets_shorter(self) -> bool:
         """Return whether the next call, if it runs by them, may find a shorter way to them."""
 
@@ -111,6 +115,8 @@ class WholeCalls:
         self._sizes: tuple[int, ...] = ()
         """The integers among the arguments of the calls that are compared: calls of other sizes take other times."""
         self._elsewhere = 0
+        self._by_pytorch: int | None = None
+        """How many graphs PyTorch ran when they were found to be faster; None where they run whatever their speed."""
 
     def next_turn(self, sizes: tuple[int, ...]) -> Turn:
         """Return what runs the next call; `sizes` are the integers among its arguments."""
@@ -145,7 +151,17 @@ class WholeCalls:
 
     def keep_graphs(self) -> None:
         """Run all further calls by the graphs, even if eager PyTorch is faster."""
-        self.best, self.stage, self._guard = self.layout, Stage.OVER, None
+        self.best, self.stage, self._guard, self._by_pytorch = self.layout, Stage.OVER, None, None
+
+    def doubt(self) -> bool:
+        """Compare anew if more of the graphs that run all calls have been left to PyTorch since; return whether."""
+        if self.best is None or self._by_pytorch is None or self._graphs.by_pytorch <= self._by_pytorch:
+            return False
+        if self._graphs.learning or not self._graphs.has_settled:
+            return False
+        self._other = MemoryFormat.AS_GIVEN if MemoryFormat.AS_GIVEN not in self.verdicts else None
+        self.stage, self.layout, self.best, self._by_pytorch = Stage.LEARNING, self.best, None, None
+        return True
 
     def _may_compare(self) -> bool:
         """Whether the graphs have learned what they learn before whole calls are compared, and nothing disturbs."""
@@ -219,7 +235,7 @@ class WholeCalls:
             self.stage, self.layout, self._other, self._unseen = Stage.LEARNING, self._other, None, _BEGUN
             self._patience = self._patience_for(_HOPELESS)
         else:
-            self.stage = Stage.OVER
+            self.stage, self._by_pytorch = Stage.OVER, self._graphs.by_pytorch
 
     def _patience_for(self, gain: float) -> _Patience | None:
         return None if self._unlimited else _Patience(gain)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from threadcast.runtime.compile_backend import compiled_graphs
 from threadcast.runtime.compiled_call import CompiledCall
-from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.short_way import ShortWay
+from threadcast.runtime.tuning.contender_id import plan_of
 from threadcast.runtime.tuning.report import Report
 
 pytestmark = pytest.mark.compared
@@ -40,6 +41,8 @@ class Part:
         self.has_channels_last = has_channels_last
         self.layout = MemoryFormat.AS_GIVEN
         self.alone = self.plainly = False
+        self.by_plan = False
+        """Whether a plan runs the graph."""
 
     def use(self, layout: MemoryFormat, *, plainly: bool = False, alone: bool = False) -> None:
         self.layout, self.plainly, self.alone = layout, plainly, alone
@@ -50,7 +53,9 @@ class Part:
     @property
     def reports(self) -> list[Report]:
         self.left -= 1
-        return [Report.as_default("") if self.left < 0 else Report()]
+        if self.left >= 0:
+            return [Report()]
+        return [Report(plan_of(Variant(self.layout))) if self.by_plan else Report.as_default("")]
 
 
 class Taking(torch.autograd.Function):
@@ -254,6 +259,65 @@ def test_graphs_that_only_seem_faster_while_they_learn_are_compared_again() -> N
     part.learning = False
     train(call, clock)
     assert set(way["ran"][-20:]) == {"eager"}
+
+
+@pytest.mark.parametrize(("by_pytorch_s", "fastest"), [(0.03, "eager"), (0.015, "graphs")])
+def test_graphs_that_are_left_to_pytorch_later_are_compared_once_more(by_pytorch_s: float, fastest: str) -> None:
+    clock, part, ran = Clock(), Part(0), []
+    part.by_plan = True
+
+    def graphs(x: Tensor) -> Any:
+        ran.append("graphs")
+        return (Taking.apply(x, clock, 0.01 if part.by_plan else by_pytorch_s, 0.0),)  # type: ignore[no-untyped-call]
+
+    def eager(x: Tensor) -> Any:
+        ran.append("eager")
+        return (Taking.apply(x, clock, 0.02, 0.0),)  # type: ignore[no-untyped-call]
+
+    call = CompiledCall(eager, graphs, [part], clock=clock)  # type: ignore[list-item]
+    train(call, clock)
+    assert call.runs == "as given"
+    part.by_plan, part.learning = False, True  # what was kept is looked at again
+    train(call, clock, 400)
+    assert not call.measuring
+    part.learning = False
+    ran.clear()
+    train(call, clock, 400)
+    assert "eager" in ran
+    assert set(ran[-100:]) == {fastest}
+    assert not call.measuring
+    assert bool(part.reason) == (fastest == "eager")
+
+
+def test_after_a_layout_whose_plans_are_given_up_the_other_is_learned() -> None:
+    clock, part = Clock(), Part(0, has_channels_last=True)
+    part.by_plan = True
+    took = {"given, plainly": 0.02, "last, plainly": 0.015, "given": 0.01, "last": 0.01, "last, by PyTorch": 0.03}
+    way = ways(clock, eager=(0.02, 0.0), **{name: (took_s, 0.0) for name, took_s in took.items()})
+
+    def graphs(x: Tensor) -> Any:
+        name = "given" if part.layout is MemoryFormat.AS_GIVEN else "last"
+        given_up = "last, by PyTorch" if name == "last" and not part.by_plan else name
+        return way[f"{name}, plainly" if part.plainly else given_up](x)
+
+    call = CompiledCall(way["eager"], graphs, [part], clock=clock)  # type: ignore[list-item]
+    train(call, clock, 400)
+    assert call.runs == "channels last"
+    part.by_plan = False
+    train(call, clock, 1_000)
+    assert call.runs == "as given"
+    assert set(way["ran"][-20:]) == {"given"}
+
+
+def test_graphs_that_run_whatever_their_speed_are_not_compared_again() -> None:
+    clock, part = Clock(), Part(0)
+    part.by_plan = True
+    way = ways(clock, eager=(0.01, 0.0), graphs=(0.02, 0.0))
+    call = CompiledCall(way["eager"], way["graphs"], [part], clock=clock)  # type: ignore[list-item]
+    call.keep_graphs()
+    part.by_plan = False
+    train(call, clock, 400)
+    assert set(way["ran"]) == {"graphs"}
 
 
 def test_nothing_is_compared_beside_a_plan_that_is_being_made() -> None:

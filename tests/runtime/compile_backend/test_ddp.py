@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.whole_calls import by_the_graphs
+from tests.plans_at_once import plans_at_once
 from threadcast.runtime.compile_backend import backend, compiled_graphs
-from threadcast.runtime.whole_calls import WholeCalls
+from threadcast.runtime.graph_calls import GraphCalls
 
-STEPS = 12
+STEPS = 20
 
 
 class Net(nn.Module):
@@ -40,26 +42,51 @@ class Net(nn.Module):
 def train(rank: int, meeting: str, results: str) -> None:
     """Train copies on this process's part of the data: eager, compiled as a whole, and compiled before the wrapping."""
     torch.set_num_threads(1)
-    WholeCalls.next_turn = by_the_graphs  # type: ignore[method-assign]  # graphs run in all calls
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    with plans_at_once():
+        torch.save(trained(rank), f"{results}/{rank}")
+    dist.destroy_process_group()
+
+
+def trained(rank: int) -> dict[str, Any]:
+    """The states of the models; "graphs" of each compiled one, by title, with why PyTorch runs it and what does; and
+    "events" of the whole one's first step: what it did in which order."""
     models = {name: Net() for name in ("eager", "whole", "inner")}
+    whole = DistributedDataParallel(models["whole"], bucket_cap_mb=1)
     called: dict[str, Any] = {
         "eager": DistributedDataParallel(models["eager"], bucket_cap_mb=1),
-        "whole": torch.compile(DistributedDataParallel(models["whole"], bucket_cap_mb=1), backend=backend),
+        "whole": torch.compile(whole, backend=backend),
         "inner": DistributedDataParallel(torch.compile(models["inner"], backend=backend), bucket_cap_mb=1),
     }
+    events: list[str] = []
+    plain = GraphCalls.__call__
+
+    def noted(self: GraphCalls, *arguments: Any) -> Any:
+        events.append(self.role)
+        return plain(self, *arguments)
+
+    def exchanged(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        events.append("exchange")
+        return allreduce_hook(group, bucket)
+
+    whole.register_comm_hook(dist.group.WORLD, exchanged)
+    graphs: dict[str, dict[str, list[tuple[str, str]]]] = {}
     for name, call in called.items():
+        before = set(compiled_graphs())
         optimizer = torch.optim.SGD(models[name].parameters(), lr=0.05, momentum=0.9)
         for step in range(STEPS):
             made = torch.Generator().manual_seed(2 * step + rank)
             x, y = torch.randn(3, 3, 8, 8, generator=made).double(), torch.randint(0, 4, (3,), generator=made)
             optimizer.zero_grad()
-            cross_entropy(call(x), y).backward()
+            with patch.object(GraphCalls, "__call__", noted if (name, step) == ("whole", 0) else plain):
+                cross_entropy(call(x), y).backward()
+            if (name, step) == ("whole", 0):
+                first = list(events)
             optimizer.step()
-    graphs = {graph.title: [(r.reason, r.warm_up.calls) for r in graph.reports] for graph in compiled_graphs()}
+        own = [graph for graph in compiled_graphs() if graph not in before]
+        graphs[name] = {graph.title: [(report.reason, report.runs) for report in graph.reports] for graph in own}
     states = {name: model.state_dict() for name, model in models.items()}
-    torch.save({"graphs": graphs, **states}, f"{results}/{rank}")
-    dist.destroy_process_group()
+    return {"graphs": graphs, "events": first, **states}
 
 
 def test_two_processes_train_as_they_do_in_eager_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +98,9 @@ def test_two_processes_train_as_they_do_in_eager_pytorch(tmp_path: Path, monkeyp
             torch.testing.assert_close(one["whole"][name], wanted, rtol=1e-8, atol=1e-10)
             torch.testing.assert_close(one["inner"][name], wanted, rtol=1e-8, atol=1e-10)
     for one in found:
-        assert len(one["graphs"]) >= 4
-        for reports in one["graphs"].values():
-            assert [reason for reason, _ in reports] == [""]
-            assert all(calls > 0 for _, calls in reports)
+        assert len(one["graphs"]["inner"]) == 2
+        assert len(one["graphs"]["whole"]) > 2, "graphs end where buckets do"
+        for name in ("inner", "whole"):
+            assert set(map(tuple, one["graphs"][name].values())) == {(("", "plan"),)}
+        first, last = one["events"].index("exchange"), one["events"][::-1].index("backward")
+        assert first < len(one["events"]) - 1 - last, "a bucket is exchanged before the last backward graph runs"

@@ -155,10 +155,10 @@ def test_what_aotautograd_cannot_differentiate_runs_as_dynamo_traced_it(monkeypa
     ]
 
 
-def test_a_plan_that_raises_what_eager_does_not_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "0")  # a call that is verified raises what a plan raises
+@pytest.mark.parametrize("verify_every", [0, 1])
+def test_a_plan_that_raises_what_eager_does_not_is_left(verify_every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = perceptron()
-    compiled = torch.compile(model, backend="threadcast")
+    compiled = torch.compile(model, backend="threadcast", options={"verify_every": verify_every})
     with torch.no_grad():
         run_until_settled(lambda number: compiled(rows(number)))
 
@@ -285,12 +285,13 @@ def test_an_unknown_option_is_an_error_that_names_it(mode: str | None, options: 
         backend(torch.fx.symbolic_trace(nn.Identity()), [torch.ones(1)], mode=mode, options=options)
 
 
+@pytest.mark.parametrize("verify_every", [0, 1])
 @pytest.mark.parametrize("training", [False, True])
 def test_a_plan_with_dropout_that_raises_runs_again_on_the_same_random_numbers(
-    training: bool, monkeypatch: pytest.MonkeyPatch
+    training: bool, verify_every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = nn.Sequential(perceptron(), nn.Dropout(0.5), nn.Linear(4, 4).double())
-    compiled = torch.compile(model, backend="threadcast", options={"verify_every": 0})
+    compiled = torch.compile(model, backend="threadcast", options={"verify_every": verify_every})
 
     def results(called: Any, number: int) -> list[Tensor]:
         torch.manual_seed(number)

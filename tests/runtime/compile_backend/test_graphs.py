@@ -260,9 +260,19 @@ def test_threads_that_share_a_compiled_model_get_their_own_results() -> None:
     assert not errors
 
 
-def test_threads_of_pytorch_are_as_before_after_a_step() -> None:
-    model = perceptron()
+def test_threads_of_pytorch_are_as_before_between_the_passes_and_after_a_step() -> None:
+    model, seen = perceptron(), set()
     compiled = torch.compile(model, backend="threadcast")
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _: seen.add(torch.get_num_threads()))
+
+    def step(number: int) -> None:
+        result = compiled(rows(number))
+        seen.add(torch.get_num_threads())
+        result.sum().backward()
+        seen.add(torch.get_num_threads())
+
     torch.set_num_threads(2)
-    run_until_settled(lambda number: compiled(rows(number)).sum().backward())
-    assert torch.get_num_threads() == 2
+    run_until_settled(step)
+    assert planned()
+    assert seen == {2}

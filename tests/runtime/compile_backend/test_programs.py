@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled, trains_as_eager
+from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled, runners, trains_as_eager
 
 pytestmark = [
     pytest.mark.slow,
@@ -88,6 +88,7 @@ def test_complex_numbers() -> None:
         return torch.view_as_real(y.conj() * y), y.abs(), y.T
 
     compare(function, lambda i: (rows(i),))
+    assert runners() == {"inference": ["plan"]}
 
 
 def test_gradients_of_complex_numbers() -> None:
@@ -104,7 +105,7 @@ def test_gradients_of_complex_numbers() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.fft.ifft(torch.fft.fft(x) * self.filter)
 
-    trains_as_eager(Spectrum, loss, steps=60)
+    assert trains_as_eager(Spectrum, loss, steps=60) == {"forward": ["plan"], "backward": ["plan"]}
 
 
 def test_sparse_arguments_run_as_pytorch() -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -67,11 +68,12 @@ def every_step(change: Callable[[Any], object], make: Callable[[], nn.Module] = 
 
     def loop(run: Run) -> Any:
         model = make()
-        step = run.step(model, cross_entropy, sgd(model))
+        optimizer = sgd(model)
+        step = run.step(model, cross_entropy, optimizer)
         for number in range(2 * STEPS):
             run.train(step, model, number, 1)
             change(model)
-        return model
+        return model, optimizer
 
     return loop
 
@@ -100,25 +102,25 @@ def swap_last(model: Net, optimizer: Optimizer) -> None:
 
 def moving_average(run: Run) -> Any:
     model = Net()
-    average = copy.deepcopy(model).requires_grad_(False)
-    step = run.step(model, cross_entropy, sgd(model))
+    average, optimizer = copy.deepcopy(model).requires_grad_(False), sgd(model)
+    step = run.step(model, cross_entropy, optimizer)
     for number in range(2 * STEPS):
         run.train(step, model, number, 1)
         with torch.no_grad():
             for mean, now in zip(average.parameters(), model.parameters(), strict=True):
                 mean.lerp_(now, 0.1)
         run.look(average, batch(number)[0])
-    return model, average
+    return model, average, optimizer
 
 
 def averaged_model(run: Run) -> Any:
     model = Net()
-    average = AveragedModel(model)
-    step = run.step(model, cross_entropy, sgd(model))
+    average, optimizer = AveragedModel(model), sgd(model)
+    step = run.step(model, cross_entropy, optimizer)
     for phase in range(3):
         run.train(step, model, phase * STEPS)
         average.update_parameters(model)
-    return model, average
+    return model, average, optimizer
 
 
 def early_stopping(run: Run) -> Any:
@@ -136,14 +138,16 @@ def early_stopping(run: Run) -> Any:
     assert weights is not None
     model.load_state_dict(weights)
     run.train(step, model, 100)
-    return model, best
+    return model, best, optimizer
 
 
 def checkpoint_and_resume(run: Run) -> Any:
     model, again = Net(), Net(seed=7)
     model, optimizer = train(run, model)
-    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-    optimizer = sgd(again)
+    file = io.BytesIO()
+    torch.save((model.state_dict(), optimizer.state_dict()), file)
+    file.seek(0)
+    saved, optimizer = torch.load(file), sgd(again)
     again.load_state_dict(saved[0])
     optimizer.load_state_dict(saved[1])
     return train(run, again, optimizer)
@@ -166,22 +170,24 @@ def search_for_a_rate(run: Run) -> Any:
 
 def last_batch(run: Run) -> Any:
     model = Net()
-    step = run.step(model, cross_entropy, sgd(model))
+    optimizer = sgd(model)
+    step = run.step(model, cross_entropy, optimizer)
     for epoch in range(4):
         run.train(step, model, 10 * epoch, 5)
         run.found.append(step(*batch(10 * epoch + 9, size=2)))
         run.look(model, batch(epoch, size=2)[0])
     run.train(step, model, 100)
-    return model
+    return model, optimizer
 
 
 def batches_of_many_sizes(run: Run) -> Any:
     model = Net()
-    step = run.step(model, cross_entropy, sgd(model))
+    optimizer = sgd(model)
+    step = run.step(model, cross_entropy, optimizer)
     for number in range(5 * STEPS):
         run.found.append(step(*batch(number, size=3 + number % 5)))
         run.look(model, batch(number, size=3 + number % 5)[0])
-    return model
+    return model, optimizer
 
 
 def clipping_by_value(run: Run) -> Any:
@@ -204,14 +210,14 @@ def accumulation(run: Run) -> Any:
 
 def scaled_losses(run: Run) -> Any:
     model = Net()
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=5)
-    step = run.step(model, cross_entropy, sgd(model), scaler=scaler, clip_grad_norm=1.0)
+    scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=5), sgd(model)
+    step = run.step(model, cross_entropy, optimizer, scaler=scaler, clip_grad_norm=1.0)
     for number in range(3 * STEPS):
         x, y = batch(number)
         run.found.append(step(x * (torch.inf if number == STEPS else 1.0), y))  # the scaler skips this update
         model.norm.reset_running_stats()
         run.look(model, x)
-    return model, scaler.get_scale()
+    return model, optimizer, scaler.get_scale()
 
 
 class Autocast(Net):
@@ -234,7 +240,7 @@ def by_schedule(
     for number in range(3 * STEPS):
         run.train(step, model, number, 1)
         schedule.step(*([run.found[-2]] if by_loss else []))
-    return model, optimizer.param_groups[0]["lr"]
+    return model, optimizer, optimizer.param_groups[0]["lr"]
 
 
 def changing_groups(run: Run) -> Any:
@@ -263,13 +269,13 @@ def gradual_unfreezing(run: Run) -> Any:
 def two_optimizers(run: Run) -> Any:
     """The step updates by the first and leaves the gradients of the others; the loop calls the second."""
     model = Net()
-    second = optim.Adagrad([*model.last.parameters(), *model.norm.parameters()], lr=0.01)
-    step = run.step(model, cross_entropy, sgd(model.first))
+    first, second = sgd(model.first), optim.Adagrad([*model.last.parameters(), *model.norm.parameters()], lr=0.01)
+    step = run.step(model, cross_entropy, first)
     for number in range(2 * STEPS):
         run.train(step, model, number, 1)
         second.step()
         second.zero_grad()
-    return model
+    return model, first, second
 
 
 class Fooling(nn.Module):
@@ -301,7 +307,7 @@ def adversaries(run: Run) -> Any:
         run.look(generator, noise)
         run.found += [judge(torch.cat([batch(number)[0], run.found[-1]]), target), fool(noise)]
         of_discriminator.zero_grad()
-    return generator, discriminator
+    return generator, discriminator, of_generator, of_discriminator
 
 
 class Checkpointed(Net):
@@ -328,7 +334,8 @@ class Distilled(nn.Module):
 def distillation(run: Run) -> Any:
     """A teacher that follows its student."""
     model = Distilled()
-    step = run.step(model, None, sgd(model.student))
+    optimizer = sgd(model.student)
+    step = run.step(model, None, optimizer)
     for number in range(2 * STEPS):
         run.found.append(step(batch(number)[0]))
         run.look(model.student, batch(number)[0])
@@ -336,7 +343,7 @@ def distillation(run: Run) -> Any:
             with torch.no_grad():
                 for mine, theirs in zip(model.teacher.parameters(), model.student.parameters(), strict=True):
                     mine.lerp_(theirs, 0.5)
-    return model
+    return model, optimizer
 
 
 def dropout() -> nn.Module:

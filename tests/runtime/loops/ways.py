@@ -18,8 +18,9 @@ from threadcast.runtime.tuning.tuning import Tuning
 
 Way = Literal["eager", "optimize_training", "optimize", "torch.compile"]
 WAYS: tuple[Way, ...] = ("optimize_training", "optimize", "torch.compile")
-LAST = 4
-"""Last calls of tuned functions that a plan must have run: two steps of the way that has the most calls in one."""
+LAST = 10
+"""Last calls of tuned functions: two steps of the loop that has the most in one. Of each function that is among them,
+a plan must have run the last one."""
 
 
 class Run:
@@ -80,15 +81,15 @@ def agrees_with_eager(
 ) -> None:
     """Run `loop` by `way` and in eager PyTorch; all that it returns and has seen is equal up to `within`.
 
-    `refused` matches the warning where PyTorch runs what the loop does. Otherwise plans run the last calls.
+    `refused` matches the warning where PyTorch runs what the loop does. Otherwise plans run the last calls (`LAST`).
     """
     wanted = _results(loop, "eager")
-    by_plan: list[bool] = []
+    by_plan: list[tuple[Tuning, bool]] = []
     plain = Tuning.__call__
 
     def noted(self: Tuning, *arguments: Any) -> Any:
         result = plain(self, *arguments)
-        by_plan.append(self.ran is not None)
+        by_plan.append((self, self.ran is not None))
         return result
 
     monkeypatch.setattr(Tuning, "__call__", noted)
@@ -99,7 +100,8 @@ def agrees_with_eager(
     if refused is None:
         assert not texts
         assert len(by_plan) > LAST
-        assert all(by_plan[-LAST:]), by_plan
+        last = dict(by_plan[-LAST:])
+        assert all(last.values()), [tuning.captured.graph.ids for tuning, planned in last.items() if not planned]
     else:
         assert any(refused in text for text in texts), texts
     assert len(found) == len(wanted)

@@ -6,7 +6,6 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,14 @@ import torch
 from threadcast.core.errors import ExecutionError
 from threadcast.core.settings import Settings
 from threadcast.runtime.engines.native.compilations import Compilations
-from threadcast.runtime.engines.native.library import DRAFT, compiler, include_folders, make_file, native_library
+from threadcast.runtime.engines.native.library import (
+    DRAFT,
+    compiler,
+    draft_folder,
+    include_folders,
+    make_file,
+    native_library,
+)
 from threadcast.runtime.fusion.kernels import PRELUDE, Kernel
 
 _ISA_FLAGS = {
@@ -32,6 +38,16 @@ _ISA_FLAGS = {
 
 _logger = logging.getLogger("threadcast")
 _compilations = Compilations()
+_defining = threading.Lock()
+
+
+def _renew() -> None:
+    """In a forked child, where no thread is left that compiles or defines anything."""
+    global _defining, _compilations
+    _defining, _compilations = threading.Lock(), Compilations()
+
+
+os.register_at_fork(after_in_child=_renew)
 
 
 class FusedOperators:
@@ -39,7 +55,6 @@ class FusedOperators:
 
     def __init__(self) -> None:
         self._defined: dict[str, Any] = {}
-        self._lock = threading.Lock()
 
     def of(self, kernels: Sequence[Kernel]) -> list[Any]:
         """Return an operator of PyTorch's dispatcher for each kernel.
@@ -49,7 +64,7 @@ class FusedOperators:
         """
         if (failed := _compilations.error(_symbols(kernels))) is not None:
             raise failed
-        with self._lock:
+        with _defining:
             self._define([kernel for kernel in kernels if kernel.name not in self._defined])
         return [self._defined[kernel.name] for kernel in kernels]
 
@@ -119,8 +134,8 @@ def compiled(kernels: Iterable[Kernel]) -> Path:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _clear_up(folder)
-            with tempfile.TemporaryDirectory(prefix=DRAFT, dir=folder, ignore_cleanup_errors=True) as draft:
-                _compile(missing, Path(draft), folder, _flags())
+            with draft_folder(folder) as draft:
+                _compile(missing, draft, folder, _flags())
         except OSError as error:
             raise ExecutionError(f"{folder} cannot be written: {error.strerror}; set engine.cache") from error
     return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from threadcast.core import Case, Machine
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.engines import open_engine as engine_choice
 from threadcast.runtime.engines.native import library
+from threadcast.runtime.engines.native.compilations import Compilations
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.engines.open_engine import engine_costs, has_native_engine, open_engine
 from threadcast.runtime.engines.python_engine import PythonEngine
@@ -220,3 +222,55 @@ def test_without_a_library_the_python_engine_serves_and_says_so_once(
             assert engine.run(captured.bind()).tolist() == [3.0] * 4
     assert engine_costs().op_s > 1e-6
     assert caplog.text.count("the Python engine serves") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_that_is_forked_while_the_library_is_compiled_does_not_wait_for_itself(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, go = tmp_path / "started", tmp_path / "go"
+    script = f"touch {started}; while [ ! -e {go} ]; do sleep 0.05; done; exit 1"
+    monkeypatch.setenv("CXX", str(compiler(tmp_path / "cxx", script)))
+    monkeypatch.setattr(library, "_compilations", Compilations())
+    assert library.is_being_compiled()
+    assert eventually(started.exists)
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)
+            native_library()
+        except ExecutionError:  # of the same compiler, which ends at once now
+            os._exit(0)
+        finally:
+            os._exit(1)
+    go.touch()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    library.wait_for_library(60.0)
+    assert left(cache) == []
+
+
+def test_a_process_that_is_forked_and_ends_leaves_what_its_parent_compiles(cache: Path, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    code = """
+import os, sys, time
+from pathlib import Path
+from threadcast.runtime.engines.native import library
+from threadcast.runtime.engines.native.compilations import Compilations
+
+assert library.is_being_compiled()
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+if (child := os.fork()) == 0:
+    sys.exit()
+os.waitpid(child, 0)
+print(*library.library_folder().glob(library.DRAFT + "*"), flush=True)
+os._exit(0)
+"""
+    environment = {**os.environ, "CXX": str(compiler(tmp_path / "cxx", f"touch {started}; exec sleep 600"))}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, str(started)],
+        env=environment, capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip(), "the folder in which the library is compiled is gone"

@@ -15,11 +15,12 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import TextIO
 
 import torch
 
@@ -51,12 +52,17 @@ _logger = logging.getLogger("threadcast")
 _loading = threading.Lock()
 _loaded_library: ModuleType | None = None
 _compilations = Compilations()
+_locked: TextIO | None = None
+"""The file that is locked while the library is compiled."""
 
 
 def _renew() -> None:
-    """In a forked child, where no thread is left that loads the library."""
-    global _loading
-    _loading = threading.Lock()
+    """In a forked child, where no thread is left that loads or compiles the library."""
+    global _loading, _compilations, _locked
+    _loading, _compilations = threading.Lock(), Compilations()
+    if _locked is not None:  # the parent's lock, which the child would wait for without end
+        _locked.close()
+        _locked = None
 
 
 os.register_at_fork(after_in_child=_renew)
@@ -155,19 +161,42 @@ def _build(built: Path) -> None:
         lock = (built.parent / "lock").open("w")
     except OSError as error:
         raise ExecutionError(f"{built.parent} cannot be written: {error.strerror}; set engine.cache") from error
+    global _locked
     with lock:
+        _locked = lock
         fcntl.flock(lock, fcntl.LOCK_EX)  # given up by the kernel when its holder dies
-        if built.is_file():
-            return  # another process has just made it
-        for left in built.parent.glob(f"{DRAFT}*"):  # by one that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        _logger.warning("compiling the native engine into %s, once; this takes about a minute", built.parent)
         try:
-            with tempfile.TemporaryDirectory(prefix=DRAFT, dir=built.parent, ignore_cleanup_errors=True) as folder:
-                _compile(Path(folder))
-                os.replace(Path(folder, built.name), built)
-        except OSError as error:  # the disk is full
-            raise ExecutionError(f"{built.parent} cannot be written: {error.strerror}; set engine.cache") from error
+            _build_alone(built)
+        finally:
+            _locked = None
+            fcntl.flock(lock, fcntl.LOCK_UN)  # closing it would not where a process was forked meanwhile
+
+
+def _build_alone(built: Path) -> None:
+    if built.is_file():
+        return  # another process has just made it
+    for left in built.parent.glob(f"{DRAFT}*"):  # by one that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    _logger.warning("compiling the native engine into %s, once; this takes about a minute", built.parent)
+    try:
+        with draft_folder(built.parent) as folder:
+            _compile(folder)
+            os.replace(folder / built.name, built)
+    except OSError as error:  # the disk is full
+        raise ExecutionError(f"{built.parent} cannot be written: {error.strerror}; set engine.cache") from error
+
+
+@contextmanager
+def draft_folder(parent: Path) -> Iterator[Path]:
+    """A new folder in `parent`, to compile in; removed at the end.
+
+    Not `TemporaryDirectory`: a process that is forked meanwhile would remove it when it ends.
+    """
+    folder = tempfile.mkdtemp(prefix=DRAFT, dir=parent)
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _compile(folder: Path) -> None:

@@ -102,6 +102,7 @@ void Lane::give(const std::function<void()>* job, bool pins) {
 
 void Lane::work() {
   omp_thread().ours = true;
+  omp_set_others_threads(1);
   at::AutoDispatchBelowAutograd below_autograd;
   for (;;) {
     // Between two steps the caller's own operators may run: their threads must not wait for this one to stop spinning.

@@ -216,15 +216,23 @@ bool ordered_loop_next(long* from, long* to) {
   return take_ordered(thread, this_share(thread), ordered_first, from, to);
 }
 
+static thread_local unsigned next_alone = 0, last_alone = 0;  // the sections outside of a region, one after the other
+
 unsigned sections_next() {
-  if (!in_region()) return omp_thread().ours ? 0 : original.GOMP_sections_next();
+  if (!omp_thread().ours) return original.GOMP_sections_next();
+  if (!in_region()) return next_alone <= last_alone ? next_alone++ : 0;
   Share& share = this_share(omp_thread());
   const long section = share.next.fetch_add(1);
   return section <= share.end ? static_cast<unsigned>(section) : 0;
 }
 
 unsigned sections_start(unsigned count) {
-  if (!in_region() && !omp_thread().ours) return original.GOMP_sections_start(count);
+  if (!omp_thread().ours) return original.GOMP_sections_start(count);
+  if (!in_region()) {
+    next_alone = 1;
+    last_alone = count;
+    return sections_next();
+  }
   bool first;
   next_share(omp_thread(), 1, count, 1, 1, first);
   return sections_next();
@@ -342,6 +350,13 @@ int omp_most_threads() { return max_threads(); }
 int omp_set_threads(int threads) {
   const int before = max_threads();
   set_num_threads(threads);
+  return before;
+}
+
+int omp_set_others_threads(int threads) {
+  if (original.omp_set_num_threads == nullptr) return threads;  // nothing was taken over
+  const int before = original.omp_get_max_threads();
+  original.omp_set_num_threads(threads);
   return before;
 }
 

@@ -24,6 +24,10 @@ void omp_parallel(void (*body)(void*), void* data, unsigned threads);
 int omp_most_threads();
 // Sets it for the calling thread, which is no engine's; returns how many they were.
 int omp_set_threads(int threads);
+// How many threads libgomp itself gives regions that the calling thread leads in other libraries than libtorch, such as
+// extensions; returns how many they were. An engine's thread has one: more of them would share its cpu, and be more
+// than libtorch tells the extension.
+int omp_set_others_threads(int threads);
 int omp_rank();
 int omp_team();
 

@@ -24,18 +24,19 @@ int tell_mkl(int threads) { return MKL_Set_Num_Threads_Local != nullptr ? MKL_Se
 // Makes the calling thread one of an engine's until the end of the block.
 class Enlisted {
  public:
-  Enlisted() : before_(omp_thread()), mkl_(tell_mkl(1)) {
+  Enlisted() : before_(omp_thread()), mkl_(tell_mkl(1)), others_(omp_set_others_threads(1)) {
     omp_thread() = OmpThread();
     omp_thread().ours = true;
   }
   ~Enlisted() {
     omp_thread() = before_;
     tell_mkl(mkl_);
+    omp_set_others_threads(others_);
   }
 
  private:
   OmpThread before_;
-  int mkl_;
+  int mkl_, others_;
   at::AutoDispatchBelowAutograd below_autograd_;
   // The caller's autocast must not cast again what the graph has cast already.
   c10::impl::ExcludeDispatchKeyGuard no_autocast_{c10::autocast_dispatch_keyset};

@@ -1,0 +1,30 @@
+"""Plans that are made at once and win, for processes of their own: as the fixtures of `runtime` do it in tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from tests.runtime.conftest import PlansWin, SequentialPlanner
+from tests.whole_calls import by_the_graphs
+from threadcast.runtime.tuning import machine, plan_maker, plan_search, warm_up
+from threadcast.runtime.whole_calls import WholeCalls
+
+
+@contextmanager
+def plans_at_once() -> Iterator[None]:
+    """Within the context nothing depends on how fast anything is: plans run what they can, and graphs all calls."""
+    with ExitStack() as end:
+        for owner, name, value in (
+            (warm_up, "are_steady", lambda _: True),
+            (plan_maker, "ForecastingPlanner", SequentialPlanner),
+            (plan_search, "HOPELESS", math.inf),
+            (plan_search, "SLOWER", math.inf),
+            (plan_search, "FAR", math.inf),
+            (machine, "Contest", PlansWin),
+            (WholeCalls, "next_turn", by_the_graphs),
+        ):
+            end.enter_context(patch.object(owner, name, value))
+        yield
