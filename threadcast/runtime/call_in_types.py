@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
+from threadcast.core.signal_handlers import raised_by_signal_handler
 from threadcast.runtime.backends.result_memory import ResultMemory
 from threadcast.runtime.bfloat16_speed import bfloat16_speed
 from threadcast.runtime.call_kinds import CallKind, flattened, kind_of
@@ -231,7 +232,9 @@ class CallInTypes(OptimizedCall):
             began_s = time.perf_counter()
             rough = self._cast_back(half(*args, **kwargs))
             seconds = time.perf_counter() - began_s
-        except Exception as error:  # noqa: BLE001 - float32 has given its result; only bfloat16 cannot run the call
+        except Exception as error:  # float32 has given its result; only bfloat16 cannot run the call
+            if raised_by_signal_handler(error):
+                raise
             choice.keep_float32(f"{type(error).__name__} in bfloat16: {error}")
             return result
         difference, why = largest_difference(result, rough)
@@ -252,7 +255,9 @@ class CallInTypes(OptimizedCall):
         began_s = time.perf_counter()
         try:
             result = self._cast_back(half(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - the call has written to nothing, and runs in float32
+        except Exception as error:  # the call has written to nothing, and runs in float32
+            if raised_by_signal_handler(error):
+                raise
             choice.keep_float32(f"{type(error).__name__} in bfloat16: {error}")
             return super().__call__(*args, **kwargs)
         seconds = time.perf_counter() - began_s

@@ -39,7 +39,7 @@ from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.saved_inputs import computes_again, computing_again, copy_written_inputs, writes_again
 from threadcast.runtime.shared_learning import told
 from threadcast.runtime.short_way import ShortWay
-from threadcast.runtime.unused_results import UnusedResults, calls_own_functions, with_unused_results
+from threadcast.runtime.unused_results import UnusedResults, fills_with_zeros, with_unused_results
 from threadcast.threads.memory import keep_freed_memory
 
 _graphs: WeakSet[GraphCalls] = WeakSet()
@@ -104,7 +104,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         fw_compiler=partial(compiler, "forward"),
         bw_compiler=partial(compiler, "backward"),
         inference_compiler=partial(compiler, "inference"),
-        partition_fn=partial(_partitioned, None if calls_own_functions(graph) else unused),
+        partition_fn=partial(_partitioned, None if fills_with_zeros(graph) else unused),
     )
     try:
         found: Callable[..., Any] = compiled(graph, example_inputs)
@@ -120,7 +120,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
             return computing_again(graph)
         return as_traced(graph)
     if unused:
-        found = with_unused_results(found)
+        found = with_unused_results(found, as_traced(graph))
     if not parts:
         return found
     if computes_again(graph) and any(part.role != "inference" for part in parts):

@@ -87,9 +87,7 @@ def why_transformed() -> str | None:
 
     The model's tensors may be wrapped then, or fake ones in their places, so this is asked before they are looked at.
     """
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return TRANSFORMED
-    return FORWARD_MODE if forward_ad._current_level >= 0 else _why_in_a_mode()
+    return TRANSFORMED if torch._C._functorch.peek_interpreter_stack() is not None else _why_in_a_mode()
 
 
 def saves_by_hooks() -> bool:
@@ -111,6 +109,8 @@ def why_no_inputs(leaves: Iterable[Any]) -> str | None:
 
 
 def _why_in_a_mode() -> str | None:
+    if forward_ad._current_level >= 0:
+        return FORWARD_MODE
     if torch._C._len_torch_dispatch_stack() or (torch._C._len_torch_function_stack() and _changes_functions()):
         return "a TorchFunctionMode or TorchDispatchMode is active, which a graph's operators do not meet"
     return None

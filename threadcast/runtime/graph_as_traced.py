@@ -7,22 +7,30 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule
+from torch.nn.attention import _cur_sdpa_kernel_backends, _sdpa_kernel
+
+_CHANGING = {
+    "_set_grad_enabled", "_sdpa_kernel", "_vmap_increment_nesting", "_grad_increment_nesting", "_jvp_increment_nesting",
+}  # fmt: skip
+"""Names of functions in Dynamo's graphs that change a mode."""
 
 
 def as_traced(graph: GraphModule) -> Callable[..., Any]:
     """Return what runs a graph of Dynamo's by PyTorch, with gradients.
 
-    In such a graph `with torch.no_grad()` and `with torch.autocast(...)` are two calls each, the second of which an
+    In such a graph `with torch.no_grad()`, `torch.vmap` and the like are two calls each, the second of which an
     exception leaves out. The modes are then set back to what they were before the call.
     """
     forward = graph.forward
     nodes = [node for part in graph.modules() if isinstance(part, GraphModule) for node in part.graph.nodes]
     devices: set[Any] = {node.args[0] for node in nodes if node.target is torch.amp.autocast_mode._enter_autocast}
-    if not devices and not any(node.target is torch._C._set_grad_enabled for node in nodes):
+    names = {getattr(node.target, "__name__", "") for node in nodes}
+    if not devices and not names & _CHANGING:
         return forward
+    attends = "_sdpa_kernel" in names
 
     def run(*arguments: Any) -> Any:
-        before = _Modes(devices)
+        before = _Modes(devices, attends=attends)
         try:
             return forward(*arguments)
         except BaseException:
@@ -33,16 +41,24 @@ def as_traced(graph: GraphModule) -> Callable[..., Any]:
 
 
 class _Modes:
-    """Whether there are gradients, and autocast's state for these types of devices, in the calling thread now."""
+    """The modes of the calling thread now: gradients, transformations, autocast for these types of devices.
 
-    def __init__(self, devices: Collection[str]) -> None:
+    With `attends` also how attention may be computed.
+    """
+
+    def __init__(self, devices: Collection[str], *, attends: bool) -> None:
         self._gradients = torch.is_grad_enabled()
         self._casts = [
             (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices
         ]
         self._keeps, self._contexts = torch.is_autocast_cache_enabled(), _autocast_contexts()
+        self._transformations = len(torch._C._functorch.get_interpreter_stack() or ())
+        self._attention = _cur_sdpa_kernel_backends(with_priority=True) if attends else None
 
     def restore(self) -> None:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(self._transformations)
+        if self._attention is not None:
+            _sdpa_kernel(self._attention, set_priority=True)
         torch._C._set_grad_enabled(self._gradients)
         for device, enabled, dtype in self._casts:
             torch.set_autocast_enabled(device, enabled)

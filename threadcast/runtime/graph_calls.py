@@ -18,6 +18,7 @@ from threadcast.capture.one_capture import NoTurn, one_capture
 from threadcast.core import Core, Machine
 from threadcast.core.errors import WrongResult
 from threadcast.core.settings import Settings
+from threadcast.core.signal_handlers import raised_by_signal_handler
 from threadcast.runtime.call_kinds import CallKind, kind_of_inputs
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.compile_options import CompileOptions
@@ -273,8 +274,10 @@ class GraphCalls:
             result = run(*given)
         except WrongResult:
             raise
-        except Exception as error:  # noqa: BLE001 - PyTorch runs it again, which raises what is the program's own
-            draws.set_back()
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
+            draws.set_back()  # PyTorch runs it again, which raises what is the program's own
             failure = error
         else:
             if self._watcher is not None:

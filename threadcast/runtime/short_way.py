@@ -21,6 +21,7 @@ from torch.nn import Parameter
 
 from threadcast.capture.capture import CapturedGraph
 from threadcast.core.errors import EngineClosed
+from threadcast.core.signal_handlers import raised_by_signal_handler
 from threadcast.runtime.draws import Draws
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.native.library import loaded_library
@@ -80,9 +81,11 @@ class ShortWay:
             return _apply(passes, *arguments)
         except EngineClosed:  # before anything has run
             self._passes = None
-        except Exception:  # the long way runs it again, which raises what is the program's own
+        except Exception as error:  # the long way runs it again, which raises what is the program's own
+            if raised_by_signal_handler(error):
+                raise
             self._passes = None
-            if versions != [one._version for one in written]:  # it has run: a signal handler has raised, or the like
+            if versions != [one._version for one in written]:  # it has run
                 raise
             draws.set_back()
         return self._graphs(*arguments)
@@ -219,8 +222,8 @@ class Passes:
                 found = engine.lend(lambda relay: relay.backward(second, saved, gradients, last))
             except EngineClosed:  # before anything has run
                 pass
-            except Exception:
-                if saved.dropped:  # in its midst
+            except Exception as error:
+                if saved.dropped or raised_by_signal_handler(error):  # in its midst
                     raise
                 draws.set_back()
         if found is not None:
@@ -229,7 +232,9 @@ class Passes:
         if engine is None and serves and second.fits(inputs):
             try:
                 found = self.backward.kept.run(*inputs)
-            except Exception:  # noqa: BLE001 - PyTorch runs it again, which raises what is the program's own
+            except Exception as error:  # PyTorch runs it again, which raises what is the program's own
+                if raised_by_signal_handler(error):
+                    raise
                 draws.set_back()
             else:
                 return found

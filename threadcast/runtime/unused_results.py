@@ -109,21 +109,35 @@ class UnusedResults:
         return int(side.node.expr.xreplace(known))
 
 
-def calls_own_functions(program: GraphModule) -> bool:
-    """Whether Dynamo has put an `autograd.Function` of the user into a program.
+def fills_with_zeros(program: GraphModule) -> bool:
+    """Whether Dynamo has put an `autograd.Function` of the user with several results into a program.
 
-    Eager PyTorch gives its `backward` zeros for unused results, and what these lead to then has gradients of zeros.
+    Where one of them is used, eager PyTorch gives `backward` zeros for the others, and what these lead to then has
+    gradients of zeros.
     """
     graphs = (part.graph for part in program.modules() if isinstance(part, GraphModule))
-    return any(node.target is autograd_function_apply for graph in graphs for node in graph.nodes)
+    nodes = (node for graph in graphs for node in graph.nodes if node.target is autograd_function_apply)
+    return any(_results(node) != 1 for node in nodes)
 
 
-def with_unused_results(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `run`, a program that AOTAutograd has compiled, whose backward graph is told of unused results by None."""
+def _results(node: Node) -> int:
+    """How many tensors a node of Dynamo's returns; 0 where that is not known."""
+    value = node.meta.get("example_value")
+    return sum(isinstance(one, Tensor) for one in (value if isinstance(value, tuple | list) else (value,)))
+
+
+def with_unused_results(run: Callable[..., Any], eager: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `run`, a program that AOTAutograd has compiled, whose backward graph is told of unused results by None.
+
+    `eager` is the program in eager PyTorch, which runs it where there are hooks on arguments: autograd would call them
+    with None.
+    """
 
     def called(*arguments: Any) -> Any:
         if not torch.is_grad_enabled() or compiled_autograd.compiled_autograd_enabled:
             return run(*arguments)
+        if any(isinstance(one, Tensor) and one.requires_grad and one._backward_hooks for one in arguments):
+            return eager(*arguments)
         since = torch._C._autograd._get_sequence_nr()
         found = run(*arguments)
         for value in found if isinstance(found, list | tuple) else (found,):

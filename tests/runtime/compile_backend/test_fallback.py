@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -171,6 +172,66 @@ def test_a_plan_that_raises_what_eager_does_not_is_left(verify_every: int, monke
             torch.testing.assert_close(compiled(rows(1)), model(rows(1)))
         torch.testing.assert_close(compiled(rows(2)), model(rows(2)))
     assert runners() == {"inference": ["default"]}
+
+
+class Preempted(Exception):
+    pass
+
+
+def preempt(*_: Any) -> None:
+    raise Preempted
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_what_a_signal_handler_raises_reaches_the_program_and_plans_stay(
+    training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = perceptron()
+    compiled = torch.compile(model, backend="threadcast", options={"verify_every": 0})
+
+    def step(number: int) -> None:
+        with torch.set_grad_enabled(training):
+            found = compiled(rows(number))
+        if training:
+            found.sum().backward()
+
+    run_until_settled(step)
+    before = signal.signal(signal.SIGUSR1, preempt)
+    plain = NativeEngine.run
+
+    def interrupted(engine: NativeEngine, *given: Any) -> Any:
+        found = plain(engine, *given)
+        signal.raise_signal(signal.SIGUSR1)
+        return found
+
+    try:
+        monkeypatch.setattr(NativeEngine, "run", interrupted)
+        with pytest.raises(Preempted):
+            for number in range(100):  # those by the short way do not call `run`
+                step(number)
+        monkeypatch.setattr(NativeEngine, "run", plain)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    step(1)
+    assert {name for found in runners().values() for name in found} == {"plan"}
+
+
+def test_tangents_of_forward_mode_are_computed_by_pytorch() -> None:
+    model, x, tangent = perceptron(), rows(1), rows(2)
+    compiled = torch.compile(model, backend="threadcast")
+
+    def tangent_of(call: Any) -> Tensor | None:
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(call(forward_ad.make_dual(x, tangent))).tangent
+
+    with torch.no_grad():
+        wanted = tangent_of(model)
+        run_until_settled(lambda number: compiled(rows(number)))
+        assert runners() == {"inference": ["plan"]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = tangent_of(compiled)
+    torch.testing.assert_close(found, wanted)
 
 
 def test_a_graph_that_capture_fails_on_runs_as_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:

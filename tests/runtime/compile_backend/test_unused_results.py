@@ -92,3 +92,66 @@ def test_processes_that_train_together_have_zeros_in_all_steps(monkeypatch: pyte
         torch.autograd.backward(compiled(rows(step))[0].sum())
         assert model.other.weight.grad is not None, f"step {step}"
         assert not model.other.weight.grad.any()
+
+
+def test_hooks_of_parameters_that_no_used_result_needs_are_not_called() -> None:
+    model = Heads()
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient.clamp(-1, 1))
+    compiled = torch.compile(model, backend="threadcast")
+    for step in range(30):
+        model.zero_grad()
+        torch.autograd.backward(compiled(rows(step))[0].sum())
+        assert model.other.weight.grad is None
+        assert model.head.weight.grad is not None
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+class Both(torch.autograd.Function):
+    """Of two results."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, y * 3
+
+    @staticmethod
+    def backward(ctx: Any, of_x: Tensor, of_y: Tensor) -> tuple[Tensor, Tensor]:
+        return of_x * 2, of_y * 3
+
+
+class OwnFunction(nn.Module):
+    """The second result is behind the function only where it has several results."""
+
+    def __init__(self, *, several: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.several = nn.Linear(8, 2), nn.Linear(8, 2), several
+        self.double()
+
+    def forward(self, x: Tensor) -> Any:
+        if self.several:
+            return Both.apply(self.first(x), self.second(x))
+        return Twice.apply(self.first(x)), self.second(x)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_a_function_of_the_users_own_leads_to_has_eagers_gradients(several: bool) -> None:
+    mine, eager = OwnFunction(several=several), OwnFunction(several=several)
+    compiled = torch.compile(mine, backend="threadcast")
+    for step in range(30):
+        for call, model in ((compiled, mine), (eager, eager)):
+            model.zero_grad()
+            torch.autograd.backward(call(rows(step))[0].sum())
+        for one, other in zip(mine.parameters(), eager.parameters(), strict=True):
+            assert (one.grad is None) == (other.grad is None)
+            if other.grad is not None:
+                torch.testing.assert_close(one.grad, other.grad)

@@ -14,6 +14,7 @@ from typing import Any
 
 from threadcast.capture.capture import Captured
 from threadcast.core import Core, Machine
+from threadcast.core.signal_handlers import raised_by_signal_handler
 from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
@@ -285,7 +286,10 @@ class Tuning:
             runner = self._states.next_runner(disturbed=planner_works)
             if isinstance(runner, SearchStep):
                 self._plans.makers[runner.variant].prepare(runner.step, goes_on=runner == self._last)
-        except Exception as error:  # noqa: BLE001 - of measuring or planning: the step has not begun, and can run as before
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
+            # of measuring or planning: the step has not begun, and can run as before
             self._between.give_up(str(error) or "measuring was broken off")
             runner = self._states.next_runner()
         return runner
@@ -308,7 +312,10 @@ class Tuning:
                 seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores,
                 alone=not (self._backends.beside or self._graphs.compiling),
             )  # fmt: skip
-        except Exception as error:  # noqa: BLE001 - the step has run; only what follows from it fails
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
+            # the step has run; only what follows from it fails
             self._between.instructions = self._states.give_up(str(error))
 
     def _search_backends(self, arguments: tuple[Any, ...], result: Any) -> None:

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from threadcast.capture.capture import Captured
 from threadcast.core.errors import ThreadcastError, WrongResult
+from threadcast.core.signal_handlers import raised_by_signal_handler
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.verification.chance import Pair, is_chance
 from threadcast.runtime.verification.differences import Difference, first_beyond_rounding
@@ -197,7 +198,10 @@ def checked_step(
         start.restore()
         try:
             found = step.values_after(run(*arguments), start)
-        except Exception as error:  # noqa: BLE001 - eager has run, so whatever this raises is the plan's own
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
+            # eager has run, so whatever this raises is the plan's own
             return Checked(result, Difference("the step", f"{type(error).__name__}: {error}"), True)
         if jumps is None:
             jumps = captured is not None and has_jumps(captured)
