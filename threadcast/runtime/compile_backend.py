@@ -39,7 +39,8 @@ from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.saved_inputs import computes_again, computing_again, copy_written_inputs, writes_again
 from threadcast.runtime.shared_learning import told
 from threadcast.runtime.short_way import ShortWay
-from threadcast.runtime.unused_results import UnusedResults, fills_with_zeros, with_unused_results
+from threadcast.runtime.undefined_gradients import without
+from threadcast.runtime.unused_results import UnusedResults, fills_with_zeros, own_functions, with_unused_results
 from threadcast.threads.memory import keep_freed_memory
 
 _graphs: WeakSet[GraphCalls] = WeakSet()
@@ -119,6 +120,8 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         if computes_again(graph):
             return computing_again(graph)
         return as_traced(graph)
+    for one in unused:
+        one.may_multiply = bool(own_functions(graph))
     if unused:
         found = with_unused_results(found, as_traced(graph))
     if not parts:
@@ -183,7 +186,8 @@ def _compiled(
         _note_that_nothing_is_overwritten()
     divided = parts_of(graph)
     if len(divided) == 1 and divided[0].refused is None and not returns_integers(graph):
-        return _boxed(graph, _graph_calls(graph, program, parts, role, whole=True))
+        calls = _graph_calls(graph, program, parts, role, whole=True)
+        return _boxed(graph, calls, partial(_without, graph, program, parts, calls))
     reasons = dict.fromkeys(part.refused for part in divided if part.refused)
     if reasons:
         whole = "a part of a graph" if any(part.refused is None for part in divided) else "a graph"
@@ -195,11 +199,23 @@ def _compiled(
     return _boxed(graph, PartsInTurn(graph, divided, runs))
 
 
-def _boxed(graph: GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
+def _boxed(
+    graph: GraphModule, run: Callable[..., Any],
+    without_unused: Callable[[frozenset[int]], Callable[..., Any] | None] = lambda _: None,
+) -> Callable[..., Any]:  # fmt: skip
     """Return `run`, which runs the graph, as AOTAutograd calls it: with a list, which it may empty."""
     unused = UnusedResults.noted_in(graph)
-    found: Callable[..., Any] = make_boxed_func(run if unused is None else unused.left_out(run))
+    found: Callable[..., Any] = make_boxed_func(run if unused is None else unused.left_out(run, without_unused))
     return found
+
+
+def _without(
+    graph: GraphModule, program: Program, parts: list[GraphCalls], calls: GraphCalls, unused: frozenset[int]
+) -> GraphCalls | None:
+    """Return what runs a backward graph, that of `calls`, without the gradients of these results."""
+    noted = UnusedResults.noted_in(graph)
+    found = None if noted is None or noted.may_multiply else without(graph, noted.gradients, unused)
+    return None if found is None else _graph_calls(found, program, parts, calls.role, whole=True)
 
 
 def _graph_calls(

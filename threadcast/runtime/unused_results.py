@@ -25,6 +25,9 @@ _NODE = "CompiledFunctionBackward"
 _FAR = 3
 """Most nodes of views between a result and AOTAutograd's node. A convention."""
 
+_MOST = 4
+"""Most sets of unused results for which there are graphs of their own. A convention."""
+
 _Place = tuple[int, int | None]
 """A number among a graph's inputs: the position of an integer, or of a tensor with one of its dimensions."""
 
@@ -43,6 +46,8 @@ class UnusedResults:
         self._given, self._needs, self._sizes = given, needs, sizes
         self.keep_graphs: Callable[[], None] | None = None
         """Lets the graph run in all steps, and not eager PyTorch by turns."""
+        self.may_multiply = False
+        """Whether the graph may be another than a linear function of these gradients: users' functions may be."""
 
     def __deepcopy__(self, _: Any) -> Self:
         """This object: what is noted in a graph is noted in its copies."""
@@ -76,19 +81,33 @@ class UnusedResults:
         found: UnusedResults | None = backward.meta.get(_KEY)
         return found
 
-    def left_out(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    @property
+    def gradients(self) -> frozenset[int]:
+        """The positions of the gradients of results among the graph's inputs."""
+        return frozenset(self._given)
+
+    def left_out(
+        self, run: Callable[..., Any], without: Callable[[frozenset[int]], Callable[..., Any] | None]
+    ) -> Callable[..., Any]:
         """Return `run`, which runs the graph, for inputs that are None where a result was unused.
 
-        So are then the gradients that depend on unused results alone.
+        So are then the gradients that depend on unused results alone. `without` returns what runs the graph without
+        these inputs; where it returns None, the graph gets zeros.
         """
+        others: dict[frozenset[int], Callable[..., Any] | None] = {}
 
         def called(*arguments: Any) -> Any:
             unused = frozenset(i for i in self._given if arguments[i] is None)
             if not unused:
                 return run(*arguments)
+            exchanges = may_exchange()  # DistributedDataParallel counts on the same gradients in each step: zeros, then
+            if not exchanges and unused not in others and len(others) < _MOST:
+                others[unused] = without(unused)
+            if not exchanges and (other := others.get(unused)) is not None:
+                return other(*[value for i, value in enumerate(arguments) if i not in unused])
             filled = [self._zeros(i, arguments) if i in unused else value for i, value in enumerate(arguments)]
             found = run(*filled)
-            if may_exchange():  # DistributedDataParallel counts on the same gradients in each step: zeros, then
+            if exchanges:
                 if self.keep_graphs is not None:
                     self.keep_graphs()
                 return found
@@ -115,9 +134,13 @@ def fills_with_zeros(program: GraphModule) -> bool:
     Where one of them is used, eager PyTorch gives `backward` zeros for the others, and what these lead to then has
     gradients of zeros.
     """
+    return any(_results(node) != 1 for node in own_functions(program))
+
+
+def own_functions(program: GraphModule) -> list[Node]:
+    """The nodes of Dynamo's graph that call an `autograd.Function` of the user."""
     graphs = (part.graph for part in program.modules() if isinstance(part, GraphModule))
-    nodes = (node for graph in graphs for node in graph.nodes if node.target is autograd_function_apply)
-    return any(_results(node) != 1 for node in nodes)
+    return [node for graph in graphs for node in graph.nodes if node.target is autograd_function_apply]
 
 
 def _results(node: Node) -> int:

@@ -204,12 +204,15 @@ def test_what_a_signal_handler_raises_reaches_the_program_and_plans_stay(
         signal.raise_signal(signal.SIGUSR1)
         return found
 
+    def steps() -> None:
+        for number in range(100):  # those by the short way do not call `run`
+            step(number)
+
     try:
-        monkeypatch.setattr(NativeEngine, "run", interrupted)
-        with pytest.raises(Preempted):
-            for number in range(100):  # those by the short way do not call `run`
-                step(number)
-        monkeypatch.setattr(NativeEngine, "run", plain)
+        with monkeypatch.context() as patch:
+            patch.setattr(NativeEngine, "run", interrupted)
+            with pytest.raises(Preempted):
+                steps()
     finally:
         signal.signal(signal.SIGUSR1, before)
     step(1)

@@ -155,3 +155,57 @@ def test_what_a_function_of_the_users_own_leads_to_has_eagers_gradients(several:
             assert (one.grad is None) == (other.grad is None)
             if other.grad is not None:
                 torch.testing.assert_close(one.grad, other.grad)
+
+
+def distances(x: Tensor) -> Any:
+    """The derivative of the second result is infinite at 0."""
+    return x * 3, x.square().sum(-1).sqrt()
+
+
+def parts_of_a_sum(x: Tensor) -> Any:
+    y = x.tanh()
+    return y.exp() + 1, (y * 2).sum(0), (x / x.abs()).sum()
+
+
+def rows_apart(x: Tensor) -> Any:
+    first, second, *_ = x.sin().unbind()
+    return first.exp(), second * 2, torch.cat([x, x * 2])[3:]
+
+
+def normalised(x: Tensor) -> Any:
+    y = nn.functional.layer_norm(x, (8,))
+    return y.relu(), nn.functional.softmax(y, -1), y.sum()
+
+
+PROGRAMS = [distances, parts_of_a_sum, rows_apart, normalised]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_gradients_of_results_that_are_unused_are_undefined_and_not_zeros(program: Any) -> None:
+    """Zeros would be NaN where they are multiplied by what is infinite."""
+    weight = torch.eye(8, dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(8, dtype=torch.float64, requires_grad=True)
+
+    def model(x: Tensor) -> Any:
+        found = program(x @ weight)
+        return *found, found[0] * bias
+
+    compiled = torch.compile(model, backend="threadcast")
+    x = rows(1)
+    x[2] = 0.0
+    results = len(model(x))
+
+    def step(number: int) -> None:
+        used = [i for i in range(results) if (number + 1) >> i & 1] or [0]
+        gradients = [
+            torch.autograd.grad(
+                [call(x)[i].sum() for i in used], (weight, bias), allow_unused=True
+            ) for call in (compiled, model)
+        ]  # fmt: skip
+        for mine, wanted in zip(*gradients, strict=True):
+            assert (mine is None) == (wanted is None)
+            if wanted is not None:
+                torch.testing.assert_close(mine, wanted, equal_nan=True)
+
+    for number in range(4 * 2**results):
+        step(number % 2**results if number % 3 else 0)
