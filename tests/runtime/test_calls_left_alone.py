@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import threadcast
 from threadcast.runtime.calls_left_alone import CALLS, SHORT_CALLS, CallsLeftAlone
+from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.tuning import Tuning
 
 Begin = Callable[[CallsLeftAlone, tuple[Any, ...]], None]
@@ -73,3 +75,21 @@ def test_nested_tensors_run_as_pytorch_does() -> None:
             found = call(nested)
         assert [part.tolist() for part in found.unbind()] == [[2.0] * 2, [2.0] * 3]
         assert any("nested tensor" in str(warning.message) for warning in said)
+
+
+@pytest.mark.usefixtures("one_thread", "plans_win")
+def test_a_change_before_a_call_that_is_left_alone_is_seen() -> None:
+    """The format of the model is put back for such a call: what has changed before must not hide behind that."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1)).eval()
+    large, small = torch.randn(4, 3, 16, 16), torch.randn(1, 3, 8, 8)
+    with closing(threadcast.optimize(model, backends=False)) as call, torch.no_grad():
+        for _ in range(200):
+            call(large)
+        assert call.reports[0].runs == "plan"
+        optimized = call._optimized
+        optimized._left_alone.after_fastest(((small,), {}))
+        optimized._format.set(MemoryFormat.CHANNELS_LAST)  # as a plan in channels last leaves it
+        model[2].weight = nn.Parameter(3 * model[2].weight.detach())
+        torch.testing.assert_close(call(small), model(small))
+        torch.testing.assert_close(call(large), model(large))

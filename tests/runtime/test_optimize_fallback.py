@@ -184,3 +184,20 @@ def test_weights_that_pytorch_keeps_for_several_calls_are_in_no_graph() -> None:
             torch.testing.assert_close(call(x), model(x))
             model.parametrizations.weight.original.add_(1.0)  # type: ignore[union-attr, operator]
         assert isinstance(call._optimized._last, Tuning)
+
+
+@pytest.mark.usefixtures("plans_win")
+@pytest.mark.filterwarnings("ignore:threadcast runs", "ignore:.*torch.jit.trace.*:DeprecationWarning")
+def test_a_trace_has_what_pytorch_runs() -> None:
+    weight, x, other = torch.randn(8, 8), torch.randn(5, 8), torch.randn(5, 8)
+
+    def function(x: Tensor) -> Tensor:
+        return (x @ weight).relu() + (x * 2).sin()
+
+    with closing(threadcast.optimize(function, backends=False)) as call, torch.no_grad():
+        for _ in range(50):
+            call(x)
+        assert call.reports[0].runs == "plan"
+        traced = torch.jit.trace(lambda x: call(x), (x,), check_trace=False)
+        torch.testing.assert_close(traced(other), function(other))
+        assert call.reports[0].runs == "plan"

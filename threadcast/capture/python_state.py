@@ -6,7 +6,7 @@ A captured graph has such values built in: an attribute of a loss module, a clos
 from __future__ import annotations
 
 import copy
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import is_
@@ -91,6 +91,11 @@ class PythonState:
             Table(table, owner, names, items_of(table, names), of, constants=id(table) not in known)
             for table, owner, names, of in tables
         ]
+        self._ordered = [
+            table for table in self.tables
+            if isinstance(table.items, OrderedDict) and table.names is None and len(table.before) > 1
+        ]  # fmt: skip
+        """Dictionaries whose order can change alone, which their counters of changes do not show."""
         self.caches = found.caches
         """The caches of functions (`functools.lru_cache`)."""
         self.lists = [value for value in found.containers if isinstance(value, list)]
@@ -126,10 +131,13 @@ class PythonState:
         return None
 
     def changed_elsewhere(self) -> str | None:
-        """As `changed`, only for context variables, sets, arrays and their kind."""
+        """As `changed`, only for context variables, the order of dictionaries, sets, arrays and their kind."""
         for variable, value in self._variables:
             if not same(variable.get(_MISSING), value):
                 return f"the context variable {variable.name}"
+        for table in self._ordered:
+            if not all(map(is_, table.items, table.before)):
+                return f"the order of {table.owner}"
         for value, before in self._others:
             if not _same_contents(value, before):
                 return f"a {type(value).__name__}"

@@ -55,6 +55,7 @@ SAVED_BY_HOOKS = (
 )
 CACHED = "torch.nn.utils.parametrize.cached() is active, within which PyTorch computes weights once for several calls"
 FORWARD_MODE = "torch.autograd.forward_ad is active, and a graph computes no tangents"
+TRACED = "torch.jit.trace is active, and does not see what an engine's threads run"
 TRANSFORMED = "a transformation of torch.func (vmap, grad, jvp, functionalize) is active, which a graph does not meet"
 FORKED = "it was called in another process, of which this one is a fork without its threads"
 LONG_AUTOCAST = (
@@ -111,6 +112,8 @@ def why_no_inputs(leaves: Iterable[Any]) -> str | None:
 def _why_in_a_mode() -> str | None:
     if forward_ad._current_level >= 0:
         return FORWARD_MODE
+    if torch._C._get_tracing_state() is not None:
+        return TRACED
     if torch._C._len_torch_dispatch_stack() or (torch._C._len_torch_function_stack() and _changes_functions()):
         return "a TorchFunctionMode or TorchDispatchMode is active, which a graph's operators do not meet"
     return None

@@ -135,7 +135,8 @@ class Optimized:
             self._forks, self._lock = forks.number, RLock()
         if in_step():  # the memory format stays: another thread may run this model
             return self._default(*arguments)
-        if self._left_alone.has(arguments) and not torch.is_autocast_enabled("cpu"):
+        as_given = self._format.current is MemoryFormat.AS_GIVEN  # else a change would hide behind that of the format
+        if as_given and self._left_alone.has(arguments) and not torch.is_autocast_enabled("cpu"):
             return self._alone(arguments)
         with self._lock, self._counted():
             began_s = time.perf_counter()
@@ -375,6 +376,7 @@ class Optimized:
             return self._as_given(*arguments)
         if parts.leaves_alone(self._looking_s) and not self._table.tunings and fallback in self._table:
             self._left_alone.after_fastest(arguments)
+        self._put_back()
         return parts(*arguments)
 
     def _parts_for(self, fallback: Fallback) -> Parts | None:
@@ -384,12 +386,16 @@ class Optimized:
 
     def _as_given(self, *arguments: Any) -> Any:
         """Run a call in eager PyTorch in the given memory format."""
+        self._put_back()
+        return self._default(*arguments)
+
+    def _put_back(self) -> None:
+        """Have the model in the given memory format."""
         # within a transformation tensors cannot be looked at
         reorders = self._format.current is not MemoryFormat.AS_GIVEN and why_transformed() is None
         if reorders and (why := self._format.why_fixed()) is not None:
             self._keep_format(why)
         self._format.set(MemoryFormat.AS_GIVEN)
-        return self._default(*arguments)
 
     def _verified(self, tuning: Tuning, arguments: tuple[Any, ...]) -> Any:
         """Run a call, and some calls in eager PyTorch too; WrongResult where the results differ."""

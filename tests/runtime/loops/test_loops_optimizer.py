@@ -39,6 +39,22 @@ class SignDescent(Optimizer):
                     parameter.sub_(mean.sign(), alpha=group["lr"])
 
 
+class Counted(Optimizer):
+    """A user's own optimizer whose state is not of parameters alone."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float, *, at_once: bool) -> None:
+        super().__init__(parameters, {"lr": lr})
+        if at_once:
+            self.state["steps"] = 0
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.state["steps"] = (self.state["steps"] or 0) + 1
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter] = parameter.grad / self.state["steps"]
+            parameter.sub_(self.state[parameter], alpha=self.param_groups[0]["lr"])
+
+
 class SharpnessAware(Optimizer):
     """A user's own optimizer that computes gradients twice for each update."""
 
@@ -88,6 +104,16 @@ def test_an_optimizer(name: str) -> None:
 
     # Muon computes in bfloat16, where the last bit of a gradient may become one of bfloat16's
     trains_as_eager(loop, within=1e-2 if name == "Muon" else 1e-8)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_optimizer_of_the_user_whose_state_is_not_of_parameters_alone(at_once: bool) -> None:
+    def loop(make: Make) -> Any:
+        model = Net()
+        step = make(model, cross_entropy, Counted(model.parameters(), 0.05, at_once=at_once))
+        return [step(*batch(seed)) for seed in range(2 * STEPS)], model
+
+    trains_as_eager(loop)
 
 
 def test_sparse_gradients_are_refused_aloud() -> None:

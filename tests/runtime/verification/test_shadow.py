@@ -179,6 +179,23 @@ def test_values_that_a_checked_step_leaves_alone_are_not_written() -> None:
     assert [tensor._version for tensor in (model.unchanged, *arguments)] == versions
 
 
+@pytest.mark.parametrize("number", [1.0, torch.nan])
+def test_arguments_that_a_graph_only_reads_are_never_written(number: float) -> None:
+    """They may be in memory that can only be read, or saved for a backward pass of the caller's own."""
+    x = torch.randn(5, 4)
+    x[0, 0] = number
+
+    def function(x: Tensor) -> Tensor:
+        return (x @ x.T).sin()
+
+    captured = capture_forward(function, x.clone())
+    shadowed = Shadowed(function, function, None, None, leaves)
+    version = x._version
+    for factor in (1.0, 1.0001, 2.0):
+        checked_step(shadowed, lambda x, factor=factor: function(x) * factor, (x,), captured)
+    assert x._version == version
+
+
 def test_steps_that_are_run_again_leave_all_random_generators_as_one_step_does() -> None:
     _, plain = _drawn()
 

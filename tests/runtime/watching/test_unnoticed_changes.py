@@ -31,6 +31,8 @@ import threadcast
 from threadcast import networks
 from threadcast.capture import reachable
 from threadcast.capture.python_state import PythonState
+from threadcast.runtime.engines.native.library import native_library
+from threadcast.runtime.watching.python_values import ReadsWatch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -404,3 +406,23 @@ def test_an_argument_of_a_tensor_subclass_runs_as_pytorch_does() -> None:
         with pytest.warns(UserWarning, match="an argument is a Tripled"):
             found = call(plain.as_subclass(Tripled))
     torch.testing.assert_close(found.as_subclass(Tensor), plain.tanh() * 3)
+
+
+def test_another_order_of_a_dictionary_is_noticed() -> None:
+    class Staged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stages = OrderedDict(double=lambda x: x * 2, shift=lambda x: x + 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for stage in self.stages.values():
+                x = stage(x)
+            return x
+
+    native_library()
+    model = Staged()
+    watch = ReadsWatch(model, ())
+    assert watch.changed() is None
+    assert watch.changed() is None
+    model.stages.move_to_end("double")
+    assert "order" in (watch.changed() or "")

@@ -178,7 +178,8 @@ class ModelFormat:
     def _state_of(self, parameter: nn.Parameter) -> list[Tensor]:
         """The tensors of the parameter's shape in the optimizer's state."""
         state = self._optimizer.state.get(parameter, {}) if self._optimizer is not None else {}
-        return [one for one in state.values() if isinstance(one, Tensor) and one.shape == parameter.shape]
+        values = state.values() if isinstance(state, dict) else ()
+        return [one for one in values if isinstance(one, Tensor) and one.shape == parameter.shape]
 
 
 class _Placed(NamedTuple):

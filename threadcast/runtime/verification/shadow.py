@@ -65,8 +65,9 @@ class Shadowed:
     def state(self, arguments: Any, captured: Captured | None) -> StepState:
         """Return copies of all that the step may change: the model's own state and tensors that the graph writes to."""
         return StepState(
-            self.model, self.optimizer, arguments, written=_written(captured), drawn=may_be_drawn(captured)
-        )
+            self.model, self.optimizer, arguments, written=_written(captured), drawn=may_be_drawn(captured),
+            reads_arguments=captured is not None and not _writes_arguments(captured),
+        )  # fmt: skip
 
     def too_large(self, arguments: Any, captured: Captured | None) -> str | None:
         """Return why memory is too small for the copies of `shadow_step` and `checked_step`; None if it is not."""
@@ -80,7 +81,8 @@ class Shadowed:
 
         Returns the changed numbers by name, and the arguments of a step with them.
         """
-        return start.nudge(seed, roundings), arguments
+        changed = start.nudge(seed, roundings)
+        return changed, start.with_changed(arguments, changed)
 
     def values_after(self, result: Any, start: StepState, asked: Container[str] | None = None) -> dict[str, Any]:
         """Return copies of all values of a step that gave `result`, by name; with `asked`, of these only."""
@@ -345,6 +347,11 @@ def _written(captured: Captured | None) -> list[Tensor]:
         return []
     values = (captured.held.get(slot) for slot in captured.written)
     return [value for value in values if isinstance(value, Tensor)]
+
+
+def _writes_arguments(captured: Captured) -> bool:
+    """Whether a graph writes to an argument of the call."""
+    return any(captured.program.inputs[slot].role == "input" for slot in captured.written)
 
 
 def leaves(result: Any) -> dict[str, Any]:

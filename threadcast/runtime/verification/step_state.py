@@ -20,8 +20,10 @@ MOST_OF_FREE_MEMORY = 0.5
 """Share of the free memory that copies may take."""
 
 
-_PARTS = ("real", "imag")
-"""Names of a complex tensor's parts."""
+_ARGUMENT = "argument "
+"""How the names of arguments begin."""
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Types of numbers of so many bytes, to compare floating-point numbers bit by bit."""
 
 
 class Drawn(NamedTuple):
@@ -38,18 +40,21 @@ ALL = Drawn()
 class StepState:
     """Copies of the current values of a model, its optimizer, a step's arguments and the random generators.
 
-    `restore` writes the values back into the same tensors. `written` are tensors that the step's graph writes to. The
-    copies take `needed_bytes` of memory: as much as the arguments, the buffers and `written`; for a training step also
-    as much as all parameters and the optimizer's state.
+    `restore` writes the values back into the same tensors. `written` are tensors that the step's graph writes to. With
+    `reads_arguments` it writes to no argument, and nor does this object: they may be read-only, or saved by autograd.
+    The copies take `needed_bytes` of memory: as much as the arguments, the buffers and `written`; for a training step
+    also as much as all parameters and the optimizer's state.
 
     Generators other than those `drawn` from are left alone: other threads would draw again what they have drawn since.
     """
 
     def __init__(
         self, model: nn.Module | None, optimizer: Optimizer | None, arguments: Any, *, written: Iterable[Tensor] = (),
-        drawn: Drawn = ALL,
+        drawn: Drawn = ALL, reads_arguments: bool = False,
     ) -> None:  # fmt: skip
         self._tensors = dict(_named(model, optimizer, arguments, written))
+        self._read = {name for name in self._tensors if reads_arguments and name.startswith(_ARGUMENT)}
+        """Names of arguments that are never written to."""
         self.values: dict[str, Any] = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
         """The copies by name; `now` uses the same names."""
         learned = _learned(model, optimizer)
@@ -91,7 +96,8 @@ class StepState:
         Tensors that have these values are not written to, so that their version counters stay.
         """
         for name, tensor in self._tensors.items():
-            _set(tensor, (changed or {}).get(name, self.values[name]))
+            if name not in self._read:
+                _set(tensor, (changed or {}).get(name, self.values[name]))
         if self._attributes is not None:
             self._attributes.restore()
         if self._optimizer is not None:
@@ -112,11 +118,17 @@ class StepState:
     def nudge(self, seed: int, roundings: int) -> dict[str, Tensor]:
         """Set everything back as `restore` does, but with all numbers changed by so many roundings.
 
-        They are larger or smaller at random by `seed`. Returns the changed numbers by name.
+        They are larger or smaller at random by `seed`. Returns the changed numbers by name, also those of arguments
+        that are never written to.
         """
         changed = nudged({name: self.values[name] for name in self._tensors}, seed=seed, roundings=roundings)
         self.restore(changed)
         return changed
+
+    def with_changed(self, arguments: Any, changed: Mapping[str, Tensor]) -> Any:
+        """Return a step's arguments with `changed` numbers in place of those that are never written to."""
+        names = {id(self._tensors[name]): name for name in self._read}
+        return pytree.tree_map(lambda leaf: changed[names[id(leaf)]] if id(leaf) in names else leaf, arguments)
 
     def name_of(self, tensor: Tensor) -> str | None:
         """Return the name of the copy of this very tensor; None if the tensor was not copied."""
@@ -148,15 +160,17 @@ def _comparable(value: Any) -> Any:
 
 
 def _set(tensor: Tensor, value: Tensor) -> None:
-    """Write a value to a tensor that does not have it already; 0 and -0 are different values here."""
+    """Write a value to a tensor that does not have it already, bit by bit: 0 and -0 are different values here."""
     tensor = tensor.detach()
-    same = torch.equal(tensor, value)
-    if same and tensor.is_complex():
-        same = all(torch.equal(getattr(tensor, part).signbit(), getattr(value, part).signbit()) for part in _PARTS)
-    elif same and tensor.is_floating_point():
-        same = torch.equal(tensor.signbit(), value.signbit())
-    if not same:
+    if not torch.equal(_bits(tensor), _bits(value)):
         tensor.copy_(value)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The numbers as integers of the same bits, so that equal ones are equal, also where they are no numbers."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.resolve_neg().view(_INTEGERS[tensor.element_size()]) if tensor.is_floating_point() else tensor
 
 
 def needed_bytes(
@@ -206,7 +220,7 @@ def _all_values(
             yield from ((f"{at}.{name}".lstrip("."), value) for name, value in vars(part).items())
     if optimizer is not None:
         yield from (*_optimizer_state(optimizer), *_gradients(model, optimizer))
-    yield from ((f"argument {i}", leaf) for i, leaf in enumerate(pytree.tree_leaves(arguments)))
+    yield from ((f"{_ARGUMENT}{i}", leaf) for i, leaf in enumerate(pytree.tree_leaves(arguments)))
     yield from ((f"tensor {i} that the graph writes", value) for i, value in enumerate(written.values()))
 
 

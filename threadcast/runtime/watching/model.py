@@ -203,7 +203,8 @@ class Watch:
             *hook_tables(self._modules, self.optimizer),
         ]
         if self.optimizer is not None:
-            tables += [vars(self.optimizer), self.optimizer.state, *self.optimizer.state.values()]
+            states = (state for state in self.optimizer.state.values() if isinstance(state, dict))
+            tables += [vars(self.optimizer), self.optimizer.state, *states]
             tables += map(attributes_of, type(self.optimizer).__mro__[:-1])
         tensors = [*self._tensors, *filter(_is_strided, self._parameters)]
         self._untouched = library.Untouched(tables, [], _tensors_in(tensors))
@@ -263,7 +264,8 @@ class Watch:
             yield vars(self.optimizer), "state", self.optimizer.state
             for parameter, state in self.optimizer.state.items():
                 yield self.optimizer.state, parameter, state
-                yield from ((state, name, value) for name, value in state.items() if isinstance(value, Tensor))
+                if isinstance(state, dict):  # a user's own optimizer may keep anything there
+                    yield from ((state, name, value) for name, value in state.items() if isinstance(value, Tensor))
 
 
 def _tensors_in(values: Iterable[Any]) -> list[Tensor]:
