@@ -46,7 +46,7 @@ def without(backward: GraphModule, gradients: Collection[int], unused: Collectio
             node.replace_all_uses_with(part)
             of_others[node] = part
         else:
-            _fill(graph, node, of & undefined)
+            _fill(graph, node, [one for one in node.all_input_nodes if one in undefined])
             defined.add(node)
     known = [_last(of_others, one) if isinstance(one, Node) else one for one in results]
     graph.output(tuple(None if one in undefined else one for one in known))
