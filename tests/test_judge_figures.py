@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from threadcast.runtime.compile_backend import backend, compiled_graphs
+from threadcast.runtime.shared_learning import allowance, planner_for
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -205,10 +208,16 @@ def test_the_quick_judge_compares_what_a_call_that_is_not_captured_returns(monke
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize("factor", [1.0, 1.1])
 @pytest.mark.filterwarnings("ignore:threadcast runs")
-def test_the_quick_judge_looks_at_compiled_models(mode: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_quick_judge_looks_at_compiled_models(
+    mode: str, factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import judge_compiled
     from judged import Judged
 
+    monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path))
+    monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
+    if "threadcast" not in torch._dynamo.list_backends(exclude_tags=()):  # it is where the package is installed
+        torch._dynamo.register_backend(backend, name="threadcast")
     monkeypatch.setattr(judge_compiled, "LEARN_S", 0.5)
     plain = judge_compiled._compiled
 
@@ -219,7 +228,14 @@ def test_the_quick_judge_looks_at_compiled_models(mode: str, factor: float, monk
     monkeypatch.setattr(judge_compiled, "_compiled", compiled)
     torch.manual_seed(0)
     case = Judged("net", _Net(plain=True).double(), (torch.randn(16, 6).double(),), {})
-    found = getattr(judge_compiled, mode)(case)
+    try:
+        found = getattr(judge_compiled, mode)(case)
+    finally:
+        for graph in compiled_graphs():
+            graph.close()
+        for made in (planner_for, allowance):
+            made.cache_clear()
+        torch._dynamo.reset()
     assert found["right"] is (factor == 1.0), found
 
 

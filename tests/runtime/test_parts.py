@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -231,8 +232,13 @@ class PlannedPart:
 
 def test_nothing_is_compared_beside_a_plan_that_is_being_made() -> None:
     ran: list[str] = []
-    call = Parts(ran.append, lambda backend: abs, Allowance(1.0), least_s=0.0, machine=read_machine, most=None)
-    call._call, call._guard = lambda _: ran.append("parts"), Guard()
+
+    def run(name: str) -> None:
+        ran.append(name)
+        time.sleep(0.002)
+
+    call = Parts(run, lambda backend: abs, Allowance(1.0), least_s=0.0, machine=read_machine, most=None)
+    call._call, call._guard = lambda _: run("parts"), Guard()
     planned = PlannedPart()
     call._compiled.append(CompiledCall(abs, abs, [planned]))  # type: ignore[list-item]
     for _ in range(50):

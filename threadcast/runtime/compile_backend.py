@@ -211,11 +211,17 @@ def _boxed(
 
 def _without(
     graph: GraphModule, program: Program, parts: list[GraphCalls], calls: GraphCalls, unused: frozenset[int]
-) -> GraphCalls | None:
+) -> Callable[..., Any] | None:
     """Return what runs a backward graph, that of `calls`, without the gradients of these results."""
     noted = UnusedResults.noted_in(graph)
     found = None if noted is None or noted.may_multiply else without(graph, noted.gradients, unused)
-    return None if found is None else _graph_calls(found, program, parts, calls.role, whole=True)
+    if found is None:
+        return None
+    found.meta.update(graph.meta)
+    if any(node.op == "call_function" for node in found.graph.nodes):
+        return _graph_calls(found, program, parts, calls.role, whole=True)
+    forward: Callable[..., Any] = found.forward
+    return forward
 
 
 def _graph_calls(

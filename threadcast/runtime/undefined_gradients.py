@@ -51,6 +51,8 @@ def without(backward: GraphModule, gradients: Collection[int], unused: Collectio
     known = [_last(of_others, one) if isinstance(one, Node) else one for one in results]
     graph.output(tuple(None if one in undefined else one for one in known))
     graph.eliminate_dead_code()
+    if any(inputs[i].users for i in unused):  # by an operator that does more than compute
+        return None
     for i in unused:
         graph.erase_node(inputs[i])
     return GraphModule(backward, graph)

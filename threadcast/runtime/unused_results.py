@@ -25,7 +25,7 @@ _NODE = "CompiledFunctionBackward"
 _FAR = 3
 """Most nodes of views between a result and AOTAutograd's node. A convention."""
 
-_MOST = 4
+_MOST = 8
 """Most sets of unused results for which there are graphs of their own. A convention."""
 
 _Place = tuple[int, int | None]

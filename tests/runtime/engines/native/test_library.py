@@ -234,12 +234,12 @@ def test_a_process_that_is_forked_while_the_library_is_compiled_does_not_wait_fo
     monkeypatch.setenv("CXX", str(compiler(tmp_path / "cxx", script)))
     monkeypatch.setattr(library, "_compilations", Compilations())
     assert library.is_being_compiled()
-    assert eventually(started.exists)
+    assert eventually(started.exists, 200.0)
     child = os.fork()
     if child == 0:
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(60)
+            signal.alarm(200)
             native_library()
         except ExecutionError:  # of the same compiler, which ends at once now
             os._exit(0)

@@ -9,6 +9,7 @@
 #include <map>
 #include <system_error>
 
+#include "openmp.h"
 #include "team.h"
 
 namespace threadcast {

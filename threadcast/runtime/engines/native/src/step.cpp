@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "lent.h"
+#include "openmp.h"
 
 // MKL's C function; the names in small letters are Fortran's. Not there in a torch without MKL.
 extern "C" int MKL_Set_Num_Threads_Local(int) __attribute__((weak));
