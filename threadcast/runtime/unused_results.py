@@ -7,6 +7,7 @@ An optimizer takes a step by these, of momentum and weight decay, where it leave
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import getitem
 from typing import Any, Self
 
 import sympy
@@ -134,7 +135,7 @@ def fills_with_zeros(program: GraphModule) -> bool:
     Where one of them is used, eager PyTorch gives `backward` zeros for the others, and what these lead to then has
     gradients of zeros.
     """
-    return any(_results(node) != 1 for node in own_functions(program))
+    return any(_used_results(node) > 1 for node in own_functions(program))
 
 
 def own_functions(program: GraphModule) -> list[Node]:
@@ -143,10 +144,11 @@ def own_functions(program: GraphModule) -> list[Node]:
     return [node for graph in graphs for node in graph.nodes if node.target is autograd_function_apply]
 
 
-def _results(node: Node) -> int:
-    """How many tensors a node of Dynamo's returns; 0 where that is not known."""
-    value = node.meta.get("example_value")
-    return sum(isinstance(one, Tensor) for one in (value if isinstance(value, tuple | list) else (value,)))
+def _used_results(node: Node) -> int:
+    """How many results of a function a program uses; Dynamo adds some that its backward pass saves."""
+    if isinstance(node.meta.get("example_value"), Tensor):
+        return 1
+    return len({user.args[1] for user in node.users if user.target is getitem and user.users})
 
 
 def with_unused_results(run: Callable[..., Any], eager: Callable[..., Any]) -> Callable[..., Any]:

@@ -106,14 +106,17 @@ def test_hooks_of_parameters_that_no_used_result_needs_are_not_called() -> None:
         assert model.head.weight.grad is not None
 
 
-class Twice(torch.autograd.Function):
+class Squared(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 2
+        ctx.save_for_backward(x)
+        return x * x
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * 2
+        (x,) = ctx.saved_tensors
+        found: Tensor = gradient * 2 * x
+        return found
 
 
 class Both(torch.autograd.Function):
@@ -140,7 +143,7 @@ class OwnFunction(nn.Module):
     def forward(self, x: Tensor) -> Any:
         if self.several:
             return Both.apply(self.first(x), self.second(x))
-        return Twice.apply(self.first(x)), self.second(x)
+        return Squared.apply(self.first(x)), self.second(x)
 
 
 @pytest.mark.parametrize("several", [False, True])
