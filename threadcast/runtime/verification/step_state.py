@@ -127,6 +127,8 @@ class StepState:
 
     def with_changed(self, arguments: Any, changed: Mapping[str, Tensor]) -> Any:
         """Return a step's arguments with `changed` numbers in place of those that are never written to."""
+        if not self._read:
+            return arguments
         names = {id(self._tensors[name]): name for name in self._read}
         return pytree.tree_map(lambda leaf: changed[names[id(leaf)]] if id(leaf) in names else leaf, arguments)
 
