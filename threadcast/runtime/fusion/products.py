@@ -101,11 +101,9 @@ def _factors(captured: Captured, i: int, specs: Mapping[Ref, TensorSpec]) -> _Fa
 def _in_full_precision() -> bool:
     """Whether PyTorch multiplies float32 matrices in float32, and not as the caller may have it, in bfloat16."""
     mkldnn: Any = torch.backends.mkldnn
-    levels: tuple[Any, ...] = (getattr(mkldnn, "matmul", None), mkldnn, torch.backends)
-    chosen = [getattr(level, "fp32_precision", None) for level in levels]
-    if chosen[0] is None:  # before PyTorch 2.9
-        return torch.get_float32_matmul_precision() == "highest"
-    return next((one for one in chosen if one not in ("none", None)), "ieee") == "ieee"
+    levels: tuple[Any, ...] = (mkldnn.matmul, mkldnn, torch.backends)
+    chosen = [level.fp32_precision for level in levels]
+    return next((one for one in chosen if one != "none"), "ieee") == "ieee"
 
 
 @cache
