@@ -154,14 +154,14 @@ def _used_results(node: Node) -> int:
 def with_unused_results(run: Callable[..., Any], eager: Callable[..., Any]) -> Callable[..., Any]:
     """Return `run`, a program that AOTAutograd has compiled, whose backward graph is told of unused results by None.
 
-    `eager` is the program in eager PyTorch, which runs it where there are hooks on arguments: autograd would call them
+    `eager` is the program in eager PyTorch, which runs it where there are hooks on parameters: autograd would call them
     with None.
     """
 
     def called(*arguments: Any) -> Any:
         if not torch.is_grad_enabled() or compiled_autograd.compiled_autograd_enabled:
             return run(*arguments)
-        if any(isinstance(one, Tensor) and one.requires_grad and one._backward_hooks for one in arguments):
+        if any(isinstance(one, Tensor) and one.is_leaf and one._backward_hooks for one in arguments):
             return eager(*arguments)
         since = torch._C._autograd._get_sequence_nr()
         found = run(*arguments)

@@ -219,6 +219,7 @@ def test_what_a_signal_handler_raises_reaches_the_program_and_plans_stay(
     assert {name for found in runners().values() for name in found} == {"plan"}
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # of PyTorch's own
 def test_tangents_of_forward_mode_are_computed_by_pytorch() -> None:
     model, x, tangent = perceptron(), rows(1), rows(2)
     compiled = torch.compile(model, backend="threadcast")

@@ -146,6 +146,7 @@ class OwnFunction(nn.Module):
         return Squared.apply(self.first(x)), self.second(x)
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # of Dynamo's
 @pytest.mark.parametrize("several", [False, True])
 def test_what_a_function_of_the_users_own_leads_to_has_eagers_gradients(several: bool) -> None:
     mine, eager = OwnFunction(several=several), OwnFunction(several=several)

@@ -101,31 +101,26 @@ def test_operators_of_any_width_are_right_and_start_no_workers(captured: Capture
     assert threads_are(before)
 
 
-_openmp = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-"""Gives the functions of libgomp that extensions call, not those that libtorch is led to."""
-
-
-@torch.library.custom_op("threadcast_tests::threads_of_others", mutates_args=())
-def threads_of_others(x: Tensor) -> Tensor:
-    """How many threads a region of an extension would get here."""
-    return x.new_full((), float(_openmp.omp_get_max_threads()))
-
-
-threads_of_others.register_fake(lambda x: x.new_empty(()))
-
-
 def test_regions_of_other_libraries_get_one_thread_in_a_step(machine: Machine) -> None:
     """More would be more than libtorch tells an extension, whose results for each thread would lie beyond their end."""
-    captured = capture_forward(lambda x: [threads_of_others(x + number) for number in range(4)], torch.zeros(3))
-    before, cores = _openmp.omp_get_max_threads(), tuple(core.id for core in machine.cores)
-    _openmp.omp_set_num_threads(7)
+    # The functions of libgomp that extensions call, not those that libtorch is led to.
+    openmp = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    captured = capture_forward(lambda x: [checkpoint(x + number) for number in range(4)], torch.zeros(3))
+    before, cores = openmp.omp_get_max_threads(), tuple(core.id for core in machine.cores)
+    seen: list[int] = []
+    openmp.omp_set_num_threads(7)
     try:
         for plan in (wide(captured, machine), make_random_plan(captured.graph, cores, seed=0)):
-            with NativeEngine(captured, plan, machine) as engine:
-                assert [found.item() for found in engine.run(captured.bind())] == [1.0] * 4
-            assert _openmp.omp_get_max_threads() == 7
+            with (
+                NativeEngine(captured, plan, machine) as engine,
+                at_checkpoints(lambda _: seen.append(openmp.omp_get_max_threads())),
+            ):
+                engine.run(captured.bind())
+            assert seen == [1] * 4
+            assert openmp.omp_get_max_threads() == 7
+            seen.clear()
     finally:
-        _openmp.omp_set_num_threads(before)
+        openmp.omp_set_num_threads(before)
 
 
 def test_a_step_within_a_step_is_refused(captured: Captured, machine: Machine) -> None:
