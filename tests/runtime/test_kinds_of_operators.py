@@ -113,8 +113,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", MODELS)
 def test_operators_run_by_plans(name: str, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
-
     def loop(run: Run) -> Any:
         torch.manual_seed(0)
         model = MODELS[name]().double()
@@ -126,4 +124,5 @@ def test_operators_run_by_plans(name: str, way: Way, monkeypatch: pytest.MonkeyP
             run.look(model, x)
         return model
 
-    agrees_with_eager(loop, way, monkeypatch)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        agrees_with_eager(loop, way, monkeypatch)

@@ -65,5 +65,5 @@ class ThreadMasks:
             if mask != now:
                 os.sched_setaffinity(thread, mask)
             self._set[thread] = mask
-            if self._cores is None or self._cores.mask_of(thread) == mask:
+            if self._cores is None or self._cores.mask_of(thread) == frozenset(mask):
                 return
