@@ -47,56 +47,30 @@ STEPS = 3
 """Training steps that are compared with eager's from the same start."""
 
 
+Eager = tuple[list[Value], list[list[Value]], float]
+"""What eager PyTorch gives, what it gives in further runs that differ by rounding, and its seconds."""
+
+
 def inference(case: Judged) -> dict[str, Any]:
     """Run the graph of a model in eval mode, and the model in eager PyTorch."""
     model = case.model.eval()
-
-    def eager() -> list[Value]:
-        torch.manual_seed(SEED)
-        with torch.no_grad():
-            return results_of(model(*case.inputs, **case.named))
-
-    wanted = eager()
-    with other_threads():
-        again = [eager()]
-    began_s = time.perf_counter()
-    eager()
-    eager_s = time.perf_counter() - began_s
+    eager = eager_inference(case)
     fast = threadcast.optimize(model, backends=False)
     ran = _prepared(fast, case.inputs, case.named)
     torch.manual_seed(SEED)
     with torch.no_grad():
         run = ran.captured.run(case.inputs, case.named) if isinstance(ran, Tuning) else fast(*case.inputs, **case.named)
-    return _said(ran, results_of(run), wanted, again, eager_s)
+    return _said(ran, results_of(run), eager)
 
 
 def training(case: Judged) -> dict[str, Any]:
     """Train a model for some steps, by its graph and in eager PyTorch."""
     target = case.target()
-    case.model.train()
-    others = [Judged(case.name, copy.deepcopy(case.model), case.inputs, case.named) for _ in range(2 + ROUNDED)]
-    for other in others[2:]:
-        rounded(other.model)
+    eager = eager_trainings(case, target)
     model = Named(case.model, case.named) if case.named else case.model
     optimizer, first = case.optimizer(), state_of(case.model)
     fast = threadcast.optimize_training(model, loss, optimizer)
     ran = _prepared(fast, (*case.inputs, target), {})
-
-    def run(one: Judged, step: Callable[[], torch.Tensor]) -> list[Value]:
-        before = state_of(one.model)
-        torch.manual_seed(SEED)
-        values = results_of([step() for _ in range(STEPS)])
-        return [*values, *moved_from(before, one.model)]
-
-    def eager(one: Judged) -> list[Value]:
-        return run(one, eager_training(one, one.model, target, one.optimizer()))
-
-    began_s = time.perf_counter()
-    wanted = eager(others[0])
-    eager_s = (time.perf_counter() - began_s) / STEPS
-    with other_threads():
-        again = [eager(others[1])]
-    again += map(eager, others[2:])
     if isinstance(ran, FirstCall):  # the first step makes the optimizer's state
         fast(*case.inputs, target)
         ran = _prepared(fast, (*case.inputs, target), {})
@@ -109,8 +83,50 @@ def training(case: Judged) -> dict[str, Any]:
         value: torch.Tensor = by.captured.run((*case.inputs, target), {})["loss"]
         return value
 
-    found = run(case, step)
-    return _said(ran, found, wanted, again, eager_s)
+    return _said(ran, trained(case, step), eager)
+
+
+def called(case: Judged, run: Callable[..., Any]) -> list[Value]:
+    """The results of a call without gradients by `run`, the model or what was made of it."""
+    torch.manual_seed(SEED)
+    with torch.no_grad():
+        return results_of(run(*case.inputs, **case.named))
+
+
+def trained(case: Judged, step: Callable[[], torch.Tensor]) -> list[Value]:
+    """The losses of some training steps, and how they move the model."""
+    before = state_of(case.model)
+    torch.manual_seed(SEED)
+    values = results_of([step() for _ in range(STEPS)])
+    return [*values, *moved_from(before, case.model)]
+
+
+def eager_inference(case: Judged) -> Eager:
+    """Calls of a model in eager PyTorch."""
+    wanted = called(case, case.model)
+    with other_threads():
+        again = [called(case, case.model)]
+    began_s = time.perf_counter()
+    called(case, case.model)
+    return wanted, again, time.perf_counter() - began_s
+
+
+def eager_trainings(case: Judged, target: torch.Tensor) -> Eager:
+    """Trainings of copies of a model, which is put in training mode, in eager PyTorch."""
+    case.model.train()
+    others = [Judged(case.name, copy.deepcopy(case.model), case.inputs, case.named) for _ in range(2 + ROUNDED)]
+    for other in others[2:]:
+        rounded(other.model)
+
+    def eager(one: Judged) -> list[Value]:
+        return trained(one, eager_training(one, one.model, target, one.optimizer()))
+
+    began_s = time.perf_counter()
+    wanted = eager(others[0])
+    seconds = (time.perf_counter() - began_s) / STEPS
+    with other_threads():
+        again = [eager(others[1])]
+    return wanted, [*again, *map(eager, others[2:])], seconds
 
 
 def _prepared(fast: Any, *arguments: Any) -> Any:
@@ -122,18 +138,17 @@ def _prepared(fast: Any, *arguments: Any) -> Any:
     return ran
 
 
-def _said(
-    ran: Any, found: list[Value], wanted: list[Value], again: list[list[Value]], eager_s: float
-) -> dict[str, Any]:  # fmt: skip
+def _said(ran: Any, found: list[Value], eager: Eager) -> dict[str, Any]:
     captured = isinstance(ran, Tuning)
-    return compared(found, wanted, again, eager_s) | {
+    return compared(found, eager) | {
         "captured": captured, "operators": len(ran.captured.graph.ops) if captured else None,
         "reason": getattr(ran, "reason", "" if captured else "every call sets something"),
     }  # fmt: skip
 
 
-def compared(found: list[Value], wanted: list[Value], again: list[list[Value]], eager_s: float) -> dict[str, Any]:
-    """Whether the results `found` are as near to eager PyTorch's, `wanted`, as its own runs `again` say."""
+def compared(found: list[Value], eager: Eager) -> dict[str, Any]:
+    """Whether the results `found` are as near to eager PyTorch's as its own further runs say."""
+    wanted, again, eager_s = eager
     return {
         "right": is_right(found, wanted, again), "difference": max(differences(found, wanted), default=0.0),
         "sensitivity": max((max(differences(one, wanted), default=0.0) for one in again), default=0.0),
