@@ -190,6 +190,19 @@ def test_what_an_operator_checks_is_checked_in_every_run() -> None:
         captured.run(torch.zeros(3, 3))
 
 
+def test_what_is_computed_for_its_errors_alone_raises_them() -> None:
+    table = torch.nn.Embedding(4, 2)
+
+    def looked_up(x: Tensor, index: Tensor) -> Tensor:
+        table(index)
+        return x * 2
+
+    captured = capture_forward(looked_up, torch.ones(3), torch.tensor([1]))
+    torch.testing.assert_close(captured.run(torch.ones(3), torch.tensor([2])), torch.full((3,), 2.0))
+    with pytest.raises(IndexError):
+        captured.run(torch.ones(3), torch.tensor([7]))
+
+
 def test_strides_without_an_offset_begin_where_the_argument_does() -> None:
     base = torch.arange(9.0)
     captured = capture_forward(lambda x: (x * 1).as_strided((2,), (1,), 1) + x.as_strided((2,), (2,)), base[:4])

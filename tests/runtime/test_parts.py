@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
+from torch.nn.modules.module import register_module_forward_hook
 
 import threadcast
 from threadcast.core import read_machine
@@ -176,6 +177,35 @@ def test_hooks_are_called_by_parts() -> None:
             torch.testing.assert_close(call(x), model(x))
         assert len(found) == 60
         assert call.reports[0].contender == ContenderId(Kind.PARTS)
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+def test_hooks_of_all_modules_are_called_once_for_each() -> None:
+    """Not for `torch.compile`'s own module around the model, too."""
+    model, seen = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), []
+    handle = register_module_forward_hook(lambda module, inputs, output: seen.append(type(module)) or output * 2)
+    try:
+        with closing(threadcast.optimize(model)) as call, torch.no_grad():
+            for number in range(30):
+                torch.testing.assert_close(call(torch.ones(2, 4) * number), model(torch.ones(2, 4) * number))
+    finally:
+        handle.remove()
+    assert seen == 60 * [nn.Linear, nn.ReLU, nn.Sequential]
+
+
+@pytest.mark.filterwarnings("ignore:threadcast runs")
+@pytest.mark.parametrize("stance", ["fail_on_recompile", "force_eager"])
+def test_a_stance_of_the_program_towards_what_it_compiles_is_not_for_parts(stance: Any) -> None:
+    model = Net(CASES["control flow"]).eval()
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    with closing(threadcast.optimize(model)) as call, torch.no_grad():
+        for _ in range(30):
+            call(x)
+        assert call.reports[0].contender == ContenderId(Kind.PARTS)
+        with torch.compiler.set_stance(stance):
+            for size in (3, 4, 9) * 10:
+                torch.testing.assert_close(call(x[:1].expand(size, 4)), model(x[:1].expand(size, 4)))
+        torch.testing.assert_close(call(x), model(x))
 
 
 @pytest.mark.filterwarnings("ignore:threadcast runs")

@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from threadcast.capture.argument_json import encode
 from threadcast.capture.dependencies import edges, lies_in, may_draw, returns_written, writes
 from threadcast.capture.program import Input, Node, Phase, Program
+from threadcast.capture.raising import may_raise
 from threadcast.capture.recording import Recorded, Recording, Result
 from threadcast.capture.simplify import Simplifier
 from threadcast.capture.sizes import Size
@@ -275,8 +276,8 @@ def kind_of(target: Callable[..., Any], args: Sequence[Any]) -> str:
 def _needed(nodes: Sequence[Node], n_inputs: int, outputs: Any) -> list[int]:
     """Positions of the nodes that must stay, ascending.
 
-    These are the nodes that the outputs need, that write memory, may draw random numbers or check something, and those
-    that these need.
+    These are the nodes that the outputs need, that write memory, may draw random numbers or check something, as whether
+    indices are in range, and those that these need.
     """
     needed = {ref.slot - n_inputs for ref in find_refs(outputs)}
     for index in range(len(nodes) - 1, -1, -1):
@@ -290,7 +291,7 @@ def _needed(nodes: Sequence[Node], n_inputs: int, outputs: Any) -> list[int]:
 def _checks(node: Node) -> bool:
     """Whether the node is needed for what it does or raises, and not for a result."""
     returns = isinstance(node.target, OpOverload) and node.target._schema.returns
-    return not returns or node.target is aten._linalg_check_errors.default
+    return not returns or node.target is aten._linalg_check_errors.default or may_raise(node)
 
 
 def _items(result: Result) -> list[tuple[int | None, TensorSpec | None]]:

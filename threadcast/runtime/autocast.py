@@ -25,9 +25,9 @@ class AutocastContexts:
         """
         with torch.inference_mode(False), torch.no_grad():
             if self._weight is None:
-                self._weight = nn.Parameter(torch.zeros(1, 1))
+                self._weight = nn.Parameter(torch.zeros(1, 1, dtype=torch.float32))
             self._weight.fill_(1.0 - self._found)
-            found = float(torch.mm(torch.ones(1, 1), self._weight))
+            found = float(torch.mm(torch.ones(1, 1, dtype=torch.float32), self._weight))
         if found != self._found:
             self._found = found
             self._number += 1

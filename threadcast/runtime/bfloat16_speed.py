@@ -35,8 +35,9 @@ def bfloat16_speed() -> Bfloat16Speed:
 
     Takes 0.05 s, and up to 0.5 s on CPUs where bfloat16 is slow.
     """
-    matrix = torch.ones(512, 512)
-    image, weight = torch.ones(2, 64, 28, 28), torch.ones(64, 64, 3, 3)
+    matrix = torch.ones(512, 512, dtype=torch.float32)
+    image = torch.ones(2, 64, 28, 28, dtype=torch.float32)
+    weight = torch.ones(64, 64, 3, 3, dtype=torch.float32)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -19,6 +19,7 @@ from threadcast.runtime.fallback import (
     saves_by_hooks,
     why_no_inputs,
 )
+from threadcast.runtime.watching.hooks import ALL_MODULES
 from threadcast.runtime.watching.model import Observation, Watch
 
 
@@ -53,6 +54,7 @@ class CallConditions:
             reason, divisible = SAVED_BY_HOOKS, False
         if reason is None and observed.hooked is not None:
             reason = f"there are hooks on {observed.hooked}, which a captured step does not call"
+            divisible &= observed.hooked != ALL_MODULES  # torch.compile's module around the model would call them, too
         return None if reason is None else Fallback(reason, divisible)
 
     def _why_other_casts(self, *, now: bool) -> str | None:

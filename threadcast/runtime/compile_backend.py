@@ -123,7 +123,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
     for one in unused:
         one.may_multiply = bool(own_functions(graph))
     if unused:
-        found = with_unused_results(found, as_traced(graph))
+        found = with_unused_results(found, as_traced(graph), unused)
     if not parts:
         return found
     if computes_again(graph) and any(part.role != "inference" for part in parts):

@@ -71,6 +71,8 @@ class CompiledCall:
         runs = self._runs
         if runs is None and self._forks != forks.number:  # the lock may be held by a thread that did not come along
             runs = self._graphs
+        if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
+            return self._eager(*arguments)  # each of its gradients is looked at
         if runs is not self._graphs and torch.is_grad_enabled() and saves_by_hooks():
             self._hooked += 1
             return self._graphs(*arguments)

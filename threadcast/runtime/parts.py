@@ -6,6 +6,7 @@ values, PyTorch's Dynamo finds the graphs between and does the rest as Python do
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,7 +80,7 @@ class Parts:
         """Why calls are left to PyTorch; None where they are not."""
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._left is not None or not self._may_begin():
+        if self._left is not None or _has_a_stance() or not self._may_begin():
             return self._timed(self._eager, arguments)[0]
         if self._call is None:
             self._call = self._divided()
@@ -229,3 +230,9 @@ class Parts:
         found = graph_call(Program(options, self._machine()), graph, example_inputs)
         self._compiled.append(found)
         return found
+
+
+def _has_a_stance() -> bool:
+    """Whether `torch.compiler.set_stance` says of all that was compiled, the parts among it, when it runs or raises."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    return frames is not None and (frames._stance.stance != "default" or frames._stance.skip_guard_eval_unsafe)

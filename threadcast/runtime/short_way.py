@@ -30,6 +30,7 @@ from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender import Kept
 from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.threads.forks import forks
 
 CALLS = 20
 """Calls by the short way, after which one goes the long way: there drift, feedback and cores are looked at. Also most
@@ -59,6 +60,7 @@ class ShortWay:
 
     def __init__(self, graphs: Callable[..., Any], parts: Sequence[GraphCalls]) -> None:
         self._graphs, self._parts = graphs, parts
+        self._forks = forks.number
         self._passes: Passes | None = None
         self._left = 0
         """Calls that go the short way before one goes the long way; or before the next one from which it is learned."""
@@ -67,8 +69,8 @@ class ShortWay:
         """Calls so far by the short way."""
 
     def __call__(self, *arguments: Any) -> Any:
-        if compiled_autograd.compiled_autograd_enabled:  # it traces AOTAutograd's function
-            return self._graphs(*arguments)
+        if compiled_autograd.compiled_autograd_enabled or self._forks != forks.number:
+            return self._graphs(*arguments)  # which compiled autograd traces, and which take no locks in a fork
         passes = self._passes
         if passes is None or self._left <= 0 or not passes.fit(arguments):
             return self._long(arguments)

@@ -87,6 +87,20 @@ class UnusedResults:
         """The positions of the gradients of results among the graph's inputs."""
         return frozenset(self._given)
 
+    def meets_autograd(self, arguments: Sequence[Any]) -> bool:
+        """Whether autograd would meet a gradient of None beyond the graph, in a hook or in a node before an argument.
+
+        These are called for each gradient of a graph's arguments. Some take None for zeros, and raise or train by it;
+        eager PyTorch does not come to them where no loss used what the argument leads to.
+        """
+        in_order = len(self._needs) == len(arguments)  # else AOTAutograd has put arguments together
+        some = [0 < len(one) < len(self._given) for one in self._needs] if in_order else [True] * len(arguments)
+        return any(
+            one.grad_fn is not None or one._backward_hooks
+            for one, depends in zip(arguments, some, strict=True)
+            if depends and isinstance(one, Tensor) and one.requires_grad
+        )
+
     def left_out(
         self, run: Callable[..., Any], without: Callable[[frozenset[int]], Callable[..., Any] | None]
     ) -> Callable[..., Any]:
@@ -151,17 +165,19 @@ def _used_results(node: Node) -> int:
     return len({user.args[1] for user in node.users if user.target is getitem and user.users})
 
 
-def with_unused_results(run: Callable[..., Any], eager: Callable[..., Any]) -> Callable[..., Any]:
+def with_unused_results(
+    run: Callable[..., Any], eager: Callable[..., Any], unused: Sequence[UnusedResults]
+) -> Callable[..., Any]:
     """Return `run`, a program that AOTAutograd has compiled, whose backward graph is told of unused results by None.
 
-    `eager` is the program in eager PyTorch, which runs it where there are hooks on parameters: autograd would call them
-    with None.
+    `eager` is the program in eager PyTorch, which runs it where `unused`, those of the program, say that a gradient of
+    None would not end at a parameter. Processes that train together get zeros in its place.
     """
 
     def called(*arguments: Any) -> Any:
         if not torch.is_grad_enabled() or compiled_autograd.compiled_autograd_enabled:
             return run(*arguments)
-        if any(isinstance(one, Tensor) and one.is_leaf and one._backward_hooks for one in arguments):
+        if any(one.meets_autograd(arguments) for one in unused) and not may_exchange():
             return eager(*arguments)
         since = torch._C._autograd._get_sequence_nr()
         found = run(*arguments)

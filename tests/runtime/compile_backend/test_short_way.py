@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Event
 from typing import Any
 
 import pytest
@@ -16,8 +19,9 @@ from torch._dynamo import compiled_autograd
 from tests.runtime.compile_backend.running import perceptron, rows, runners
 from tests.runtime.conftest import PlansWin
 from tests.runtime.small_training import same_state
+from tests.runtime.test_forks import in_a_fork
 from threadcast.core.errors import ExecutionError
-from threadcast.runtime.compile_backend import compiled_calls
+from threadcast.runtime.compile_backend import compiled_calls, compiled_graphs
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.short_way import CALLS, Passes
@@ -111,6 +115,45 @@ def test_training_is_eagers(make: Callable[[], nn.Module], inputs: Callable[[int
         pair.train()
     assert short_calls() - before >= CALLS
     assert runners() == {"forward": [kept], "backward": [kept]}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_waits_for_no_thread_that_did_not_come_along() -> None:
+    pair, held, over = Pair(perceptron).settle(), Event(), Event()
+
+    def hold() -> None:
+        with ExitStack() as locks:
+            for part in compiled_graphs():
+                locks.enter_context(part._lock)
+            held.set()
+            over.wait()
+
+    def is_eagers() -> bool:
+        return all(torch.equal(pair.compiled(rows(step)), pair.eager(rows(step))) for step in range(2 * CALLS))
+
+    with ThreadPoolExecutor(1) as pool:
+        holder = pool.submit(hold)
+        held.wait()
+        try:
+            assert in_a_fork(is_eagers)
+        finally:
+            over.set()
+            holder.result()
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected")
+def test_anomalies_are_found_in_compiled_programs() -> None:
+    def root(model: Any, x: Tensor) -> Tensor:
+        found = model(x)
+        return (torch.where(found > 1e3, found, 0.0).sqrt() * 0).sum()  # its nan does not reach the weights
+
+    model = perceptron()
+    compiled = torch.compile(lambda x: root(model, x), backend="threadcast")
+    for step in range(10):
+        compiled(rows(step)).backward()
+    with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="returned nan values"):
+        compiled(rows(0)).backward()
+    compiled(rows(0)).backward()
 
 
 def test_every_so_often_a_call_goes_the_long_way() -> None:

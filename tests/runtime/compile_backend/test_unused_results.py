@@ -106,6 +106,58 @@ def test_hooks_of_parameters_that_no_used_result_needs_are_not_called() -> None:
         assert model.head.weight.grad is not None
 
 
+class Apart(nn.Module):
+    """Two results, of which the second needs no argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head, self.other = nn.Linear(8, 8), nn.Parameter(torch.ones(8))
+        self.double()
+
+    def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        return self.head(h).tanh().sum(), (self.other.double() * 2).sum()
+
+
+@pytest.mark.parametrize("hooked", ["activation", "body", None])
+@pytest.mark.parametrize("compiled_body", [False, True])
+def test_nothing_before_an_argument_that_no_used_result_needs_is_trained_or_called(
+    hooked: str | None, compiled_body: bool
+) -> None:
+    torch.manual_seed(0)
+    models = [nn.ModuleList([nn.Linear(8, 8).double(), Apart()]) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1) for model in models]
+    called: list[list[int]] = [[], []]
+    for model, calls in zip(models, called, strict=True):
+        if hooked == "body":
+            model[0].register_full_backward_hook(lambda *_, calls=calls: calls.append(1))
+    pairs = [[torch.compile(one, backend="threadcast") for one in models[0]], list(models[1])]
+    if not compiled_body:
+        pairs[0][0] = models[0][0]
+    for step in range(30):
+        for (body, head), optimizer, calls in zip(pairs, optimizers, called, strict=True):
+            optimizer.zero_grad()
+            h = body(rows(step).requires_grad_())
+            if hooked == "activation":
+                h.register_hook(lambda gradient, calls=calls: calls.append(1) or gradient * 0.5)
+            results = head(h)
+            torch.autograd.backward(results[1] if step % 2 else sum(results))
+            optimizer.step()
+        assert called[0] == called[1]
+        for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            assert (one.grad is None) == (other.grad is None), f"step {step}"
+        same_state(*models)
+
+
+def test_hooks_of_arguments_that_all_results_need_leave_the_graphs_to_plans() -> None:
+    model = Heads()
+    model.body.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
+    compiled = torch.compile(model, backend="threadcast")
+    run_until_settled(lambda step: torch.autograd.backward(loss_of(compiled(rows(step)), step)))
+    assert runners()["forward"] == ["plan"]
+
+
 class Squared(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

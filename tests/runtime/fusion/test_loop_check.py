@@ -65,6 +65,19 @@ def test_a_wrong_loop_is_refused_by_name_and_its_operators_run_as_they_are(
     torch.testing.assert_close(found.run(x, y), function(x, y), rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_loops_are_tried_in_their_own_type_whatever_the_default_is(dtype: torch.dtype) -> None:
+    loop_check._numbers.cache_clear()
+    captured = capture_forward(function, torch.randn(9, 9), torch.randn(9, 9))
+    torch.set_default_dtype(dtype)
+    try:
+        found = fused(captured)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found is not None
+    assert sum(op.kind == KIND for op in found.graph.ops) == 2
+
+
 def test_results_in_another_place_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def together(x: Tensor, y: Tensor) -> Tensor:
         return torch.cat([x.exp() * y, x + y], 1)

@@ -148,7 +148,7 @@ def _program(clusters: Clusters, kernel: Kernel, wanted: Sequence[Ref], noise: t
 def _rounded(target: Callable[..., Any], noise: torch.Generator) -> Callable[..., Tensor]:
     def call(*args: Any, **kwargs: Any) -> Tensor:
         result: Tensor = target(*args, **kwargs)
-        return result * (torch.rand(result.shape, generator=noise) * 2 - 1).mul_(_CHANGE).add_(1)
+        return result * (torch.rand(result.shape, generator=noise, dtype=torch.float32) * 2 - 1).mul_(_CHANGE).add_(1)
 
     return call
 
@@ -183,14 +183,14 @@ def _same_class(one: Tensor, other: Tensor) -> Tensor:
 def _numbers() -> Tensor:
     """Half of them special, the others of both signs and of sizes from 1e-3 to 30."""
     generator, count = torch.Generator().manual_seed(0), 2 * LENGTH + 3 * MAX_NODES * _SHIFT
-    size = torch.tensor([1e-3, 0.5, 1.0, 30.0])[torch.randint(4, (count,), generator=generator)]
-    plain = torch.randn(count, generator=generator) * size
-    special = torch.tensor(SPECIAL)[torch.randint(len(SPECIAL), (count,), generator=generator)]
+    size = torch.tensor([1e-3, 0.5, 1.0, 30.0], dtype=torch.float32)[torch.randint(4, (count,), generator=generator)]
+    plain = torch.randn(count, generator=generator, dtype=torch.float32) * size
+    special = torch.tensor(SPECIAL, dtype=torch.float32)[torch.randint(len(SPECIAL), (count,), generator=generator)]
     return torch.where(torch.rand(count, generator=generator) < 0.5, special, plain)
 
 
 def _placed(spec: TensorSpec, generator: torch.Generator) -> Tensor:
     """Plain numbers in memory as `spec` says."""
     last = sum((side - 1) * stride for side, stride in zip(spec.shape, spec.laid_out))
-    numbers = torch.randn(last + 1 if spec.numel else 0, generator=generator)
+    numbers = torch.randn(last + 1 if spec.numel else 0, generator=generator, dtype=torch.float32)
     return numbers.as_strided(spec.shape, spec.laid_out)

@@ -16,6 +16,8 @@ from threadcast.capture.optimizers import NUMBERS, NoUpdate
 from threadcast.capture.own_items import attribute_of
 from threadcast.runtime.engines.native.library import loaded_library
 
+ALL_MODULES = "all modules"
+"""The owner, in words, of hooks that PyTorch calls for each module."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
@@ -55,7 +57,7 @@ def hook_tables(modules: Iterable[nn.Module], optimizer: Optimizer | None) -> It
 def _tables_of_modules(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module | str, Any]]:
     for module in modules:
         yield from ((module, getattr(module, name)) for name in _HOOKS)
-    yield from (("all modules", getattr(module_globals, name)) for name in _GLOBAL_HOOKS)
+    yield from ((ALL_MODULES, getattr(module_globals, name)) for name in _GLOBAL_HOOKS)
 
 
 def _tables_of_optimizer(optimizer: Optimizer | None) -> Iterator[tuple[nn.Module | str, Any]]:
