@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,9 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from tests.runtime.backends.programs import passed_on
+from threadcast.runtime.backends.exported import write_onnx
+from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
+from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.written_out import written_out
 
 
@@ -40,6 +45,30 @@ def test_attention_is_written_out(options: dict[str, Any]) -> None:
     written = written_out(read.module)
     assert not any("flash_attention" in str(node.target) for node in written.graph.nodes)
     torch.testing.assert_close(written(query, key, value)[0], attention(query, key, value))
+
+
+@pytest.mark.parametrize("boolean", [True, False])
+def test_attention_to_nothing_is_zero_in_every_backend(boolean: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    query, keep = torch.randn(3, 2, 6, 8), torch.ones(3, 1, 6, 6, dtype=torch.bool)
+    masked = keep.clone()
+    masked[0, 0, 2], masked[1, 0, 4:], masked[2, 0, :, 3:] = False, False, False
+
+    def attention(q: Tensor, mask: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, q, q, mask)
+
+    def given(kept: Tensor) -> Tensor:
+        return kept if boolean else torch.zeros(kept.shape).masked_fill(~kept, -math.inf)
+
+    read = passed_on(attention, query, given(keep))
+    wanted = attention(query, given(masked))
+    assert wanted[0, :, 2].eq(0).all()
+    exported = torch.export.export(written_out(read.module), (query, given(keep)))
+    torch.testing.assert_close(exported.module()(query, given(masked))[0], wanted)
+    write_onnx(exported, tmp_path / "model.onnx")
+    for calls in (sessions(write_optimised(tmp_path / "model.onnx"), 1), requests(tmp_path / "model.onnx", 1)):
+        for make in calls.values():
+            torch.testing.assert_close(make()([query, given(masked)])[0], wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_self_attention_is_written_out() -> None:

@@ -32,6 +32,7 @@ from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.in_float32 import in_float32
 from threadcast.runtime.backends.integer_ranges import IntegerLimits, Range, integer_limits
 from threadcast.runtime.backends.likeliest import BackendHistory, NetworkKind
+from threadcast.runtime.backends.lost_nans import lost_nan
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
@@ -185,7 +186,8 @@ class Search:
 
     def _try(self, backend: str) -> None:
         built: dict[Way, tuple[Path, TensorCall, float]] = {}
-        if (reason := unlike(backend, self._integers)) is not None:
+        reason = unlike(backend, self._integers) or lost_nan(self._read.module, self._infinite, backend)
+        if reason is not None:
             self._leave_out(backend, reason)
             return
         began_s = time.process_time()
@@ -250,6 +252,11 @@ class Search:
         if self._limits is None:
             self._limits = integer_limits(self._read)
         return self._limits
+
+    @property
+    def _infinite(self) -> list[int]:
+        """The positions of arguments that may have infinities, as the example's have."""
+        return [at for at, one in enumerate(self._read.example) if one.is_floating_point() and bool(one.isinf().any())]
 
     def _program(self) -> ExportedProgram:
         if self._program_exported is None:

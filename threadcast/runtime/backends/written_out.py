@@ -7,6 +7,7 @@ number.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -84,7 +85,11 @@ def _flash_attention(
 ) -> tuple[Tensor, None] | None:  # fmt: skip
     if dropout_p:
         return None
-    return F.scaled_dot_product_attention(query, key, value, attn_mask, is_causal=is_causal, scale=scale), None
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask, is_causal=is_causal, scale=scale)
+    if attn_mask is None:
+        return mixed, None
+    nothing = (attn_mask == -math.inf).all(-1, keepdim=True)  # for which PyTorch returns 0, and backends nan
+    return mixed.masked_fill(nothing, 0.0), None
 
 
 def _subtracted_from(x: Tensor, number: float, alpha: float = 1) -> Tensor:
