@@ -39,6 +39,8 @@ LOST: dict[str, tuple[Callable[[Tensor], Any], set[str]]] = {
     "a power": (lambda x: x.pow(0.5).softmax(1), OPENVINO),
     "degrees": (lambda x: _degrees(x).relu(), NONE),
     "a masked row": (lambda x: _masked(x).softmax(1).relu(), ALL),
+    "masked before and after": (lambda x: _masked(x).softmax(1).masked_fill(x > 1, 0.0).relu(), ALL),
+    "masked alike before and after": (lambda x: _masked_twice(x).relu(), NONE),
     "always masked": (lambda x: (x + torch.triu(torch.full((4, 6), -torch.inf), 1)).softmax(1).relu(), NONE),
 }
 
@@ -57,6 +59,11 @@ def _degrees(x: Tensor) -> Tensor:
 
 def _masked(x: Tensor) -> Tensor:
     return x.masked_fill(x > 1, -torch.inf)
+
+
+def _masked_twice(x: Tensor) -> Tensor:
+    mask = x > 1
+    return x.masked_fill(mask, -torch.inf).softmax(1).masked_fill(mask, 0.0)
 
 
 @pytest.mark.parametrize("name", LOST)

@@ -181,7 +181,8 @@ class _Walk:
             return not whole and self._sign(node.args[0]) < _Sign.NONNEGATIVE
         if name in _DIVIDE and not self._is_never_zero(node.args[1]):
             return True
-        return name in _OF_INFINITIES and any(one in self._infinite for one in node.all_input_nodes)
+        meets = name in _OF_INFINITIES and any(one in self._infinite for one in node.all_input_nodes)
+        return meets and not _is_masked_again(node)
 
     def _is_never_zero(self, divisor: Any) -> bool:
         if isinstance(divisor, int | float):
@@ -257,6 +258,14 @@ class _Walk:
         return _sign_of(value)
 
 
+def _is_masked_again(softmax: fx.Node) -> bool:
+    """Whether what was masked before a soft-max, whose row may be NaN where it was all, is filled after it."""
+    before: Any = softmax.args[0]
+    if _name(before) != "masked_fill":
+        return False
+    return all(_name(user) == "masked_fill" and user.args[:2] == (softmax, before.args[1]) for user in softmax.users)
+
+
 def _sign_of(value: Any) -> _Sign:
     if isinstance(value, Tensor):
         if not value.numel() or value.is_complex():
@@ -273,7 +282,9 @@ def _attribute(module: fx.GraphModule, name: str) -> Any:
     return operator.attrgetter(name)(module)
 
 
-def _name(node: fx.Node) -> str:
+def _name(node: Any) -> str:
+    if not isinstance(node, fx.Node):
+        return ""
     if node.kwargs.get("dtype") is torch.bool:
         return "bool"
     if isinstance(node.target, OpOverload):
