@@ -99,9 +99,12 @@ def _define(native: ModuleType, kernel: Kernel, path: Path) -> None:
     )  # fmt: skip
 
 
-def are_being_compiled(kernels: Sequence[Kernel]) -> bool:
-    """Return whether these kernels are being compiled, in a thread that this starts where some are missing."""
-    return bool(kernels) and _compilations.running(_symbols(kernels), lambda: compiled(kernels))
+def are_being_compiled(kernels: Sequence[Kernel], *, hurry: bool = False) -> bool:
+    """Return whether these kernels are being compiled, in a thread that this starts where some are missing.
+
+    That thread has a low priority, but for `hurry`.
+    """
+    return bool(kernels) and _compilations.running(_symbols(kernels), lambda: compiled(kernels), hurry=hurry)
 
 
 def wait_for(kernels: Sequence[Kernel], timeout_s: float) -> None:

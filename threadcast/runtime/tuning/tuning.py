@@ -103,7 +103,9 @@ class Tuning:
         self._warm_up = warm_up or WarmUp()
         self._format, self._machine, self._clock = model_format, machine, clock
         self._steady, self._looking_s = steady, looking_s
-        self._graphs = VariantGraphs(capture, plans.formats_first(call, formats), ours=fuse)
+        self._graphs = VariantGraphs(
+            capture, plans.formats_first(call, formats), ours=fuse, hurries=lambda: self._warm_up.unlimited
+        )
         self._contenders = OpenContenders(default, model_format, machine, feedback)
         self._backends = BackendsBeside(backends)
         self._planner = planner or Planner(machine)

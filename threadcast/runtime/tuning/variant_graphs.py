@@ -36,13 +36,15 @@ class VariantGraphs:
 
     `capture(memory_format)` returns the graph of a call; `formats` are the memory formats to try. A graph that draws
     random numbers is used in the format as given only. With `ours` operators of our own are in place of
-    slower ones in the graphs that are planned (`fusion.faster`).
+    slower ones in the graphs that are planned (`fusion.faster`). `hurries` says whether compilers may take the cores
+    from the steps.
     """
 
     def __init__(
-        self, capture: Callable[[MemoryFormat], Captured], formats: Sequence[MemoryFormat], *, ours: bool = True
-    ) -> None:
-        self._capture, self._ours = capture, ours
+        self, capture: Callable[[MemoryFormat], Captured], formats: Sequence[MemoryFormat], *, ours: bool = True,
+        hurries: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        self._capture, self._ours, self._hurries = capture, ours, hurries
         captured, formats = self._first_of(formats)
         self.formats = formats_with_equal_results(captured, formats)
         """The memory formats in which the call has equal results."""
@@ -93,7 +95,7 @@ class VariantGraphs:
 
     def compiled(self, variant: Variant) -> bool:
         """Return whether all that `variant` needs is compiled. If not, a thread compiles it, and `find` has to wait."""
-        compiles = is_being_compiled() or self._compiles_loops(variant)
+        compiles = is_being_compiled(hurry=self._hurries()) or self._compiles_loops(variant)
         self.awaited = variant if compiles else None
         return not compiles
 
@@ -105,7 +107,7 @@ class VariantGraphs:
     def _compiles_loops(self, variant: Variant) -> bool:
         if not variant.fused or variant in self._graphs or not has_native_engine():
             return False
-        return are_being_compiled(self._loops_of(variant))
+        return are_being_compiled(self._loops_of(variant), hurry=self._hurries())
 
     def wait(self, variant: Variant, timeout_s: float) -> None:
         """Return when all that `compiled` has begun to compile for `variant` is made, or after `timeout_s` seconds."""

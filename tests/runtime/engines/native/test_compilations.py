@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
+import pytest
+
 from threadcast.core.errors import ExecutionError
-from threadcast.runtime.engines.native.compilations import Compilations
+from threadcast.runtime.engines.native.compilations import NICE, Compilations
 
 
 def test_a_compilation_runs_once_and_beside_the_caller() -> None:
@@ -21,6 +24,19 @@ def test_a_compilation_runs_once_and_beside_the_caller() -> None:
     runs[0].join(60)
     assert not compilations.running("key", compile_it)
     assert (len(runs), runs[0] is threading.current_thread(), compilations.error("key")) == (1, False, None)
+
+
+@pytest.mark.parametrize("hurry", [False, True])
+def test_only_what_hurries_has_the_priority_of_the_steps(hurry: bool) -> None:
+    compilations, found = Compilations(), []
+
+    def compile_it() -> None:
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    compilations.running("key", compile_it, hurry=hurry)
+    compilations.wait("key", 60.0)
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    assert found == [own if hurry else max(own, NICE)]
 
 
 def test_an_error_is_kept_for_whoever_asks() -> None:

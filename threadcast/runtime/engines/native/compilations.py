@@ -20,10 +20,14 @@ class Compilations:
         self._threads: dict[Hashable, threading.Thread] = {}
         self._errors: dict[Hashable, ExecutionError] = {}
 
-    def running(self, key: Hashable, compile_it: Callable[[], object]) -> bool:
-        """Return whether the compilation of this key still runs; the first call for a key starts it."""
+    def running(self, key: Hashable, compile_it: Callable[[], object], *, hurry: bool = False) -> bool:
+        """Return whether the compilation of this key still runs; the first call for a key starts it.
+
+        With `hurry` it has the priority of the steps, else a low one.
+        """
         if key not in self._threads:
-            thread = threading.Thread(target=self._run, args=(key, compile_it), daemon=True, name="threadcast-compile")
+            arguments = key, compile_it, hurry
+            thread = threading.Thread(target=self._run, args=arguments, daemon=True, name="threadcast-compile")
             self._threads[key] = thread
             thread.start()
         return self._threads[key].is_alive()
@@ -37,9 +41,10 @@ class Compilations:
         """Return why the compilation of this key failed; None where it did not."""
         return self._errors.get(key)
 
-    def _run(self, key: Hashable, compile_it: Callable[[], object]) -> None:
-        with suppress(OSError):  # then at the priority that it has
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+    def _run(self, key: Hashable, compile_it: Callable[[], object], hurry: bool) -> None:
+        if not hurry:
+            with suppress(OSError):  # then at the priority that it has
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         try:
             compile_it()
         except ExecutionError as error:

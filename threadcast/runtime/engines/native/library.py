@@ -73,15 +73,16 @@ def is_compiled() -> bool:
     return (library_folder() / f"{NAME}.so").is_file()
 
 
-def is_being_compiled() -> bool:
+def is_being_compiled(*, hurry: bool = False) -> bool:
     """Return whether the library is being compiled, in a thread that this starts where the library is missing.
 
+    That thread has a low priority, but for `hurry`.
     `native_library` would wait for it. Where it fails, `native_library` raises its error without another try.
     """
     built = library_folder() / f"{NAME}.so"
     if _library.cache_info().currsize or built.is_file():
         return False
-    return _compilations.running(built, lambda: _build(built))
+    return _compilations.running(built, lambda: _build(built), hurry=hurry)
 
 
 def wait_for_library(timeout_s: float) -> None:
