@@ -180,9 +180,12 @@ def test_hooks_are_called_by_parts() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:threadcast runs")
-def test_hooks_of_all_modules_are_called_once_for_each() -> None:
-    """Not for `torch.compile`'s own module around the model, too."""
+@pytest.mark.parametrize("own", [False, True])
+def test_hooks_of_all_modules_are_called_once_for_each(own: bool) -> None:
+    """Not for `torch.compile`'s own module around the model, too; also where a module has a hook of its `own`."""
     model, seen = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), []
+    if own:
+        model[0].register_forward_hook(lambda module, inputs, output: output + 1)
     handle = register_module_forward_hook(lambda module, inputs, output: seen.append(type(module)) or output * 2)
     try:
         with closing(threadcast.optimize(model)) as call, torch.no_grad():
@@ -194,15 +197,19 @@ def test_hooks_of_all_modules_are_called_once_for_each() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:threadcast runs")
-@pytest.mark.parametrize("stance", ["fail_on_recompile", "force_eager"])
+@pytest.mark.parametrize("stance", ["fail_on_recompile", "force_eager", "another backend"])
 def test_a_stance_of_the_program_towards_what_it_compiles_is_not_for_parts(stance: Any) -> None:
+    def zeros(graph: Any, inputs: Any) -> Any:
+        return lambda *arguments: [torch.zeros_like(one) for one in graph(*arguments)]
+
     model = Net(CASES["control flow"]).eval()
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
     with closing(threadcast.optimize(model)) as call, torch.no_grad():
         for _ in range(30):
             call(x)
         assert call.reports[0].contender == ContenderId(Kind.PARTS)
-        with torch.compiler.set_stance(stance):
+        another = stance == "another backend"
+        with torch.compiler.set_stance(force_backend=zeros) if another else torch.compiler.set_stance(stance):
             for size in (3, 4, 9) * 10:
                 torch.testing.assert_close(call(x[:1].expand(size, 4)), model(x[:1].expand(size, 4)))
         torch.testing.assert_close(call(x), model(x))

@@ -30,7 +30,7 @@ from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.fallback import in_one_line
 from threadcast.runtime.fused_updates import fused_updates
 from threadcast.runtime.graph_as_traced import as_traced
-from threadcast.runtime.graph_by_pytorch import as_pytorch
+from threadcast.runtime.graph_by_pytorch import as_pytorch, forward_of
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.graph_layout import channels_last_forward, partitioned
 from threadcast.runtime.graph_parts import PartsInTurn, check_collectives, parts_of, returns_integers
@@ -155,7 +155,7 @@ def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[.
 
     def plainly(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
         _note_that_nothing_is_overwritten()
-        return make_boxed_func(graph.forward)
+        return make_boxed_func(forward_of(graph))
 
     found: Callable[..., Any] = aot_autograd(fw_compiler=plainly, bw_compiler=plainly)(graph, example_inputs)
     return found
@@ -177,7 +177,7 @@ def _compiled(
 ) -> Callable[..., Any]:
     """Return what runs a graph of operators below autograd, and add it to `parts`."""
     if not any(node.op == "call_function" for node in graph.graph.nodes):
-        return make_boxed_func(graph.forward)
+        return make_boxed_func(forward_of(graph))
     if role == "inference":
         check_collectives(graph)
         _note_weights(graph)
@@ -220,8 +220,7 @@ def _without(
     found.meta.update(graph.meta)
     if any(node.op == "call_function" for node in found.graph.nodes):
         return _graph_calls(found, program, parts, calls.role, whole=True)
-    forward: Callable[..., Any] = found.forward
-    return forward
+    return forward_of(found)
 
 
 def _graph_calls(

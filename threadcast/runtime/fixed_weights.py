@@ -16,6 +16,7 @@ from threadcast.capture.capture import Captured, CapturedGraph, capture_graph
 from threadcast.capture.sizes import Dynamic
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.weight_versions import WeightVersions
+from threadcast.runtime.graph_by_pytorch import forward_of
 from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
 from threadcast.runtime.plans.strides import with_strides
 from threadcast.runtime.plans.variant import MemoryFormat
@@ -37,7 +38,7 @@ class FixedWeights(ModelFormat):
         self, graph: GraphModule, positions: Sequence[int], arguments: Sequence[Any],
         *, gone: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        self._graph, self._positions = graph.forward, tuple(positions)
+        self._graph, self._positions = forward_of(graph), tuple(positions)
         at = set(positions)
         self._others = tuple(i for i in range(len(arguments)) if i not in at)
         weights = [arguments[i] for i in self._positions]

@@ -9,6 +9,8 @@ import torch
 from torch.fx import GraphModule
 from torch.nn.attention import _cur_sdpa_kernel_backends, _sdpa_kernel
 
+from threadcast.runtime.graph_by_pytorch import forward_of
+
 _CHANGING = {
     "_set_grad_enabled", "_sdpa_kernel", "_vmap_increment_nesting", "_grad_increment_nesting", "_jvp_increment_nesting",
 }  # fmt: skip
@@ -21,7 +23,7 @@ def as_traced(graph: GraphModule) -> Callable[..., Any]:
     In such a graph `with torch.no_grad()`, `torch.vmap` and the like are two calls each, the second of which an
     exception leaves out. The modes are then set back to what they were before the call.
     """
-    forward = graph.forward
+    forward = forward_of(graph)
     nodes = [node for part in graph.modules() if isinstance(part, GraphModule) for node in part.graph.nodes]
     devices: set[Any] = {node.args[0] for node in nodes if node.target is torch.amp.autocast_mode._enter_autocast}
     names = {getattr(node.target, "__name__", "") for node in nodes}

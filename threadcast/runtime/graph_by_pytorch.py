@@ -15,9 +15,21 @@ _KNOWN = (Tensor, torch.nn.Parameter)
 """Types of tensors that AOTAutograd's mode lets pass."""
 
 
+def forward_of(graph: GraphModule) -> Callable[..., Any]:
+    """Return the function that runs a graph. It calls no hooks of all modules: a graph is no module of the program.
+
+    Code that is made only when the graph is called first would be called as a module.
+    """
+    make_code = getattr(graph, "real_recompile", None)  # of PyTorch's graphs that put it off
+    if make_code is not None:
+        make_code()
+    forward: Callable[..., Any] = graph.forward
+    return forward
+
+
 def as_pytorch(graph: GraphModule) -> Callable[..., Any]:
     """Return what runs a graph by PyTorch, without gradients."""
-    forward = graph.forward
+    forward = forward_of(graph)
 
     def run(*inputs: Any) -> Any:
         with torch.no_grad():

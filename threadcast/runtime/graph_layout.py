@@ -12,6 +12,7 @@ from torch._functorch.partitioners import default_partition
 from torch.fx import GraphModule, Node
 
 from threadcast.capture.unsafe_kernels import overruns_in_channels_last
+from threadcast.runtime.graph_by_pytorch import forward_of
 from threadcast.runtime.plans.model_format import is_image
 from threadcast.runtime.plans.strides import with_strides
 from threadcast.runtime.verification.jumps import graph_has_jumps
@@ -89,7 +90,7 @@ class ChannelsLast:
     """
 
     def __init__(self, graph: GraphModule, ordered: int) -> None:
-        self._graph, self._module = graph.forward, graph
+        self._graph, self._module = forward_of(graph), graph
         results, inputs = _results_of(graph), [node for node in graph.graph.nodes if node.op == "placeholder"]
         self._converted = {i for i, node in enumerate(inputs) if _is_convolved(node)}
         self._inputs = [inputs.index(node) if node in inputs else None for node in results]

@@ -22,7 +22,7 @@ from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.fallback import Fallback, in_one_line
 from threadcast.runtime.fixed_weights import FixedWeights
-from threadcast.runtime.graph_by_pytorch import as_pytorch
+from threadcast.runtime.graph_by_pytorch import as_pytorch, forward_of
 from threadcast.runtime.graph_layout import ChannelsLast
 from threadcast.runtime.kinds_in_channels_last import KindsInChannelsLast
 from threadcast.runtime.plans.model_format import ModelFormat
@@ -51,7 +51,7 @@ class GraphTunings:
         self, graph: GraphModule, machine: Machine, options: CompileOptions, *, role: Role, title: str,
         table: CallTable, layouts: KindsInChannelsLast,
     ) -> None:  # fmt: skip
-        self._graph, self._options, self._role, self._title = graph.forward, options, role, title
+        self._graph, self._options, self._role, self._title = forward_of(graph), options, role, title
         self._table, self._layouts = table, layouts
         self.machine = machine
         """The machine on whose cores calls are measured."""

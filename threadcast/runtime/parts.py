@@ -233,6 +233,6 @@ class Parts:
 
 
 def _has_a_stance() -> bool:
-    """Whether `torch.compiler.set_stance` says of all that was compiled, the parts among it, when it runs or raises."""
+    """Whether `torch.compiler.set_stance` says how all that is compiled runs, the parts among it."""
     frames = sys.modules.get("torch._dynamo.eval_frame")
-    return frames is not None and (frames._stance.stance != "default" or frames._stance.skip_guard_eval_unsafe)
+    return frames is not None and frames._stance != type(frames._stance)()

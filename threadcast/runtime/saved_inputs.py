@@ -11,6 +11,8 @@ from torch.fx import GraphModule, Node
 from torch.nn import Parameter
 from torch.utils.checkpoint import checkpoint
 
+from threadcast.runtime.graph_by_pytorch import forward_of
+
 
 def computes_again(graph: GraphModule) -> bool:
     """Return whether a part of the program is computed again in its backward pass (`torch.utils.checkpoint`).
@@ -30,7 +32,7 @@ def computing_again(graph: GraphModule) -> Callable[..., Any]:
     for module in graph.modules():
         if isinstance(module, GraphModule):
             module.recompile()
-    return graph.forward
+    return forward_of(graph)
 
 
 def computed_again(part: GraphModule, *arguments: Any, **options: Any) -> Any:

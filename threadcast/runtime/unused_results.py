@@ -96,7 +96,7 @@ class UnusedResults:
         in_order = len(self._needs) == len(arguments)  # else AOTAutograd has put arguments together
         some = [0 < len(one) < len(self._given) for one in self._needs] if in_order else [True] * len(arguments)
         return any(
-            one.grad_fn is not None or one._backward_hooks
+            one.grad_fn is not None or one._backward_hooks or one._post_accumulate_grad_hooks
             for one, depends in zip(arguments, some, strict=True)
             if depends and isinstance(one, Tensor) and one.requires_grad
         )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled, runners, trains_as_eager
 from threadcast.capture.capture import capture_graph
@@ -229,6 +230,27 @@ def test_attention_and_normalisation_are_planned() -> None:
     found = trains_as_eager(layer, lambda model, step: model(rows(step, 10).view(2, 5, 8)).square().mean())
     assert set(found) == {"forward", "backward"}
     assert planned()
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("before", [False, True])
+def test_graphs_are_no_modules_for_hooks_of_all_modules(gradients: bool, before: bool) -> None:
+    """Their results would go through these hooks, which a program that calls functions alone has no part in."""
+    w, seen = torch.randn(8, 8, dtype=torch.float64, requires_grad=gradients), []
+    compiled = torch.compile(lambda x: torch.relu(x @ w) * 2, backend="threadcast")
+
+    def call(step: int) -> None:
+        close(compiled(rows(step)), torch.relu(rows(step) @ w) * 2)
+
+    if not before:
+        run_until_settled(call)
+    handle = register_module_forward_hook(lambda module, inputs, output: seen.append(module) or output * 2)
+    try:
+        for step in range(40):
+            call(step)
+    finally:
+        handle.remove()
+    assert not seen
 
 
 def test_an_operators_error_is_raised_and_later_calls_work() -> None:

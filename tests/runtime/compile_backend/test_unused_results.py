@@ -119,7 +119,7 @@ class Apart(nn.Module):
         return self.head(h).tanh().sum(), (self.other.double() * 2).sum()
 
 
-@pytest.mark.parametrize("hooked", ["activation", "body", None])
+@pytest.mark.parametrize("hooked", ["activation", "body", "after gradients", None])
 @pytest.mark.parametrize("compiled_body", [False, True])
 def test_nothing_before_an_argument_that_no_used_result_needs_is_trained_or_called(
     hooked: str | None, compiled_body: bool
@@ -130,6 +130,9 @@ def test_nothing_before_an_argument_that_no_used_result_needs_is_trained_or_call
     optimizers = [torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1) for model in models]
     called: list[list[int]] = [[], []]
     for model, calls in zip(models, called, strict=True):
+        if hooked == "after gradients":
+            for parameter in model.parameters():
+                parameter.register_post_accumulate_grad_hook(lambda parameter, calls=calls: calls.append(2))
         if hooked == "body":
             model[0].register_full_backward_hook(lambda *_, calls=calls: calls.append(1))
     pairs = [[torch.compile(one, backend="threadcast") for one in models[0]], list(models[1])]

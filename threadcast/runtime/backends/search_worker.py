@@ -186,8 +186,7 @@ class Search:
 
     def _try(self, backend: str) -> None:
         built: dict[Way, tuple[Path, TensorCall, float]] = {}
-        reason = unlike(backend, self._integers) or lost_nan(self._read.module, self._infinite, backend)
-        if reason is not None:
+        if (reason := unlike(backend, self._integers) or self._lost_nan(backend)) is not None:
             self._leave_out(backend, reason)
             return
         began_s = time.process_time()
@@ -235,8 +234,7 @@ class Search:
         """Yield the ways of a backend and the file of each."""
         cores = self._options.cores
         if backend == "torch.compile":
-            freezing = self._options.kind == "convolutions"
-            yield Way(backend, ""), write_package(self._program(), self._folder, cores, freezing=freezing)
+            yield Way(backend, ""), write_package(self._program(), self._folder, cores, freezing=self._freezes)
             return
         file = self._folder / "model.onnx"
         if not file.exists():
@@ -253,10 +251,18 @@ class Search:
             self._limits = integer_limits(self._read)
         return self._limits
 
+    def _lost_nan(self, backend: str) -> str | None:
+        """Where a backend may lose a NaN; arguments may have infinities where the example has some."""
+        if backend == "torch.compile" and not self._freezes:
+            return None
+        numbers = enumerate(self._read.example)
+        infinite = [at for at, one in numbers if one.is_floating_point() and bool(one.isinf().any())]
+        return lost_nan(self._read.module, infinite, self._flat.expected, backend)
+
     @property
-    def _infinite(self) -> list[int]:
-        """The positions of arguments that may have infinities, as the example's have."""
-        return [at for at, one in enumerate(self._read.example) if one.is_floating_point() and bool(one.isinf().any())]
+    def _freezes(self) -> bool:
+        """Whether Inductor builds the weights in."""
+        return self._options.kind == "convolutions"
 
     def _program(self) -> ExportedProgram:
         if self._program_exported is None:

@@ -55,9 +55,9 @@ def hook_tables(modules: Iterable[nn.Module], optimizer: Optimizer | None) -> It
 
 
 def _tables_of_modules(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module | str, Any]]:
+    yield from ((ALL_MODULES, getattr(module_globals, name)) for name in _GLOBAL_HOOKS)
     for module in modules:
         yield from ((module, getattr(module, name)) for name in _HOOKS)
-    yield from ((ALL_MODULES, getattr(module_globals, name)) for name in _GLOBAL_HOOKS)
 
 
 def _tables_of_optimizer(optimizer: Optimizer | None) -> Iterator[tuple[nn.Module | str, Any]]:

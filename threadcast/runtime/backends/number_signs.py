@@ -1,0 +1,157 @@
+"""What is known of the signs of a program's numbers, whatever its arguments are.
+
+A logarithm or a root may make NaN of what may be negative, a quotient of what may be 0. `x * x + 1e-6` never is.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Mapping
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+
+
+class Sign(IntEnum):
+    """What is known of all numbers of a value that are not NaN; each includes those before."""
+
+    ANY = 0
+    NONNEGATIVE = 1
+    POSITIVE = 2
+
+
+VIEWS = frozenset((
+    "alias", "view", "reshape", "_unsafe_view", "_reshape_alias", "expand", "permute", "transpose", "t", "squeeze",
+    "unsqueeze", "clone", "contiguous", "flatten", "detach", "expand_as", "lift_fresh_copy",
+))  # fmt: skip
+"""Operators that return all numbers of their first argument, and no others."""
+SELECT = frozenset((
+    "slice", "select", "narrow", "split", "split_with_sizes", "unsafe_split", "chunk", "unbind", "repeat", "flip",
+    "roll", "diagonal", "index", "gather", "index_select", "embedding", "unfold", "as_strided",
+))  # fmt: skip
+"""Operators that return some of them."""
+_BETWEEN = VIEWS | SELECT | {"mean", "amax", "amin", "max", "min", "avg_pool2d", "_adaptive_avg_pool2d", "sqrt", "sum"}
+"""Operators whose results lie between numbers of their first argument, or are above 0 where these are."""
+_NEVER_NEGATIVE = frozenset((
+    "abs", "relu", "relu6", "hardsigmoid", "exp", "exp2", "sigmoid", "softmax", "_softmax", "softplus", "var", "std",
+    "linalg_vector_norm", "norm", "one_hot", "zeros", "zeros_like", "new_zeros", "zero", "cosh", "eq", "ne", "gt", "ge",
+    "lt", "le", "isinf", "isnan", "logical_not",
+))  # fmt: skip
+_OF_ALL = frozenset(("mul", "div", "mm", "bmm", "matmul", "cumsum", "prod", "log1p", "expm1", "rsqrt", "reciprocal"))
+"""Operators whose results are at least 0 where all their tensors and numbers are."""
+_ADDING = frozenset(("scatter_add", "index_add", "scatter"))
+_FILL: Mapping[str, int] = {"full": 1, "full_like": 1, "fill": 1, "scalar_tensor": 0, "new_full": 2}
+"""Operators that return one number, and its place among their arguments."""
+
+
+def sign_of(value: Any) -> Sign:
+    """What is known of a number, or of a constant."""
+    if isinstance(value, Tensor):
+        if not value.numel() or value.is_complex():
+            return Sign.ANY
+        value = 0 if value.dtype is torch.bool else value.min().item()
+    if not isinstance(value, int | float) or not value >= 0:
+        return Sign.ANY
+    return Sign.POSITIVE if value > 0 else Sign.NONNEGATIVE
+
+
+class Signs:
+    """The signs of a program's values, taken note of operator by operator, in their order.
+
+    `constants` are the values that do not depend on arguments. Of `written`, whose memory an operator writes to,
+    nothing is known.
+    """
+
+    def __init__(self, constants: Mapping[fx.Node, Any], written: Collection[fx.Node]) -> None:
+        self._constants, self._written = constants, written
+        self._found: dict[fx.Node, Sign] = {}
+
+    def of(self, value: Any) -> Sign:
+        """The sign of an operator's argument."""
+        if not isinstance(value, fx.Node):
+            return sign_of(value)
+        return sign_of(self._constants[value]) if value in self._constants else self._found.get(value, Sign.ANY)
+
+    def take(self, node: fx.Node) -> None:
+        """Take note of an operator."""
+        if node not in self._written and node not in self._constants:
+            self._found[node] = self._after(node, name_of(node))
+
+    def _after(self, node: fx.Node, name: str) -> Sign:
+        args: Any = node.args
+        first = args[0] if args else None
+        if name in _FILL:
+            return self.of(args[_FILL[name]]) if len(args) > _FILL[name] else Sign.ANY
+        if name in ("ones", "ones_like", "new_ones"):
+            return Sign.POSITIVE
+        if name in ("_to_copy", "to"):
+            dtype = node.kwargs.get("dtype")
+            whole = not isinstance(dtype, torch.dtype) or not dtype.is_floating_point
+            return self.of(first) if dtype is None else min(self.of(first), Sign(2 - whole))
+        if node.target is operator.getitem:
+            return self.of(first) if name_of(first) in SELECT or args[1] == 0 else Sign.ANY
+        if name in _BETWEEN:
+            return self.of(first)
+        if name in ("clamp", "clamp_min", "clamp_max", "maximum", "minimum"):
+            return self._limited(node, name)
+        if name in _NEVER_NEGATIVE:
+            return Sign.NONNEGATIVE
+        if name == "pow":
+            even = isinstance(args[1], int | float) and args[1] % 2 == 0
+            return Sign.NONNEGATIVE if even else min(self.of(first), Sign.NONNEGATIVE)
+        if name == "mul" and first is args[1]:
+            return Sign.NONNEGATIVE
+        return self._of_several(node, name)
+
+    def _limited(self, node: fx.Node, name: str) -> Sign:
+        """The sign of numbers that others limit: from below, then from above."""
+        given = dict(enumerate(node.args)) | {"min": node.kwargs.get("min"), "max": node.kwargs.get("max")}
+        least = given["min"] if name == "clamp" and given.get(1) is None else given.get(1)
+        most = given["max"] if given.get(2) is None else given.get(2)
+        if name in ("clamp_max", "minimum"):
+            least, most = None, given.get(1)
+        found = self.of(node.args[0])
+        if least is not None:
+            found = max(found, self.of(least))
+        return found if most is None else min(found, self.of(most))
+
+    def _of_several(self, node: fx.Node, name: str) -> Sign:
+        args: Any = node.args
+        if name in ("cat", "stack"):
+            return min(map(self.of, args[0]), default=Sign.ANY)
+        if name == "where" and len(args) == 3:
+            return min(self.of(args[1]), self.of(args[2]))
+        if name == "masked_fill":
+            return min(self.of(args[0]), self.of(args[2]))
+        if name == "add":
+            alpha = node.kwargs.get("alpha", args[2] if len(args) > 2 else 1)
+            signs = [self.of(args[0]), self.of(args[1])]
+            if min(signs) is Sign.ANY or not isinstance(alpha, int | float) or alpha < 0:
+                return Sign.ANY
+            return max(signs) if alpha == 1 else max(signs[0], Sign.NONNEGATIVE)
+        if name in _ADDING:
+            return min(self.of(args[0]), self.of(args[-1]), Sign.NONNEGATIVE) if not node.kwargs else Sign.ANY
+        if name not in _OF_ALL or node.kwargs:
+            return Sign.ANY
+        of = args[:1] if name in ("cumsum", "prod") else args
+        return min(*map(self.of, of), Sign.NONNEGATIVE)
+
+
+def name_of(node: Any) -> str:
+    """The name of a node's operator, without the mark of those that write to their argument; "" of anything else.
+
+    A conversion to true and false is called "bool", the largest number's norm "amax".
+    """
+    if not isinstance(node, fx.Node):
+        return ""
+    if node.kwargs.get("dtype") is torch.bool:
+        return "bool"
+    if not isinstance(node.target, OpOverload):
+        return str(node.target)
+    name = str(node.target._schema.name).removeprefix("aten::").rstrip("_")
+    of_largest = name == "linalg_vector_norm" and len(node.args) > 1 and node.args[1] in (torch.inf, -torch.inf)
+    of_largest = of_largest or (name == "scatter_reduce" and node.args[-1] in ("amax", "amin"))
+    return "amax" if of_largest else name
