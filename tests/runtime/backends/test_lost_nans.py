@@ -67,6 +67,34 @@ def _degrees(x: Tensor) -> Tensor:
     return x * found.masked_fill(found == torch.inf, 0.0).unsqueeze(1)
 
 
+def _degrees_in_place(x: Tensor) -> Tensor:
+    """As graph networks of torch_geometric have them."""
+    edges = torch.tensor([0, 1, 1, 3])
+    found = x.new_zeros(4).scatter_add_(0, edges, x.new_ones(4)).pow_(-0.5)
+    found.masked_fill_(found == torch.inf, 0.0)
+    return x * found.unsqueeze(1)
+
+
+def _softmax_of_edges(x: Tensor) -> Tensor:
+    edges = torch.tensor([0, 1, 1, 0])
+    most = x.new_zeros(2, 6).scatter_reduce_(0, edges[:, None].expand(4, 6), x, "amax", include_self=False)
+    found = (x - most.index_select(0, edges)).exp()
+    total = x.new_zeros(2, 6).scatter_add_(0, edges[:, None].expand(4, 6), found) + 1e-16
+    return found / total.index_select(0, edges)
+
+
+def _one_of_several_filled(x: Tensor) -> Tensor:
+    found = x.abs().log()
+    found[0].masked_fill_(found[0] == -torch.inf, 0.0)
+    return found * 0.0
+
+
+def _written_negative(x: Tensor) -> Tensor:
+    found = x.new_zeros(4, 6)
+    found[0] = x[0]
+    return found.sqrt()
+
+
 def _roots_of_degrees(x: Tensor) -> Tensor:
     counts = x.abs().sum(1, keepdim=True)
     return x * torch.where(counts > 0, counts.rsqrt(), 0.0)
@@ -107,6 +135,10 @@ LOST: dict[str, tuple[Function, set[str]]] = {
     "by constants of which one is 0": (lambda x: (x / torch.arange(6)).relu(), BOTH),
     "a power": (lambda x: x.pow(0.5).softmax(1), OPENVINO),
     "degrees": (lambda x: _degrees(x).relu(), NONE),
+    "degrees in place": (lambda x: _degrees_in_place(x).relu(), NONE),
+    "a soft-max of edges": (lambda x: _softmax_of_edges(x).relu(), NONE),
+    "infinities of which some are filled": (lambda x: _one_of_several_filled(x).relu(), BOTH),
+    "zeros of which some are written to": (lambda x: _written_negative(x).relu(), BOTH),
     "roots of degrees": (lambda x: _roots_of_degrees(x).relu(), NONE),
     "a difference of infinities": (lambda x: (x.abs().log() - (2 * x).abs().log()).relu(), BOTH),
     "an infinity times 0": (lambda x: F.silu(x.abs().log()).relu(), BOTH),

@@ -67,6 +67,7 @@ _TAKE_INFINITIES = VIEWS | SELECT | _EXTREMES | _LIMITS | frozenset((
     "argsort", "where", "masked_fill", "cat", "stack", "eq", "ne", "gt", "ge", "lt", "le", "isinf", "isnan", "isfinite",
     "nan_to_num", "atan", "sqrt", "rsqrt", "log", "log2", "log10", "log1p", "reciprocal", "softplus", "elu",
     "leaky_relu", "pow", "logical_not", "logical_and", "logical_or", "logical_xor", "bool", "_to_copy", "to", "copy",
+    "zeros_like", "ones_like", "new_zeros", "new_ones", "full_like", "new_full", "empty_like", "new_empty",
     "round", "floor", "ceil", "scatter", "index_put", "slice_scatter", "select_scatter", "constant_pad_nd",
     "<built-in function getitem>",
 ))  # fmt: skip
@@ -75,7 +76,8 @@ _TAKE_ONE = frozenset(("add", "sub", "rsub", "div"))
 """Those that make none of one argument's."""
 _FINITE = _SOFTMAX - {"log_softmax", "_log_softmax"} | frozenset((
     "sigmoid", "tanh", "erf", "hardtanh", "relu6", "hardsigmoid", "eq", "ne", "gt", "ge", "lt", "le", "isinf", "isnan",
-    "isfinite", "argmax", "argmin", "sign", "nan_to_num", "atan", "bool", _ATTENTION,
+    "isfinite", "argmax", "argmin", "sign", "nan_to_num", "atan", "bool", "zeros_like", "ones_like", "new_zeros",
+    "new_ones", "zero", _ATTENTION,
 ))  # fmt: skip
 """Operators whose results have no infinities."""
 
@@ -107,7 +109,7 @@ class _Walk:
         self._infinite = {one for at, node in enumerate(arguments) if at in infinite for one in self._alike(node)}
         """Those that may have infinities in one call, and others, or none, in the next."""
         self._constants: dict[fx.Node, Any] = {}
-        self._signs = Signs(self._constants, self._written)
+        self._signs = Signs(self._constants, self._alike)
         self.makers: list[fx.Node] = []
         for node in nodes:
             self._take(node)
@@ -156,11 +158,14 @@ class _Walk:
             self.makers.append(node)
         if self._has_infinities(node, name):
             self._infinite.update(self._alike(node))
+        elif node in self._written and name == "masked_fill" and name_of(node.args[0]) not in SELECT:
+            self._infinite.difference_update(self._alike(node))  # they are filled
         self._signs.take(node)
 
     def _take_constant(self, node: fx.Node) -> None:
         """Compute a value that is the same in each call."""
         if node in self._written or any(one not in self._constants for one in node.all_input_nodes):
+            self._signs.take(node)
             return
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._constants.__getitem__)
         with torch.no_grad():

@@ -6,7 +6,7 @@ A logarithm or a root may make NaN of what may be negative, a quotient of what m
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -61,12 +61,12 @@ def sign_of(value: Any) -> Sign:
 class Signs:
     """The signs of a program's values, taken note of operator by operator, in their order.
 
-    `constants` are the values that do not depend on arguments. Of `written`, whose memory an operator writes to,
-    nothing is known.
+    `constants` are the values that do not depend on arguments. `alike` returns the values in the memory of one that an
+    operator writes to, of others itself: of these is known what all have in common.
     """
 
-    def __init__(self, constants: Mapping[fx.Node, Any], written: Collection[fx.Node]) -> None:
-        self._constants, self._written = constants, written
+    def __init__(self, constants: Mapping[fx.Node, Any], alike: Callable[[fx.Node], Collection[fx.Node]]) -> None:
+        self._constants, self._alike = constants, alike
         self._found: dict[fx.Node, Sign] = {}
 
     def of(self, value: Any) -> Sign:
@@ -77,12 +77,19 @@ class Signs:
 
     def take(self, node: fx.Node) -> None:
         """Take note of an operator."""
-        if node not in self._written and node not in self._constants:
-            self._found[node] = self._after(node, name_of(node))
+        alike = self._alike(node)
+        given = any(one.op != "call_function" for one in alike)
+        before = [self._found[one] for one in alike if one in self._found]
+        found = Sign.ANY if given else min([self._after(node, name_of(node)), *before])
+        self._found.update({one: found for one in alike if one is node or one in self._found})
 
     def _after(self, node: fx.Node, name: str) -> Sign:
         args: Any = node.args
         first = args[0] if args else None
+        if "scatter_reduce" in str(node.target):
+            return min(self.of(first), self.of(args[3]), Sign.NONNEGATIVE)
+        if name == "copy":
+            return self.of(args[1])
         if name in _FILL:
             return self.of(args[_FILL[name]]) if len(args) > _FILL[name] else Sign.ANY
         if name in ("ones", "ones_like", "new_ones"):
@@ -124,7 +131,7 @@ class Signs:
             return min(map(self.of, args[0]), default=Sign.ANY)
         if name == "where" and len(args) == 3:
             return min(self.of(args[1]), self.of(args[2]))
-        if name == "masked_fill":
+        if name in ("masked_fill", "index_put"):
             return min(self.of(args[0]), self.of(args[2]))
         if name == "add":
             alpha = node.kwargs.get("alpha", args[2] if len(args) > 2 else 1)
