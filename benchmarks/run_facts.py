@@ -18,6 +18,8 @@ from threadcast.core import read_machine
 from threadcast.core.sysfs import read_text
 
 ROOT = Path(__file__).parents[1]
+_VECTORS = ("avx512f", "AVX-512"), ("avx2", "AVX2")
+"""Vector instructions, the widest first: by them the same programs and libraries differ most among x86 processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +39,15 @@ class RunFacts:
     def now(cls) -> Self:
         """The facts of a run that starts now, from this checkout, on this machine."""
         machine = read_machine()
-        kind = " virtual machine" if " hypervisor" in (read_text("/proc/cpuinfo") or "") else ""
+        cpus = read_text("/proc/cpuinfo") or ""
+        kind = " virtual machine" if " hypervisor" in cpus else ""
+        vectors = next((f" with {name}" for flag, name in _VECTORS if f" {flag} " in cpus), "")
         try:
             torch = version("torch")
         except PackageNotFoundError:
             torch = ""
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(_commit(), started, f"{len(machine)} cores of an {machine.name}{kind}", torch)
+        return cls(_commit(), started, f"{len(machine)} cores of an {machine.name}{kind}{vectors}", torch)
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
