@@ -95,6 +95,27 @@ def _written_negative(x: Tensor) -> Tensor:
     return found.sqrt()
 
 
+def _set(x: Tensor, where: Any, value: float) -> Tensor:
+    y = x * 1
+    y[where] = value
+    return y
+
+
+def _filled_by_parts(x: Tensor) -> Tensor:
+    found = x.abs().log()
+    part, _ = found.split(3, 1)
+    part.masked_fill_(part.isinf(), 0.0)
+    return found * 0.0
+
+
+def _normalised_in_place(x: Tensor) -> Tensor:
+    return x / x.pow(2).mean(1, keepdim=True).add_(1e-6).sqrt_()
+
+
+def _filled_with_the_least(x: Tensor) -> Tensor:
+    return x.masked_fill(x > 1, x.abs().log().amin()).softmax(1)
+
+
 def _roots_of_degrees(x: Tensor) -> Tensor:
     counts = x.abs().sum(1, keepdim=True)
     return x * torch.where(counts > 0, counts.rsqrt(), 0.0)
@@ -146,10 +167,41 @@ LOST: dict[str, tuple[Function, set[str]]] = {
     "masked otherwise after": (lambda x: _masked(_masked(x, x > 1).softmax(1), x > 1.1, 0.0).relu(), BOTH),
     "masked alike after": (lambda x: _masked(_masked(x, m := x > 1).softmax(1), m, 0.0).relu(), NONE),
     "masked by what is large": (lambda x: _masked(_masked(x, m := x > 1, torch.inf).softmax(1), m, 0.0).relu(), BOTH),
+    "set to -inf": (lambda x: _set(x, x > 1, -torch.inf).softmax(1).relu(), BOTH),
+    "scattered": (lambda x: x.scatter(1, x.argsort(1), -torch.inf).softmax(1).relu(), BOTH),
+    "chosen from -inf": (lambda x: torch.where(x > 1, torch.full_like(x, -torch.inf), x).softmax(1).relu(), BOTH),
+    "chosen rows of -inf": (lambda x: (x + F.embedding((x[:, 0] > 1).long(), _ROWS)).softmax(1).relu(), BOTH),
+    "-inf that is filled": (
+        lambda x: (x + torch.full((6,), -torch.inf).masked_fill(x[0] > 1, 0)).softmax(1).relu(),
+        BOTH,
+    ),
+    "masked twice, filled once": (lambda x: _masked(_masked(x + _LATER, m := x > 1).softmax(1), m, 0.0).relu(), BOTH),
+    "filled by parts": (lambda x: _filled_by_parts(x).relu(), BOTH),
+    "filled with what varies": (lambda x: _filled_with_the_least(x).relu(), BOTH),
+    "rounded quotients": (lambda x: (x // x.round()).relu(), BOTH),
+    "by what is 0 in float32": (lambda x: (x / (x.abs() + 1e-50)).relu(), BOTH),
+    "in half precision": (lambda x: ((y := x.half()) / (y.abs() + 1e-8)).relu(), BOTH),
+    "an infinity that is constant": (lambda x: (x * torch.full((6,), torch.inf)).clamp(max=3), BOTH),
+    "shown as integers": (lambda x: ((y := x.log()).relu(), y.sum(dtype=torch.int32).float()), BOTH),
+    "a variance that is given": (lambda x: F.batch_norm(x, torch.zeros(6), x[0]).relu(), BOTH),
+    "normalised in place": (lambda x: _normalised_in_place(x).relu(), NONE),
+    "RMS norm": (lambda x: F.rms_norm(x, (6,), eps=1e-6).relu(), NONE),
+    "cosines": (lambda x: F.cosine_similarity(x, x.flip(1)).relu(), NONE),
+    "local responses": (lambda x: F.local_response_norm(x.view(1, 4, 3, 2), 3).relu(), NONE),
+    "by mean and variance": (lambda x: (x / (torch.var_mean(x, 1, keepdim=True)[0] + 1e-5).sqrt()).relu(), NONE),
+    "zeros like a logarithm": (lambda x: torch.zeros_like(x.log()).relu(), NONE),
+    "attention by a mask": (
+        lambda x: F.scaled_dot_product_attention(
+            x[None, None], x[None, None], x[None, None], x[None, None, :, :4] > 0.6
+        )[0, 0, 0].relu(),
+        NONE,
+    ),
     "always masked": (lambda x: (x + torch.triu(torch.full((4, 6), -torch.inf), 1)).softmax(1).relu(), NONE),
     "complex": (lambda x: torch.view_as_complex(x.view(4, 3, 2)).masked_fill(x[:, :3] > 1, 1j), NONE),
 }
 _ONE = torch.ones(1, 1, 1)
+_ROWS = torch.tensor([[0.0], [-torch.inf]]).expand(2, 6).clone()
+_LATER = torch.full((4, 6), -torch.inf).triu(1)
 
 
 @pytest.mark.parametrize("name", LOST)

@@ -19,20 +19,22 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from threadcast.capture.dependencies import DECLARING, UNDECLARED_VIEWS, UNDECLARED_WRITES
-from threadcast.runtime.backends.number_signs import SELECT, VIEWS, Sign, Signs, name_of
+from threadcast.runtime.backends.number_signs import FILLED, SELECT, SMALLEST, VIEWS, Sign, Signs, name_of
 
 _EXTREMES = frozenset((
     "amax", "amin", "aminmax", "max", "min", "argmax", "argmin", "sign", "max_pool2d_with_indices",
     "max_pool3d_with_indices", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
 ))  # fmt: skip
 _LIMITS = frozenset(("relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max"))
+_PRODUCTS = frozenset(("mul", "mm", "bmm", "matmul", "addmm", "baddbmm", "linear", "convolution"))
 _SOFTMAX = frozenset(("softmax", "_softmax", "_safe_softmax", "log_softmax", "_log_softmax"))
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 LOSES: Mapping[str, frozenset[str]] = {
-    "onnxruntime": _EXTREMES,
+    "onnxruntime": _EXTREMES | {"atan2"},
     "openvino": _EXTREMES | _LIMITS | _SOFTMAX | {
         "hardsigmoid", "exp", "exp2", "expm1", "logsumexp", "maximum", "minimum", "topk", "sort", "argsort", "celu",
-        "bool", "all", "any", "logical_not", "logical_and", "logical_or", "logical_xor", _ATTENTION,
+        "bool", "all", "any", "logical_not", "logical_and", "logical_or", "logical_xor", "atan2", "logaddexp",
+        "logaddexp2", "logcumsumexp", _ATTENTION,
     },
     "torch.compile": _LIMITS,
 }  # fmt: skip
@@ -62,12 +64,12 @@ _NEVER = frozenset(("linalg_vector_norm", "linalg_cross", "special_erf", "specia
 _EPS: Mapping[str, int] = {"native_layer_norm": 4, "native_group_norm": 7}
 """Operators that divide by what is 0 of equal numbers, but for what is added: at this place among their arguments."""
 
-_TAKE_INFINITIES = VIEWS | SELECT | _EXTREMES | _LIMITS | frozenset((
+_TAKE_INFINITIES = VIEWS | SELECT | FILLED | _EXTREMES | _LIMITS | frozenset((
     "abs", "neg", "exp", "exp2", "sigmoid", "tanh", "erf", "hardsigmoid", "maximum", "minimum", "topk", "sort",
     "argsort", "where", "masked_fill", "cat", "stack", "eq", "ne", "gt", "ge", "lt", "le", "isinf", "isnan", "isfinite",
     "nan_to_num", "atan", "sqrt", "rsqrt", "log", "log2", "log10", "log1p", "reciprocal", "softplus", "elu",
     "leaky_relu", "pow", "logical_not", "logical_and", "logical_or", "logical_xor", "bool", "_to_copy", "to", "copy",
-    "zeros_like", "ones_like", "new_zeros", "new_ones", "full_like", "new_full", "empty_like", "new_empty",
+    "index_fill", "fill", "_safe_softmax",
     "round", "floor", "ceil", "scatter", "index_put", "slice_scatter", "select_scatter", "constant_pad_nd",
     "<built-in function getitem>",
 ))  # fmt: skip
@@ -75,11 +77,20 @@ _TAKE_INFINITIES = VIEWS | SELECT | _EXTREMES | _LIMITS | frozenset((
 _TAKE_ONE = frozenset(("add", "sub", "rsub", "div"))
 """Those that make none of one argument's."""
 _FINITE = _SOFTMAX - {"log_softmax", "_log_softmax"} | frozenset((
-    "sigmoid", "tanh", "erf", "hardtanh", "relu6", "hardsigmoid", "eq", "ne", "gt", "ge", "lt", "le", "isinf", "isnan",
-    "isfinite", "argmax", "argmin", "sign", "nan_to_num", "atan", "bool", "zeros_like", "ones_like", "new_zeros",
+    "sigmoid", "tanh", "erf", "relu6", "hardsigmoid", "eq", "ne", "gt", "ge", "lt", "le", "isinf", "isnan",
+    "isfinite", "argmax", "argmin", "sign", "atan", "bool", "zeros_like", "ones_like", "new_zeros",
     "new_ones", "zero", _ATTENTION,
 ))  # fmt: skip
 """Operators whose results have no infinities."""
+_QUOTIENTS = frozenset(("div", "floor_divide"))
+_PARTS = SELECT | {"<built-in function getitem>"}
+_CHOOSE: Mapping[str, int] = {
+    "where": 0, "masked_fill": 1, "masked_scatter": 1, "index": 1, "index_put": 1, "embedding": 1, "take": 1,
+    "gather": 2, "index_select": 2, "scatter": 2, "index_fill": 2, "index_copy": 2,
+}  # fmt: skip
+"""Operators that choose which numbers are where, and the place of what they choose by among their arguments."""
+_FILL: Mapping[str, int] = {"full": 1, "full_like": 1, "fill": 1, "scalar_tensor": 0, "new_full": 2}
+"""Operators that return one number, and its place among their arguments."""
 
 
 def lost_nan(module: fx.GraphModule, infinite: Collection[int], results: Sequence[Tensor], backend: str) -> str | None:
@@ -87,7 +98,9 @@ def lost_nan(module: fx.GraphModule, infinite: Collection[int], results: Sequenc
 
     `infinite` are the positions of arguments that may have infinities, `results` what the program returns.
     """
-    walk = _Walk(module, infinite)
+    half = any(one.dtype is torch.float16 for one in (*results, *module.buffers(), *module.parameters()))
+    half = half or any(node.kwargs.get("dtype") is torch.float16 for node in module.graph.nodes)
+    walk = _Walk(module, infinite, half=half)
     shown = [one.is_floating_point() or one.is_complex() for one in results]
     for node in walk.makers:
         seen, lost = walk.followed(node, LOSES[backend], shown)
@@ -99,7 +112,7 @@ def lost_nan(module: fx.GraphModule, infinite: Collection[int], results: Sequenc
 class _Walk:
     """Which operators of a program may make NaN of finite arguments, and where that may come to."""
 
-    def __init__(self, module: fx.GraphModule, infinite: Collection[int]) -> None:
+    def __init__(self, module: fx.GraphModule, infinite: Collection[int], *, half: bool) -> None:
         self._module = module
         nodes = list(module.graph.nodes)
         self._together, self._written = _sharing(nodes)
@@ -108,8 +121,10 @@ class _Walk:
         """The values that depend on arguments."""
         self._infinite = {one for at, node in enumerate(arguments) if at in infinite for one in self._alike(node)}
         """Those that may have infinities in one call, and others, or none, in the next."""
+        self._always: set[fx.Node] = set()
+        """Those that have infinities in each call, at the same places."""
         self._constants: dict[fx.Node, Any] = {}
-        self._signs = Signs(self._constants, self._alike)
+        self._signs = Signs(self._constants, self._alike, overwrites=self._overwrites, half=half)
         self.makers: list[fx.Node] = []
         for node in nodes:
             self._take(node)
@@ -133,6 +148,8 @@ class _Walk:
                     seen = seen or (keeps and any(shown[at] for at in _places(user, node)))
                     continue
                 name = name_of(user)
+                if name in FILLED:
+                    continue
                 if name in loses:
                     lost = lost or name
                 pending.append((user, keeps and name not in loses and _keeps(user, name)))
@@ -142,34 +159,58 @@ class _Walk:
         """The values in the memory of a value that an operator writes to; of others only itself."""
         return self._together[node] if node in self._written else (node,)
 
+    def _overwrites(self, node: fx.Node) -> bool:
+        """Whether an operator writes to all numbers of the memory of its first argument."""
+        if not isinstance(node.target, OpOverload) or not node.target._schema.is_mutable or not node.args:
+            return False
+        value: Any = node.args[0]
+        while name_of(value) in VIEWS:
+            value = value.args[0]
+        return isinstance(value, fx.Node) and value.op == "call_function" and name_of(value) not in _PARTS
+
     def _take(self, node: fx.Node) -> None:
         if node.op == "get_attr":
+            value = operator.attrgetter(str(node.target))(self._module)
+            if self._is_infinite(value):
+                self._always.update(self._alike(node))
             if node not in self._written:
-                self._constants[node] = operator.attrgetter(str(node.target))(self._module)
+                self._constants[node] = value
             return
         if node.op != "call_function":
             return
+        name = name_of(node)
         if not any(one in self._varies for one in node.all_input_nodes):
-            self._take_constant(node)
+            self._take_constant(node, name)
             return
         self._varies.update(self._alike(node))
-        name = name_of(node)
         if self._makes(node, name):
             self.makers.append(node)
         if self._has_infinities(node, name):
             self._infinite.update(self._alike(node))
-        elif node in self._written and name == "masked_fill" and name_of(node.args[0]) not in SELECT:
+        elif name == "masked_fill" and self._overwrites(node):
             self._infinite.difference_update(self._alike(node))  # they are filled
+        if self._is_always(node, name):
+            self._always.update(self._alike(node))
         self._signs.take(node)
 
-    def _take_constant(self, node: fx.Node) -> None:
-        """Compute a value that is the same in each call."""
+    def _take_constant(self, node: fx.Node, name: str) -> None:
+        """Compute a value that is the same in each call; of one that an operator writes to only what is known of it."""
         if node in self._written or any(one not in self._constants for one in node.all_input_nodes):
+            if self._is_always(node, name):
+                self._always.update(self._alike(node))
             self._signs.take(node)
             return
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._constants.__getitem__)
         with torch.no_grad():
-            self._constants[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+            self._constants[node] = value = node.target(*args, **kwargs)  # type: ignore[operator]
+        if self._is_infinite(value):
+            self._always.add(node)
+
+    def _is_always(self, node: fx.Node, name: str) -> bool:
+        """Whether a result has infinities in each call."""
+        if name in _FILL and len(node.args) > _FILL[name] and self._is_infinite(node.args[_FILL[name]]):
+            return True
+        return name not in _FINITE and name not in FILLED and any(one in self._always for one in node.all_input_nodes)
 
     def _makes(self, node: fx.Node, name: str) -> bool:
         """Whether an operator may make NaN of numbers that are none."""
@@ -180,17 +221,27 @@ class _Walk:
             return True
         if name == "pow" and self._signs.of(args[0]) is Sign.ANY:
             return not (isinstance(args[1], int | float) and float(args[1]).is_integer())
-        if name == "div" and not self._is_never_zero(args[1]) and not self._is_never_zero(args[0]):
+        if name in _QUOTIENTS and not self._is_never_zero(args[1]) and not self._is_never_zero(args[0]):
             return True
-        if name in _EPS and (len(args) <= _EPS[name] or args[_EPS[name]] == 0):
+        if name in _EPS and (len(args) <= _EPS[name] or not args[_EPS[name]] > SMALLEST):
             return True
+        if "batch_norm" in name and any(one in self._varies for one in args[4:5]):
+            return True  # a variance that is an argument may be negative
+        if name.startswith("_foreach"):
+            return True
+        if name in _PRODUCTS and any(one in self._always for one in node.all_input_nodes):
+            return not self._is_scaled(node, name)
         of = node.all_input_nodes if name != _ATTENTION else args[:3]  # its mask may
         infinite = sum(one in self._infinite for one in of)
-        if not infinite or name in _TAKE_INFINITIES or (name == _ATTENTION and not infinite):
+        if not infinite or (name in _TAKE_INFINITIES and not _adds(node, name)) or self._is_scaled(node, name):
             return False
-        if name in _TAKE_ONE:
+        if name in _TAKE_ONE and node.kwargs.get("rounding_mode") is None:
             return infinite > 1 or args[0] is args[1]
         return not self._is_masked_again(node, name)
+
+    def _is_scaled(self, node: fx.Node, name: str) -> bool:
+        """Whether an operator multiplies by a number that is not 0."""
+        return name == "mul" and isinstance(node.args[1], int | float) and node.args[1] != 0
 
     def _is_never_zero(self, value: Any) -> bool:
         constant = self._constants.get(value) if isinstance(value, fx.Node) else value
@@ -206,7 +257,8 @@ class _Walk:
         if name not in _SOFTMAX or name_of(masked) != "masked_fill":
             return False
         value, mask, filled = masked.args
-        if value in self._infinite or float(self._constants.get(filled, filled)) != -torch.inf:
+        filled = self._constants.get(filled, filled)
+        if value in self._infinite | self._always or isinstance(filled, fx.Node) or float(filled) != -torch.inf:
             return False
         return all(name_of(one) == "masked_fill" and one.args[:2] == (softmax, mask) for one in softmax.users)
 
@@ -215,20 +267,26 @@ class _Walk:
         args: Any = node.args
         if name in ("log", "log2", "log10", "rsqrt", "reciprocal"):
             return self._signs.of(args[0]) is not Sign.POSITIVE
+        if name == "log1p" and self._signs.of(args[0]) is Sign.ANY:
+            return True
         if name == "pow" and not (isinstance(args[1], int | float) and args[1] >= 0):
             return self._signs.of(args[0]) is not Sign.POSITIVE
-        if name == "div" and not self._is_never_zero(args[1]):
+        if (name in _QUOTIENTS and not self._is_never_zero(args[1])) or name in _OTHERS:
             return True
-        if name in ("masked_fill", "where") and len(args) == 3:
-            mask, others = (args[1], (args[0], args[2])) if name == "masked_fill" else (args[0], args[1:])
-            if mask in self._varies and any(map(self._is_infinite, others)):
+        if name in _CHOOSE and len(args) > _CHOOSE[name]:
+            if self._chooses(args[_CHOOSE[name]]) and any(map(self._is_infinite, args)):
                 return True
             if self._clears(node, name):
                 return False
         return name not in _FINITE and any(one in self._infinite for one in node.all_input_nodes)
 
+    def _chooses(self, by: Any) -> bool:
+        """Whether what an operator chooses by is another in other calls."""
+        return any(one in self._varies for one in (by if isinstance(by, list | tuple) else (by,)))
+
     def _is_infinite(self, filled: Any) -> bool:
-        filled = self._constants.get(filled, filled) if isinstance(filled, fx.Node) else filled
+        if isinstance(filled, fx.Node):
+            return filled in self._always
         if isinstance(filled, Tensor):
             return filled.is_floating_point() and bool(filled.isinf().any())
         return isinstance(filled, float) and filled in (torch.inf, -torch.inf)
@@ -236,6 +294,8 @@ class _Walk:
     def _clears(self, node: fx.Node, name: str) -> bool:
         """Whether infinities are filled: `x.masked_fill(x == inf, 0)`, `where(x > 0, x.rsqrt(), 0)`."""
         args: Any = node.args
+        if name not in ("masked_fill", "where") or len(args) != 3:
+            return False
         if name == "masked_fill":
             value, mask, _ = args
             return (name_of(mask) == "isinf" and mask.args[0] is value) or self._are_infinities_of(mask, value)
@@ -252,20 +312,28 @@ class _Walk:
         """Whether `mask` says where `value`, which is nowhere negative, is infinite."""
         if name_of(mask) != "eq" or mask.args[0] is not value or self._signs.of(value) is Sign.ANY:
             return False
-        return self._is_infinite(mask.args[1])
+        number = self._constants.get(mask.args[1], mask.args[1])
+        return bool((number == torch.inf).all()) if isinstance(number, Tensor) else number == torch.inf
 
 
 def _keeps(node: fx.Node, name: str) -> bool:
     """Whether a NaN among an operator's arguments surely comes to its results."""
     args: Any = node.args
+    dtype = node.kwargs.get("dtype")
+    if (isinstance(dtype, torch.dtype) and not dtype.is_floating_point) or node.kwargs.get("beta", 1) == 0:
+        return False
     if name == "pow":
         return isinstance(args[1], int | float) and args[1] != 0
     if name in ("_to_copy", "to"):
-        dtype = node.kwargs.get("dtype")
-        return dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)
+        return dtype is None or isinstance(dtype, torch.dtype)
     if node.target is operator.getitem:
         return name_of(args[0]).startswith("native_") and args[1] == 0
     return name in VIEWS or name in _EACH or name in _ALL
+
+
+def _adds(node: fx.Node, name: str) -> bool:
+    """Whether an operator that puts numbers somewhere adds them to those that are there, or multiplies these."""
+    return (name == "index_put" and True in node.args[3:]) or (name == "scatter" and "reduce" in node.kwargs)
 
 
 def _places(output: fx.Node, node: fx.Node) -> list[int]:
@@ -297,8 +365,9 @@ def _shared(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
         return
     schema = node.target._schema
     known = node.target.namespace in DECLARING
-    views, writes = UNDECLARED_VIEWS.get(schema.name), UNDECLARED_WRITES.get(schema.name, ())
     given = dict(zip((argument.name for argument in schema.arguments), node.args)) | node.kwargs
+    views = UNDECLARED_VIEWS.get(schema.name)
+    writes = () if given.get("training") is False else UNDECLARED_WRITES.get(schema.name, ())
     for argument in schema.arguments:
         shares = argument.alias_info is not None or argument.name == views or argument.name in writes
         value = given.get(argument.name)

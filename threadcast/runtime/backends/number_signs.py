@@ -33,12 +33,19 @@ SELECT = frozenset((
     "roll", "diagonal", "index", "gather", "index_select", "embedding", "unfold", "as_strided",
 ))  # fmt: skip
 """Operators that return some of them."""
-_BETWEEN = VIEWS | SELECT | {"mean", "amax", "amin", "max", "min", "avg_pool2d", "_adaptive_avg_pool2d", "sqrt", "sum"}
+FILLED = frozenset(
+    ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
+)
+"""Operators that take only shape and type of their first argument."""
+_BETWEEN = VIEWS | SELECT | {
+    "mean", "amax", "amin", "max", "min", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "sqrt", "sum", "topk",
+    "sort", "max_pool2d_with_indices",
+}  # fmt: skip
 """Operators whose results lie between numbers of their first argument, or are above 0 where these are."""
 _NEVER_NEGATIVE = frozenset((
-    "abs", "relu", "relu6", "hardsigmoid", "exp", "exp2", "sigmoid", "softmax", "_softmax", "softplus", "var", "std",
-    "linalg_vector_norm", "norm", "one_hot", "zeros", "zeros_like", "new_zeros", "zero", "cosh", "eq", "ne", "gt", "ge",
-    "lt", "le", "isinf", "isnan", "logical_not",
+    "abs", "relu", "relu6", "hardsigmoid", "exp", "exp2", "sigmoid", "softmax", "_softmax", "var", "std", "var_mean",
+    "std_mean", "linalg_vector_norm", "norm", "one_hot", "zeros", "zeros_like", "new_zeros", "zero", "cosh", "eq", "ne",
+    "gt", "ge", "lt", "le", "isinf", "isnan", "logical_not",
 ))  # fmt: skip
 _OF_ALL = frozenset(("mul", "div", "mm", "bmm", "matmul", "cumsum", "prod", "log1p", "expm1", "rsqrt", "reciprocal"))
 """Operators whose results are at least 0 where all their tensors and numbers are."""
@@ -47,40 +54,54 @@ _FILL: Mapping[str, int] = {"full": 1, "full_like": 1, "fill": 1, "scalar_tensor
 """Operators that return one number, and its place among their arguments."""
 
 
-def sign_of(value: Any) -> Sign:
-    """What is known of a number, or of a constant."""
+SMALLEST, SMALLEST_HALF = 1.2e-38, 1e-7
+"""Smaller numbers may be 0: in float32, and in float16."""
+
+
+def sign_of(value: Any, smallest: float = SMALLEST) -> Sign:
+    """What is known of a number, or of a constant, of which what is below `smallest` may be 0."""
     if isinstance(value, Tensor):
         if not value.numel() or value.is_complex():
             return Sign.ANY
         value = 0 if value.dtype is torch.bool else value.min().item()
     if not isinstance(value, int | float) or not value >= 0:
         return Sign.ANY
-    return Sign.POSITIVE if value > 0 else Sign.NONNEGATIVE
+    return Sign.POSITIVE if value >= smallest else Sign.NONNEGATIVE
 
 
 class Signs:
     """The signs of a program's values, taken note of operator by operator, in their order.
 
     `constants` are the values that do not depend on arguments. `alike` returns the values in the memory of one that an
-    operator writes to, of others itself: of these is known what all have in common.
+    operator writes to, of others itself: of these is known what all have in common, after a write to all of it
+    (`overwrites`) what was written. With `half` there are numbers in float16.
     """
 
-    def __init__(self, constants: Mapping[fx.Node, Any], alike: Callable[[fx.Node], Collection[fx.Node]]) -> None:
-        self._constants, self._alike = constants, alike
+    def __init__(
+        self, constants: Mapping[fx.Node, Any], alike: Callable[[fx.Node], Collection[fx.Node]], *,
+        overwrites: Callable[[fx.Node], bool] = lambda _: False, half: bool = False,
+    ) -> None:  # fmt: skip
+        self._constants, self._alike, self._overwrites = constants, alike, overwrites
+        self._smallest = SMALLEST_HALF if half else SMALLEST
         self._found: dict[fx.Node, Sign] = {}
 
     def of(self, value: Any) -> Sign:
         """The sign of an operator's argument."""
         if not isinstance(value, fx.Node):
-            return sign_of(value)
-        return sign_of(self._constants[value]) if value in self._constants else self._found.get(value, Sign.ANY)
+            return sign_of(value, self._smallest)
+        if value in self._constants:
+            return sign_of(self._constants[value], self._smallest)
+        return self._found.get(value, Sign.ANY)
 
     def take(self, node: fx.Node) -> None:
         """Take note of an operator."""
         alike = self._alike(node)
         given = any(one.op != "call_function" for one in alike)
-        before = [self._found[one] for one in alike if one in self._found]
+        before = [] if self._overwrites(node) else [self._found[one] for one in alike if one in self._found]
         found = Sign.ANY if given else min([self._after(node, name_of(node)), *before])
+        dtype = node.kwargs.get("dtype")
+        if isinstance(dtype, torch.dtype) and not dtype.is_floating_point:
+            found = min(found, Sign.NONNEGATIVE)  # what is below 1 is 0
         self._found.update({one: found for one in alike if one is node or one in self._found})
 
     def _after(self, node: fx.Node, name: str) -> Sign:
@@ -89,15 +110,18 @@ class Signs:
         if "scatter_reduce" in str(node.target):
             return min(self.of(first), self.of(args[3]), Sign.NONNEGATIVE)
         if name == "copy":
-            return self.of(args[1])
+            return min(self.of(args[1]), Sign.NONNEGATIVE)
         if name in _FILL:
             return self.of(args[_FILL[name]]) if len(args) > _FILL[name] else Sign.ANY
         if name in ("ones", "ones_like", "new_ones"):
             return Sign.POSITIVE
         if name in ("_to_copy", "to"):
             dtype = node.kwargs.get("dtype")
-            whole = not isinstance(dtype, torch.dtype) or not dtype.is_floating_point
-            return self.of(first) if dtype is None else min(self.of(first), Sign(2 - whole))
+            return min(self.of(first), Sign.NONNEGATIVE) if dtype is torch.float16 else self.of(first)
+        if name == "softplus" and len(args) == 1:
+            return Sign.NONNEGATIVE
+        if name == "constant_pad_nd":
+            return min(self.of(first), self.of(args[2] if len(args) > 2 else 0))
         if node.target is operator.getitem:
             return self.of(first) if name_of(first) in SELECT or args[1] == 0 else Sign.ANY
         if name in _BETWEEN:
@@ -107,8 +131,10 @@ class Signs:
         if name in _NEVER_NEGATIVE:
             return Sign.NONNEGATIVE
         if name == "pow":
-            even = isinstance(args[1], int | float) and args[1] % 2 == 0
-            return Sign.NONNEGATIVE if even else min(self.of(first), Sign.NONNEGATIVE)
+            number = args[1] if isinstance(args[1], int | float) else None
+            if number is not None and number % 2 == 0:
+                return Sign.NONNEGATIVE
+            return self.of(first) if number is not None and 0 < number <= 1 else min(self.of(first), Sign.NONNEGATIVE)
         if name == "mul" and first is args[1]:
             return Sign.NONNEGATIVE
         return self._of_several(node, name)
@@ -141,7 +167,7 @@ class Signs:
             return max(signs) if alpha == 1 else max(signs[0], Sign.NONNEGATIVE)
         if name in _ADDING:
             return min(self.of(args[0]), self.of(args[-1]), Sign.NONNEGATIVE) if not node.kwargs else Sign.ANY
-        if name not in _OF_ALL or node.kwargs:
+        if name not in _OF_ALL or node.kwargs.keys() - {"dtype"}:
             return Sign.ANY
         of = args[:1] if name in ("cumsum", "prod") else args
         return min(*map(self.of, of), Sign.NONNEGATIVE)
