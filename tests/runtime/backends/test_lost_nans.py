@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from tests.runtime.backends.programs import passed_on
 from threadcast.runtime.backends.exported import write_onnx
-from threadcast.runtime.backends.lost_nans import LOSES, lost_nan
+from threadcast.runtime.backends.lost_nans import LOSES, NansInside
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
 
@@ -28,7 +28,8 @@ weight = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
 def _left_out(function: Function) -> set[str]:
     """The backends that are left out of a program."""
     read, results = passed_on(function, X), pytree.tree_leaves(function(X.clone()))
-    return {backend for backend in LOSES if lost_nan(read.module, (), results, backend)}
+    nans = NansInside(read.module, (), results)
+    return {backend for backend in LOSES if nans.lost_by(backend)}
 
 
 def _sliced(x: Tensor) -> Tensor:
@@ -212,13 +213,13 @@ def test_backends_that_may_lose_a_nan_are_left_out(name: str) -> None:
 
 def test_infinities_of_arguments_may_fill_a_row() -> None:
     read = passed_on(lambda x, mask: (x + mask).softmax(1).relu(), X, torch.zeros(4, 6))
-    assert lost_nan(read.module, (), [X], "openvino") is None
-    assert lost_nan(read.module, (1,), [X], "openvino") is not None
+    assert NansInside(read.module, (), [X]).lost_by("openvino") is None
+    assert NansInside(read.module, (1,), [X]).lost_by("openvino") is not None
 
 
 def test_what_is_made_and_lost_is_named() -> None:
     read = passed_on(lambda x: x.log().relu(), X)
-    assert lost_nan(read.module, (), [X], "openvino") == "log may make NaN, of which relu makes a number"
+    assert NansInside(read.module, (), [X]).lost_by("openvino") == "log may make NaN, of which relu makes a number"
 
 
 def test_networks_as_people_write_them_lose_no_backend() -> None:
@@ -231,8 +232,8 @@ def test_networks_as_people_write_them_lose_no_backend() -> None:
         (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.ELU(), nn.Softmax(-1), nn.Sigmoid()), rows),
     ]
     for module, x in blocks:
-        read = passed_on(module.eval(), x)
-        assert not any(lost_nan(read.module, (), [x], backend) for backend in LOSES)
+        nans = NansInside(passed_on(module.eval(), x).module, (), [x])
+        assert not any(map(nans.lost_by, LOSES))
 
 
 OPERATORS: dict[str, Function] = {

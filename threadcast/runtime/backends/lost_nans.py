@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from threadcast.capture.dependencies import DECLARING, UNDECLARED_VIEWS, UNDECLARED_WRITES
-from threadcast.runtime.backends.number_signs import FILLED, SELECT, SMALLEST, VIEWS, Sign, Signs, name_of
+from threadcast.runtime.backends.number_signs import FILLED, SELECT, SMALLEST, VIEWS, Sign, Signs, ends, name_of
 
 _EXTREMES = frozenset((
     "amax", "amin", "aminmax", "max", "min", "argmax", "argmin", "sign", "max_pool2d_with_indices",
@@ -93,27 +93,16 @@ _FILL: Mapping[str, int] = {"full": 1, "full_like": 1, "fill": 1, "scalar_tensor
 """Operators that return one number, and its place among their arguments."""
 
 
-def lost_nan(module: fx.GraphModule, infinite: Collection[int], results: Sequence[Tensor], backend: str) -> str | None:
-    """Return in words where `backend` may lose a NaN that a program makes of finite numbers; None: nowhere.
+class NansInside:
+    """Which operators of a program may make NaN of finite arguments, and where that may come to.
 
     `infinite` are the positions of arguments that may have infinities, `results` what the program returns.
     """
-    half = any(one.dtype is torch.float16 for one in (*results, *module.buffers(), *module.parameters()))
-    half = half or any(node.kwargs.get("dtype") is torch.float16 for node in module.graph.nodes)
-    walk = _Walk(module, infinite, half=half)
-    shown = [one.is_floating_point() or one.is_complex() for one in results]
-    for node in walk.makers:
-        seen, lost = walk.followed(node, LOSES[backend], shown)
-        if lost is not None and not seen:
-            return f"{name_of(node)} may make NaN, of which {lost} makes a number"
-    return None
 
-
-class _Walk:
-    """Which operators of a program may make NaN of finite arguments, and where that may come to."""
-
-    def __init__(self, module: fx.GraphModule, infinite: Collection[int], *, half: bool) -> None:
+    def __init__(self, module: fx.GraphModule, infinite: Collection[int], results: Sequence[Tensor]) -> None:
         self._module = module
+        self._shown = [one.is_floating_point() or one.is_complex() for one in results]
+        """Whether each result is looked at."""
         nodes = list(module.graph.nodes)
         self._together, self._written = _sharing(nodes)
         arguments = [node for node in nodes if node.op == "placeholder"]
@@ -124,14 +113,23 @@ class _Walk:
         self._always: set[fx.Node] = set()
         """Those that have infinities in each call, at the same places."""
         self._constants: dict[fx.Node, Any] = {}
+        half = any(one.dtype is torch.float16 for one in (*results, *module.buffers(), *module.parameters()))
+        half = half or any(node.kwargs.get("dtype") is torch.float16 for node in nodes)
         self._signs = Signs(self._constants, self._alike, overwrites=self._overwrites, half=half)
         self.makers: list[fx.Node] = []
         for node in nodes:
             self._take(node)
 
-    def followed(self, maker: fx.Node, loses: Collection[str], shown: Sequence[bool]) -> tuple[bool, str | None]:
-        """Whether a NaN of `maker` surely comes to a result that is looked at (`shown`), and the name of an operator
-        that may lose it."""
+    def lost_by(self, backend: str) -> str | None:
+        """Return in words where `backend` may lose a NaN that the program makes of finite numbers; None: nowhere."""
+        for node in self.makers:
+            seen, lost = self._followed(node, LOSES[backend])
+            if lost is not None and not seen:
+                return f"{name_of(node)} may make NaN, of which {lost} makes a number"
+        return None
+
+    def _followed(self, maker: fx.Node, loses: Collection[str]) -> tuple[bool, str | None]:
+        """Whether a NaN of `maker` surely comes to a result that is looked at, and an operator that may lose it."""
         lost, seen = None, False
         whole: dict[fx.Node, bool] = {}
         pending = [(maker, True)]
@@ -145,7 +143,7 @@ class _Walk:
                 pending.extend((one, False) for one in self._alike(node) if one not in whole)
             for user in node.users:
                 if user.op == "output":
-                    seen = seen or (keeps and any(shown[at] for at in _places(user, node)))
+                    seen = seen or (keeps and any(self._shown[at] for at in _places(user, node)))
                     continue
                 name = name_of(user)
                 if name in FILLED:
@@ -288,7 +286,7 @@ class _Walk:
         if isinstance(filled, fx.Node):
             return filled in self._always
         if isinstance(filled, Tensor):
-            return filled.is_floating_point() and bool(filled.isinf().any())
+            return torch.inf in map(abs, ends(filled))
         return isinstance(filled, float) and filled in (torch.inf, -torch.inf)
 
     def _clears(self, node: fx.Node, name: str) -> bool:

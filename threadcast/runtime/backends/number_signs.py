@@ -5,6 +5,7 @@ A logarithm or a root may make NaN of what may be negative, a quotient of what m
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Collection, Mapping
 from enum import IntEnum
@@ -58,12 +59,21 @@ SMALLEST, SMALLEST_HALF = 1.2e-38, 1e-7
 """Smaller numbers may be 0: in float32, and in float16."""
 
 
+_ORDERED = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
+"""Types of which PyTorch finds the least and the largest number as they are."""
+
+
+def ends(constant: Tensor) -> tuple[float, float]:
+    """The least and the largest number; NaN, twice, where there is none, one of them is NaN, or they are complex."""
+    if not constant.numel() or constant.is_complex():
+        return math.nan, math.nan
+    constant = constant.detach() if constant.dtype in _ORDERED else constant.detach().double()
+    least, most = torch.aminmax(constant)
+    return float(least), float(most)
+
+
 def sign_of(value: Any, smallest: float = SMALLEST) -> Sign:
-    """What is known of a number, or of a constant, of which what is below `smallest` may be 0."""
-    if isinstance(value, Tensor):
-        if not value.numel() or value.is_complex():
-            return Sign.ANY
-        value = 0 if value.dtype is torch.bool else value.min().item()
+    """What is known of a number of which what is below `smallest` may be 0."""
     if not isinstance(value, int | float) or not value >= 0:
         return Sign.ANY
     return Sign.POSITIVE if value >= smallest else Sign.NONNEGATIVE
@@ -84,14 +94,24 @@ class Signs:
         self._constants, self._alike, self._overwrites = constants, alike, overwrites
         self._smallest = SMALLEST_HALF if half else SMALLEST
         self._found: dict[fx.Node, Sign] = {}
+        self._least: dict[fx.Node, float] = {}
+        """The least number of each constant that was asked for."""
 
     def of(self, value: Any) -> Sign:
         """The sign of an operator's argument."""
         if not isinstance(value, fx.Node):
             return sign_of(value, self._smallest)
         if value in self._constants:
-            return sign_of(self._constants[value], self._smallest)
+            return sign_of(self._least_of(value), self._smallest)
         return self._found.get(value, Sign.ANY)
+
+    def _least_of(self, node: fx.Node) -> Any:
+        constant = self._constants[node]
+        if not isinstance(constant, Tensor):
+            return constant
+        if node not in self._least:
+            self._least[node] = ends(constant)[0]
+        return self._least[node]
 
     def take(self, node: fx.Node) -> None:
         """Take note of an operator."""

@@ -32,7 +32,7 @@ from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.in_float32 import in_float32
 from threadcast.runtime.backends.integer_ranges import IntegerLimits, Range, integer_limits
 from threadcast.runtime.backends.likeliest import BackendHistory, NetworkKind
-from threadcast.runtime.backends.lost_nans import lost_nan
+from threadcast.runtime.backends.lost_nans import NansInside
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
@@ -164,6 +164,7 @@ class Search:
         self._flat = FlatModule(program.module, (program.example, {}), rough=self._rough)
         self._program_exported: ExportedProgram | None = None
         self._limits: IntegerLimits | None = None
+        self._nans: NansInside | None = None
         self._best_s = float("inf")
         self._shares: dict[str, float] = {}
 
@@ -255,9 +256,11 @@ class Search:
         """Where a backend may lose a NaN; arguments may have infinities where the example has some."""
         if backend == "torch.compile" and not self._freezes:
             return None
-        numbers = enumerate(self._read.example)
-        infinite = [at for at, one in numbers if one.is_floating_point() and bool(one.isinf().any())]
-        return lost_nan(self._read.module, infinite, self._flat.expected, backend)
+        if self._nans is None:
+            numbers = enumerate(self._read.example)
+            infinite = [at for at, one in numbers if one.is_floating_point() and bool(one.isinf().any())]
+            self._nans = NansInside(self._read.module, infinite, self._flat.expected)
+        return self._nans.lost_by(backend)
 
     @property
     def _freezes(self) -> bool:
