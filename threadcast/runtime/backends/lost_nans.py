@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from threadcast.capture.dependencies import DECLARING, UNDECLARED_VIEWS, UNDECLARED_WRITES
-from threadcast.runtime.backends.number_signs import FILLED, SELECT, SMALLEST, VIEWS, Sign, Signs, ends, name_of
+from threadcast.runtime.backends.number_signs import FILL, FILLED, SELECT, SMALLEST, VIEWS, Sign, Signs, ends, name_of
 
 _EXTREMES = frozenset((
     "amax", "amin", "aminmax", "max", "min", "argmax", "argmin", "sign", "max_pool2d_with_indices",
@@ -84,13 +84,12 @@ _FINITE = _SOFTMAX - {"log_softmax", "_log_softmax"} | frozenset((
 """Operators whose results have no infinities."""
 _QUOTIENTS = frozenset(("div", "floor_divide"))
 _PARTS = SELECT | {"<built-in function getitem>"}
+"""Operators whose results may lie in a part of their argument's memory."""
 _CHOOSE: Mapping[str, int] = {
     "where": 0, "masked_fill": 1, "masked_scatter": 1, "index": 1, "index_put": 1, "embedding": 1, "take": 1,
     "gather": 2, "index_select": 2, "scatter": 2, "index_fill": 2, "index_copy": 2,
 }  # fmt: skip
 """Operators that choose which numbers are where, and the place of what they choose by among their arguments."""
-_FILL: Mapping[str, int] = {"full": 1, "full_like": 1, "fill": 1, "scalar_tensor": 0, "new_full": 2}
-"""Operators that return one number, and its place among their arguments."""
 
 
 class NansInside:
@@ -206,7 +205,7 @@ class NansInside:
 
     def _is_always(self, node: fx.Node, name: str) -> bool:
         """Whether a result has infinities in each call."""
-        if name in _FILL and len(node.args) > _FILL[name] and self._is_infinite(node.args[_FILL[name]]):
+        if name in FILL and len(node.args) > FILL[name] and self._is_infinite(node.args[FILL[name]]):
             return True
         return name not in _FINITE and name not in FILLED and any(one in self._always for one in node.all_input_nodes)
 

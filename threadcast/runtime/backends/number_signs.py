@@ -51,7 +51,7 @@ _NEVER_NEGATIVE = frozenset((
 _OF_ALL = frozenset(("mul", "div", "mm", "bmm", "matmul", "cumsum", "prod", "log1p", "expm1", "rsqrt", "reciprocal"))
 """Operators whose results are at least 0 where all their tensors and numbers are."""
 _ADDING = frozenset(("scatter_add", "index_add", "scatter"))
-_FILL: Mapping[str, int] = {"full": 1, "full_like": 1, "fill": 1, "scalar_tensor": 0, "new_full": 2}
+FILL: Mapping[str, int] = {"full": 1, "full_like": 1, "fill": 1, "scalar_tensor": 0, "new_full": 2}
 """Operators that return one number, and its place among their arguments."""
 
 
@@ -131,8 +131,8 @@ class Signs:
             return min(self.of(first), self.of(args[3]), Sign.NONNEGATIVE)
         if name == "copy":
             return min(self.of(args[1]), Sign.NONNEGATIVE)
-        if name in _FILL:
-            return self.of(args[_FILL[name]]) if len(args) > _FILL[name] else Sign.ANY
+        if name in FILL:
+            return self.of(args[FILL[name]]) if len(args) > FILL[name] else Sign.ANY
         if name in ("ones", "ones_like", "new_ones"):
             return Sign.POSITIVE
         if name in ("_to_copy", "to"):
