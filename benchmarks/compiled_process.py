@@ -32,7 +32,7 @@ def way(case: Case, who: str) -> tuple[Callable[[], object], Callable[[], list[A
     if who == "optimize":
         step = optimised(work, case.inference)
         arguments = work.inputs if case.inference else (*work.inputs, work.target)
-        return partial(step, *arguments), lambda: step.reports, lambda: bool(step._optimized.learning)
+        return partial(step, *arguments), lambda: step.reports, lambda: step.learning
     if who == "eager":
         return eager(work, case.inference), list, lambda: False
     compiled: Any = torch.compile(work.model, backend="inductor")

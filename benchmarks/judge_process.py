@@ -117,7 +117,7 @@ class Way:
     def _learning(self) -> bool:
         if self._who != "threadcast":
             return False
-        return bool(self._step._optimized.learning) or not self._step.reports
+        return bool(self._step.learning)
 
     def runs(self) -> list[list[str]]:
         """What runs the steps, and why; nothing but in threadcast."""

@@ -23,6 +23,7 @@ from many_cores_cases import CASES
 
 from threadcast import optimize, optimize_training
 from threadcast.networks import Workload
+from threadcast.runtime.optimized_model import OptimizedModel
 from threadcast.threads.memory import keep_freed_memory, peak_bytes
 from threadcast.threads.openmp import end_idle_workers
 
@@ -40,33 +41,36 @@ def tuned(work: Workload) -> None:
 
 
 def ours(work: Workload, setting: dict[str, Any], info: dict[str, Any]) -> Callable[[], object]:
-    """An optimised step or call after it has decided, or after `learn_s` seconds where it has not."""
+    """An optimised step or call after it has learned, or after `learn_s` seconds where it has not."""
     if setting["mode"] == "training":
         assert work.loss is not None
         optimizer = torch.optim.SGD(work.model.parameters(), lr=LEARNING_RATE, momentum=0.9)
         trained = optimize_training(work.model, work.loss, optimizer)
-        settle(lambda: trained(*work.inputs, work.target), lambda: trained.reports, info, setting["learn_s"])
+        settle(lambda: trained(*work.inputs, work.target), trained, info, setting["learn_s"])
         return lambda: trained(*work.inputs, work.target)
     called = optimize(
         work.model.eval(), backends=False
     )  # their search takes longer than there is; they are rivals here
-    settle(lambda: called(*work.inputs), lambda: called.reports, info, setting["learn_s"])
+    settle(lambda: called(*work.inputs), called, info, setting["learn_s"])
     return lambda: called(*work.inputs)
 
 
-def settle(step: Callable[[], object], reports: Callable[[], list[Any]], info: dict[str, Any], most_s: float) -> None:
-    """Take steps until the step has decided, for so many seconds at most; `info` gets what it decided and forecast."""
+def settle(step: Callable[[], object], optimized: OptimizedModel, info: dict[str, Any], most_s: float) -> None:
+    """Take steps until nothing is left to learn, `most_s` seconds at most; `info` gets what it decided and forecast.
+
+    A step that has decided, and still learns whether another layout or fused operators are faster, shares its cores.
+    """
     steps, began_s = 0, time.perf_counter()
-    while (not reports() or any(report.runs == "measuring" for report in reports())) and (
-        time.perf_counter() - began_s < most_s
-    ):
+    while optimized.learning and time.perf_counter() - began_s < most_s:
         step()
         steps += 1
-    info |= {"settled_s": time.perf_counter() - began_s, "steps": steps, "parts": len(reports())}
-    if len(reports()) != 1:
-        info["runs"] = "in parts" if reports() else "nothing yet"
+    reports = optimized.reports
+    info |= {"settled_s": time.perf_counter() - began_s, "steps": steps, "parts": len(reports)}
+    info["learning"] = optimized.learning
+    if len(reports) != 1:
+        info["runs"] = "in parts" if reports else "nothing yet"
         return
-    (report,) = reports()
+    (report,) = reports
     taken = []
     for _ in range(SETTLED_STEPS):  # the plan is held against steps of the same minute
         before_s = time.perf_counter()

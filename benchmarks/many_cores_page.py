@@ -66,9 +66,10 @@ def steps(lines: Sequence[Line]) -> str:
         "Milliseconds, medians. *eager*: as people run it, at each thread count. *best eager*: the fastest of it, and "
         "of the same with malloc keeping memory and images in channels last. *threadcast* learned before, for the "
         "seconds given, with nothing else to do (`engine.tuning_share` 1), and by plans alone (`backends=False`); "
-        "*measuring*: it had not decided then. Ratios above 1: threadcast is faster.", "",
+        "*measuring*: it had not decided then; *learning*: it had, and was trying other layouts and fused operators "
+        "beside the steps that were timed. Ratios above 1: threadcast is faster.", "",
         "| case | mode | " + "".join(f"eager, {n} | " for n in counts) + "best eager | setting | torch.compile "
-        "| threadcast | runs | eager, all / ours | best eager / ours | compiled / ours | decided after, s | spread |",
+        "| threadcast | runs | eager, all / ours | best eager / ours | compiled / ours | learned for, s | spread |",
         "|---" * (12 + len(counts)) + "|",
     ]  # fmt: skip
     ratios: dict[str, list[tuple[float, float, float]]] = {}
@@ -85,6 +86,7 @@ def steps(lines: Sequence[Line]) -> str:
         ratios.setdefault(line["mode"], []).append(row)
         eager = "".join(f"{_ms(_times(line, 'eager').get(str(n), math.nan))} | " for n in counts)
         runs = f"{ours.get('runs')}, {ours.get('layout', '')}" if ours else "failed"
+        runs += ", learning" if ours and ours.get("learning") and ours.get("runs") != "measuring" else ""
         learned = f"{ours['settled_s']:.1f}" if ours and "settled_s" in ours else "nan"
         rows.append(
             f"| {line['case']} | {line['mode']} | {eager}{_ms(best[0])} | {best[1]} | {_ms(compiled_s)} "

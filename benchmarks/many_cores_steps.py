@@ -32,12 +32,12 @@ TURN_S, MOST_STEPS = 0.1, 20
 ROUNDS = 4
 LONG_S = 2.0
 """A contender whose turns at one setting took so long together has had enough of them."""
-START_S, LEARN_S = 90.0, 20.0
-"""Most seconds that contenders have until they are ready, and that an optimised step has to decide; and at most half of
+START_S, LEARN_S = 90.0, 30.0
+"""Most seconds that contenders have until they are ready, and that an optimised step has to learn; and at most half of
 what is left of the part's time."""
 FIRST_S = 30.0
 """What the first case may take."""
-CASE_S = 35.0
+CASE_S = 45.0
 """What a case takes after its contenders' start, about: no more start together than there is time for."""
 TUNED_COUNTS = 3
 """Eager PyTorch with malloc and layout chosen runs at so many of the largest thread counts."""

@@ -110,7 +110,7 @@ def measured(name: str, rounds: int, learn_s: float) -> dict[str, Any]:
     low, gain, high = statistics.quantiles(gains, n=4)
     (report,) = both.types
     by = both.by_type[report.runs or "float32"]
-    learning = [name for name, call in (("float32", single), ("both", both)) if call._is_learning]
+    learning = [name for name, call in (("float32", single), ("both", both)) if call.learning]
     single.close()
     both.close()
     return {

@@ -142,6 +142,20 @@ def test_learning_from_an_example_settles_inference() -> None:
         torch.testing.assert_close(call(x), model(x), rtol=1e-8, atol=1e-10)
 
 
+def test_a_step_learns_from_before_its_first_call_until_nothing_is_left_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "1")
+    model = net()
+    with closing(threadcast.optimize_training(model, cross_entropy, sgd(model))) as step:
+        learning = [step.learning]
+        for _ in range(400):
+            step(*batch(0))
+            learning.append(step.learning)
+            if not learning[-1]:
+                break
+        assert learning == [True] * (len(learning) - 1) + [False]
+        assert step.reports[0].runs != "measuring"
+
+
 def test_a_model_that_fails_channels_last_is_planned_as_it_is() -> None:
     class Viewed(nn.Module):
         def __init__(self) -> None:

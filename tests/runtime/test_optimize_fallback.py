@@ -114,7 +114,7 @@ def test_calls_run_as_pytorch_while_another_thread_captures_and_only_learning_wa
             meanwhile.setattr(one_capture, "_turn", turn)
             assert call(x).tolist() == [2] * 20
             assert turn.waits_s == [0.0]
-            assert call._optimized.learning
+            assert call.learning
             with call._hurry():
                 assert call(x).tolist() == [2] * 20
             assert turn.waits_s == [0.0, one_capture.WAIT_S]

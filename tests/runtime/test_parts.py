@@ -229,7 +229,7 @@ def test_nothing_is_divided_where_calls_may_exchange_data_with_other_processes(e
                 torch.testing.assert_close(call(x), model(x))
             assert call._optimized._last.divisible
             assert not call._optimized._parts.begun
-            assert not call._optimized.learning
+            assert not call.learning
     finally:
         dist.destroy_process_group()
 

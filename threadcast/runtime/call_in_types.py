@@ -128,10 +128,10 @@ class CallInTypes(OptimizedCall):
             super().close()
 
     @property
-    def _is_learning(self) -> bool:
+    def learning(self) -> bool:
         if self._optimized.forked:
             return False
-        return super()._is_learning or (self._choice is not None and self._choice.report.runs is None)
+        return super().learning or (self._choice is not None and self._choice.report.runs is None)
 
     def _wait(self, timeout_s: float) -> None:
         half = self._half

@@ -101,8 +101,6 @@ class Optimized:
         self._lock = RLock()
         self._forks = forks.number
         self._warned = Remembered(MOST_KINDS)
-        self._no_turn = False
-        """Whether PyTorch runs the last call only because another thread was capturing."""
         self._last: Tuning | Fallback | FirstCall | None = None
         """What ran the last call."""
         self._counted: Callable[[], AbstractContextManager[None]] = (
@@ -161,7 +159,7 @@ class Optimized:
 
     def _found(self, arguments: tuple[Any, ...], *, now: bool = False) -> Tuning | Fallback | FirstCall:
         """What runs a call. Without `now` the first calls of a kind are timed in eager PyTorch, and not captured."""
-        self._timed, self._no_turn = None, False
+        self._timed = None
         if self._cores_left:
             self._cores_left = False
             core_choice().add(self.cores)
@@ -224,7 +222,6 @@ class Optimized:
                         looking_s=lambda: self._looking_s,
                     )  # fmt: skip
             except NoTurn:
-                self._no_turn = True
                 return FIRST_CALL
         elif not self._watch.has_room_for(classes):
             self._drop_graphs()
@@ -278,13 +275,16 @@ class Optimized:
 
     @property
     def learning(self) -> bool:
-        """Whether calls of the kind of the last call are still being measured, or backends tried for them."""
+        """Whether calls of the kind of the last call are still being measured, or backends tried for them.
+
+        True before the first calls of a kind have been timed.
+        """
         if self.forked:
             return False
         if isinstance(self._last, Fallback):
             parts = self._parts_for(self._last)
             return parts is not None and parts.learning
-        return self._no_turn or (isinstance(self._last, Tuning) and self._last.learning)
+        return self._last.learning if isinstance(self._last, Tuning) else True
 
     def wait(self, timeout_s: float) -> None:
         """Leave the cores to what learns beside the calls of the kind of the last call; see `Tuning.wait`."""

@@ -119,15 +119,10 @@ class OptimizedCall(OptimizedModel):
         for _ in range(TIMED + 1):  # the first calls may fill caches of the model's
             self(*args, **kwargs)
         with self._hurry():
-            while self._is_learning and time.monotonic() < end_s:
+            while self.learning and time.monotonic() < end_s:
                 self(*args, **kwargs)
                 self._wait(max(0.0, min(_WAIT_S, end_s - time.monotonic())))
         return self
-
-    @property
-    def _is_learning(self) -> bool:
-        """Whether anything is left to learn about calls such as the last one."""
-        return self._optimized.learning
 
     def _wait(self, timeout_s: float) -> None:
         """Leave the cores to the search for backends for the kind of the last call; see `Tuning.wait`."""

@@ -42,6 +42,14 @@ class OptimizedModel:
         """The fastest contender of the last comparison, one for each kind of arguments that could be captured."""
         return self._optimized.fastest
 
+    @property
+    def learning(self) -> bool:
+        """Whether anything is left to learn about calls such as the last one, so that what runs them may change.
+
+        Also while something runs that is faster already. True before the first call.
+        """
+        return self._optimized.learning
+
     def resize(self, cores: int | Iterable[int] | None) -> tuple[tuple[int, ...], ...]:
         """Use this number of cores, or the cores of these CPU numbers; None: all that the process may use.
 
