@@ -62,15 +62,14 @@ def run(results: Results, machine: Machine, end_s: float) -> None:
     warnings.simplefilter("ignore")
     turns, done = Turns(end_s, FIRST_S), {line["key"] for line in results.read() if line["part"] == PART}
     native = has_compiler()
-    with closing(Executors(machine)) as executors:
-        judge = Judge(RandomEngines(machine, executors, native, all_lanes=True))
-        for case in all_cases():
-            if case.name in done:
-                continue
-            if not turns.next():
-                return
-            print(case.name, file=sys.stderr, flush=True)  # the last one, should it hang or crash
-            outcome = judge(case)
-            if outcome is not None:
-                engines = "both" if native else "python"
-                results.add(PART, case.name, status=outcome.status, reason=outcome.reason, engines=engines)
+    for case in all_cases():
+        if case.name in done:
+            continue
+        if not turns.next():
+            return
+        print(case.name, file=sys.stderr, flush=True)  # the last one, should it hang or crash
+        with closing(Executors(machine)) as executors:  # one for all cases would soon have too many teams
+            outcome = Judge(RandomEngines(machine, executors, native, all_lanes=True))(case)
+        if outcome is not None:
+            engines = "both" if native else "python"
+            results.add(PART, case.name, status=outcome.status, reason=outcome.reason, engines=engines)

@@ -176,8 +176,8 @@ def test_different_results_are_named() -> None:
     lines = [{"part": "correctness", "key": key, "status": "right", "reason": "", "engines": "both"} for key in keys]
     lines[0] |= {"status": "different", "reason": "native engine: loss"}
     text = page.correctness(lines)
-    assert cells(text, "networks, train")[1:] == ["both", "0", "0", "1"]
-    assert cells(text, "modules, call")[1:] == ["both", "1", "0", "0"]
+    assert cells(text, "networks, train")[1:] == ["both", "0", "0", "0", "1"]
+    assert cells(text, "modules, call")[1:] == ["both", "1", "0", "0", "0"]
     assert "- lstm train plan 0: different, native engine: loss" in text
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine, read_machine
-from threadcast.core.errors import ExecutionError, InvalidInput
+from threadcast.core.errors import ExecutionError, InvalidInput, PlanError
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.executors import Executors
 from threadcast.runtime.engines.native.engine import NativeEngine
@@ -21,7 +21,7 @@ KINDS: tuple[Kind, ...] = ("native", "python")
 
 
 class Refused(Exception):
-    """The native engine cannot run such a graph, as with complex numbers, and says why."""
+    """An engine cannot run such a graph, as with complex numbers, or such a plan, and says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class RandomEngine:
         cores = tuple(core.id for core in self.machine.cores)
         cores = cores[:1] if self.one_lane else cores
         plan = make_random_plan(captured.graph, cores, seed=self.seed, max_factor=1 if self.one_lane else 2)
-        if self.kind == "python":
-            return PythonEngine(captured, plan, self.machine, executors=self.executors)
         try:
+            if self.kind == "python":
+                return PythonEngine(captured, plan, self.machine, executors=self.executors)
             return NativeEngine(captured, plan, self.machine)
-        except (ExecutionError, InvalidInput) as error:
+        except (ExecutionError, InvalidInput, PlanError) as error:
             raise Refused(str(error)) from error
 
 

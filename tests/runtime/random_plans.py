@@ -9,18 +9,25 @@ import numpy as np
 from tests.random_order import random_order
 from threadcast.core import Curve, CurveTable, Machine, OpGraph, Placement, Plan
 
+MOST_TEAMS = 24
+"""Teams of threads in a plan; on 16 cores a team for each op would be more threads than an engine starts."""
+
 
 def make_random_plan(
     graph: OpGraph, cores: tuple[int, ...], *, seed: int, max_factor: int = 1, max_width: int | None = None
 ) -> Plan:
     """A valid plan: a random topological order, random sets of up to `max_width` cores, `max_factor` threads a core."""
     rng = random.Random(seed)
+    teams = [
+        (tuple(rng.sample(cores, rng.randint(1, max_width or len(cores)))), rng.randint(1, max_factor),
+         rng.randrange(max_factor))
+        for _ in range(MOST_TEAMS)
+    ]  # fmt: skip
     free: dict[tuple[int, int], float] = {}
     finish: dict[int, float] = {}
     placements = []
     for op in random_order(graph, rng):
-        used = tuple(rng.sample(cores, rng.randint(1, max_width or len(cores))))
-        factor, lane = rng.randint(1, max_factor), rng.randrange(max_factor)
+        used, factor, lane = rng.choice(teams)
         lanes = [(core, lane + i) for core in used for i in range(factor)]
         earliest = [finish[before] for before in graph.predecessors[op]] + [free.get(lane, 0.0) for lane in lanes]
         start = max(earliest, default=0.0)
