@@ -25,6 +25,7 @@ from threadcast.models.interpolation import knots_of, refuse_defect, with_measur
 from threadcast.models.intervals import NORMAL_95
 from threadcast.models.joint_conditioning import KnownOps, Posterior, points_of, read_known
 from threadcast.models.joint_kernel import OpNumbers, Parameters, tuned
+from threadcast.models.linear_scaling import within_linear_scaling
 from threadcast.models.machine_limits import has_tensors_or_work
 from threadcast.models.measured import by_case, group, usable
 from threadcast.models.nominal_roofline import CALL_S
@@ -215,7 +216,8 @@ class JointProcess(BatchModel):
         table = CurveTable(
             tuple(cases), np.exp(logs), np.exp(logs - spread), np.exp(logs + spread), source, self.name
         )  # fmt: skip
-        return with_measured(widened(table, known), list(map(knots_of, known)))
+        knots = list(map(knots_of, known))
+        return with_measured(within_linear_scaling(widened(table, known), knots), knots)
 
     def _by_both(
         self, others: NDArray[np.int64], own: NDArray[np.int64], ops: Sequence[Op],

@@ -26,6 +26,7 @@ from threadcast.models.curve_learning import MIN_OPS, learn, some_of_each_machin
 from threadcast.models.doubts import level_variance, widened
 from threadcast.models.interpolation import Knot, curve_through, knots_of, refuse_defect, with_measured
 from threadcast.models.joint_process import JointProcess
+from threadcast.models.linear_scaling import within_linear_scaling
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.machine_transfer import MachineTransfer
@@ -245,7 +246,8 @@ class LearnedCurve(BatchModel):
         knots = [knots_of(measured_at) for measured_at in known]
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
         if len(wanting) == len(ops):
-            return with_measured(widened(self._curves(ops, known, cases, learned, machine), known), knots)
+            found = widened(self._curves(ops, known, cases, learned, machine), known)
+            return with_measured(within_linear_scaling(found, knots), knots)
         # the others need no forecast, and many samples take long
         seconds, low, high = (np.full((len(ops), len(cases)), np.nan) for _ in range(3))
         source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
@@ -254,7 +256,7 @@ class LearnedCurve(BatchModel):
             seconds[wanting], low[wanting], high[wanting] = found.seconds, found.low, found.high
             source[wanting] = found.source
         table = CurveTable(tuple(cases), seconds, low, high, source, self.name)
-        return with_measured(widened(table, known), knots)
+        return with_measured(within_linear_scaling(widened(table, known), knots), knots)
 
     def _curves(
         self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], cases: Sequence[Case],

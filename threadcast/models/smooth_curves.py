@@ -37,11 +37,16 @@ def fitted_factors(trees: PointTrees, ops: Sequence[Op], machine: Machine) -> Fl
 
 
 def curves_of(factors: Floats, machine: Machine, cases: Sequence[Case]) -> Floats:
-    """(n_ops, n_cases) log seconds of the curves whose polynomials have these factors (n_ops, DEGREE + 1)."""
+    """(n_ops, n_cases) log seconds of the curves whose polynomials have these factors (n_ops, DEGREE + 1).
+
+    No time is below that of one thread over the number of threads.
+    """
     fitted = _some(machine.cases())
     level = (_powers(fitted, machine) @ factors.T).mean(axis=0) - _amdahl(fitted).mean()
-    found: Floats = 0.5 * (_powers(cases, machine) @ factors.T).T + 0.5 * (level[:, None] + _amdahl(cases))
-    return found
+    found = 0.5 * (_powers(cases, machine) @ factors.T).T + 0.5 * (level[:, None] + _amdahl(cases))
+    one = 0.5 * (factors[:, -1] + level)
+    limited: Floats = np.maximum(found, one[:, None] - np.log([case.threads for case in cases]))
+    return limited
 
 
 def _some(cases: Sequence[Case]) -> tuple[Case, ...]:
