@@ -74,6 +74,11 @@ def test_one_thread_takes_no_longer_than_all_threads_together_did() -> None:
     assert found.high[0, 0] == pytest.approx(BEYOND * 4 * widest)
 
 
+def test_forecasts_may_be_as_far_beyond_linear_scaling_as_what_was_measured() -> None:
+    found = limited(table(8.0, 1.0, 0.1, 0.1), measured(ONE, 8.0), measured(TWO, 1.0))
+    assert found.seconds[0].tolist() == pytest.approx([8.0, 1.0, 2 / 3, 0.5])
+
+
 def test_what_is_stale_limits_nothing() -> None:
     stale = measured(ONE, 100.0, doubt=Doubt(low=3.0, high=3.0, shift=3.0, stale=True))
     assert knots_of({ONE: stale})[ONE].source is Source.EXTRAPOLATED

@@ -20,15 +20,15 @@ def within_linear_scaling(table: CurveTable, knots: Sequence[Mapping[Case, Knot]
     """The table with times of at least t1 / threads, where t1 was measured on one thread, and on one thread of at most
     threads times what was measured on several; intervals may be beyond that by `BEYOND`.
 
-    `knots` has one mapping for each op, in the table's order. What is stale, and may not hold any more, limits nothing.
+    `knots` has one mapping for each op, in the table's order. Where what was measured is beyond linear scaling itself,
+    as after the machine has changed, forecasts may be as far beyond it. What is known to be stale limits nothing.
     """
     threads = np.array([case.threads for case in table.cases], dtype=np.float64)
     least, most = np.zeros((2, len(knots))), np.full((2, len(knots)), np.inf)
     for row, known in enumerate(knots):
         held = [(case.threads, knot) for case, knot in known.items() if knot.source is Source.MEASURED]
-        alone = [knot for count, knot in held if count == 1]
-        if alone:
-            least[:, row] = min(knot.seconds for knot in alone), min(knot.low for knot in alone)
+        if any(count == 1 for count, _ in held):
+            least[:, row] = min(n * knot.seconds for n, knot in held), min(n * knot.low for n, knot in held)
         elif held:
             most[:, row] = min(n * knot.seconds for n, knot in held), min(n * knot.high for n, knot in held)
     limited: Floats = np.maximum(table.seconds, least[0][:, None] / threads)
