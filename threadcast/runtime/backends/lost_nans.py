@@ -11,14 +11,14 @@ Not followed are numbers that are too large for their type.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from threadcast.capture.dependencies import DECLARING, UNDECLARED_VIEWS, UNDECLARED_WRITES
+from threadcast.runtime.backends.memory_of_values import sharing
 from threadcast.runtime.backends.number_signs import FILL, FILLED, SELECT, SMALLEST, VIEWS, Sign, Signs, ends, name_of
 
 _EXTREMES = frozenset((
@@ -103,7 +103,7 @@ class NansInside:
         self._shown = [one.is_floating_point() or one.is_complex() for one in results]
         """Whether each result is looked at."""
         nodes = list(module.graph.nodes)
-        self._together, self._written = _sharing(nodes)
+        self._together, self._written = sharing(nodes)
         arguments = [node for node in nodes if node.op == "placeholder"]
         self._varies = {one for node in arguments for one in self._alike(node)}
         """The values that depend on arguments."""
@@ -337,40 +337,3 @@ def _places(output: fx.Node, node: fx.Node) -> list[int]:
     """At which places among the results a value is."""
     found: Any = output.args[0]
     return [at for at, one in enumerate(found if isinstance(found, list | tuple) else (found,)) if one is node]
-
-
-def _sharing(nodes: Sequence[fx.Node]) -> tuple[dict[fx.Node, list[fx.Node]], set[fx.Node]]:
-    """The values that may lie in the memory of each value, and those in memory that an operator writes to."""
-    together = {node: [node] for node in nodes}
-    written: list[fx.Node] = []
-    for node in nodes:
-        for one, writes in _shared(node):
-            written += [one] if writes else []
-            if together[one] is not together[node]:
-                together[one] += together[node]
-                for other in together[node]:
-                    together[other] = together[one]
-    return together, {one for node in written for one in together[node]}
-
-
-def _shared(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
-    """The arguments whose memory an operator may return, or write to; with whether it may write."""
-    if node.op != "call_function":
-        return
-    if not isinstance(node.target, OpOverload):  # getitem
-        yield from ((one, False) for one in node.all_input_nodes)
-        return
-    schema = node.target._schema
-    known = node.target.namespace in DECLARING
-    given = dict(zip((argument.name for argument in schema.arguments), node.args)) | node.kwargs
-    views = UNDECLARED_VIEWS.get(schema.name)
-    writes = () if given.get("training") is False else UNDECLARED_WRITES.get(schema.name, ())
-    for argument in schema.arguments:
-        shares = argument.alias_info is not None or argument.name == views or argument.name in writes
-        value = given.get(argument.name)
-        if value is None or (known and not shares):
-            continue
-        does = argument.name in writes or (argument.alias_info is not None and argument.alias_info.is_write)
-        for one in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(one, fx.Node):
-                yield one, does

@@ -1,0 +1,139 @@
+"""Programs of which a backend computes fewer right digits than PyTorch, for some arguments, are left to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.runtime.backends.programs import passed_on
+from threadcast.runtime.backends.exported import write_onnx
+from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
+from threadcast.runtime.backends.open_vino import requests
+from threadcast.runtime.backends.rough_forms import ROUGH, roughly_computed
+
+Function = Callable[[Tensor], Any]
+
+X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+WEIGHT = torch.randn(6, 6, generator=torch.Generator().manual_seed(1))
+NONE, ORT, OPENVINO, ONNX = set[str](), {"onnxruntime"}, {"openvino"}, {"onnxruntime", "openvino"}
+COMPILED = {"openvino", "torch.compile"}
+
+
+def _left_out(function: Function, **options: Any) -> set[str]:
+    module = passed_on(function, X).module
+    return {backend for backend in ROUGH if roughly_computed(module, backend, **options) is not None}
+
+
+def _routed(x: Tensor) -> Tensor:
+    score = (x @ WEIGHT).sigmoid()
+    return score / (score.sum(-1, keepdim=True) + 1e-20)
+
+
+def _written(x: Tensor) -> Tensor:
+    y = x + 1
+    y.view(-1).div_(0.1)
+    return y.floor()
+
+
+def _sigmoid_written(x: Tensor) -> Tensor:
+    y = x * 1
+    y.sigmoid_()
+    return y.log()
+
+
+@pytest.mark.parametrize(
+    ("function", "left_out"),
+    [
+        (torch.log1p, ONNX),
+        (torch.expm1, ONNX),
+        (F.logsigmoid, ONNX),
+        (F.softplus, OPENVINO),
+        (F.mish, OPENVINO),
+        (lambda x: (1 + x.exp()).log(), OPENVINO),
+        (lambda x: (2 + x.cos()).log(), NONE),
+        # which of equal numbers comes first
+        (lambda x: x.topk(2).indices, ONNX),
+        (lambda x: x.topk(2).values, NONE),
+        (lambda x: x.argsort(-1), ONNX),
+        (lambda x: torch.zeros_like(x).scatter(1, x.relu().topk(2).indices, 1.0), ONNX),
+        # quotients that become bins
+        (lambda x: torch.floor(x / 0.1), OPENVINO),
+        (lambda x: (x / 0.1 + 0.5).to(torch.int64), OPENVINO),
+        (lambda x: (x / WEIGHT[0]).round(), OPENVINO),
+        (lambda x: torch.div(x, 0.3, rounding_mode="trunc"), OPENVINO),
+        (lambda x: x[:, :2] / 0.1 > 3, OPENVINO),
+        (_written, OPENVINO),
+        (lambda x: torch.floor(x / 0.25), NONE),
+        (lambda x: torch.floor(x * 0.1), NONE),
+        (lambda x: (x / 11.3).softmax(-1) @ WEIGHT, NONE),
+        (lambda x: ((x / 11.3) @ WEIGHT).argmax(-1), NONE),
+        # sigmoids of which all are near 0
+        (_routed, ORT),
+        (lambda x: x.sigmoid().log(), ORT),
+        (lambda x: (x.sigmoid() * 2 + 1e-8).log(), ORT),
+        (lambda x: x.sigmoid().argmax(-1), ORT),
+        (_sigmoid_written, ORT),
+        (lambda x: x.sigmoid() * x, NONE),
+        (lambda x: F.silu(x) @ WEIGHT, NONE),
+        (lambda x: x.sigmoid(), NONE),
+        (lambda x: (x.sigmoid() @ WEIGHT).log(), NONE),
+        # erf, alone and in gelu
+        (torch.erf, COMPILED),
+        (lambda x: x * (1 + torch.erf(x * 0.7)), NONE),
+        (F.gelu, NONE),
+        # roundings
+        (lambda x: x.half().float() * 2, COMPILED),
+        (lambda x: x.bfloat16().view(6, 4).float(), COMPILED),
+        (lambda x: x.half() * 2, NONE),
+        # what does not depend on arguments
+        (lambda x: x + WEIGHT.log1p().nan_to_num().topk(1).values[0], NONE),
+        (lambda x: F.layer_norm(F.gelu(x @ WEIGHT), (6,)).softmax(-1), NONE),
+    ],
+)  # fmt: skip
+def test_backends_with_too_few_digits_are_left_out(function: Function, left_out: set[str]) -> None:
+    assert _left_out(function) == left_out
+
+
+def test_roundings_may_be_left_out_of_programs_in_bfloat16() -> None:
+    assert _left_out(lambda x: x.bfloat16().float() * 2, rough=True) == NONE
+    assert _left_out(torch.erf, rough=True) == COMPILED
+
+
+HOSTILE = torch.tensor([-10.0, -12.0, -15.0, -20.0, -1e-7, 1e-8, 1e-5, 0.1, 1.3, 9.9, -0.0, -1.0])
+FUNCTIONS: dict[str, Function] = {
+    "log1p": lambda x: x.abs().log1p(), "expm1": torch.expm1, "log_sigmoid": lambda x: F.logsigmoid(-x),
+    "softplus": F.softplus, "log of 1 + exp": lambda x: (1 + x.exp()).log(), "erf": torch.erf, "mish": F.mish,
+    "floor": lambda x: torch.floor(x / 0.1), "log of sigmoid": lambda x: x.sigmoid().log(),
+    "half": lambda x: x.half().float(), "softmax": lambda x: x.softmax(-1), "gelu": F.gelu, "tanh": torch.tanh,
+    "exp": torch.exp, "sin": torch.sin, "log": lambda x: x.exp().log(), "floor of product": lambda x: (x * 10).floor(),
+    "quotient": lambda x: x / 0.1, "sqrt": lambda x: x.abs().sqrt(), "log2": lambda x: x.exp().log2(),
+    "rsqrt": lambda x: (x.abs() + 1e-6).rsqrt(), "norm": lambda x: F.layer_norm(x, (12,)), "mean": lambda x: x.mean(),
+}  # fmt: skip
+
+
+class _All(nn.Module):
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [function(x) for function in FUNCTIONS.values()]
+
+
+def test_functions_that_lose_no_backend_have_their_digits_in_the_runtimes(tmp_path: Path) -> None:
+    exported = torch.export.export(_All(), (HOSTILE,))
+    wanted = exported.module()(HOSTILE)
+    write_onnx(exported, tmp_path / "model.onnx")
+    for backend, calls in (
+        ("onnxruntime", sessions(write_optimised(tmp_path / "model.onnx"), 1)),
+        ("openvino", requests(tmp_path / "model.onnx", 1)),
+    ):
+        found = next(iter(calls.values()))()([HOSTILE])
+        right = [torch.allclose(mine, eager, rtol=1e-4, atol=1e-7) for eager, mine in zip(wanted, found, strict=True)]
+        wrong = {name for name, one in zip(FUNCTIONS, right, strict=True) if not one}
+        modules = {name: passed_on(function, HOSTILE).module for name, function in FUNCTIONS.items()}
+        left_out = {name for name, module in modules.items() if roughly_computed(module, backend) is not None}
+        assert wrong <= left_out, backend
+        assert wrong, "nothing is shown where nothing is wrong"
