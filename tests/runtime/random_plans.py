@@ -14,14 +14,15 @@ MOST_TEAMS = 24
 
 
 def make_random_plan(
-    graph: OpGraph, cores: tuple[int, ...], *, seed: int, max_factor: int = 1, max_width: int | None = None
-) -> Plan:
-    """A valid plan: a random topological order, random sets of up to `max_width` cores, `max_factor` threads a core."""
+    graph: OpGraph, cores: tuple[int, ...], *, seed: int, max_factor: int = 1, max_width: int | None = None,
+    most_teams: int = MOST_TEAMS,
+) -> Plan:  # fmt: skip
+    """A valid plan: a random topological order, random teams on up to `max_width` cores, `max_factor` threads a core."""
     rng = random.Random(seed)
     teams = [
         (tuple(rng.sample(cores, rng.randint(1, max_width or len(cores)))), rng.randint(1, max_factor),
          rng.randrange(max_factor))
-        for _ in range(MOST_TEAMS)
+        for _ in range(most_teams)
     ]  # fmt: skip
     free: dict[tuple[int, int], float] = {}
     finish: dict[int, float] = {}

@@ -100,7 +100,7 @@ def test_a_replay_is_of_the_size_of_its_plan_and_not_of_ops_times_teams() -> Non
     graph = OpGraph(
         tuple(f"op{i}" for i in range(ops)), (Op("mul"),) * ops, tuple(Edge(i - 40, i) for i in range(40, ops))
     )
-    plan = make_random_plan(graph, cores, seed=1)
+    plan = make_random_plan(graph, cores, seed=1, most_teams=ops)
     tracemalloc.start()
     try:
         replay = arrange(plan, graph)
