@@ -17,7 +17,7 @@ def make_random_plan(
     graph: OpGraph, cores: tuple[int, ...], *, seed: int, max_factor: int = 1, max_width: int | None = None,
     most_teams: int = MOST_TEAMS,
 ) -> Plan:  # fmt: skip
-    """A valid plan: a random topological order, random teams on up to `max_width` cores, `max_factor` threads a core."""
+    """A valid plan: a random order, random teams of up to `max_width` cores, `max_factor` threads a core."""
     rng = random.Random(seed)
     teams = [
         (tuple(rng.sample(cores, rng.randint(1, max_width or len(cores)))), rng.randint(1, max_factor),
