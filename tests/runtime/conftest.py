@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import threadcast
 from tests.runtime.compiler import skip_without_compiler
+from tests.runtime.random_plans import made_up_curves
 from tests.runtime.small_training import Net, net, sgd
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine, Plan, read_machine
@@ -119,8 +120,8 @@ class SequentialPlanner:
         self._looks += 1
         if self._looks < 2:
             return None
-        graph, machine, curves = self._question.graph, self._question.machine, self._question.curves
-        assert curves is not None
+        graph, machine = self._question.graph, self._question.machine
+        curves = self._question.curves or made_up_curves(graph, machine)  # on many cores not all cases are measured
         plan = sequential(graph, machine, curves.cases[0])
         return Answer(plan, curves, plan.makespan_s)
 

@@ -188,5 +188,5 @@ def test_plans_for_fewer_cores_that_a_process_ended_before_are_made_by_the_next(
         assert eventually(lambda: (stored := plans.read(graph)) is None or stored.fewer)
         found = plans.read(graph)
         assert found is not None
-        assert sorted(found.fewer) == sorted(counts_below(len(machine)))
+        assert sorted(found.fewer) == sorted(counts_below(len(read_machine())))
         assert found.curves is None, "nothing is left to be made"
