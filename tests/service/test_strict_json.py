@@ -46,6 +46,36 @@ def test_what_is_no_strict_json_is_refused(text: str) -> None:
         read(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1, "a" : 2}', '[{"b": [{"a": 1, "c": 2, "a": 1}]}]', '{"a": 1, "\\u0061": 2}', '{"a": 1, "a": 1e400}',
+        '{"a": 1, "a": {"\\u003a": 2}}', '{"a": 123456789012345678901234567890, "a": 1}',
+        f'{{"a": 1, "a": {"[" * 300}{"]" * 300}}}',
+    ],
+)  # fmt: skip
+def test_a_member_that_is_there_twice_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"an object has the member 'a' twice|beyond the range"):
+        read(text)
+
+
+@pytest.mark.parametrize("text", ['{"a:": ":", "b": [{"a": "\\u003a"}], ":": {"a": ":"}}', '{"\\":": 1}'])
+def test_colons_in_strings_are_no_members(text: str) -> None:
+    assert read(text) == json.loads(text)
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    for depth in (1_100, 100_000):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            read(f'{{"a": {"[" * depth}{"]" * depth}}}')
+
+
+@pytest.mark.parametrize("digits", [17, 18, 19, 20, 40])
+def test_fractions_of_many_digits_are_read_to_the_last_bit(digits: int) -> None:
+    text = "0." + "1234567890"[-digits % 10 :] + "1234567890" * (digits // 10)
+    assert read(f"[{text}, -{text}, 7{text[1:]}e-3]") == [float(text), -float(text), float(f"7{text[1:]}e-3")]
+
+
 def test_floats_survive_to_the_last_bit() -> None:
     for value in (0.1, 1 / 3, 5e-324, math.nextafter(1.0, 2.0), 1.7976931348623157e308):
         assert read(json.dumps(value)) == value

@@ -22,14 +22,15 @@ def parse(text: str | bytes, *, what: str) -> Any:
     A member given twice in an object is an error too: JSON readers differ in which of the two they use (RFC 8259, 4).
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique)
+        return json.loads(text, object_pairs_hook=unique_members)
     except FormatError as error:
         raise FormatError(f"{what}: {error}") from error
     except (ValueError, RecursionError) as error:  # ValueError: syntax, encoding, or more digits than Python reads
         raise FormatError(f"{what} is not JSON: {error}") from error
 
 
-def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_members(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object with these members, for `object_pairs_hook`; FormatError where one is there twice."""
     unique = dict(members)
     if len(unique) < len(members):
         ((twice, _),) = Counter(name for name, _ in members).most_common(1)

@@ -1,4 +1,4 @@
-"""Strict JSON (RFC 8259): UTF-8, no NaN, no number beyond a double, no lone surrogates."""
+"""Strict JSON (RFC 8259): UTF-8, no NaN, no number beyond a double, no lone surrogates, no member twice."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from flask import Request, request
 from flask.json.provider import JSONProvider
 from werkzeug.exceptions import RequestEntityTooLarge
 
+from threadcast.core.json_reading import unique_members
 from threadcast.service.problems import Problem
 
-_SHAPE_OF_NUMBERS = bytes.maketrans(b"123456789", b"0" * 9)
-_LONG = b"0" * 18
-"""Where so many digits follow each other, a number may be an integer beyond 64 bits, which orjson would round."""
+_SHAPE_OF_NUMBERS = bytes.maketrans(b"123456789" + b":[- \t\r\n", b"0" * 9 + b"," * 7)
+_LONG = b"," + b"0" * 18
+"""Where so many digits follow what may be before a number, it may be an integer beyond 64 bits, which orjson would
+round."""
 
 _SUSPICIOUS = re.compile(rb"\\u[dD][89a-fA-F]|[0-9][eE]\+?0*[0-9]{3}|[0-9]{308}")
 """Matches every text that may have a lone surrogate or a number that overflows; only such texts are checked further."""
@@ -31,24 +33,39 @@ class StrictJson(JSONProvider):
         return json.dumps(obj, **{"allow_nan": False, "separators": (",", ":"), **kwargs})
 
     def loads(self, s: str | bytes, **kwargs: Any) -> Any:
-        """The document in `s`; ValueError on anything that is not strict JSON."""
+        """The document in `s`; ValueError on anything that is not strict JSON. There are no `kwargs`."""
         raw = s.encode() if isinstance(s, str) else s
-        if not kwargs and b"\\" not in raw and _LONG not in raw.translate(_SHAPE_OF_NUMBERS):
-            with suppress(orjson.JSONDecodeError):  # what is wrong with it, the slow way says
-                return orjson.loads(raw)
-        text = raw.decode()
-        suspicious = _SUSPICIOUS.search(raw) is not None
-        if suspicious:
-            kwargs = {"parse_float": _finite(float), "parse_int": _finite(int), **kwargs}
         try:
-            document = json.loads(text, parse_constant=_no_constant, **kwargs) if kwargs else _DECODER.decode(text)
-            if suspicious:
-                json.dumps(document, ensure_ascii=False).encode()
+            document = _read(raw)
+            if not _surely_unique(raw, document):
+                json.loads(raw, object_pairs_hook=unique_members)
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
         except UnicodeEncodeError:
             raise ValueError("a string holds half of a surrogate pair") from None
         return document
+
+
+def _read(raw: bytes) -> Any:
+    """The document in `raw`; RecursionError for deep nesting, UnicodeEncodeError for half of a surrogate pair."""
+    if b"\\" not in raw and _LONG not in b"," + raw.translate(_SHAPE_OF_NUMBERS):
+        with suppress(orjson.JSONDecodeError):  # what is wrong with it, the slow way says
+            return orjson.loads(raw)
+    text = raw.decode()
+    if _SUSPICIOUS.search(raw) is None:
+        return _DECODER.decode(text)
+    document = json.loads(text, parse_constant=_no_constant, parse_float=_finite(float), parse_int=_finite(int))
+    json.dumps(document, ensure_ascii=False).encode()
+    return document
+
+
+def _surely_unique(raw: bytes, document: Any) -> bool:
+    """Whether `document`, read from `raw`, shows that no object has a member twice. It does where `raw` has no escaped
+    colon: each member has a colon, and of those that come twice the reader keeps one only."""
+    try:
+        return raw.count(b":") == orjson.dumps(document).count(b":") and b"\\u003" not in raw
+    except orjson.JSONEncodeError:  # integers beyond 64 bits, or deep nesting
+        return False
 
 
 class JsonRequest(Request):
