@@ -101,6 +101,67 @@ def test_several_findings_are_all_listed(client: FlaskClient) -> None:
     assert [error["pointer"] for error in problem["errors"]] == ["/model", "/colour"]
 
 
+def test_of_a_list_the_first_wrong_entry_is_told(client: FlaskClient) -> None:
+    problem = assert_problem(post(client, '{"ops": ["", 1, 2], "model": 3}'), 422, "/ops/0")
+    assert [error["pointer"] for error in problem["errors"]] == ["/ops/0", "/model"]
+
+
+def test_findings_beyond_number_are_counted(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadcast.service.schemas.MOST_DESCRIBED", 2)
+    assert_problem(post(client, '{"a": 1, "b": 1}'), 422, "/a")
+    problem = assert_problem(post(client, '{"a": 1, "b": 1, "c": 1}'), 422)
+    assert problem["detail"] == "3 members are unknown or wrong"
+
+
+LONG = [None] * 4
+"""A list that is refused for its length, before anything is said of its entries."""
+
+
+@pytest.mark.parametrize(
+    ("limit", "path", "body", "pointer"),
+    [
+        ("max_ops", "predictions", {"ops": LONG}, "/ops"),
+        ("max_ops", "plans", {"graph": {"schema": "threadcast.graph/1", "ops": LONG}}, "/graph/ops"),
+        ("max_ops", "decisions", {"ready": LONG}, "/ready"),
+        ("max_ops", "decisions", {"ready": [], "running": LONG}, "/running"),
+        (
+            "max_ops", "decisions",
+            {"plan": {"schema": "threadcast.plan/1", "cores": 1, "policy": "x", "ops": LONG}, "ready": []}, "/plan/ops",
+        ),
+        ("max_ops", "measurements", {"ops": LONG}, "/ops"),
+        ("max_edges", "plans", {"graph": {"schema": "threadcast.graph/1", "ops": [], "edges": LONG}}, "/graph/edges"),
+        (
+            "max_edges", "plans",
+            {"graph": {"schema": "threadcast.graph/1", "ops": [], "ordering_edges": LONG}}, "/graph/ordering_edges",
+        ),
+        ("max_cases", "predictions", {"cases": LONG}, "/cases"),
+        ("max_rows", "measurements", {"rows": LONG}, "/rows"),
+        ("max_rows", "measurements", {"measurements": LONG}, "/measurements"),
+        (
+            "max_rows", "measurements", {"measurements": [{"op": 0, "threads": 1, "seconds": LONG}]},
+            "/measurements/0/seconds",
+        ),
+    ],
+)  # fmt: skip
+def test_lists_beyond_a_limit_are_not_looked_at(
+    settings: ServiceSettings, limit: str, path: str, body: dict[str, Any], pointer: str
+) -> None:
+    app = create_app(replace(settings, **{limit: 3}))
+    problem = assert_problem(app.test_client().post(f"/v1/{path}", json=body), 422, pointer)
+    app.extensions["threadcast"].store.close()
+    assert f"4 entries; at most {limit}=3 are allowed" in problem["detail"]
+    assert "errors" not in problem
+
+
+def test_a_body_of_too_many_values_is_not_decoded(settings: ServiceSettings) -> None:
+    app = create_app(replace(settings, max_body_values=8))
+    client = app.test_client()
+    assert post(client, '{"graph": {"a": [1, 2, 3], "b": [4]}}').status_code == 422
+    problem = assert_problem(post(client, '{"graph": {"a": [1, 2, 3], "b": [4, 5]} no JSON'), 413)
+    app.extensions["threadcast"].store.close()
+    assert "max_body_values=8" in problem["detail"]
+
+
 def test_pointers_escape_what_rfc_6901_escapes(client: FlaskClient) -> None:
     assert_problem(post(client, '{"graph": "net", "a/b~c": 1}'), 422, "/a~1b~0c")
 

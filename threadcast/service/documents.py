@@ -55,15 +55,11 @@ def read_machine(value: Any, stored: StoredDocuments, *, pointer: str = "/machin
     return machines[value]
 
 
-def read_ops(
-    values: Sequence[Any], stored: StoredDocuments, limits: ServiceSettings, *, pointer: str = "/ops"
-) -> list[Op]:
+def read_ops(values: Sequence[Any], stored: StoredDocuments, *, pointer: str = "/ops") -> list[Op]:
     """Return the ops that `values` give as documents, or as keys of stored ops; Problem 404 for an unknown key.
 
     Ops that were read already (`formats.OpOrKey`) are returned as they are.
     """
-    if len(values) > limits.max_ops:
-        raise FormatError(f"{len(values)} ops; at most {limits.max_ops} are allowed", pointer=pointer)
     if all(type(value) is Op for value in values):
         return list(values)
     known = stored.ops({value for value in values if isinstance(value, str)})
@@ -83,13 +79,9 @@ def read_ops(
     return ops
 
 
-def read_cases(values: Sequence[formats.Case] | None, limits: ServiceSettings) -> list[Case] | None:
+def read_cases(values: Sequence[formats.Case] | None) -> list[Case] | None:
     """Return the cases; None where the request names none."""
-    if values is None:
-        return None
-    if len(values) > limits.max_cases:
-        raise FormatError(f"{len(values)} cases; at most {limits.max_cases} are allowed", pointer="/cases")
-    return [read_case(value) for value in values]
+    return None if values is None else [read_case(value) for value in values]
 
 
 def read_case(value: formats.Case | formats.Measurement | formats.MeasurementRow) -> Case:
@@ -103,17 +95,11 @@ def read_graph(value: Any, store: Store, limits: ServiceSettings, *, pointer: st
         if value not in store.graphs():
             raise Problem(404, f"no graph is stored as {value[:80]!r}", pointer=pointer)
         graph = store.graph(value)
-    else:
-        _check_size(len(value["ops"]), limits, f"{pointer}/ops")
-        with below(pointer), reading(""):
-            graph = OpGraph.from_json(value)
-    _check_size(len(graph), limits, pointer)
-    return graph
-
-
-def _check_size(ops: int, limits: ServiceSettings, pointer: str) -> None:
-    if ops > limits.max_ops:
-        raise FormatError(f"{ops} ops are more than the {limits.max_ops} allowed", pointer=pointer)
+        if len(graph) > limits.max_ops:
+            raise FormatError(f"{len(graph)} ops are more than max_ops={limits.max_ops}", pointer=pointer)
+        return graph
+    with below(pointer), reading(""):
+        return OpGraph.from_json(value)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NotRequired
 import orjson
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -19,11 +20,13 @@ from pydantic import (
     GetPydanticSchema,
     Strict,
     Tag,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
     with_config,
 )
+from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType, TypedDict
 
 from threadcast.core import Affinity, Source
@@ -86,6 +89,24 @@ def one_of(names: Iterable[str]) -> GetPydanticSchema:
     kind: Any = Literal[tuple(names)]
     return GetPydanticSchema(lambda source, handler: handler.generate_schema(kind))
 
+
+def at_most(limit: str) -> BeforeValidator:
+    """Refuse a list that is longer than this limit of the settings before its entries are looked at.
+
+    The settings are the context of the validation; without one the list may have any length.
+    """
+
+    def check(value: Any, info: ValidationInfo) -> Any:
+        most = None if info.context is None else getattr(info.context, limit)
+        if most is not None and isinstance(value, list) and len(value) > most:
+            raise PydanticCustomError("limit", f"{len(value)} entries; at most {limit}={most} are allowed")
+        return value
+
+    return BeforeValidator(check)
+
+
+FIRST_WRONG = Field(fail_fast=True)
+"""Of lists that may be long: of their findings only those of the first wrong entry are told."""
 
 Text = Annotated[str, Field(max_length=10_000)]
 Key = Annotated[str, Field(min_length=1, max_length=200)]
@@ -160,8 +181,8 @@ class Op(TypedDict):
     """One operation."""
 
     kind: Annotated[str, Field(min_length=1, max_length=200)]
-    inputs: NotRequired[list[Tensor]]
-    outputs: NotRequired[list[Tensor]]
+    inputs: NotRequired[Annotated[list[Tensor], FIRST_WRONG]]
+    outputs: NotRequired[Annotated[list[Tensor], FIRST_WRONG]]
     attributes: NotRequired[dict[str, Any]]
     flops: NotRequired[Amount]
     bytes: NotRequired[Amount]
@@ -199,6 +220,7 @@ class GraphOp(Op):
 
 
 Edge = Annotated[tuple[str, str], Strict(False), AfterValidator(list), Field(description="from, to")]
+Edges = Annotated[list[Edge], FIRST_WRONG, at_most("max_edges")]
 
 
 @with_config(OPEN)
@@ -206,9 +228,9 @@ class Graph(TypedDict):
     """A directed acyclic graph of ops (docs/formats.md)."""
 
     schema: Literal["threadcast.graph/1"]
-    ops: Annotated[list[GraphOp], Field(max_length=MAX_OPS)]
-    edges: NotRequired[list[Edge]]
-    ordering_edges: NotRequired[list[Edge]]
+    ops: Annotated[list[GraphOp], Field(max_length=MAX_OPS), FIRST_WRONG, at_most("max_ops")]
+    edges: NotRequired[Edges]
+    ordering_edges: NotRequired[Edges]
 
 
 @with_config(OPEN)
@@ -231,7 +253,7 @@ class Plan(TypedDict):
     schema: Literal["threadcast.plan/1"]
     cores: Count
     policy: str
-    ops: list[PlannedOp]
+    ops: Annotated[list[PlannedOp], FIRST_WRONG, at_most("max_ops")]
     makespan_s: NotRequired[Seconds]
     lower_bound_s: NotRequired[Seconds]
     gap: NotRequired[Annotated[float, Field(description="makespan over lower bound, less one")] | None]
@@ -263,7 +285,12 @@ class Measurement(TypedDict):
 
     op: OpReference
     threads: Threads
-    seconds: Annotated[list[SampleSeconds], Field(min_length=1, description="samples, as taken")]
+    seconds: Annotated[
+        list[SampleSeconds],
+        Field(min_length=1, description="samples, as taken"),
+        FIRST_WRONG,
+        at_most("max_rows"),
+    ]
     machine: NotRequired[Annotated[Key, Field(description="fingerprint")]]
     affinity: NotRequired[AffinityName]
     counters: NotRequired[
@@ -291,7 +318,9 @@ def _plain_or_checked_ops(value: Any, check: ValidatorFunctionWrapHandler) -> An
     return plain_ops(value, most_work=MOST_WORK, compact=orjson.dumps) or check(value)
 
 
-Ops = Annotated[list[OpOrKey], Field(min_length=1), WrapValidator(_plain_or_checked_ops)]
+Ops = Annotated[
+    list[OpOrKey], Field(min_length=1), FIRST_WRONG, WrapValidator(_plain_or_checked_ops), at_most("max_ops")
+]
 MachineOrFingerprint = Annotated[
     Annotated[Machine, Tag(DOCUMENT)] | Annotated[Key, Tag(TEXT)], Discriminator(_text_or_document)
 ]

@@ -121,7 +121,7 @@ def _references(asked: MeasurementsRequest, entries: Sequence[Entry], here: Cont
     machines = {m.fingerprint: m for m in ([default] if default else []) + given}
     if not all(entry["machine"] in machines for entry in entries if "machine" in entry):
         machines = here.stored.machines() | machines
-    ops = read_ops(asked.ops, here.stored, here.settings) if asked.ops else []
+    ops = read_ops(asked.ops, here.stored) if asked.ops else []
     keys = {key for entry in entries if isinstance(key := entry["op"], str)}
     keys -= {op.key for op in ops}
     return References(ops, list(here.stored.ops(keys).values()), machines, default)

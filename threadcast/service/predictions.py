@@ -43,7 +43,7 @@ def predict(asked: PredictionRequest) -> Response:
     form = accepted_form()
     machine = read_machine(asked.machine, here.stored)
     ops = _ops(asked)
-    cases = read_cases(asked.cases, here.settings)
+    cases = read_cases(asked.cases)
     _check_size(len(ops), machine, cases, here.settings)
     try:
         with timed("model"):
@@ -67,7 +67,7 @@ def _ops(asked: PredictionRequest) -> list[Op]:
     if (asked.ops is None) == (asked.graph is None):
         raise FormatError("give either ops or a graph", pointer="/ops" if asked.graph is None else "/graph")
     if asked.ops is not None:
-        return read_ops(asked.ops, here.stored, here.settings)
+        return read_ops(asked.ops, here.stored)
     ops = list(read_graph(asked.graph, here.store, here.settings).ops)
     if not ops:
         raise FormatError("the graph has no ops", pointer="/graph/ops")

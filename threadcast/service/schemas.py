@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
+from threadcast.service.context import context
 from threadcast.service.formats import (
+    FIRST_WRONG,
     Case,
     CoreId,
     CoreIds,
@@ -20,7 +22,12 @@ from threadcast.service.formats import (
     Ops,
     Plan,
     Threads,
+    at_most,
 )
+from threadcast.service.problems import Problem
+
+MOST_DESCRIBED = 10_000
+"""A body with more findings is refused without them: to describe each takes a kilobyte."""
 
 Name = Annotated[str, Strict(), Field(min_length=1, max_length=200)]
 Options = Annotated[dict[str, Any], Field(max_length=50)]
@@ -30,6 +37,16 @@ class Body(BaseModel):
     """A request body. Unknown members are refused: they are mostly misspelt ones."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """The request in a document that is within the limits of the service; ValidationError, or Problem 422."""
+        try:
+            return super().model_validate(obj, context=context().settings, **options)
+        except ValidationError as error:
+            if error.error_count() > MOST_DESCRIBED:
+                raise Problem(422, f"{error.error_count()} members are unknown or wrong") from None
+            raise
 
 
 def _one_of(**kinds: Any) -> ConfigDict:
@@ -46,7 +63,7 @@ class PredictionRequest(Body):
     ops: Ops | None = Field(None, description="ops in full, or keys of measured ops")
     graph: GraphOrName | None = Field(None, description="a whole graph, or the name of a stored one")
     machine: MachineOrFingerprint | None = Field(None, description="may be left out where the store knows just one")
-    cases: Annotated[list[Case], Field(min_length=1)] | None = Field(
+    cases: Annotated[list[Case], Field(min_length=1), FIRST_WRONG, at_most("max_cases")] | None = Field(
         None, description="columns of the answer; all cases of the machine if left out"
     )
     model: Name | None = Field(None, description='alias or "name@version"; the default model if left out')
@@ -88,8 +105,10 @@ class DecisionRequest(Planned):
     graph: GraphOrName | None = Field(None, description="a graph, with or without curves, or the name of a stored one")
     context: Name | None = Field(None, description="from an earlier answer, in place of the graph and its options")
     plan: Plan | None = Field(None, description="launch what this plan puts next on its cores")
-    ready: list[str] = Field(description="ids of ops whose predecessors have finished, first come first")
-    running: list[RunningOp] = Field(default_factory=list)
+    ready: Annotated[list[str], FIRST_WRONG, at_most("max_ops")] = Field(
+        description="ids of ops whose predecessors have finished, first come first"
+    )
+    running: Annotated[list[RunningOp], FIRST_WRONG, at_most("max_ops")] = Field(default_factory=list)
     idle: list[CoreId] | None = Field(
         None, description="ids of cores that launches may use; all that no running op uses if left out"
     )
@@ -105,10 +124,10 @@ class MeasurementsRequest(Body):
         default_factory=list, description="others that entries name by fingerprint"
     )
     ops: Ops | None = Field(None, description="ops that the store does not know yet")
-    measurements: Annotated[list[Measurement], Field(min_length=1)] | None = Field(
+    measurements: Annotated[list[Measurement], Field(min_length=1), FIRST_WRONG, at_most("max_rows")] | None = Field(
         None, description="dense: one entry an op and case"
     )
-    rows: Annotated[list[MeasurementRow], Field(min_length=1)] | None = Field(
+    rows: Annotated[list[MeasurementRow], Field(min_length=1), FIRST_WRONG, at_most("max_rows")] | None = Field(
         None, description="long form: one row a sample"
     )
 

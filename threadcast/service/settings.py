@@ -33,7 +33,9 @@ class ServiceSettings:
     models: Path
     model: str = _default("model")
     max_body_bytes: int = _default("max_body_bytes")
+    max_body_values: int = _default("max_body_values")
     max_ops: int = _default("max_ops")
+    max_edges: int = _default("max_edges")
     max_cases: int = _default("max_cases")
     max_points: int = _default("max_points")
     max_plan_points: int = _default("max_plan_points")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from contextlib import suppress
+import threading
+from contextlib import nullcontext, suppress
 from typing import Any, NoReturn
 
 import orjson
-from flask import Request, request
+from flask import Request, current_app, request
 from flask.json.provider import JSONProvider
 from werkzeug.exceptions import RequestEntityTooLarge
 
@@ -68,6 +69,12 @@ def _surely_unique(raw: bytes, document: Any) -> bool:
         return False
 
 
+LONG_BYTES = 1 << 20
+"""Bodies of more bytes are decoded one at a time: nothing else runs meanwhile, so others get their turn in between."""
+
+_one_long_body = threading.Lock()
+
+
 class JsonRequest(Request):
     """A request that answers a body that is not JSON with a problem, which says what is wrong with it."""
 
@@ -81,6 +88,18 @@ class JsonRequest(Request):
         if self.content_length is None and limit is not None and len(data) >= limit:
             raise RequestEntityTooLarge
         return data
+
+    def get_json(self, *args: Any, **kwargs: Any) -> Any:
+        """The document in the body; Problem 413, before it is decoded, for one of too many values.
+
+        A decoded value may take a hundred times its bytes, and nothing else runs while a body is decoded.
+        """
+        data, most = self.get_data(), current_app.config["MAX_VALUES"]
+        values = 1 + len(data) - len(data.translate(None, b",[{"))
+        if values > most:
+            raise Problem(413, f"the body has some {values} values; at most max_body_values={most} are allowed")
+        with _one_long_body if len(data) > LONG_BYTES else nullcontext():
+            return super().get_json(*args, **kwargs)
 
     def on_json_loading_failed(self, e: ValueError | None) -> NoReturn:
         """Raise Problem 400 with the reason."""
