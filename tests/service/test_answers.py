@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
+from urllib.parse import quote, unquote
 
 import pytest
 from flask.testing import FlaskClient
 
 from tests.service.service_data import CURVES, MACHINE, OPS, graph_document, measure
 from tests.waiting import eventually
-from threadcast.core import Case
+from threadcast.core import Case, Op
 from threadcast.service.app import Service
 from threadcast.service.curve_responses import CurveId, CurveResponse, CurveResponseCache
 from threadcast.service.settings import ServiceSettings
@@ -44,6 +46,19 @@ def test_a_curve_is_what_a_prediction_of_the_op_is(client: FlaskClient) -> None:
         curve = client.get(f"/v1/curves/{OPS[0].key}")
         assert curve.get_json() == client.post("/v1/predictions", json={"ops": [OPS[0].key]}).get_json()
     assert curve.content_type == "application/json"
+
+
+@pytest.mark.parametrize("kind", ["a/b", "/a", "a//b", "../a", "..", "a/../b", "?a#b", "9%", "a%2Fb", "a b", "\u00e9"])
+def test_ops_of_all_kinds_have_curves_and_pages(client: FlaskClient, settings: ServiceSettings, kind: str) -> None:
+    op = Op(kind, OPS[0].inputs)
+    with Store.open(settings.store) as store:
+        store.add([measure(op, Case(1))])
+    curve = client.get(f"/v1/curves/{quote(op.key, safe='')}", query_string={"machine": MACHINE.fingerprint})
+    assert (curve.status_code, curve.get_json()["ops"]) == (200, [op.key])
+    linked = re.findall('href="(/ops/[^"]+)"', client.get("/ops?q=" + quote(kind)).text)
+    [path] = [unescape(path) for path in linked if unquote(path.partition("?")[0]) == f"/ops/{op.key}"]
+    assert "/" not in path.removeprefix("/ops/").partition("?")[0]  # nothing that a browser resolves
+    assert client.get(path).status_code == 200
 
 
 def tagged_paths(client: FlaskClient) -> list[str]:

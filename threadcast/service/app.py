@@ -37,6 +37,7 @@ from threadcast.service.context import EXTENSION, Context
 from threadcast.service.curve_responses import CurveResponseCache
 from threadcast.service.dashboard.forms import accept_form
 from threadcast.service.decision_contexts import DecisionContexts
+from threadcast.service.key_paths import KeyConverter
 from threadcast.service.model_shelf import ModelShelf
 from threadcast.service.readiness import ReadinessProbe
 from threadcast.service.settings import ServiceSettings
@@ -98,6 +99,7 @@ def create_app(settings: ServiceSettings) -> Service:
         AUTO_SERVERS=False, AUTO_TAGS=False, AUTO_OPERATION_ID=True, AUTO_404_RESPONSE=False,
         AUTO_VALIDATION_ERROR_RESPONSE=False,
     )  # fmt: skip
+    app.url_map.converters["key"] = KeyConverter
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     measured = metrics.Metrics(multiprocess_dir=os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
     store = Store.open(settings.store, wait_s=max(LEAST_WAIT_S, settings.deadline_s))

@@ -32,7 +32,7 @@ _PARAMETERS = [
 ]  # fmt: skip
 
 
-@blueprint.get("/curves/<op>")
+@blueprint.get("/curves/<key:op>")
 @blueprint.doc(
     extensions=answer(
         "CurveTable", "The curve: one row.", forms=FORMS, problems=(404, 406, 422), parameters=_PARAMETERS

@@ -22,7 +22,7 @@ LINES = 5
 MOST_LINES = 10
 
 
-@blueprint.get("/ops/<key>")
+@blueprint.get("/ops/<key:key>")
 def op_page(key: str) -> str:
     """The page of an op on one machine."""
     here = context()
