@@ -193,6 +193,19 @@ def test_a_wrong_idempotency_key_is_refused(client: FlaskClient, key: str) -> No
     assert (response.status_code, problem["pointer"], problem["in"]) == (422, "/Idempotency-Key", "header")
 
 
+def test_ops_of_the_longest_kind_come_back_as_they_were_answered(client: FlaskClient) -> None:
+    op = {"kind": "k" * 200, "inputs": []}
+    asked = {"machine": NEW.to_json(), "ops": [op], "rows": [{"op": 0, "threads": 1, "seconds": 1e-3}]}
+    assert client.post("/v1/measurements", json=asked).status_code == 201
+    key = get(client, kind="k" * 200)["ops"][0]["key"]
+    for page in [get(client, op=key, form=form) for form in ("dense", "long")]:
+        body = {name: page[name] for name in page if name not in ("total", "next")}
+        again = client.post("/v1/measurements", json=body)
+        assert again.status_code == 201, again.text
+    predicted = client.post("/v1/predictions", json={"ops": [key], "machine": MACHINE.fingerprint})
+    assert predicted.get_json()["ops"] == [key]
+
+
 @pytest.mark.parametrize(
     ("query", "pointer"), [("limit=0", "/limit"), ("limit=x", "/limit"), ("after=-1", "/after"), ("form=wide", "/form"),
                            ("colour=red", "/colour"), ("op=", "/op")],

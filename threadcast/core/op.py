@@ -14,6 +14,12 @@ from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.json_reading import member, number
 from threadcast.core.tensor import TensorSpec
 
+MAX_KIND = 200
+"""Most characters of a kind in documents of other programs."""
+
+MAX_KEY = MAX_KIND + 17
+"""Most characters of the key of such an op: kind, "-", 16 digits."""
+
 KEY_VERSION = 1  # part of every key: raise it only when equal keys would stop meaning equal work
 _KEY_TEXT = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=True).encode
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from apiflask import APIBlueprint
 from flask import Response, request
 
+from threadcast.core.op import MAX_KEY
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.service.answer_forms import FORMS, accepted_form
 from threadcast.service.answers import answer
@@ -24,7 +25,8 @@ blueprint = APIBlueprint("curves", __name__, url_prefix="/v1")
 
 _NAME = {"type": "string", "minLength": 1, "maxLength": MAX_NAME}
 _PARAMETERS = [
-    {"name": "op", "in": "path", "required": True, "description": "key of an op that the store knows", "schema": _NAME},
+    {"name": "op", "in": "path", "required": True, "description": "key of an op that the store knows",
+     "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY}},
     {"name": "machine", "in": "query", "required": False, "schema": _NAME,
      "description": "fingerprint; may be left out where the store knows just one"},
     {"name": "model", "in": "query", "required": False, "schema": _NAME,

@@ -32,6 +32,7 @@ from typing_extensions import TypeAliasType, TypedDict
 from threadcast.core import Affinity, Source
 from threadcast.core.graph import MAX_OPS
 from threadcast.core.machine import MAX_CORES
+from threadcast.core.op import MAX_KEY, MAX_KIND
 from threadcast.core.plain_ops import plain_op, plain_ops
 from threadcast.core.tensor import DTYPE_BYTES, MAX_ELEMENTS
 from threadcast.models.measured import LONGEST_S, MOST_WORK, SHORTEST_S
@@ -110,6 +111,7 @@ FIRST_WRONG = Field(fail_fast=True)
 
 Text = Annotated[str, Field(max_length=10_000)]
 Key = Annotated[str, Field(min_length=1, max_length=200)]
+OpKey = Annotated[str, Field(min_length=1, max_length=MAX_KEY)]
 Count = Annotated[int, whole(1, 65_536)]
 Threads = Annotated[int, whole(1, MAX_CORES)]
 HardwareThread = Annotated[int, whole(0, 7)]
@@ -162,7 +164,7 @@ Bytes = Annotated[int, whole(0, 2**53)]
 Cache = Annotated[tuple[Level, Bytes, list[CoreId]], Strict(False), AfterValidator(list)]
 Scalar = Annotated[Text | bool | int | float, _or_say("a condition must be a JSON scalar")] | None
 OpReference = Annotated[
-    Key | Annotated[int, whole(0, 2**31 - 1)],
+    OpKey | Annotated[int, whole(0, 2**31 - 1)],
     _or_say("an op is named by its key, or by its position in ops"),
     Field(description="key of the op, or its position in `ops`"),
 ]
@@ -180,7 +182,7 @@ class Case(TypedDict):
 class Op(TypedDict):
     """One operation."""
 
-    kind: Annotated[str, Field(min_length=1, max_length=200)]
+    kind: Annotated[str, Field(min_length=1, max_length=MAX_KIND)]
     inputs: NotRequired[Annotated[list[Tensor], FIRST_WRONG]]
     outputs: NotRequired[Annotated[list[Tensor], FIRST_WRONG]]
     attributes: NotRequired[dict[str, Any]]
@@ -308,7 +310,7 @@ def _plain_or_checked(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
 
 
 OpOrKey = Annotated[
-    Annotated[Op, Tag(DOCUMENT)] | Annotated[Key, Tag(TEXT)], Discriminator(_text_or_document),
+    Annotated[Op, Tag(DOCUMENT)] | Annotated[OpKey, Tag(TEXT)], Discriminator(_text_or_document),
     WrapValidator(_plain_or_checked),
 ]  # fmt: skip
 

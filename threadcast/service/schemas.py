@@ -19,6 +19,7 @@ from threadcast.service.formats import (
     MachineOrFingerprint,
     Measurement,
     MeasurementRow,
+    OpKey,
     Ops,
     Plan,
     Threads,
@@ -138,7 +139,7 @@ class MeasurementsQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     machine: Name | None = Field(None, description="fingerprint")
-    op: Name | None = Field(None, description="key of an op")
+    op: OpKey | None = Field(None, description="key of an op")
     kind: Name | None = Field(None, description="kind of op")
     network: Name | None = Field(None, description="name of a stored graph")
     form: Literal["dense", "long"] = Field("dense", description="one entry an op and case, or one row a sample")
