@@ -182,6 +182,11 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
 }  # fmt: skip
 
 
+def test_the_automatic_choice_is_said_to_be_for_plans(client: FlaskClient) -> None:
+    problem = client.post("/v1/decisions", json={**BASE, "ready": [], "policy": "auto"}).get_json()
+    assert problem["detail"].startswith("auto makes plans; decisions need one of fifo, ")
+
+
 @pytest.mark.parametrize(("question", "status", "pointer"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_wrong_question_is_refused_with_a_pointer(
     client: FlaskClient, question: Any, status: int, pointer: str

@@ -50,6 +50,24 @@ def test_every_policy_makes_a_plan(client: FlaskClient, policy: str) -> None:
     assert made.makespan_s >= made.lower_bound_s > 0
 
 
+@pytest.mark.parametrize("option", ["problem", "policy", "seed", "speed"])
+@pytest.mark.parametrize("route", ["plans", "decisions"])
+def test_an_option_that_a_policy_lacks_is_named(client: FlaskClient, route: str, option: str) -> None:
+    question = {"graph": ONE, "cores": 1, "policy": "fifo", "options": {option: 1}}
+    state = {"ready": ["a"]} if route == "decisions" else {}
+    problem = client.post(f"/v1/{route}", json={**question, **state}).get_json()
+    assert problem["detail"].startswith(f"policy 'fifo': got an unexpected keyword argument '{option}'; its options")
+
+
+def test_a_time_that_sharing_cores_makes_is_not_said_to_be_measured(client: FlaskClient) -> None:
+    ops = [{"id": name, "kind": "x", "curve": {"1": 1.0, "2": 0.6}} for name in "ab"]
+    question = {"graph": {**ONE, "ops": ops}, "cores": 2, "policy": "uniform"}
+    for inter, longer, source in ((1, False, "measured"), (2, True, "extrapolated")):
+        made = client.post("/v1/plans", json={**question, "options": {"inter": inter, "intra": 100}}).get_json()
+        assert [op["source"] for op in made["ops"]] == [source] * 2
+        assert (made["ops"][0]["finish_s"] > 0.6) == longer
+
+
 def test_fewer_cores_of_a_machine_are_its_first(client: FlaskClient) -> None:
     made = plan(client, graph="net", machine=MACHINE.fingerprint, cores=2)
     assert made.cores == 2
@@ -77,6 +95,9 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "cores as text": ({"graph": ONE, "cores": "2"}, 422, "/cores"),
     "a policy unheard of": ({"graph": ONE, "cores": 1, "policy": "best"}, 422, "/policy"),
     "an option unheard of": ({"graph": ONE, "cores": 1, "policy": "fifo", "options": {"speed": 9}}, 422, "/options"),
+    "an option called like an argument": ({"graph": ONE, "cores": 1, "policy": "fifo", "options": {"problem": 1}}, 422,
+                                          "/options"),
+    "an option of the search": ({"graph": ONE, "cores": 1, "policy": "fifo", "options": {"seed": 1}}, 422, "/options"),
     "options of the automatic choice": ({"graph": ONE, "cores": 1, "options": {"speed": 9}}, 422, "/options"),
     "an option that is text": ({"graph": ONE, "cores": 1, "policy": "fifo", "options": {"threads": "2"}}, 422,
                                "/options/threads"),

@@ -225,8 +225,11 @@ def _problem_of(message: bytes) -> tuple[Problem, str, dict[str, Any], bool]:
 def _plan(message: bytes) -> dict[str, Any]:
     """The plan that `PlannerProcess.ask` asks for in this message, as JSON."""
     from threadcast.scheduler.planner import plan
+    from threadcast.scheduler.policies.registry import check_option_names, names
 
     problem, policy, options, limits = _problem_of(message)
+    if policy in names():
+        check_option_names(policy, options)  # `plan` has arguments of its own
     try:
         answer = {"plan": plan(problem, policy=policy, **options).to_json()}
     except TypeError as error:

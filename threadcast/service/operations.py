@@ -12,6 +12,7 @@ from threadcast.scheduler.policies import names
 from threadcast.service import planners
 from threadcast.service.answers import answer
 from threadcast.service.context import context, reply
+from threadcast.service.planning import AUTO
 from threadcast.service.problems import unexpected
 
 blueprint = APIBlueprint("operations", __name__)
@@ -50,7 +51,7 @@ def info() -> Response:
     return reply({
         "version": __version__,
         "limits": here.settings.limits(),
-        "policies": ["auto", *names()],
+        "policies": [AUTO, *names()],
         "default_model": here.models.default,
         "formats": ["threadcast.graph/1", "threadcast.plan/1"],
     })  # fmt: skip

@@ -15,6 +15,9 @@ from threadcast.service.decision_contexts import DecisionContext
 from threadcast.service.documents import read_graph, read_machine
 from threadcast.service.schemas import Planned
 
+AUTO = "auto"
+"""The policy name with which the planner itself chooses among the policies."""
+
 MAX_OPTION = 4_096
 """Largest number in the options of a policy, which count cores, threads and executors."""
 
@@ -67,6 +70,8 @@ def _predicted(graph: OpGraph, machine: Machine, model: str | None, here: Contex
 
 def read_policy(asked: DecisionContext) -> Policy:
     """Return the policy that a request asks for; errors point to /policy or /options."""
+    if asked.policy_name == AUTO:
+        raise FormatError(f"{AUTO} makes plans; decisions need one of {', '.join(names())}", pointer="/policy")
     check_policy(asked.policy_name, asked.options)
     try:
         return asked.policy()

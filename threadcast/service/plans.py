@@ -18,14 +18,14 @@ from threadcast.service.answers import answer
 from threadcast.service.conditional import etag_of
 from threadcast.service.context import context
 from threadcast.service.deadlines import deadline
-from threadcast.service.planning import check_policy, read_problem
+from threadcast.service.planning import AUTO, check_policy, read_problem
 from threadcast.service.point_sources import PointSources
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
 from threadcast.service.schemas import PlanRequest
 
-AUTO = "auto"
-"""The policy name with which the planner itself chooses among the policies."""
+ROUNDING = 1e-9
+"""Share of an op's finish up to which its time may differ from that of the curve, of which it is a rounded sum."""
 
 blueprint = APIBlueprint("plans", __name__, url_prefix="/v1")
 
@@ -79,12 +79,14 @@ def kept_plan(name: str) -> Response:
 
 
 def described(plan: Plan, problem: PlanProblem) -> dict[str, Any]:
-    """Return the document of a plan; each op has the source of its time."""
+    """Return the document of a plan; each op has the source of its time, "extrapolated" where it shares cores."""
     document, sources = plan.to_json(), PointSources(problem)
     positions = {op_id: i for i, op_id in enumerate(problem.graph.ids)}
-    for op in document["ops"]:
+    for op, placed in zip(document["ops"], plan.ops, strict=True):
         try:
-            op["source"] = sources.of(positions[op["id"]], tuple(op["cores"]), op["threads"])
+            where = positions[placed.id], placed.cores, placed.threads
+            off_s = abs(placed.duration_s - problem.times.on(*where))
+            op["source"] = "extrapolated" if off_s > ROUNDING * placed.finish_s else sources.of(*where)
         except PlanError:  # the policy computed the time, for a case that the curve lacks
             op["source"] = "extrapolated"
     return document

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from threadcast.core.errors import InvalidInput, NotFound
@@ -35,14 +35,19 @@ def names() -> tuple[str, ...]:
 
 def create(name: str, problem: Problem, /, **options: Any) -> Policy:
     """Return the policy of this name for `problem`; NotFound for an unknown name, InvalidInput for a wrong option."""
+    check_option_names(name, options)
     factory = _resolve(name)
+    check_options(name, factory, options)
+    return factory(problem, **options)
+
+
+def check_option_names(name: str, options: Mapping[str, Any]) -> None:
+    """Raise InvalidInput where the policy of this name has not all of these options, or needs others too."""
     try:
-        inspect.signature(factory).bind(problem, **options)
+        inspect.Signature(_parameters(name)).bind(**options)
     except TypeError as error:
         allowed = ", ".join(options_of(name)) or "none"
         raise InvalidInput(f"policy {name!r}: {error}; its options are: {allowed}") from error
-    check_options(name, factory, options)
-    return factory(problem, **options)
 
 
 def options_of(name: str) -> tuple[str, ...]:
