@@ -165,6 +165,8 @@ def test_a_machine_has_cores_with_distinct_ids_and_cpus():
         ({"cores": [[0, [0], 0]]}, "/machine/cores/0"),
         ({"cores": [[0, ["0"], 0, 0, 0, None]]}, "/machine/cores/0"),
         ({"cores": [[0, [0], 0, 0, 0, "fast"]]}, "/machine/cores/0"),
+        ({"cores": [[0, [0], 0, 0, 0, 5e-324]]}, "/machine/cores/0"),
+        ({"cores": [[0, [0], 0, 0, 0, 1e13]]}, "/machine/cores/0"),
         ({"caches": [[1, 2]]}, "/machine/caches/0"),
         ({"caches": [[1, 2, ["a"]]]}, "/machine/caches/0"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,10 @@ III-B). In larger groups (a CCX, a socket) the imbalance is slight and every cou
 MAX_CORES = 4096
 """Most cores of a machine that is described and not read from the system; the largest shared-memory machines have far
 fewer."""
+
+
+LEAST_HZ, MOST_HZ = 1e6, 1e12
+"""Bounds of a core's frequency: from far below the slowest computers to far above the fastest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +195,8 @@ class Machine:
                     cores.append(Core(core_id, tuple(cpus), group, node, socket, max_hz))
                 case _:
                     what = "a core must be [id, [cpu, ...], group, node, socket, max_hz]"
-                    raise FormatError(f"{what}, got {entry!r}", pointer=f"{pointer}/cores/{i}")
+                    within = f"with max_hz null or from {LEAST_HZ:g} to {MOST_HZ:g}"
+                    raise FormatError(f"{what}, {within}, got {entry!r}", pointer=f"{pointer}/cores/{i}")
         for i, entry in enumerate(member(document, "caches", list, pointer=pointer, default=[])):
             match entry:
                 case [level, size, [*shared]] if _all_integers([level, size, *shared]):
@@ -211,7 +215,7 @@ def _all_integers(values: Sequence[object]) -> bool:
 
 
 def _is_frequency(value: float | None) -> bool:
-    return value is None or (not isinstance(value, bool) and abs(value) < math.inf)
+    return value is None or (not isinstance(value, bool) and LEAST_HZ <= value <= MOST_HZ)
 
 
 def cache_groups(cores: Sequence[Core], caches: Iterable[Cache]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from threadcast.core.cgroup import read_cgroup_limits
 from threadcast.core.errors import InvalidInput
-from threadcast.core.machine import Cache, Core, Machine, cache_groups
+from threadcast.core.machine import LEAST_HZ, MOST_HZ, Cache, Core, Machine, cache_groups
 from threadcast.core.sysfs import format_cpus, numbered, read_cpus, read_int, read_text
 
 _CPU = "sys/devices/system/cpu"
@@ -133,7 +133,7 @@ def _cores(root: Path, cpus: frozenset[int]) -> list[Core]:
         base = root / _CPU / f"cpu{own[0]}"
         socket = max(read_int(base / "topology/physical_package_id") or 0, 0)  # -1 where firmware does not say
         khz = read_int(base / "cpufreq/cpuinfo_max_freq")
-        hz = khz * 1e3 if khz and khz > 0 else None
+        hz = khz * 1e3 if khz and LEAST_HZ <= khz * 1e3 <= MOST_HZ else None  # virtual machines may say anything
         cores.append(Core(own[0], own, group=0, node=nodes.get(own[0], 0), socket=socket, max_hz=hz))
     return cores
 

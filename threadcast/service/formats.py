@@ -31,7 +31,7 @@ from typing_extensions import TypeAliasType, TypedDict
 
 from threadcast.core import Affinity, Source
 from threadcast.core.graph import MAX_OPS
-from threadcast.core.machine import MAX_CORES
+from threadcast.core.machine import LEAST_HZ, MAX_CORES, MOST_HZ
 from threadcast.core.op import MAX_KEY, MAX_KIND
 from threadcast.core.plain_ops import plain_op, plain_ops
 from threadcast.core.tensor import DTYPE_BYTES, MAX_ELEMENTS
@@ -155,7 +155,7 @@ Tensor = TypeAliasType(
 Core = Annotated[
     tuple[
         CoreId, Annotated[list[CoreId], Field(min_length=1, max_length=64)], Place, Place, Place,
-        Annotated[float, Field(ge=0)] | None,
+        Annotated[float, Field(ge=LEAST_HZ, le=MOST_HZ)] | None,
     ],
     Strict(False), AfterValidator(list),
 ]  # fmt: skip
