@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 from tests.cli.commands import invoke
-from threadcast.core import Op, OpGraph
+from threadcast.core import Case, Machine, Measurement, Op, OpGraph, Sample
 from threadcast.store import Store
 from threadcast.store.long_form import read_long_form
 from threadcast.store.schema import REVISIONS
@@ -153,6 +153,16 @@ def test_pruning_keeps_the_newest_samples_and_says_how_many_went(folder: Path, m
         (left,) = store.measurements()
         assert [s.seconds for s in left.samples[-5:]] == [1.35, 1.36, 1.37, 1.38, 1.39]
         assert store.check() == []
+
+
+def test_measurements_of_impossible_cases_are_named_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, Store.open("store.db") as store:
+        patch.setattr(Machine, "require", lambda machine, case: None)  # as versions that stored them
+        store.add([Measurement(Op("mm"), Machine.uniform("m", 2), Case(n), (Sample(1.0),)) for n in (4, 1)])
+    assert "threads=4 compact exceeds the 2 usable cores of m" in db("check").stdout
+    assert document("prune", "--impossible", "--dry-run")["measurements"] == 1
+    assert document("prune", "--impossible")["measurements"] == 1
+    assert document("check")["problems"] == []
 
 
 def test_a_limit_that_leaves_too_little_is_refused() -> None:

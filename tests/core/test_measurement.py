@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from threadcast.core import Case, Machine, Measurement, Op, Sample
+from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample
 from threadcast.core.errors import InvalidInput
 
 OP, MACHINE = Op("relu"), Machine.uniform("m", 2)
@@ -41,6 +41,12 @@ def test_a_count_is_none_or_finite_and_positive(count):
 def test_a_measurement_has_samples():
     with pytest.raises(InvalidInput, match=r"relu-.* at 1 compact needs at least one sample"):
         measured()
+
+
+@pytest.mark.parametrize("case", [Case(3), Case(2, Affinity.SPREAD)])
+def test_a_measurement_is_of_a_case_that_the_machine_has(case):
+    with pytest.raises(InvalidInput, match=r"exceeds the . (usable cores|cache groups) of m"):
+        Measurement(OP, MACHINE, case, (Sample(1.0),))
 
 
 def test_a_measurement_survives_pickle():

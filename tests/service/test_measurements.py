@@ -166,6 +166,12 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "a sample longer than any op": (_rows({**ROW, "seconds": 1e300}), 422, "/rows/0/seconds"),
     "a repeat twice": (_rows({**ROW, "repeat": 3}, {**ROW, "repeat": 3}), 422, "/rows/1/repeat"),
     "a column unheard of": (_rows({**ROW, "milliseconds": 3}), 422, "/rows/0/milliseconds"),
+    "more threads than cores": (_rows(ROW, {**ROW, "threads": 5}), 422, "/rows/1/threads"),
+    "more spread threads than groups": (
+        _dense({**DENSE, "threads": 3, "affinity": "spread"}),
+        422,
+        "/measurements/0/threads",
+    ),
     "no sample": (_dense({**DENSE, "seconds": []}), 422, "/measurements/0/seconds"),
     "a wrong sample": (_dense({**DENSE, "seconds": [1.0, None]}), 422, "/measurements/0/seconds/1"),
     "counts for other samples": (_dense({**DENSE, "counters": {"c": [1]}}), 422, "/measurements/0/counters/c"),

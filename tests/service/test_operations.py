@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from tests.service.service_data import MEASURED, OPS, UNSEEN, measure
-from threadcast.core import Case, Machine
+from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN, measure
+from threadcast.core import Case, Machine, Measurement, Sample
 from threadcast.core.errors import ConfigError
 from threadcast.core.settings import SETTINGS, Settings
 from threadcast.scheduler.policies import names
@@ -41,11 +41,37 @@ def test_a_model_that_does_not_know_the_first_machine_is_asked_on_one_that_it_kn
     app.extensions["threadcast"].store.close()
 
 
+def test_an_op_that_cannot_be_predicted_does_not_keep_it_from_being_ready(tmp_path: Path, models: Path) -> None:
+    wrong = Measurement(UNSEEN, MACHINE, Case(1), (Sample(0.0),))
+    for name, first in (("before", [wrong, *MEASURED]), ("after", [*MEASURED, wrong])):
+        with Store.open(tmp_path / name) as store:
+            store.add(first)
+        app = create_app(ServiceSettings(store=tmp_path / name, models=models))
+        assert app.test_client().get("/health/ready").status_code == 200
+        app.extensions["threadcast"].store.close()
+
+
 def test_a_model_that_knows_no_machine_of_the_store_keeps_it_from_being_ready(tmp_path: Path, models: Path) -> None:
     with Store.open(tmp_path / "s.sqlite") as store:
         store.add([measure(UNSEEN, Case(1), Machine.uniform("elsewhere", 2))])
     app = create_app(ServiceSettings(store=tmp_path / "s.sqlite", models=models))
     assert app.test_client().get("/health/ready").status_code == 503
+    app.extensions["threadcast"].store.close()
+
+
+def test_measurements_of_a_case_that_the_machine_lacks_stop_nothing(
+    settings: ServiceSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, Store.open(settings.store) as store:
+        patch.setattr(Machine, "require", lambda machine, case: None)  # as versions that stored them
+        store.add([measure(OPS[0], Case(9)), measure(UNSEEN, Case(9))])
+    app = create_app(settings)
+    client = app.test_client()
+    assert client.get("/health/ready").status_code == 200
+    for op, page in ((OPS[0], 200), (UNSEEN, 404)):
+        assert client.post("/v1/predictions", json={"ops": [op.key]}).status_code == 200
+        assert client.get(f"/v1/curves/{op.key}").status_code == 200
+        assert client.get(f"/ops/{op.key}").status_code == page
     app.extensions["threadcast"].store.close()
 
 

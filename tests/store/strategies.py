@@ -8,6 +8,7 @@ from tests.core.strategies import attributes, ops
 from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample
 
 any_name = st.text(max_size=9)
+affinities = st.sampled_from(Affinity)
 finite = st.floats(min_value=0, max_value=1e300, allow_nan=False)
 
 
@@ -18,11 +19,13 @@ def measurements(
     """Measurements whose samples all have the same counters, of these `names`."""
     counters = draw(st.lists(names, unique=True, max_size=3))
     sample = st.builds(Sample, finite, st.fixed_dictionaries({name: st.none() | finite for name in counters}))
-    cores = draw(st.integers(1, 9))
+    cores, group_size = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    machine, affinity = Machine.uniform(draw(st.text(max_size=9)), cores, group_size=group_size), draw(affinities)
+    most = len(machine.groups) if affinity is Affinity.SPREAD else cores
     return Measurement(
         draw(ops),
-        Machine.uniform(draw(st.text(max_size=9)), cores),
-        Case(draw(st.integers(1, cores)), draw(st.sampled_from(Affinity))),
+        machine,
+        Case(draw(st.integers(1, most)), affinity),
         tuple(draw(st.lists(sample, min_size=1, max_size=4))),
         draw(attributes),
     )

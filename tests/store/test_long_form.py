@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import math
 import os
 from collections.abc import Callable
@@ -104,6 +105,20 @@ def test_spread_threads_tell_the_cache_groups_of_a_foreign_machine(tmp_path: Pat
     assert read[0].machine == Machine.uniform("m", 8, group_size=2)
     assert [m.case for m in read] == [Case(8), Case(4, Affinity.SPREAD), Case(2)]
     assert {m.case for m in read} <= set(read[0].machine.cases())
+
+
+def test_any_number_of_spread_threads_finds_as_many_groups(tmp_path: Path) -> None:
+    for threads, spread in ((4, 3), (5, 3), (64, 20)):
+        read = read_text(tmp_path, HEADER + f"m,o,{threads},,1,1\nm,o,{spread},spread,1,1\n")
+        assert len(read[0].machine) == threads
+        assert len(read[0].machine.groups) >= spread
+
+
+def test_a_case_that_the_described_machine_lacks_is_refused(tmp_path: Path) -> None:
+    machine = json.dumps(Machine.uniform("m", 2).to_json()).replace('"', '""')
+    rows = f'm,o,1,,1,1,"{machine}"\nm,o,8,,1,1,\n'
+    with pytest.raises(FormatError, match=r"line 3, column 'threads': threads=8 compact exceeds the 2 usable cores"):
+        read_text(tmp_path, HEADER.strip() + ",json.machine\n" + rows)
 
 
 def test_samples_are_in_order_of_repeat(tmp_path: Path) -> None:

@@ -118,15 +118,20 @@ class Machine:
 
         InvalidInput if it needs more.
         """
+        self.require(case)
         if case.affinity is Affinity.SPREAD:
             order: list[int] = [group[0] for group in self.groups]
-            what = f"{len(order)} cache groups"
         else:
             order = [core for group in self.groups for core in group]
-            what = f"{len(order)} usable cores"
-        if case.threads > len(order):
-            raise InvalidInput(f"threads={case.threads} {case.affinity} exceeds the {what} of {self.name}")
         return tuple(order[: case.threads])
+
+    def require(self, case: Case) -> None:
+        """Raise InvalidInput where `case` needs more cores than there are, or under SPREAD more cache groups."""
+        spread = case.affinity is Affinity.SPREAD
+        most = len(self._group_sizes if spread else self.cores)
+        if case.threads > most:
+            what = "cache groups" if spread else "usable cores"
+            raise InvalidInput(f"threads={case.threads} {case.affinity} exceeds the {most} {what} of {self.name}")
 
     def cpus(self, cores: Iterable[int], *, hardware_thread: int = 0) -> tuple[int, ...]:
         """The kernel's CPU numbers of these core ids; InvalidInput for a core that the machine lacks.

@@ -53,6 +53,8 @@ class Doubt:
 class Measurement:
     """The samples of one op in one case on one machine, in the order in which they were timed, without warm-up.
 
+    InvalidInput where there are none, or the machine lacks the case.
+
     `conditions` are JSON scalars that say how it was measured: "cache" ("rotated", "warm" or "cold"), "converged"
     (whether the required confidence was reached), "torch", "time" (ISO 8601) and whatever else the collector knew.
     `doubt` is None in everything that was measured and stored; what holds now of it may have some (`core.holding`).
@@ -72,6 +74,7 @@ class Measurement:
     def __post_init__(self) -> None:
         if not self.samples:
             raise InvalidInput(f"a measurement of {self.op.key} at {self.case} needs at least one sample")
+        self.machine.require(self.case)
         object.__setattr__(self, "conditions", MappingProxyType(dict(self.conditions)))
 
     def __reduce__(self) -> tuple[Any, ...]:

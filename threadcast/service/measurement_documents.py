@@ -74,7 +74,7 @@ def read_dense(
     measured = []
     for i, entry in enumerate(entries):
         where = f"{pointer}/{i}"
-        op, machine, case = references.op(entry, where), references.machine(entry, where), read_case(entry)
+        machine, op, case = _identity(entry, references, where)
         seconds, counters = entry["seconds"], entry.get("counters", {})
         for name, counts in counters.items():
             if len(counts) != len(seconds):
@@ -98,7 +98,7 @@ def read_long(rows: Sequence[MeasurementRow], references: References, *, pointer
     found: dict[tuple[Machine, Op, Case], dict[int, Sample]] = {}
     for i, row in enumerate(rows):
         where = f"{pointer}/{i}"
-        identity = references.machine(row, where), references.op(row, where), read_case(row)
+        identity = _identity(row, references, where)
         counts = {
             name.removeprefix(COUNTER): _count(name, count, f"{where}/{name}")
             for name, count in row.items()
@@ -137,6 +137,14 @@ def long_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
 def count_samples(dense: Sequence[DenseEntry] | None, rows: Sequence[MeasurementRow] | None) -> int:
     """Return the number of samples in the entries of a request."""
     return len(rows or ()) + sum(len(entry["seconds"]) for entry in dense or ())
+
+
+def _identity(entry: Entry, references: References, pointer: str) -> tuple[Machine, Op, Case]:
+    """What an entry measured; FormatError at its threads where the machine lacks the case."""
+    op, machine, case = references.op(entry, pointer), references.machine(entry, pointer), read_case(entry)
+    with reading(f"{pointer}/threads"):
+        machine.require(case)
+    return machine, op, case
 
 
 def _count(name: str, value: Any, pointer: str) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from threadcast.core import Machine, Op, TensorSpec
-from threadcast.core.errors import ModelError
+from threadcast.core.errors import InvalidInput, ModelError
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.store import Store
 
@@ -17,6 +17,10 @@ UNMEASURED = (
     Machine.uniform("readiness", 2),
 )
 """The op and the machine that are predicted while the store is empty."""
+
+
+MOST_TRIED = 20
+"""Newest measurements of each machine among which an op is looked for that the model can predict."""
 
 
 class ReadinessProbe:
@@ -31,15 +35,15 @@ class ReadinessProbe:
     def predict(self, store: Store, predictor_of: PredictorOf) -> str:
         """Predict one op, and return the "name@number" of the model.
 
-        It predicts the first measured op on the first machine that the model knows. Any error is raised, except a
-        ModelError while nothing is measured.
+        It predicts the first op that the model can predict of those that were measured last on each machine. Any error
+        is raised, except a ModelError while nothing is measured.
         """
-        refused: ModelError | None = None
+        refused: ModelError | InvalidInput | None = None
         for chosen in self._candidates(store):
             predictor = predictor_of(chosen[1])
             try:
                 predictor.curves([chosen[0]])
-            except ModelError as error:
+            except (ModelError, InvalidInput) as error:
                 refused = error
                 continue
             self._last = chosen
@@ -57,6 +61,7 @@ class ReadinessProbe:
     def _candidates(self, store: Store) -> Iterator[tuple[Op, Machine]]:
         if self._last is not None:
             yield self._last
-        ops = store.ops()[:1]
-        if ops:
-            yield from ((ops[0], machine) for machine in store.machines())
+        for machine in store.machines():
+            of_machine = store.measurements(machine=machine.fingerprint, last=MOST_TRIED)
+            for op in {m.op.key: m.op for m in of_machine}.values():
+                yield op, machine

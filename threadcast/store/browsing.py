@@ -15,6 +15,7 @@ from threadcast.core import Case, Measurement, Op, Plan, Trace
 from threadcast.core.machine import Machine
 from threadcast.store import schema
 from threadcast.store.database import Database
+from threadcast.store.impossible import possible_rows
 from threadcast.store.queries import documents
 from threadcast.store.rows import measurement_reader, read
 
@@ -191,8 +192,8 @@ class Browser:
         with self._database.read() as connection:
             rows = list(connection.execute(query.order_by(table.c.id.desc()).limit(limit)))[::-1]
             ops = documents(connection, schema.ops, {row.op_id for row in rows})
-        read_row = measurement_reader(read(Op, ops), {row.machine_id: machine for row in rows})
-        return [read_row(row) for row in rows]
+        machines = {row.machine_id: machine for row in rows}
+        return list(map(measurement_reader(read(Op, ops), machines), possible_rows(rows, machines)))
 
     def newest_id(self, machine: str) -> int:
         """A number that grows with every measurement of this machine; 0 without any."""

@@ -10,9 +10,10 @@ these do, and their kind is what `op` says, else the name of the file. Without `
 Without `repeat`, rows of the same machine, op and case are samples in their order.
 
 Any program may write such a file. Then `machine` and `op` are labels. The machine is read as one of equal cores: as
-many as the most threads in its rows, in as many cache groups as the most threads in its `spread` rows. The op is read
-as one of kind `feature.kind` ("op" without it) and cost `feature.flops` and `feature.bytes`; the other features and its
-label are its attributes. `affinity` may be missing or empty, which means compact.
+many as the most threads in its rows, in as many equal cache groups as the most threads in its `spread` rows, or the
+next possible number. The op is read as one of kind `feature.kind` ("op" without it) and cost `feature.flops` and
+`feature.bytes`; the other features and its label are its attributes. `affinity` may be missing or empty, which means
+compact.
 
 Files that threadcast writes have three more columns, so that reading returns equal measurements: `json.machine` and
 `json.op` are written once, on the first row of each machine and op; `json.conditions` on the first row of each

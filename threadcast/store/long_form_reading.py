@@ -74,6 +74,11 @@ class LongFormReader:
         self._refuse_ops_of_one_row(groups)
         machines = {label: self._machine(label, facts) for label, facts in self._machines.items()}
         ops = {label: self._op(label, facts) for label, facts in self._ops.items()}
+        for (machine, _, case), group in groups.items():
+            try:
+                machines[machine].require(case)
+            except InvalidInput as error:
+                raise self._cells.error(group[0].number, "threads", str(error)) from error
         found = [
             (rows[0].number, Measurement(ops[op], machines[machine], case, tuple(r.sample for r in rows), conditions))
             for (machine, op, case), group in groups.items()
@@ -201,7 +206,10 @@ class LongFormReader:
         if "json.machine" in self._cells.columns:
             return self._described(label, facts, "json.machine", Machine)
         groups = facts.spread_threads
-        return Machine.uniform(label, facts.threads, group_size=-(-facts.threads // groups) if groups > 1 else None)
+        if groups == 1:
+            return Machine.uniform(label, facts.threads)
+        largest = (facts.threads - 1) // (groups - 1)  # of equal groups that are so many
+        return Machine.uniform(label, facts.threads, group_size=min(-(-facts.threads // groups), largest))
 
     def _op(self, label: str, facts: _Label) -> Op:
         if "json.op" in self._cells.columns:

@@ -52,6 +52,8 @@ def _entry(key: str, machine: Machine) -> MeasuredOp:
     here = context()
     changes = here.stored.changes(machine.fingerprint)
     measured = what_holds(here.store.measurements(machine=machine.fingerprint, keys=[key]), changes)
+    if not measured:
+        raise NotFound(f"{key} was measured only in cases that {machine.fingerprint} lacks; run `threadcast db check`")
     return MeasuredOp(next(iter(measured.values())).op, machine, dict(sorted(measured.items())))
 
 
