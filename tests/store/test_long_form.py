@@ -142,7 +142,9 @@ def test_a_table_that_pandas_wrote_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("m,o,1,compact,1,nan", r"line 2, column 'seconds': must be finite and at least 0, got nan"),
+        ("m,o,1,compact,1,nan", r"line 2, column 'seconds': must be from 1e-12 to 1e\+09, got nan"),
+        ("m,o,1,compact,1,0", r"line 2, column 'seconds': must be from 1e-12 to 1e\+09, got 0.0"),
+        ("m,o,1,compact,1,1e300", r"line 2, column 'seconds'.*got 1e\+300"),
         ("m,o,1,compact,1,inf", r"line 2, column 'seconds'.*got inf"),
         ("m,o,1,compact,1,1e999", r"line 2, column 'seconds'.*got inf"),
         ("m,o,1,compact,1,1\nm,o,1,compact,2,-0.5", r"line 3, column 'seconds'.*got -0.5"),

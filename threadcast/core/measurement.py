@@ -14,6 +14,10 @@ from threadcast.core.errors import InvalidInput
 from threadcast.core.machine import Machine
 from threadcast.core.op import Op
 
+SHORTEST_S, LONGEST_S = 1e-12, 1e9
+"""Seconds that an op can take: from less than a clock cycle to thirty years. Times outside come from a broken clock or
+a wrong unit, and would overflow in squares and exponentials."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:

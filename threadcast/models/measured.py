@@ -8,10 +8,7 @@ from dataclasses import dataclass, replace
 from threadcast.core import Case, Machine, Measurement, Op
 from threadcast.core.errors import ModelError
 from threadcast.core.holding import what_holds
-
-SHORTEST_S, LONGEST_S = 1e-12, 1e9
-"""Seconds that an op can take: from less than a clock cycle to thirty years. Times outside come from a broken clock or
-a wrong unit, and would overflow in squares and exponentials."""
+from threadcast.core.measurement import LONGEST_S, SHORTEST_S
 
 MOST_WORK = 1e24
 """Most flops or bytes that an op can have: those of `LONGEST_S` at 1e15 a second."""

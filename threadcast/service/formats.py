@@ -32,10 +32,11 @@ from typing_extensions import TypeAliasType, TypedDict
 from threadcast.core import Affinity, Source
 from threadcast.core.graph import MAX_OPS
 from threadcast.core.machine import LEAST_HZ, MAX_CORES, MOST_HZ
+from threadcast.core.measurement import LONGEST_S, SHORTEST_S
 from threadcast.core.op import MAX_KEY, MAX_KIND
 from threadcast.core.plain_ops import plain_op, plain_ops
 from threadcast.core.tensor import DTYPE_BYTES, MAX_ELEMENTS
-from threadcast.models.measured import LONGEST_S, MOST_WORK, SHORTEST_S
+from threadcast.models.measured import MOST_WORK
 
 OPEN = ConfigDict(strict=True, allow_inf_nan=False)
 """Of documents that may have further members, which are ignored: they come from files of other programs, too."""

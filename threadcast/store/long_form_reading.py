@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.machine import MAX_CORES
+from threadcast.core.measurement import LONGEST_S, SHORTEST_S
 from threadcast.store.cells import Cells, Row, feature_value
 from threadcast.store.table_files import TableFile
 
@@ -153,8 +154,9 @@ class LongFormReader:
 
     def _row(self, number: int, cells: Row, turn: int) -> _Row:
         seconds = self._cells.number(number, cells, "seconds")
-        if not 0 <= seconds < math.inf:
-            raise self._cells.error(number, "seconds", f"must be finite and at least 0, got {seconds!r}")
+        if not SHORTEST_S <= seconds <= LONGEST_S:
+            limits = f"from {SHORTEST_S:g} to {LONGEST_S:g}"
+            raise self._cells.error(number, "seconds", f"must be {limits}, got {seconds!r}")
         counters: dict[str, float | None] = {}
         for name, at in self._counters.items():
             if cells[at] is None or cells[at] == "":
