@@ -38,6 +38,17 @@ def test_a_receipt_is_forgotten_after_its_time(
         assert store.add_once([measure()], Receipt("k"), keep_s=DAY_S) is None
 
 
+def test_a_receipt_that_never_expires_stays_when_others_are_forgotten(
+    store_url: Path | str, measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(store_url) as store:
+        monkeypatch.setattr("threadcast.store.store.time.time", lambda: 1e9)
+        assert store.add([measure()], idempotency_key="file") == 1
+        monkeypatch.setattr("threadcast.store.store.time.time", lambda: 1e9 + 9 * DAY_S)
+        store.add_once([measure(2)], Receipt("request"), keep_s=DAY_S)
+        assert store.add([measure()], idempotency_key="file") == 0
+
+
 def test_of_equal_keys_at_once_one_is_stored(store_url: Path | str, measure: Measure) -> None:
     found: list[Receipt | None] = []
     with Store.open(store_url) as store:

@@ -22,6 +22,7 @@ from threadcast.core import Measurement, OpGraph
 from threadcast.core.errors import StoreError
 from threadcast.core.settings import Settings
 from threadcast.store import Store
+from threadcast.store.receipts import Receipt
 from threadcast.store.schema import REVISIONS, VERSION_TABLE, metadata
 
 Measure = Callable[..., Measurement]
@@ -79,6 +80,20 @@ def test_every_schema_ever_released_becomes_the_one_that_the_code_expects(
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
         assert compare_metadata(context, metadata) == []
     engine.dispose()
+
+
+def test_of_older_receipts_those_of_requests_expire(store_path: Path) -> None:
+    with create_engine(f"sqlite:///{store_path}").begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", "threadcast.store:migrations")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0008")
+        rows = "('file', '', 1e9), ('request', 'digest', 1e9), ('new', 'digest', 9e12)"
+        connection.exec_driver_sql(f"INSERT INTO batches (idempotency_key, digest, created_s) VALUES {rows}")
+    with Store.open(store_path) as store:
+        assert [store.add_once([], Receipt(key), keep_s=9.0) is None for key in ("file", "request", "new")] == [
+            False, True, False
+        ]  # fmt: skip
 
 
 def test_the_known_revisions_are_those_that_have_a_file() -> None:

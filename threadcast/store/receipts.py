@@ -21,14 +21,14 @@ class Receipt:
 def former_receipt(connection: Connection, receipt: Receipt, *, now_s: float, keep_s: float | None) -> Receipt | None:
     """The stored receipt with the same key; None where there was none, and then `receipt` is stored.
 
-    Receipts older than `keep_s` seconds are deleted first; None keeps them for ever. `now_s` is the present time in
-    seconds since 1970.
+    It expires after `keep_s` seconds, never where that is None; those that have expired are deleted first. `now_s` is
+    the present time in seconds since 1970.
     """
-    if keep_s is not None:
-        connection.execute(delete(batches).where(batches.c.created_s < now_s - keep_s))
+    connection.execute(delete(batches).where(batches.c.expires_s < now_s))
     used = connection.execute(select(batches).where(batches.c.idempotency_key == receipt.key)).first()
     if used is not None:
         return Receipt(used.idempotency_key, used.digest, used.answer)
-    row = {"digest": receipt.digest, "answer": receipt.answer, "created_s": now_s}
+    expires_s = None if keep_s is None else now_s + keep_s
+    row = {"digest": receipt.digest, "answer": receipt.answer, "created_s": now_s, "expires_s": expires_s}
     connection.execute(insert(batches).values(idempotency_key=receipt.key, **row))
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Double, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
 """Schema revisions, oldest first; each has a file in `migrations/versions`. The last one is the current schema."""
 
 VERSION_TABLE = "threadcast_schema"
@@ -114,7 +114,8 @@ batches = Table(
     Column("digest", Text, nullable=False, server_default=""),  # of the request; empty where none was given
     Column("answer", Text, nullable=False, server_default=""),  # JSON that the sender got
     Column("created_s", Float, nullable=False, server_default="0"),  # seconds since 1970
-    Index("ix_batches_created", "created_s"),
+    Column("expires_s", Double),  # seconds since 1970; NULL: never
+    Index("ix_batches_expires", "expires_s"),
 )
 
 plans = Table(

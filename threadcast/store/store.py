@@ -52,7 +52,7 @@ MOST_TOGETHER = 2_000
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Measurements to be stored with their rows, once for the key of `receipt`; receipts are kept for `keep_s`."""
+    """Measurements to be stored with their rows, once for the key of `receipt`, which expires after `keep_s`."""
 
     measured: list[Measurement]
     rows: list[Row]
@@ -130,8 +130,8 @@ class Store:
     ) -> Receipt | None:
         """Store measurements and `receipt` in one transaction, with those of other threads, and return None.
 
-        If a receipt with the same key is stored already, return that one and store nothing. Receipts older than
-        `keep_s` seconds are deleted first; None keeps them for ever.
+        If a receipt with the same key is stored already and has not expired, return that one and store nothing. The
+        new one expires after `keep_s` seconds, never where that is None.
         """
         added = list(measurements)
         batch = _Batch(added, [measurement_row(m) for m in added], receipt, keep_s)
