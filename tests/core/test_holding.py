@@ -12,7 +12,7 @@ from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample, Te
 from threadcast.core.holding import op_courses, what_holds
 from threadcast.core.machine_changes import MachineChanges
 from threadcast.core.measurement import Doubt
-from threadcast.core.measurement_time import dated
+from threadcast.core.measurement_time import REPLACES, dated, not_void
 from threadcast.core.shifts import MARGIN
 
 MACHINE = Machine.uniform("eight", 8)
@@ -146,6 +146,22 @@ def test_undated_measurements_are_placed_by_the_order_in_which_they_were_stored(
     first_s, between_s, second_s, last_s = dated([day_s[0], undated, day_s[1], undated])
     assert first_s < between_s < second_s < last_s
     assert dated([undated, undated]) == [0.0, 1.0]
+
+
+def test_a_store_tells_when_undated_measurements_and_those_of_a_wrong_clock_were_made() -> None:
+    stored_s = (DAY_0 + timedelta(days=9)).timestamp()
+    for day, timed in ((0, False), (400, True)):
+        old, odd = at(3, CASES[0], 1.0), replace(at(day, CASES[0], 2.0, timed=timed), stored_s=stored_s)
+        assert dated([odd, old]) == [stored_s, (DAY_0 + timedelta(days=3)).timestamp()]
+    assert dated([replace(at(9.5, CASES[0], 1.0), stored_s=stored_s)]) == [stored_s + 43200]
+
+
+def test_nothing_replaces_what_is_made_after_it() -> None:
+    first, later = at(0, CASES[0], 1.0), at(2, CASES[0], 1.0)
+    for replaces, kept in ((1, [later]), (30_000, [first, later])):
+        before = (DAY_0 + timedelta(days=replaces)).isoformat()
+        declaring = replace(later, conditions={**later.conditions, REPLACES: before})
+        assert [m.conditions["time"] for m in not_void([first, declaring])] == [m.conditions["time"] for m in kept]
 
 
 OTHERS = [replace(OP, inputs=(TensorSpec((side, side)),)) for side in range(2, 30)]

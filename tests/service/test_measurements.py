@@ -166,6 +166,11 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "a sample longer than any op": (_rows({**ROW, "seconds": 1e300}), 422, "/rows/0/seconds"),
     "a repeat twice": (_rows({**ROW, "repeat": 3}, {**ROW, "repeat": 3}), 422, "/rows/1/repeat"),
     "a column unheard of": (_rows({**ROW, "milliseconds": 3}), 422, "/rows/0/milliseconds"),
+    "a time to come": (
+        _dense(DENSE, {**DENSE, "conditions": {"time": "2999-01-01"}}),
+        422,
+        "/measurements/1/conditions/time",
+    ),
     "more threads than cores": (_rows(ROW, {**ROW, "threads": 5}), 422, "/rows/1/threads"),
     "more spread threads than groups": (
         _dense({**DENSE, "threads": 3, "affinity": "spread"}),

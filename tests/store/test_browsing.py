@@ -24,6 +24,7 @@ from threadcast.core import (
     TensorSpec,
     Trace,
 )
+from threadcast.core.holding import what_holds
 from threadcast.store import Store
 from threadcast.store.browsing import SORTS, OpFilter, OpLine, Position
 from threadcast.store.summaries import subject
@@ -174,3 +175,22 @@ def test_affinities_of_one_count_are_cases_of_their_own(store: Store, machine: M
     store.add([timed(MM, machine, 2, 2.0), spread])
     line = store.browse.lines_of(MM.key)[machine.fingerprint]
     assert (line.cases, line.best, line.all_threads) == (2, spread.case, 1.0)
+
+
+OLD, AHEAD = {"time": "2020-01-01T00:00:00+00:00"}, {"time": "2999-01-01T00:00:00+00:00"}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "holds_s"), [({}, OLD, 1e-3), (OLD, {}, 5e-3), (AHEAD, {}, 5e-3), ({}, AHEAD, 5e-3)]
+)
+def test_pages_date_measurements_as_forecasts_do(
+    store_url: Path | str, machine: Machine, first: dict[str, str], then: dict[str, str], holds_s: float
+) -> None:
+    def measured(seconds: float, conditions: dict[str, str]) -> Measurement:
+        return Measurement(Op("mm"), machine, Case(1), (Sample(seconds),) * 3, conditions)
+
+    with Store.open(store_url) as store:
+        store.add([measured(1e-3, first)] * 4)
+        store.add([measured(5e-3, then)] * 4)
+        [held] = what_holds(store.measurements()).values()
+        assert held.seconds == store.browse.lines_of(Op("mm").key)[machine.fingerprint].best_s == holds_s

@@ -189,6 +189,10 @@ def test_a_bad_cell_is_named_by_line_and_column(tmp_path: Path, rows: str, messa
         ("machine,op,threads,repeat,seconds,json.op\nm,o,1,1,1,{}\n", r"line 2, column 'json.op'.*'kind' is missing"),
         ("machine,op,threads,repeat,seconds,json.op\nm,o,1,1,1,{\n", r"line 2, column 'json.op': is not JSON"),
         ("machine,op,threads,repeat,seconds,json.machine\nm,o,1,1,1,{}\n", r"line 2, column 'json.machine'"),
+        (
+            'machine,op,threads,repeat,seconds,json.conditions\nm,o,1,1,1,"{""time"": ""2999-01-01T00:00:00Z""}"\n',
+            r"line 2, column 'json.conditions': the condition time='2999.*more than a day ahead of the clock",
+        ),
         ("machine,op,threads,repeat,seconds,json.conditions\nm,o,1,1,1,[]\n", r"column 'json.conditions'.*object"),
         ('machine,op,threads,repeat,seconds\nm,"o,1,1,1\n', r"not a whole csv file"),
     ],

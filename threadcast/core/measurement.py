@@ -72,6 +72,8 @@ class Measurement:
     doubt: Doubt | None = None
     number: int = field(default=0, repr=False, compare=False)
     """The number under which a store holds it, which grows with every measurement stored; 0 outside of stores."""
+    stored_s: float | None = field(default=None, repr=False, compare=False)
+    """When a store took it, in seconds since 1970; None outside of stores, and where versions up to 0.1 stored it."""
     _median_s: float | None = field(init=False, default=None, repr=False, compare=False)
     """What `seconds` returned; None before its first call. Comparing models asks for each median some 500 times."""
 
@@ -84,8 +86,11 @@ class Measurement:
     def __reduce__(self) -> tuple[Any, ...]:
         return (
             Measurement,
-            (self.op, self.machine, self.case, self.samples, dict(self.conditions), self.doubt, self.number),
-        )
+            (
+                self.op, self.machine, self.case, self.samples, dict(self.conditions), self.doubt, self.number,
+                self.stored_s,
+            ),
+        )  # fmt: skip
 
     @property
     def stale(self) -> bool:

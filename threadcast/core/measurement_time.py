@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any, overload
 
+from threadcast.core.errors import InvalidInput
 from threadcast.core.measurement import Measurement
 
 REPLACES = "replaces_before"
@@ -13,6 +15,35 @@ REPLACES = "replaces_before"
 UNDATED_S = 86400.0
 """Assumed time between a measurement that does not say when it was made and the next one that does. A convention: they
 were hardly made in one session, of which all measurements say it or none."""
+
+AHEAD_S = 86400.0
+"""How far the clock of a machine that measured may be ahead of that of a store. Beyond that, its times are wrong."""
+
+
+def require_past(conditions: Mapping[str, Any], *, now_s: float) -> None:
+    """Raise InvalidInput where the condition "time" is more than `AHEAD_S` after `now_s` (seconds since 1970)."""
+    time = _time(conditions.get("time"))
+    if time is not None and time.timestamp() > now_s + AHEAD_S:
+        raise InvalidInput(
+            f"the condition time={conditions['time']!r} is more than a day ahead of the clock here; correct the time, "
+            "and the clock of the machine that measured"
+        )
+
+
+@overload
+def date_s(time: object, stored_s: float) -> float: ...
+@overload
+def date_s(time: object, stored_s: float | None) -> float | None: ...
+def date_s(time: object, stored_s: float | None) -> float | None:
+    """When a measurement with this condition "time" was made, in seconds since 1970, for forecasts, pages and pruning.
+
+    Where there is no time, or one more than `AHEAD_S` after it was stored, it is when that was; None where neither is
+    known.
+    """
+    made = _time(time)
+    if made is None or (stored_s is not None and made.timestamp() > stored_s + AHEAD_S):
+        return stored_s
+    return made.timestamp()
 
 
 def made_at(found: Measurement) -> datetime | None:
@@ -23,11 +54,11 @@ def made_at(found: Measurement) -> datetime | None:
 def dated(found: Sequence[Measurement]) -> list[float]:
     """When each measurement was made, in seconds since 1970; `found` is in the order in which it was stored.
 
-    Those that do not say are dated a second apart, up to `UNDATED_S` before the next one that does, which was stored
-    later; else from the one before on. If none does, the numbers under which a store holds them are their dates.
+    It is what `date_s` says. Where that is nothing, as outside of stores, they are dated a second apart, up to
+    `UNDATED_S` before the next one that has a date, which was stored later; else from the one before on. If none has,
+    the numbers under which a store holds them are their dates.
     """
-    made = map(made_at, found)
-    times = [None if time is None else time.timestamp() for time in made]
+    times = [date_s(m.conditions.get("time"), m.stored_s) for m in found]
     known = [i for i, time in enumerate(times) if time is not None]
     if len(known) == len(times):
         return [time for time in times if time is not None]
@@ -50,12 +81,20 @@ def read_time(text: object) -> datetime | None:
 
 
 def not_void(found: Sequence[Measurement]) -> Sequence[Measurement]:
-    """The measurements, of one machine, that no other of them declares void; those without a time are kept."""
-    replacing = [text for m in found if (text := m.conditions.get(REPLACES)) is not None]
-    limits = [limit for text in replacing if (limit := _time(text)) is not None]
+    """The measurements, of one machine, that no other of them declares void; those without a time are kept.
+
+    None can replace what was made after itself: such declarations are passed over.
+    """
+    replacing = [(m, text) for m in found if (text := m.conditions.get(REPLACES)) is not None]
+    limits = [limit for m, text in replacing if (limit := _time(text)) is not None and not _after(limit, m)]
     if not limits:
         return found
     return [m for m in found if (time := made_at(m)) is None or time >= max(limits)]
+
+
+def _after(time: datetime, measurement: Measurement) -> bool:
+    made_s = date_s(measurement.conditions.get("time"), measurement.stored_s)
+    return made_s is not None and time.timestamp() > made_s
 
 
 def _time(text: object) -> datetime | None:

@@ -67,7 +67,15 @@ def _pack(entries: Sequence[MeasuredOp]) -> tuple[NDArray[np.uint8], Floats, Flo
         "entries": [[entry.op.to_json(), machines.index(entry.machine)] for entry in entries],
         "counters": names,
         "measurements": [
-            [i, m.case.threads, m.case.affinity, len(m.samples), dict(m.conditions), m.doubt and list(astuple(m.doubt))]
+            [
+                i,
+                m.case.threads,
+                m.case.affinity,
+                len(m.samples),
+                dict(m.conditions),
+                m.doubt and list(astuple(m.doubt)),
+                m.stored_s,
+            ]
             for i, m in measured
         ],
     }
@@ -89,9 +97,9 @@ def _unpack(text: NDArray[np.uint8], seconds: Floats, counters: Floats) -> tuple
         Sample(s, dict(zip(document["counters"], row)))
         for s, row in zip(seconds.tolist(), counts.tolist(), strict=True)
     )
-    for i, threads, affinity, count, conditions, doubt in document["measurements"]:
+    for i, threads, affinity, count, conditions, doubt, stored_s in document["measurements"]:
         op, machine, by_case = found[i]
         case = Case(threads, Affinity(affinity))
         own = tuple(next(samples) for _ in range(count))
-        by_case[case] = Measurement(op, machine, case, own, conditions, doubt and Doubt(*doubt))
+        by_case[case] = Measurement(op, machine, case, own, conditions, doubt and Doubt(*doubt), stored_s=stored_s)
     return tuple(MeasuredOp(op, machine, by_case) for op, machine, by_case in found)

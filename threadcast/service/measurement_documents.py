@@ -9,6 +9,7 @@ from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import finite
 from threadcast.core.measurement_documents import measurement_document
+from threadcast.core.measurement_time import require_past
 from threadcast.models.measured import MOST_WORK
 from threadcast.service.documents import read_case, reading
 from threadcast.service.formats import COUNTER, MeasurementRow
@@ -65,11 +66,12 @@ class References:
 
 
 def read_dense(
-    entries: Sequence[DenseEntry], references: References, *, pointer: str = "/measurements"
+    entries: Sequence[DenseEntry], references: References, *, now_s: float, pointer: str = "/measurements"
 ) -> list[Measurement]:
     """The measurements in dense entries: each has an array of seconds, and for each counter an array of counts.
 
     The arrays have one element for each sample. FormatError, with a pointer below `pointer`, for anything wrong.
+    `now_s` is the present time in seconds since 1970.
     """
     measured = []
     for i, entry in enumerate(entries):
@@ -82,6 +84,8 @@ def read_dense(
                     f"a counter needs an array of {len(seconds)} counts, one a sample",
                     pointer=f"{where}/counters/{name}",
                 )
+        with reading(f"{where}/conditions/time"):
+            require_past(entry.get("conditions", {}), now_s=now_s)
         with reading(where):
             samples = tuple(
                 Sample(s, {name: counts[k] for name, counts in counters.items()}) for k, s in enumerate(seconds)

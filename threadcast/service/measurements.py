@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -111,7 +112,9 @@ def _read(asked: MeasurementsRequest, here: Context) -> list[Measurement]:
         pointer = "/measurements" if asked.rows is None else "/rows"
         raise FormatError(f"{samples} samples; at most max_rows={here.settings.max_rows} are allowed", pointer=pointer)
     references = _references(asked, [*(asked.measurements or ()), *(asked.rows or ())], here)
-    return read_dense(asked.measurements or (), references) or read_long(asked.rows or (), references)
+    if asked.measurements is not None:
+        return read_dense(asked.measurements, references, now_s=time.time())
+    return read_long(asked.rows or (), references)
 
 
 def _references(asked: MeasurementsRequest, entries: Sequence[Entry], here: Context) -> References:

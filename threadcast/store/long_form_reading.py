@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,6 +14,7 @@ from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.machine import MAX_CORES
 from threadcast.core.measurement import LONGEST_S, SHORTEST_S
+from threadcast.core.measurement_time import require_past
 from threadcast.store.cells import Cells, Row, feature_value
 from threadcast.store.table_files import TableFile
 
@@ -54,7 +56,7 @@ class LongFormReader:
 
     def __init__(self, table: TableFile, *, machine: str | None = None, op: str | None = None) -> None:
         """Raises FormatError when a column is missing or repeated, InvalidInput for a name that the table has."""
-        self._cells = Cells(table)
+        self._cells, self._now_s = Cells(table), time.time()
         for name, given in (("machine", machine), ("op", op)):
             if given is not None and name in self._cells.columns:
                 raise InvalidInput(f"{table.path} has a column {name!r}; leave out {name}={given!r}")
@@ -168,6 +170,10 @@ class LongFormReader:
         conditions = None
         if text := self._cells.text(cells, "json.conditions"):
             conditions = self._cells.json(number, "json.conditions", text)
+            try:
+                require_past(conditions, now_s=self._now_s)
+            except InvalidInput as error:
+                raise self._cells.error(number, "json.conditions", str(error)) from error
         given = "repeat" in self._cells.columns
         return _Row(
             self._cells.integer(number, cells, "repeat") if given else turn,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, and_, bindparam, delete, func, or_, select, update
 
-from threadcast.core.measurement_time import read_time
+from threadcast.core.measurement_time import date_s
 from threadcast.store import schema
 from threadcast.store.bulk import update_rows
 from threadcast.store.case_figures import CaseFigures, op_figures, unlikeness
@@ -146,6 +146,6 @@ def _store(
 
 
 def _time_s(row: Any) -> float:
-    """When a row's measurement was made, else when it was stored, in seconds since 1970; NaN where neither is known."""
-    time = read_time(json.loads(row.conditions).get("time"))
-    return time.timestamp() if time is not None else nan if row.stored_s is None else row.stored_s
+    """When a row's measurement was made (`date_s`), in seconds since 1970; NaN where it is not known."""
+    time_s = date_s(json.loads(row.conditions).get("time"), row.stored_s)
+    return nan if time_s is None else time_s

@@ -74,7 +74,10 @@ def measurement_reader(ops: Mapping[int, Op], machines: Mapping[int, Machine]) -
         values = np.frombuffer(row.samples, dtype=_FLOAT).reshape(-1, row.sample_count)
         samples = tuple(_samples(values, json.loads(row.counters)))
         conditions = json.loads(row.conditions)
-        return Measurement(ops[row.op_id], machines[row.machine_id], cases[where], samples, conditions, number=row.id)
+        return Measurement(
+            ops[row.op_id], machines[row.machine_id], cases[where], samples, conditions, number=row.id,
+            stored_s=row.stored_s,
+        )  # fmt: skip
 
     return read
 

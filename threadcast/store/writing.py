@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection, delete, insert
 
 from threadcast.core import Machine, Measurement, Op
-from threadcast.core.measurement_time import made_at
+from threadcast.core.measurement_time import date_s
 from threadcast.store import schema
 from threadcast.store.bulk import insert_rows
 from threadcast.store.queries import ensure, ids
@@ -17,13 +17,16 @@ from threadcast.store.summaries import add_to_summaries
 _AT_ONCE = 10_000
 """Measurements whose summaries are updated at a time, so that a large file does not take much memory."""
 
+APART_S = 1e-6
+"""Seconds between the times of storing of measurements that are stored at once: their order tells what came later."""
+
 
 def insert_measurements(
     connection: Connection, added: Sequence[Measurement], rows: Sequence[Row], *, now_s: float
 ) -> None:
     """Insert measurements, whose `rows` are those of `measurement_row`, and update the summaries of their ops.
 
-    `now_s` is the present time in seconds since 1970: the time of measurements that do not say when they were made.
+    `now_s` is the present time in seconds since 1970, from which on measurements are stored `APART_S` apart.
     """
     if not added:
         return
@@ -32,8 +35,9 @@ def insert_measurements(
     machine_ids = _machine_ids(connection, {m.machine.fingerprint: m.machine for m in added})
     for m, row in zip(added, rows, strict=True):
         row["op_id"], row["machine_id"] = op_ids[m.op.key], machine_ids[m.machine.fingerprint]
-        row["stored_s"] = now_s
-    times_s = [now_s if (time := made_at(m)) is None else time.timestamp() for m in added]
+    for i, row in enumerate(rows):
+        row["stored_s"] = now_s + i * APART_S
+    times_s = [date_s(m.conditions.get("time"), row["stored_s"]) for m, row in zip(added, rows, strict=True)]
     by_id = {op_ids[key]: op for key, op in ops.items()}
     for start in range(0, len(rows), _AT_ONCE):
         some = slice(start, start + _AT_ONCE)
