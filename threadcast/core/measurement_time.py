@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, overload
+from typing import Any, TypeVar
 
 from threadcast.core.errors import InvalidInput
 from threadcast.core.measurement import Measurement
+
+T = TypeVar("T", bound=float | None)
 
 REPLACES = "replaces_before"
 """Condition of measurements made after the machine had changed: ISO time before which others no longer hold."""
@@ -30,11 +32,7 @@ def require_past(conditions: Mapping[str, Any], *, now_s: float) -> None:
         )
 
 
-@overload
-def date_s(time: object, stored_s: float) -> float: ...
-@overload
-def date_s(time: object, stored_s: float | None) -> float | None: ...
-def date_s(time: object, stored_s: float | None) -> float | None:
+def date_s(time: object, stored_s: T) -> float | T:
     """When a measurement with this condition "time" was made, in seconds since 1970, for forecasts, pages and pruning.
 
     Where there is no time, or one more than `AHEAD_S` after it was stored, it is when that was; None where neither is
