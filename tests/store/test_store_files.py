@@ -120,6 +120,14 @@ def test_what_is_acknowledged_is_on_disk(store_path: Path) -> None:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL
 
 
+def test_a_folder_that_cannot_be_written_to_is_named_as_the_reason(store_path: Path) -> None:
+    Store.open(store_path).close()
+    beside = store_path.with_name(f"{store_path.name}-shm")
+    beside.symlink_to(beside)  # SQLite cannot make this file, as in a read-only folder
+    with pytest.raises(StoreError, match=rf"{store_path}: unable to open.*its folder must not be read-only"):
+        Store.open(store_path)
+
+
 def test_a_newer_schema_is_refused_and_left_alone(store_path: Path) -> None:
     Store.open(store_path).close()
     with closing(sqlite3.connect(store_path)) as connection:

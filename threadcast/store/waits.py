@@ -64,4 +64,9 @@ def hint(cause: str, wait_s: float) -> str:
         return f": another transaction held up this one for {wait_s:g} s; end it and try again"
     if "statement timeout" in cause:
         return f": it took longer than {wait_s:g} s; ask for less, or look at what else the database does"
+    if "unable to open database file" in cause or "readonly database" in cause:
+        return (
+            "; SQLite writes to it and to files beside it, to read as well: its folder must not be read-only, "
+            "nor mounted so; copy it to one that is not"
+        )
     return ""
