@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.commands import invoke
+from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.models.hill_climb import HillClimb
 from threadcast.models.registry import ModelRegistry
 from threadcast.service.keys import add_key
@@ -50,7 +53,7 @@ def test_each_thing_that_is_wrong_is_named(folder: Path) -> None:
     (folder / "bad.pem").write_text("no certificate")
     found = wrong(
         "--store",
-        "none.db",
+        "bad.json",
         "--model",
         "missing",
         "--keys",
@@ -61,11 +64,34 @@ def test_each_thing_that_is_wrong_is_named(folder: Path) -> None:
         "no.such.host",
     )
     assert set(found) == {"store", "model", "keys", "tls", "address"}
-    assert "there is no store at none.db" in found["store"]
+    assert "bad.json is not a SQLite database" in found["store"]
     assert "no model or alias 'missing'" in found["model"]
     assert "bad.json is no key file" in found["keys"]
     assert "bad.pem" in found["tls"]
-    assert not (folder / "none.db").exists()
+
+
+def test_a_store_that_would_be_made_is_in_order_and_is_not_made(folder: Path) -> None:
+    before = sorted(folder.iterdir())
+    assert wrong("--store", "new/none.db") == {}
+    assert "none yet; one will be made at new/none.db" in invoke("serve", "--check", "--store", "new/none.db").stdout
+    assert sorted(folder.iterdir()) == before
+    (folder / "file").touch()
+    assert set(wrong("--store", "file/none.db")) == {"store"}
+    (folder / "left.db-wal").write_text("left")
+    assert "left of an earlier store" in wrong("--store", "left.db")["store"]
+
+
+def test_a_store_that_no_prediction_can_be_made_from_is_found(folder: Path) -> None:
+    machine = Machine.uniform("m", 1)
+    with Store.open("store.db") as store:
+        store.add([Measurement(Op("mm"), machine, Case(1), (Sample(1.0),))])
+    assert wrong() == {}
+    with closing(sqlite3.connect("store.db")) as connection:
+        connection.execute("UPDATE machines SET document = '{'")
+        connection.commit()
+    found = wrong()
+    assert set(found) == {"prediction"}
+    assert "holds a damaged row" in found["prediction"]
 
 
 def test_a_port_in_use_keys_that_others_may_write_and_a_fixed_model_are_found(folder: Path) -> None:

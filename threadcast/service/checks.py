@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from threadcast.core.errors import ThreadcastError
+from threadcast.core.errors import NoStore, ThreadcastError
 from threadcast.service import retraining
 from threadcast.service.settings import ServiceSettings
 
@@ -23,13 +23,16 @@ class Finding:
 
 
 def check(settings: ServiceSettings, *, host: str, port: int, allow_public: bool) -> Iterator[Finding]:
-    """Check the store, the models, the keys, TLS, the address, the folders that are written to, and other settings.
+    """Check the store, the model, a prediction with both, the keys, TLS, the address, the folders that are written to,
+    and other settings.
 
-    Nothing is changed, but that an older store is brought up to date, as by `threadcast serve`.
+    Nothing is changed, but that an older store is brought up to date, as by `threadcast serve`. Where store or model
+    are not in order there is no finding on predictions.
     """
     checks: tuple[tuple[str, Callable[[], str]], ...] = (
         ("store", lambda: _store(settings)),
         ("model", lambda: _model(settings)),
+        ("prediction", lambda: _prediction(settings)),
         ("keys", lambda: _keys(settings)),
         ("tls", lambda: _tls(settings)),
         ("address", lambda: _address(settings, host, port, allow_public=allow_public)),
@@ -37,19 +40,59 @@ def check(settings: ServiceSettings, *, host: str, port: int, allow_public: bool
         ("retraining", lambda: _retraining(settings)),
         ("traces", _traces),
     )
+    failed = set[str]()
     for what, find in checks:
+        if what == "prediction" and failed:
+            continue
         try:
             yield Finding(what, True, find())
         except (ThreadcastError, OSError) as error:
+            failed.add(what)
             yield Finding(what, False, str(error))
 
 
 def _store(settings: ServiceSettings) -> str:
     from threadcast.store import Store
 
-    with Store.open(settings.store, create=False) as store:
-        store.add([])  # fails where it cannot be written to
-        return f"{store.name} has schema {store.revision} and can be written to"
+    try:
+        with Store.open(settings.store, create=False) as store:
+            store.add([])  # fails where it cannot be written to
+            return f"{store.name} has schema {store.revision} and can be written to"
+    except NoStore:
+        return _new_store(settings)
+
+
+def _new_store(settings: ServiceSettings) -> str:
+    """Check whether a store can be made, which `threadcast serve` does where there is none."""
+    from threadcast.store import sqlite_file
+    from threadcast.store.database import locate
+
+    url, path = locate(settings.store)
+    if path is None:
+        return f"{url.render_as_string()} is empty; a store will be made there"
+    sqlite_file.refuse_journals(path)
+    folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    return f"none yet; one will be made at {path}: {_writable(folder)}"
+
+
+def _prediction(settings: ServiceSettings) -> str:
+    """Predict as `threadcast serve` does before it answers; without a store, with an empty one."""
+    from threadcast.service.app import create_app
+    from threadcast.service.context import EXTENSION, Context
+    from threadcast.store import Store
+
+    with tempfile.TemporaryDirectory() as empty:
+        try:
+            Store.open(settings.store, create=False).close()
+        except NoStore:
+            settings = replace(settings, store=Path(empty, "store.sqlite"))
+        app = create_app(replace(settings, keys=None))
+        here: Context = app.extensions[EXTENSION]
+        try:
+            return f"made by {here.readiness.predict(here.store, here.predictor)}"
+        finally:
+            here.store.close()
+            app.close_traces()
 
 
 def _model(settings: ServiceSettings) -> str:

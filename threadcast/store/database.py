@@ -167,7 +167,7 @@ class Database:
         if found == REVISIONS[-1]:
             return
         if found is None and not create:
-            raise StoreError(f"{self.name} holds no measurement store; profile a network or import a file to start one")
+            raise NoStore(f"{self.name} holds no measurement store; profile a network or import a file to start one")
         if found is not None and found not in REVISIONS:
             raise StoreError(
                 f"{self.name} has schema {found!r}, written by a newer threadcast (this one knows up to "

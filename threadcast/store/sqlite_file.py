@@ -82,7 +82,7 @@ def create(path: Path, fill: Callable[[Path], None]) -> None:
     rename never replaces an existing file. StoreError also where a journal of an earlier database of this name is left:
     SQLite would write what is in it into the new one.
     """
-    _refuse_journals(path)
+    refuse_journals(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
@@ -97,7 +97,7 @@ def create(path: Path, fill: Callable[[Path], None]) -> None:
         raise StoreError(f"{path} cannot be created: {error.strerror}; choose another place with --store") from error
 
 
-def _refuse_journals(path: Path) -> None:
+def refuse_journals(path: Path) -> None:
     """Raise StoreError where a journal is without its database. What is in it is of no use: it is parts of pages."""
     journals = [path.with_name(path.name + suffix) for suffix in ("-wal", "-journal")]
     found = [journal for journal in journals if journal.exists() and journal.stat().st_size > 0]
