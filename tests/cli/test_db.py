@@ -98,6 +98,20 @@ def test_an_export_is_narrowed_and_pyperf_reads_the_json_one(folder: Path) -> No
     assert not (folder / "none.csv").exists()
 
 
+def test_names_that_no_table_can_hold_are_left_out_of_an_export(folder: Path) -> None:
+    document("import", "table.csv")
+    machine = Machine.uniform("m", 2)
+    with Store.open("store.db") as store:
+        store.add([Measurement(Op("x\ny"), machine, Case(1), (Sample(1.0),))])
+        store.add([Measurement(Op("mm"), machine, Case(2), (Sample(1.0, {"\0": 1.0}),))])
+    result = db("export", "out.csv", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["measurements"]) == (0, 2)
+    assert "at 1 compact is left out: no file can hold 'x\\ny'" in result.stderr
+    assert "at 2 compact is left out: no file can hold '\\x00'" in result.stderr
+    assert len(read_long_form("out.csv")) == 2
+    assert document("export", "out.json")["measurements"] == 2
+
+
 def test_an_old_store_is_migrated_and_says_from_where(folder: Path) -> None:
     with closing(sqlite3.connect("store.db")) as connection:
         connection.executescript(OLD_STORE.read_text())

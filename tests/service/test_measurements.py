@@ -166,6 +166,9 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "a sample longer than any op": (_rows({**ROW, "seconds": 1e300}), 422, "/rows/0/seconds"),
     "a repeat twice": (_rows({**ROW, "repeat": 3}, {**ROW, "repeat": 3}), 422, "/rows/1/repeat"),
     "a column unheard of": (_rows({**ROW, "milliseconds": 3}), 422, "/rows/0/milliseconds"),
+    "a kind with a line break": (_rows(ROW, ops=[OP, {"kind": "x\ny"}]), 422, "/ops/1/kind"),
+    "a counter with a NUL": (_dense({**DENSE, "counters": {"\0": [1, 2]}}), 422, "/measurements/0/counters/\0"),
+    "a count with a line break": (_rows({**ROW, "counter.a\n": 1}), 422, "/rows/0/counter.a\n"),
     "a time to come": (
         _dense(DENSE, {**DENSE, "conditions": {"time": "2999-01-01"}}),
         422,

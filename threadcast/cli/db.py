@@ -105,12 +105,19 @@ def import_(output: Output, settings: Settings, files: tuple[Path, ...], machine
 def export(
     output: Output, settings: Settings, file: Path, machine: str | None, network: str | None, kinds: tuple[str, ...]
 ) -> None:
-    """Write measurements to FILE: long form (.csv, .csv.gz, .parquet), or a pyperf suite (.json)."""
-    from threadcast.store.long_form import write_long_form
+    """Write measurements to FILE: long form (.csv, .csv.gz, .parquet), or a pyperf suite (.json).
+
+    Measurements whose op kind or counters have names that are not printable, or padded, are left out with a warning.
+    """
+    from threadcast.store.long_form import unwritable_names, write_long_form
     from threadcast.store.pyperf_export import write_pyperf
 
     with _open(settings) as store:
         measurements = store.measurements(machine=machine, network=network, kinds=kinds or None)
+    for m in measurements:
+        if names := unwritable_names(m):
+            output.warn(f"a measurement of {m.op.key} at {m.case} is left out: no file can hold {names[0]!r}")
+    measurements = [m for m in measurements if not unwritable_names(m)]
     write = write_pyperf if file.suffix.lower() == ".json" else write_long_form
     write(measurements, file)
     samples = sum(len(m.samples) for m in measurements)

@@ -110,7 +110,12 @@ def at_most(limit: str) -> BeforeValidator:
 FIRST_WRONG = Field(fail_fast=True)
 """Of lists that may be long: of their findings only those of the first wrong entry are told."""
 
+NAME = r"[^\x00-\x1f\x7f]+"
+"""Pattern of names that tables and terminals show as they are: without control characters."""
+
 Text = Annotated[str, Field(max_length=10_000)]
+Kind = Annotated[str, Field(min_length=1, max_length=MAX_KIND, pattern=f"^{NAME}$")]
+CounterName = Annotated[str, Field(pattern=f"^{NAME}$")]
 Key = Annotated[str, Field(min_length=1, max_length=200)]
 OpKey = Annotated[str, Field(min_length=1, max_length=MAX_KEY)]
 Count = Annotated[int, whole(1, 65_536)]
@@ -183,7 +188,7 @@ class Case(TypedDict):
 class Op(TypedDict):
     """One operation."""
 
-    kind: Annotated[str, Field(min_length=1, max_length=MAX_KIND)]
+    kind: Kind
     inputs: NotRequired[Annotated[list[Tensor], FIRST_WRONG]]
     outputs: NotRequired[Annotated[list[Tensor], FIRST_WRONG]]
     attributes: NotRequired[dict[str, Any]]
@@ -267,7 +272,9 @@ class Plan(TypedDict):
 def _counter_members(schema: dict[str, Any]) -> None:
     """Describe the members that begin with `COUNTER`; pydantic has no words for members by pattern."""
     schema["additionalProperties"] = False
-    schema["patternProperties"] = {r"^counter\..": {"type": ["number", "null"], "minimum": 0, "maximum": MOST_WORK}}
+    schema["patternProperties"] = {
+        rf"^counter\.{NAME}$": {"type": ["number", "null"], "minimum": 0, "maximum": MOST_WORK}
+    }
 
 
 @with_config(ConfigDict(strict=True, allow_inf_nan=False, extra="allow", json_schema_extra=_counter_members))
@@ -298,7 +305,7 @@ class Measurement(TypedDict):
     affinity: NotRequired[AffinityName]
     counters: NotRequired[
         Annotated[
-            dict[str, list[Amount | None]],
+            dict[CounterName, list[Amount | None]],
             Field(description="counts a run, one a sample; null where it could not be read"),
         ]
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_type_hints
 
@@ -12,11 +13,12 @@ from threadcast.core.measurement_documents import measurement_document
 from threadcast.core.measurement_time import require_past
 from threadcast.models.measured import MOST_WORK
 from threadcast.service.documents import read_case, reading
-from threadcast.service.formats import COUNTER, MeasurementRow
+from threadcast.service.formats import COUNTER, NAME, MeasurementRow
 from threadcast.service.formats import Measurement as DenseEntry
 
 Entry = DenseEntry | MeasurementRow
 
+_COUNTER_MEMBER = re.compile(re.escape(COUNTER) + NAME)
 _ROW_MEMBERS = frozenset(get_type_hints(MeasurementRow))
 
 
@@ -156,8 +158,11 @@ def _count(name: str, value: Any, pointer: str) -> float | None:
 
     The description names such members by a pattern, which the models have no words for.
     """
-    if not name.startswith(COUNTER) or name == COUNTER:
-        raise FormatError(f"unknown member {name[:40]!r}; counts are called {COUNTER}NAME", pointer=pointer)
+    if not _COUNTER_MEMBER.fullmatch(name):
+        raise FormatError(
+            f"unknown member {name[:40]!r}; counts are called {COUNTER}NAME, without control characters",
+            pointer=pointer,
+        )
     count = None if value is None else finite(value, pointer=pointer, minimum=0.0)
     if count is not None and count > MOST_WORK:
         raise FormatError(f"must be at most {MOST_WORK:g}, got {count:g}", pointer=pointer)

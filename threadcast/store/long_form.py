@@ -56,9 +56,8 @@ def write_long_form(measurements: Iterable[Measurement], path: str | Path) -> No
     if not written:
         raise InvalidInput("there are no measurements to write")
     counters = list(dict.fromkeys(name for m in written for sample in m.samples for name in sample.counters))
-    for name in {*counters, *(m.op.kind for m in written)}:
-        if not name.isprintable() or name != name.strip():
-            raise InvalidInput(f"{name!r} cannot be written to a table: op kinds and counters must be printable names")
+    for name in (odd for m in written for odd in unwritable_names(m)):
+        raise InvalidInput(f"{name!r} cannot be written to a table: op kinds and counters must be printable names")
     columns: dict[str, ColumnKind] = {
         "machine": "text", "op": "text", "threads": "integer", "affinity": "text", "repeat": "integer",
         "seconds": "number", "feature.kind": "text", "feature.inputs": "text", "feature.flops": "number",
@@ -67,6 +66,12 @@ def write_long_form(measurements: Iterable[Measurement], path: str | Path) -> No
     columns |= {f"counter.{name}": "number" for name in counters}
     columns |= {"json.machine": "text", "json.op": "text", "json.conditions": "text"}
     write_table(Path(path), columns, _rows(written, counters))
+
+
+def unwritable_names(measurement: Measurement) -> list[str]:
+    """The op kind and counters of a measurement that no file can hold: unprintable names, and padded ones."""
+    names = dict.fromkeys([measurement.op.kind, *(name for sample in measurement.samples for name in sample.counters)])
+    return [name for name in names if not name.isprintable() or name != name.strip()]
 
 
 def _rows(measurements: Sequence[Measurement], counters: Sequence[str]) -> Iterator[tuple[Any, ...]]:
