@@ -40,9 +40,14 @@ def _prediction(body: Document) -> None:
     _graph(body.get("graph"))
     body["machine"] = MACHINE.fingerprint  # of another machine, the model of this store knows nothing
     if body.get("cases"):
-        cases = MACHINE.cases()
-        taken = (cases[int(case["threads"]) % len(cases)] for case in body["cases"])
-        body["cases"] = [{"threads": case.threads, "affinity": case.affinity.value} for case in taken]
+        body["cases"] = [_case(case, MACHINE) for case in body["cases"]]
+
+
+def _case(entry: Document, machine: Machine) -> Document:
+    """The members of a case of the machine in place of that of `entry`."""
+    cases = machine.cases()
+    case = cases[int(entry["threads"]) % len(cases)]
+    return {"threads": case.threads, "affinity": case.affinity.value}
 
 
 def _planned(body: Document) -> Machine | None:
@@ -106,6 +111,7 @@ def _measured(body: Document) -> None:
         _op(op)
     body["ops"] = [*listed, OPS[0].to_json()]
     for entry in [*(body.get("measurements") or ()), *(body.get("rows") or ())]:
+        entry |= _case(entry, Machine.from_json(body["machine"]))
         entry.pop("machine", None)
         entry.pop("repeat", None)
         entry["op"] = int(entry["op"]) % len(body["ops"]) if isinstance(entry["op"], int | float) else OPS[1].key

@@ -306,7 +306,10 @@ class Measurement(TypedDict):
     counters: NotRequired[
         Annotated[
             dict[CounterName, list[Amount | None]],
-            Field(description="counts a run, one a sample; null where it could not be read"),
+            Field(
+                description="counts a run, one a sample; null where it could not be read",
+                json_schema_extra={"additionalProperties": False},
+            ),
         ]
     ]
     conditions: NotRequired[Annotated[dict[str, Scalar], Field(description="how it was measured")]]
