@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
 import threadcast
-from tests.runtime.small_training import batch, net, run_until_settled, same_state, sgd, train_eagerly
+from tests.runtime.small_training import MOST_STEPS, batch, net, run_until_settled, same_state, sgd, train_eagerly
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.tuning.states import State
 
@@ -142,12 +142,13 @@ def test_learning_from_an_example_settles_inference() -> None:
         torch.testing.assert_close(call(x), model(x), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.usefixtures("planned_at_once")
 def test_a_step_learns_from_before_its_first_call_until_nothing_is_left_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "1")
     model = net()
     with closing(threadcast.optimize_training(model, cross_entropy, sgd(model))) as step:
         learning = [step.learning]
-        for _ in range(400):
+        for _ in range(MOST_STEPS):
             step(*batch(0))
             learning.append(step.learning)
             if not learning[-1]:
