@@ -97,6 +97,40 @@ def obey(ledger):
     return {name: order.cores for name, order in orders.items()}
 
 
+@pytest.mark.parametrize("each", [1, 3])
+def test_processes_exchange_all_of_their_cores(each):
+    ledger = Ledger(Machine.uniform("m", 2 * each))
+    ledger.join("a", Claim(), range(each), 0)
+    ledger.join("b", Claim(), range(each, 2 * each), 0)
+    ledger.set_bounds("a", 1, None, 1, allowed=frozenset(range(each, 2 * each)))
+    order = ledger.orders()["a"]
+    assert ledger.orders() == {}, "b waits until a is there"
+    ledger.confirm("a", order.number, order.cores)
+    assert obey(ledger) == {"b": tuple(range(each))}
+    assert obey(ledger) == {}
+    assert ledger.parties["a"].granted == frozenset(range(each, 2 * each))
+
+
+def test_processes_get_their_cores_whichever_they_may_use():
+    rng = random.Random(5)
+    for _ in range(1000):
+        cores = rng.randint(2, 6)
+        ledger = Ledger(Machine.uniform("m", cores, group_size=rng.choice([None, 2])))
+        for step in range(rng.randint(2, 12)):
+            name = f"p{rng.randrange(cores + 1)}"
+            may = frozenset(rng.sample(range(cores), rng.randint(1, cores))) if rng.random() < 0.5 else None
+            if name not in ledger.parties:
+                ledger.join(name, Claim(), rng.sample(range(cores), rng.randint(0, 1)), step, allowed=may)
+            elif rng.random() < 0.2:
+                ledger.leave(name, step)
+            else:
+                ledger.set_bounds(name, 1, None, step, allowed=may)
+            while obey(ledger):
+                pass
+        for party in ledger.parties.values():
+            assert party.granted == set(party.target)
+
+
 def test_one_alone_has_all_again_once_the_other_has_gone():
     ledger = Ledger(Machine.uniform("two", 2))
     ledger.join("a", Claim(), (), 0)

@@ -124,9 +124,13 @@ class Sharing(RuleBasedStateMachine):
         self.shared |= lent
         self.send()
 
-    @rule(name=joined, least=st.integers(1, 3), more=st.integers(0, 4))
-    def change_bounds(self, name: str, least: int, more: int) -> None:
-        self.ledger.set_bounds(name, least, least + more, self.event(), allowed=self.ledger.parties[name].allowed)
+    @rule(
+        name=joined, least=st.integers(1, 3), more=st.integers(0, 4),
+        allowed=st.none() | st.frozensets(st.integers(0, CORES - 1), min_size=1),
+    )  # fmt: skip
+    def change_bounds(self, name: str, least: int, more: int, allowed: frozenset[int] | None) -> None:
+        allowed = allowed if self.restricts else None
+        self.ledger.set_bounds(name, least, least + more, self.event(), allowed=allowed)
         self.send()
 
     @rule(name=joined, rates=st.dictionaries(st.integers(1, CORES), st.floats(0.1, 100.0), max_size=4))

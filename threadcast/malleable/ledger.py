@@ -1,7 +1,7 @@
 """Keeps which process has which cores and which it is to get, and decides in what order cores change hands.
 
-A core is granted to two processes only if there are more processes than cores, if one of the two lends it, or if both
-may use no other core.
+A core is granted to two processes only if there are more processes than cores, if one of the two lends it, if both may
+use no other core, or for the moment in which they exchange their only cores.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ class Ledger:
     the time. Then send the orders that `orders` returns. All times are in seconds of the caller's clock.
 
     A core goes to another process only once the process that had it has confirmed that it no longer uses the core, or
-    has left. While a process `lends`, others may use its cores too. It is sent no order meanwhile, so that it can go on
-    at once; as soon as it works again, the others are ordered off its cores. From the steps that processes report, the
-    ledger learns by trials how fast they are with other numbers of cores.
+    has left; only where processes that can keep none of their cores wait for each other, one goes first.
+
+    While a process `lends`, others may use its cores too. It is sent no order meanwhile, so that it can go on at once;
+    as soon as it works again, the others are ordered off its cores. From the steps that processes report, the ledger
+    learns by trials how fast they are with other numbers of cores.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -141,13 +143,24 @@ class Ledger:
                 now = target if shared else (target & party.granted) | (target - others)
             else:
                 now = target
-            cores = tuple(sorted(now))
-            is_news = cores != party.last_order and (party.last_order or party.disputed or now != party.granted)
-            if cores and is_news:
-                self._last_number, party.disputed = self._last_number + 1, False
-                found[name] = Order(self._last_number, cores)
-                party.pending[self._last_number] = party.last_order = cores
+            found |= self._order(name, now)
+        if not found and not any(party.pending for party in present.values()):
+            # Processes that can keep none of their cores wait for each other: one goes first, to where another is.
+            waiting = [name for name, party in present.items() if party.granted.isdisjoint(party.target)]
+            for name in sorted(waiting, key=lambda name: not present[name].granted):
+                if found := self._order(name, frozenset(present[name].target)):
+                    break
         return found
+
+    def _order(self, name: str, use: frozenset[int]) -> dict[str, Order]:
+        """The order to use these cores; empty where there are none, or where the process knows or uses them already."""
+        party, cores = self.parties[name], tuple(sorted(use))
+        is_news = cores != party.last_order and (party.last_order or party.disputed or use != party.granted)
+        if not (cores and is_news):
+            return {}
+        self._last_number, party.disputed = self._last_number + 1, False
+        party.pending[self._last_number] = party.last_order = cores
+        return {name: Order(self._last_number, cores)}
 
     def explore(self, now_s: float) -> None:
         """Begin a trial, end one whose rates are all measured, or divide anew because deadlines have come closer.
