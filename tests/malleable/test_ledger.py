@@ -111,9 +111,9 @@ def test_processes_exchange_all_of_their_cores(each):
     assert ledger.parties["a"].granted == frozenset(range(each, 2 * each))
 
 
-def test_processes_get_their_cores_whichever_they_may_use():
+def test_processes_get_their_cores_whichever_they_may_use_and_no_core_is_lost():
     rng = random.Random(5)
-    for _ in range(1000):
+    for _ in range(400):
         cores = rng.randint(2, 6)
         ledger = Ledger(Machine.uniform("m", cores, group_size=rng.choice([None, 2])))
         for step in range(rng.randint(2, 12)):
@@ -129,6 +129,9 @@ def test_processes_get_their_cores_whichever_they_may_use():
                 pass
         for party in ledger.parties.values():
             assert party.granted == set(party.target)
+        used = frozenset().union(*(party.granted for party in ledger.parties.values()))
+        for core in set(range(cores)) - used:
+            assert all(core not in (party.allowed or range(cores)) for party in ledger.parties.values())
 
 
 def test_one_alone_has_all_again_once_the_other_has_gone():

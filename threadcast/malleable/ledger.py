@@ -178,7 +178,7 @@ class Ledger:
             self._trial = next_trial(self._present(), self._floors, len(self.machine))
             if self._trial is not None:
                 self._trial_until_s = now_s + TRIAL_S
-                self._place(self._trial, now_s)
+                self._aim(self._placed(self._trial), now_s)
 
     def _present(self) -> dict[str, Party]:
         """The processes among which the cores are divided: all that do not lend theirs."""
@@ -199,7 +199,7 @@ class Ledger:
             before = {name: party.own_count for name, party in present.items()}
         counts = divide(claims, len(self.machine), before)
         self._floors = floors(claims, len(self.machine))
-        self._place(counts, now_s)
+        self._aim(self._with_lost_cores(self._placed(counts), claims, sum(counts.values())), now_s)
         if len(present) == len(self.parties):
             for name, party in present.items():
                 party.own_count = counts[name]
@@ -220,10 +220,35 @@ class Ledger:
             else:
                 party.on_time = known.get(name)
 
-    def _place(self, counts: Mapping[str, int], now_s: float) -> None:
+    def _placed(self, counts: Mapping[str, int]) -> dict[str, CoreIds]:
         before = {name: self.parties[name].granted or self.parties[name].target for name in counts}
         allowed = {name: party.allowed for name, party in self.parties.items() if party.allowed is not None}
-        for name, cores in place(counts, self.machine, before, allowed).items():
+        return place(counts, self.machine, before, allowed)
+
+    def _with_lost_cores(
+        self, placed: Mapping[str, CoreIds], claims: Mapping[str, Claim], count: int
+    ) -> dict[str, CoreIds]:
+        """Add cores until `count` are in use; each goes to the process whose progress it raises most.
+
+        Some are left where processes get fewer cores than were divided, or share one, because of those that they may
+        use.
+        """
+        found, ids = dict(placed), {core.id for core in self.machine.cores}
+        for core in sorted(ids.difference(*placed.values())):
+            if len(frozenset().union(*found.values())) >= min(count, len(ids)):
+                break
+            gains = {
+                name: claims[name].worth(len(ids))[len(cores) + 1] - claims[name].worth(len(ids))[len(cores)]
+                for name, cores in found.items()
+                if core in (self.parties[name].allowed or ids) and len(cores) < (claims[name].most or len(ids))
+            }
+            best = max(gains, key=lambda name: gains[name], default=None)
+            if best is not None and gains[best] > 0:
+                found[best] = tuple(sorted((*found[best], core)))
+        return found
+
+    def _aim(self, targets: Mapping[str, CoreIds], now_s: float) -> None:
+        for name, cores in targets.items():
             party = self.parties[name]
             if cores != party.target:
                 party.target = cores
