@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -225,6 +226,56 @@ def test_a_process_that_attaches_within_a_step_is_not_kept_on_the_cpu_of_its_mai
 def test_without_a_file_descriptor_nobody_can_be_reached(tmp_path: Path) -> None:
     with no_file_left(), pytest.raises(ServiceUnavailable, match="Too many open files"):
         connect(tmp_path / "arbiter.sock")
+
+
+class Told(ProcessCores):
+    """A process of four CPUs whose threads have the mask that `Following` sets."""
+
+    mask = frozenset(range(4))
+
+    def mask_of(self, thread: int) -> frozenset[int]:
+        return self.mask
+
+
+def test_cores_that_are_named_while_others_are_being_applied_are_still_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, naming = Told(), list[threading.Thread]()
+
+    class Following:
+        def __init__(self, process: ProcessCores) -> None:
+            pass
+
+        def apply(self, cores: Cores) -> frozenset[int]:
+            process.mask = cpus_in(cores)
+            if len(cores) == 1 and not naming:
+                naming.append(threading.Thread(target=member.resize, args=(((3,),),)))
+                naming[0].start()
+                naming[0].join(0.2)  # it waits
+            return process.mask
+
+    monkeypatch.setattr(member_module, "Followers", Following)
+    monkeypatch.setattr(member_module, "inherited_limit", lambda: None)
+    trees.plain(tmp_path, 4)
+    member = Member(Terms(), ProcessState(process), arbiter=tmp_path / "none", steps=lambda: 0.0, root=tmp_path)
+    member.resize(1)
+    naming[0].join()
+    assert member.cores == ((3,),)
+    assert len(member.resize(None)) == 4
+    member.abandon()
+
+
+def test_a_mask_without_a_cpu_of_the_cpuset_holds_again_once_it_has_one(tmp_path: Path) -> None:
+    def allow(cpus: str) -> None:
+        trees.cgroup_v2(tmp_path, "/", {"cpuset.cpus.effective": cpus})
+
+    trees.plain(tmp_path, 4)
+    allow("0-3")
+    limits = Limits(Told(), root=tmp_path, mask=frozenset({1}))
+    for cpus, left in (("0-3", {1}), ("2-3", {2, 3}), ("0,1", {1}), ("1-3", {1})):
+        allow(cpus)
+        assert cpus_in(limits.cores()) == limits.cpus == left
+        assert limits.mask == {1}
 
 
 def test_what_could_not_be_told_of_its_cores_is_told_later(

@@ -30,9 +30,11 @@ class Limits:
 
     Each call reads the cgroup's quota and cpuset. The affinity mask counts as a limit only as it was at first, because
     threadcast itself changes it later. A mask that somebody else sets (`taskset -p`) is a new limit, unless the kernel
-    sets it because the cpuset changes. The argument `cores` knows which threads are pinned temporarily. `mask` is the
-    limit to use in place of the process's affinity mask (None: its mask). `root` is the folder with /proc and /sys.
-    Where the process may open no more files, what was read last holds.
+    sets it because the cpuset changes. While the cpuset has none of the mask's CPUs, the cpuset alone counts.
+
+    The argument `cores` knows which threads are pinned temporarily. `mask` is the limit to use in place of the
+    process's affinity mask (None: its mask). `root` is the folder with /proc and /sys. Where the process may open no
+    more files, what was read last holds.
     """
 
     def __init__(self, cores: ProcessCores, *, root: Path = Path("/"), mask: frozenset[int] | None = None) -> None:
@@ -40,7 +42,8 @@ class Limits:
         # while an engine pins it, for a step, that of the thread which attaches
         self._set = cores.mask_of(os.getpid()) or frozenset(os.sched_getaffinity(0))
         """The main thread's mask as threadcast, the kernel or somebody else has last set it."""
-        self._mask = self._set if mask is None else mask
+        self.mask = self._set if mask is None else mask
+        """The affinity mask that limits this process, whichever threadcast has set since."""
         self._cgroup = read_cgroup_limits(root)
         self._settled_s, self._unsettled_looks = 0.0, 0
         self._known: tuple[object, ...] = ()
@@ -65,14 +68,15 @@ class Limits:
         if mask is not None and mask != self._set:
             self._set, self.moved = mask, True
             if time.monotonic() >= self._settled_s and not self._unsettled_looks:
-                self._mask = mask
-        if (self._mask, limits) != self._known:
-            machine = read_machine(self._root, affinity=self._mask)
-            cpus = frozenset(usable_cores(self._root, affinity=self._mask).cpus)
+                self.mask = mask
+        if (self.mask, limits) != self._known:
+            both = self.mask & (limits.cpuset or self.mask) or limits.cpuset  # the kernel leaves a mask no other CPUs
+            machine = read_machine(self._root, affinity=both)
+            cpus = frozenset(usable_cores(self._root, affinity=both).cpus)
             if self.left and not self._can_open():
                 return self.left
             self.cpus = cpus
-            self.left, self._known = tuple(core.cpus for core in machine.cores), (self._mask, limits)
+            self.left, self._known = tuple(core.cpus for core in machine.cores), (self.mask, limits)
         return self.left
 
     def _cgroup_limits(self) -> CgroupLimits:

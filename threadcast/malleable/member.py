@@ -119,11 +119,11 @@ class Member:
             raise InvalidInput(f"cores={cores!r}: a process runs on at least 1 core")
         if isinstance(cores, int) and cores > _machine_cpus():
             raise InvalidInput(f"cores={cores}: this machine has {_machine_cpus()} CPUs")
-        if isinstance(cores, tuple):
-            allowed = cpus_in(self._limits.cores())
-            if not cores or not cpus_in(cores) <= allowed:
-                raise InvalidInput(f"cores={cores}: this process may use CPUs {sorted(allowed)}")
         with self._lock:
+            if isinstance(cores, tuple):
+                allowed = cpus_in(self._limits.cores())
+                if not cores or not cpus_in(cores) <= allowed:
+                    raise InvalidInput(f"cores={cores}: this process may use CPUs {sorted(allowed)}")
             self._requested = cores
             self._apply()
             return self._cores
