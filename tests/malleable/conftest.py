@@ -12,12 +12,14 @@ import pytest
 from tests.malleable.processes import Running
 from threadcast.core import read_machine
 from threadcast.malleable.arbiter import Arbiter
+from threadcast.malleable.inherited_limit import VARIABLE
 
 
 @pytest.fixture(autouse=True)
 def own_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv(VARIABLE, "")  # what members in this process record ends with the test
 
 
 @pytest.fixture

@@ -8,9 +8,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.malleable.processes import COMMAND, CORES, PER_CORE, line, needs_two_cores, running
 from tests.waiting import eventually
 from threadcast.malleable.family import ancestors, descendants
+from threadcast.malleable.inherited_limit import VARIABLE, inherited_limit, record_limit
 from threadcast.malleable.sockets import ask, socket_of
 
 EXEC = (sys.executable, "-c", COMMAND, "exec", "--")
@@ -67,6 +70,79 @@ def test_an_attached_child_is_not_limited_to_what_its_parent_has_just_now() -> N
         (child,) = descendants(parent.pid)
         assert eventually(lambda: masks(child) == {CORES * PER_CORE})
         assert masks(parent.pid) == {PER_CORE}
+
+
+REPLACED = """
+import os, sys, threadcast
+threadcast.attach().resize(1)
+then = "import threadcast; threadcast.attach(); print('ready', flush=True); input()"
+os.execv(sys.executable, [sys.executable, "-c", then])
+"""
+DETACHED = """
+import os, threadcast
+every = os.sched_getaffinity(0)
+from threadcast.malleable.attach import detach
+threadcast.attach().resize(1)
+detach()
+threadcast.attach()
+print("ready", flush=True)
+input()
+"""
+
+
+@needs_two_cores
+@pytest.mark.parametrize("program", [REPLACED, DETACHED], ids=["exec", "detach"])
+def test_what_a_process_had_for_now_limits_it_no_more_after(program: str) -> None:
+    with running(program) as one:
+        assert line(one) == "ready"
+        assert eventually(lambda: masks(one.pid) == {CORES * PER_CORE})
+
+
+LEFT = """
+import subprocess, sys, threadcast
+threadcast.attach().resize(1)
+child = '''
+import os, sys, threadcast, time
+print(os.getpid(), flush=True)
+while os.getppid() == int(sys.argv[1]):
+    time.sleep(0.01)
+threadcast.attach()
+input()
+'''
+import os
+subprocess.Popen([sys.executable, "-c", child, str(os.getpid())], start_new_session=True)
+"""
+
+
+@needs_two_cores
+def test_what_a_launcher_had_as_it_ended_does_not_limit_what_it_has_started() -> None:
+    with running(LEFT) as launcher:
+        left = int(line(launcher))
+        try:
+            assert eventually(lambda: masks(left) == {CORES * PER_CORE})
+        finally:
+            os.kill(left, signal.SIGKILL)
+
+
+@needs_two_cores
+def test_a_mask_that_was_set_since_is_a_limit() -> None:
+    own = "os.sched_setaffinity(0, every - os.sched_getaffinity(0))"
+    with running(DETACHED.replace("detach()\n", f"detach()\n{own}\n")) as one:
+        assert line(one) == "ready"
+        assert masks(one.pid) == {CORES * PER_CORE - PER_CORE}
+
+
+def test_a_record_counts_on_its_machine_and_for_its_mask_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = os.sched_getaffinity(0)
+    monkeypatch.setenv(VARIABLE, "")
+    record_limit({*mask, 99}, mask)
+    record = os.environ[VARIABLE]
+    for text, limit in {
+        record: {*mask, 99}, record.replace(f" {os.getpid()} ", " 1 "): {*mask, 99}, "x" + record: None, "": None,
+        record + ",98": None, record.replace(f" {os.getpid()} ", " x "): None, record + " 1": None, record + ",x": None,
+    }.items():  # fmt: skip
+        monkeypatch.setenv(VARIABLE, text)
+        assert inherited_limit() == limit, text
 
 
 LAUNCHER = """

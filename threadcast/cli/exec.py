@@ -39,6 +39,7 @@ def command(output: Output, settings: Settings, program: tuple[str, ...], keep_m
     multiprocessing; launchers are not. Memory that it frees stays in the process.
     """
     from threadcast import malleable
+    from threadcast.malleable.inherited_limit import VARIABLE, limit_record
     from threadcast.threads.memory import KEEPING
 
     if shutil.which(program[0]) is None:
@@ -57,4 +58,6 @@ def command(output: Output, settings: Settings, program: tuple[str, ...], keep_m
             environment[SETTINGS[name].variable] = str(value.absolute() if isinstance(value, Path) else value)
     if keep_memory:
         environment |= {name: value for name, value in KEEPING.items() if name not in environment}
+    mask = os.sched_getaffinity(0)
+    environment.setdefault(VARIABLE, limit_record(mask, mask))  # adding it beside other threads is not safe
     os.execvpe(program[0], program, environment)

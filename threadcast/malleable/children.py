@@ -6,14 +6,9 @@ import os
 from collections.abc import Collection
 from contextlib import suppress
 
-from threadcast.core.errors import FormatError, NotFound, ServiceUnavailable
-from threadcast.malleable.family import ancestors, descendants
-from threadcast.malleable.limits import cpus_in
-from threadcast.malleable.message_reading import cores_of
-from threadcast.malleable.sockets import ask, is_alive, socket_of
+from threadcast.malleable.family import descendants
+from threadcast.malleable.sockets import is_alive, socket_of
 from threadcast.malleable.thread_masks import ThreadMasks
-
-ANSWER_S = 0.5
 
 
 class Children:
@@ -36,22 +31,6 @@ class Children:
             with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
                 masks.restrict(cpus)
         self._inherited = cpus
-
-
-def inherited_limit() -> frozenset[int] | None:
-    """Return the CPUs that an attached ancestor may use at most, if this process has inherited its current mask.
-
-    The ancestor's current cores do not limit its children, but the ancestor's own limits do. None where no ancestor is
-    attached, or where this process's mask is not the ancestor's current one.
-    """
-    for ancestor in ancestors(os.getpid()):
-        path = socket_of(ancestor)
-        if path.exists():
-            with suppress(NotFound, ServiceUnavailable, FormatError):
-                answer = ask(path, {"limits": "all"}, ANSWER_S)
-                limits, cores = cpus_in(cores_of(answer, "limits")), cpus_in(cores_of(answer, "cores"))
-                return limits if os.sched_getaffinity(0) == cores else None
-    return None
 
 
 def _is_attached(process: int) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 
 from threadcast.core.errors import InvalidInput
 from threadcast.malleable.arbiter_link import ArbiterLink, Terms
-from threadcast.malleable.children import inherited_limit
 from threadcast.malleable.followers import Followers
+from threadcast.malleable.inherited_limit import inherited_limit, record_limit
 from threadcast.malleable.limits import Cores, Limits, cpus_in
 from threadcast.malleable.messages import AskLimits, Bounds, Question
 from threadcast.malleable.process_socket import ProcessSocket
@@ -151,6 +151,7 @@ class Member:
         if usable != self._cores or self._limits.moved or not self._applied:
             self._cores, self._applied = usable, False
             self._limits.restricted_to(self._followers.apply(usable))
+            record_limit(self._limits.mask, cpus_in(usable))
             self._applied = True
 
     def _assign(self, cores: Cores) -> Cores:
