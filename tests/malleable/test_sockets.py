@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import multiprocessing
 import os
+import selectors
 import socket
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -14,8 +15,11 @@ from threading import BrokenBarrierError
 
 import pytest
 
+from threadcast.core import read_machine
 from threadcast.core.errors import InvalidInput
-from threadcast.malleable.sockets import listen
+from threadcast.malleable.arbiter import Arbiter
+from threadcast.malleable.process_socket import ProcessSocket
+from threadcast.malleable.sockets import is_alive, listen, socket_of
 
 GROUP = grp.getgrgid(os.getgid()).gr_name
 
@@ -48,6 +52,37 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "file" / "a.sock", tmp_path / "file" / "folder" / "a.sock"):
         with pytest.raises(InvalidInput, match="cannot be a folder"):
             listen(path)
+
+
+def test_a_folder_that_holds_no_sockets_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="no socket can be made in /proc: "):
+        listen(Path("/proc/a.sock"))
+
+
+def test_a_socket_that_has_been_replaced_is_left_to_its_owner(tmp_path: Path) -> None:
+    arbiter_path, process_path = tmp_path / "a.sock", tmp_path / "1.sock"
+    with selectors.DefaultSelector() as selector:
+        arbiter, process = Arbiter(read_machine(), arbiter_path), ProcessSocket(process_path, selector, lambda _: {})
+        for path, first in ((arbiter_path, arbiter), (process_path, process)):
+            path.unlink()
+            with listen(path):
+                first.close()
+                assert is_alive(path)
+        process = ProcessSocket(process_path, selector, lambda _: {})
+        process.close()
+    assert not process_path.exists()
+
+
+def test_an_arbiter_removes_the_sockets_of_killed_processes_only() -> None:
+    ended = multiprocessing.get_context("fork").Process(target=int)
+    ended.start()
+    ended.join()
+    gone, stopped, alive = socket_of(ended.pid or 0), socket_of(os.getpid()), socket_of(2**22 + 1)
+    listen(gone).close()
+    listen(stopped).close()
+    with listen(alive):  # of another container's process
+        Arbiter(read_machine(), gone.with_name("arbiter.sock")).close()
+        assert sorted(os.listdir(gone.parent)) == sorted([stopped.name, alive.name])
 
 
 def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from threadcast.malleable.message_reading import requests_of
 from threadcast.malleable.messages import Refusal, UseCores, to_json
 from threadcast.malleable.process_list import deadline_status
 from threadcast.malleable.request_handling import RequestHandler
-from threadcast.malleable.sockets import listen, peer
+from threadcast.malleable.sockets import file_id, listen, peer, remove, remove_left_behind
 
 RELEASE_S = 0.5
 """Seconds that a process has to confirm an order; after that the cores count as released. A stopped process has 0."""
@@ -39,7 +39,8 @@ class Arbiter:
 
     Usage: `with Arbiter(machine, path) as arbiter: arbiter.serve()`. Each connection stands for a process; when the
     connection ends for any reason, the process's cores are free. Members of the Unix group `group` may connect too. An
-    invalid message is refused and ends its connection, without effect on other processes. `now` returns seconds.
+    invalid message is refused and ends its connection, without effect on other processes. Sockets that killed processes
+    have left behind are removed. `now` returns seconds.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class Arbiter:
         self._requests = RequestHandler(self._ledger, self._connections)
         self._numbers = count(1)
         self._listening = listen(path, group=group)
+        self._file = file_id(path)
+        remove_left_behind()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._rests = False
@@ -95,12 +98,12 @@ class Arbiter:
         self._wake.send(b"x")
 
     def close(self) -> None:
-        """Close all sockets and remove the socket file; processes keep the cores that they have."""
+        """Close all sockets and remove the socket file if it is still this one's; processes keep their cores."""
         for connection in self._connections.values():
             connection.channel.close()
         for one in (self._listening, self._woken, self._wake, self._selector):
             one.close()
-        self._path.unlink(missing_ok=True)
+        remove(self._path, self._file)
 
     def _every_s(self) -> float:
         alone = len(self._ledger.parties) < 2 and self._now() >= self._gathers_until_s

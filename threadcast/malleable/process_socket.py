@@ -13,7 +13,7 @@ from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.malleable.channel import Channel
 from threadcast.malleable.message_reading import question_of
 from threadcast.malleable.messages import Question, Refusal, to_json
-from threadcast.malleable.sockets import listen
+from threadcast.malleable.sockets import file_id, listen, remove
 
 
 class ProcessSocket:
@@ -30,13 +30,14 @@ class ProcessSocket:
         self._path, self._selector, self._answer = path, selector, answer
         self._asking: set[Channel] = set()
         self._listening = listen(path)
+        self._file = file_id(path)
         self._rests = False
         selector.register(self._listening, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
-        """Stop listening, and remove the socket file."""
+        """Stop listening, and remove the socket file if it is still this one's."""
         self.abandon()
-        self._path.unlink(missing_ok=True)
+        remove(self._path, self._file)
 
     def abandon(self) -> None:
         """Close a forked child's copies of the sockets; the parent's stay open."""

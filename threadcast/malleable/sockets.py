@@ -16,6 +16,7 @@ from typing import Any
 
 from threadcast.core.errors import InvalidInput, NotFound, ServiceUnavailable
 from threadcast.core.user_directories import user_runtime_dir
+from threadcast.malleable.family import process_status
 from threadcast.malleable.lines import LONGEST_ANSWER, Lines, line
 
 ANSWER_S = 2.0
@@ -35,7 +36,7 @@ def listen(path: Path, *, group: str | None = None) -> socket.socket:
     A socket file on which nobody listens any more is replaced. Members of `group` may also enter the folder if it is
     the default one or is created here; any other folder keeps its permissions. InvalidInput where another process
     listens already, where the path is another kind of file, where the folder belongs to another user or is writable by
-    all, for an unknown group, and for a path that is too long.
+    all or holds no sockets, for an unknown group, and for a path that is too long.
     """
     ours = path.parent == user_runtime_dir() or not path.parent.exists()
     _own_folder(path.parent)
@@ -44,8 +45,7 @@ def listen(path: Path, *, group: str | None = None) -> socket.socket:
         raise InvalidInput(f"{path} is too long for a socket; choose a shorter path")
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        draft.unlink(missing_ok=True)  # of a process of the same number that was killed
-        listening.bind(str(draft))
+        _bind(listening, draft)
         os.chmod(draft, 0o660 if group else 0o600)
         if group:
             try:
@@ -65,6 +65,27 @@ def listen(path: Path, *, group: str | None = None) -> socket.socket:
         draft.unlink(missing_ok=True)
         raise
     return listening
+
+
+def file_id(path: Path) -> tuple[int, int]:
+    """Return what tells the file at `path` from all others: the numbers of its device and of its inode."""
+    found = path.lstat()
+    return found.st_dev, found.st_ino
+
+
+def remove(path: Path, own: tuple[int, int]) -> None:
+    """Remove a socket's file, unless it is no more the one with the `file_id` `own`: then it is another process's."""
+    with suppress(FileNotFoundError), _locked(path.parent):
+        if file_id(path) == own:
+            path.unlink()
+
+
+def remove_left_behind() -> None:
+    """Remove the socket files of processes that were killed: the process is gone, and nobody listens."""
+    with suppress(OSError), _locked(user_runtime_dir()):
+        for path in user_runtime_dir().glob("*.sock"):
+            if path.stem.isdecimal() and process_status(int(path.stem)) is None and not is_alive(path):
+                path.unlink(missing_ok=True)
 
 
 def connect(path: Path, timeout_s: float = ANSWER_S) -> socket.socket:
@@ -135,6 +156,14 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(opened)
+
+
+def _bind(listening: socket.socket, draft: Path) -> None:
+    try:
+        draft.unlink(missing_ok=True)  # of a process of the same number that was killed
+        listening.bind(str(draft))
+    except OSError as error:  # it names no file
+        raise InvalidInput(f"no socket can be made in {draft.parent}: {error.strerror or error}") from error
 
 
 def _refuse_used(path: Path) -> None:
