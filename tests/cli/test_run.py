@@ -96,7 +96,18 @@ def test_a_plan_of_another_network_is_refused(store: str, tmp_path: Path) -> Non
     assert call("plan", "lenet", "--output", str(made), "--store", store, "--models", str(tmp_path)).exit_code == 0
     done = call("run", "inception_block", "--plan", str(made))
     assert done.exit_code == 1
-    assert "not the" in done.stderr
+    assert "not in the graph" in done.stderr
+
+
+def test_a_plan_in_which_ops_start_too_early_is_refused(store: str, tmp_path: Path) -> None:
+    made = tmp_path / "plan.json"
+    assert call("plan", "lenet", "--output", str(made), "--store", store, "--models", str(tmp_path)).exit_code == 0
+    plan = Plan.read(made)
+    replace(plan, ops=tuple(replace(op, start_s=0.0) for op in plan.ops)).write(made)
+    done = call("run", "lenet", "--plan", str(made))
+    assert done.exit_code == 1
+    assert "is no plan of this network's graph" in done.stderr
+    assert "which it waits for" in done.stderr
 
 
 def test_ops_that_were_not_measured_lead_to_the_next_command(store: str, tmp_path: Path) -> None:

@@ -151,6 +151,8 @@ def test_a_machine_has_cores_with_distinct_ids_and_cpus():
         Machine("m", (Core(0, (0,), 0), Core(0, (1,), 0)))
     with pytest.raises(InvalidInput, match="cpu twice"):
         Machine("m", (Core(0, (0,), 0), Core(1, (0,), 0)))
+    with pytest.raises(InvalidInput, match="core 1 of machine 'm' has no CPU"):
+        Machine("m", (Core(0, (0,), 0), Core(1, (), 0)))
     with pytest.raises(InvalidInput, match="cores=0"):
         Machine.uniform("m", 0)
 

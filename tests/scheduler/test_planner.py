@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +45,14 @@ def test_a_plan_says_how_far_from_the_best_it_can_be() -> None:
     assert planned.lower_bound_s == 3.0
     assert planned.gap == pytest.approx(4.4 / 3 - 1)
     assert (planned.policy, planned.cores, planned.curves_from) == ("uniform", 4, "file")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"seed": 1.5}, {"budget_s": "x"}, {"interference": 3}, {"policy": "fifo", "interference": 3}], ids=str
+)
+def test_an_argument_of_another_type_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=list(wrong)[-1]):
+        plan(PROBLEM, **wrong)
 
 
 def test_auto_is_never_worse_than_its_policies_nor_than_the_default() -> None:

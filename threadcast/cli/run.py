@@ -171,11 +171,14 @@ def _store_run(graph: str, planned: Plan, trace: Trace, machine: Machine, settin
 
 def _read_plan(path: Path, graph: OpGraph, settings: Settings) -> tuple[Plan, Machine]:
     from threadcast.core import read_machine
+    from threadcast.scheduler import check_schedule
 
     planned = Plan.read(path)
     machine = read_machine(cores=settings["cores"])
-    if set(planned.by_id()) != set(graph.ids):
-        raise PlanError(f"{path} plans {len(planned.ops)} ops, which are not the {len(graph)} of this network's graph")
+    try:
+        check_schedule(graph, planned, machine=machine, oversubscribed=True)
+    except PlanError as error:
+        raise PlanError(f"{path} is no plan of this network's graph for {len(machine)} cores: {error}") from error
     return planned, machine
 
 

@@ -73,6 +73,8 @@ class Machine:
     def __post_init__(self) -> None:
         if not self.cores:
             raise InvalidInput(f"machine {self.name!r} has no cores")
+        if lacking := [core.id for core in self.cores if not core.cpus]:
+            raise InvalidInput(f"core {lacking[0]} of machine {self.name!r} has no CPU")
         for what, values in (("core id", [c.id for c in self.cores]), ("cpu", [x for c in self.cores for x in c.cpus])):
             if len(set(values)) != len(values):
                 raise InvalidInput(f"machine {self.name!r} uses a {what} twice: {sorted(values)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from threadcast.core import Placement, Plan
@@ -85,10 +86,18 @@ def plan(
     makespan over curves resampled from the forecasts' intervals; there ops do not slow each other down, and run one at
     a time on a core. `robust`, `budget_s` and `seed` only apply to "search" and "auto".
 
-    NotFound for an unknown policy. InvalidInput for an option that the policy does not have, and for numbers outside
-    their range.
+    NotFound for an unknown policy. InvalidInput for an option that the policy does not have, for arguments of another
+    type, and for numbers outside their range.
     """
     check_name(policy, "auto", SEARCH)
+    if not (interference is None or hasattr(interference, "slowdowns")):
+        raise InvalidInput(f"interference={interference!r} must be an Interference or None")
+    numbers: tuple[tuple[str, object, type, str], ...] = (
+        ("budget_s", budget_s, Real, "a number of seconds"), ("seed", seed, Integral, "a whole number"),
+    )  # fmt: skip
+    for name, value, kind, what in numbers:
+        if not isinstance(value, kind):
+            raise InvalidInput(f"{name}={value!r} must be {what}")
     if policy not in ("auto", SEARCH):
         if robust or seed or budget_s != BUDGET_S:
             raise InvalidInput(f"robust, seed and budget_s are the search's; policy {policy!r} has none")

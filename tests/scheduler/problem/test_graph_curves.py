@@ -94,3 +94,8 @@ def test_interpolated_points_lie_between_their_neighbours(curve: dict[int, float
         else:
             ends = sorted((curve[max(below)], curve[min(above)]))
             assert ends[0] * (1 - 1e-9) <= seconds <= ends[1] * (1 + 1e-9)
+
+
+def test_a_graph_without_ops_has_no_curves() -> None:
+    with pytest.raises(PlanError, match="no ops"):
+        curves_of(graph_of([]), Machine.uniform("m", 2))

@@ -19,8 +19,10 @@ def curves_of(graph: OpGraph, machine: Machine) -> CurveTable:
     Points of the graph are "measured", at both affinities. Between two given thread counts, times are interpolated in
     log-log scale (linearly where a time is 0) and marked as interpolated. Below an op's first and above its last given
     count nothing is guessed: these cases are not offered, `seconds` is infinite there, and policies run the op on fewer
-    cores. PlanError where an op has no curve, or offers no case of the machine.
+    cores. PlanError where there is no op, an op has no curve, or one offers no case of the machine.
     """
+    if not graph.ids:
+        raise PlanError("the graph has no ops, so there are no curves")
     missing = [op_id for op_id in graph.ids if op_id not in graph.curves]
     if missing:
         raise PlanError(

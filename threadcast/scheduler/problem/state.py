@@ -33,7 +33,9 @@ class State:
     now_s: float
     ready: Sequence[int]
     idle: tuple[int, ...]
-    """Core ids on which no op runs, in the machine's order."""
+    """Core ids on which no op runs, in the machine's order: all of the problem's machine but those of `running`.
+
+    A runtime whose cores change asks a policy made anew, of a problem with `machine.limited_to(...)`."""
     running: tuple[Running, ...]
     finished: Sequence[int] | None = None
     """One entry for each op, not 0 where the op has finished. None where the caller does not track it; it can be
