@@ -228,19 +228,25 @@ class Ledger:
     def _with_lost_cores(
         self, placed: Mapping[str, CoreIds], claims: Mapping[str, Claim], count: int
     ) -> dict[str, CoreIds]:
-        """Add cores until `count` are in use; each goes to the process whose progress it raises most.
+        """Give away cores until `count` are in use: to a process that shares its only core, which moves there, or else
+        to the one whose progress another core raises most.
 
         Some are left where processes get fewer cores than were divided, or share one, because of those that they may
-        use.
+        use, or that they had before.
         """
         found, ids = dict(placed), {core.id for core in self.machine.cores}
         for core in sorted(ids.difference(*placed.values())):
             if len(frozenset().union(*found.values())) >= min(count, len(ids)):
                 break
+            mine = [name for name in found if core in (self.parties[name].allowed or ids)]
+            crowded = [name for name in mine if len(found[name]) == 1 and _is_shared(found[name][0], found)]
+            if crowded:
+                found[crowded[-1]] = (core,)
+                continue
             gains = {
                 name: claims[name].worth(len(ids))[len(cores) + 1] - claims[name].worth(len(ids))[len(cores)]
-                for name, cores in found.items()
-                if core in (self.parties[name].allowed or ids) and len(cores) < (claims[name].most or len(ids))
+                for name, cores in ((name, found[name]) for name in mine)
+                if len(cores) < (claims[name].most or len(ids))
             }
             best = max(gains, key=lambda name: gains[name], default=None)
             if best is not None and gains[best] > 0:
@@ -253,3 +259,8 @@ class Ledger:
             if cores != party.target:
                 party.target = cores
                 party.rates.resized(len(cores), now_s)
+
+
+def _is_shared(core: int, placed: Mapping[str, CoreIds]) -> bool:
+    """Whether several processes have this core."""
+    return sum(core in cores for cores in placed.values()) > 1
