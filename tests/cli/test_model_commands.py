@@ -6,12 +6,15 @@ import getpass
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from tests.cli.commands import invoke
 from tests.models.synthetic_ops import KINDS, MACHINE, make_ops, measure_all, true_seconds
+from threadcast.collector import calibration
 from threadcast.core import Case, Machine, Op, OpGraph, Sample, TensorSpec
+from threadcast.core.topology import read_machine
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.registry import ModelRegistry
 from threadcast.service.model_shelf import ModelShelf
@@ -160,6 +163,14 @@ def test_a_file_is_no_folder_of_models(folder):
     (folder / "taken").write_text("")
     assert "taken is a file" in refused("models", "list", "--models", "taken")
     assert "taken is a file" in refused("train", *FAST, "--models", "taken")
+
+
+def test_a_roofline_is_trained_with_what_this_machine_can_do(folder, monkeypatch):
+    monkeypatch.setattr(calibration, "calibrate", partial(calibration.calibrate, seconds=0.01))
+    found = document("train", "--model", "roofline", "--calibrate", "--jobs", "1")
+    assert found["alias"] == {"champion": "roofline@1"}
+    roofline = ModelRegistry(folder / "threadcast" / "models").load("roofline@1")
+    assert read_machine().fingerprint in roofline._limits
 
 
 def test_what_cannot_be_trained_is_refused_before_anything_is_registered(folder):

@@ -1,6 +1,8 @@
 """The micro-measurements, on the machine at hand."""
 
+import copy
 import json
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -33,6 +35,10 @@ def test_the_rate_of_a_cache_of_unknown_size_is_not_measured():
 
 def test_a_calibration_survives_json():
     assert Calibration.from_json(json.loads(json.dumps(GOOD.to_json()))) == GOOD
+
+
+def test_a_calibration_is_copied_and_pickled():
+    assert copy.deepcopy(GOOD) == pickle.loads(pickle.dumps(GOOD)) == GOOD
 
 
 @pytest.mark.parametrize(

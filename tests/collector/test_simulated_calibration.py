@@ -1,5 +1,7 @@
 """The constants in use are those that the two tables give, and the fit is as good as the document says."""
 
+import copy
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,10 @@ def test_fitting_again_gives_the_constants_in_use():
         assert dict(getattr(found, name)) == pytest.approx(dict(getattr(CALIBRATED, name)), rel=0.01)
     for name in ("share_bytes_per_s", "contention", "smt_throughput"):
         assert getattr(found, name) == pytest.approx(getattr(CALIBRATED, name), rel=0.01)
+
+
+def test_constants_are_copied_and_pickled():
+    assert copy.deepcopy(CALIBRATED) == pickle.loads(pickle.dumps(CALIBRATED)) == CALIBRATED
 
 
 def test_rates_stay_below_the_peak_of_a_core():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,11 @@ tables = st.builds(
 @given(tables)
 def test_a_table_survives_its_json(table: CoRunTable) -> None:
     assert CoRunTable.from_json(json.loads(json.dumps(table.to_json()))) == table
+
+
+@given(tables)
+def test_a_table_is_copied_and_pickled(table: CoRunTable) -> None:
+    assert copy.deepcopy(table) == pickle.loads(pickle.dumps(table)) == table
 
 
 def test_a_table_of_pairs_alone_needs_no_limits() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 
 import pytest
 from hypothesis import given
@@ -31,6 +33,13 @@ def test_a_graph_survives_json(graph):
     assert again.ops == graph.ops
     assert set(again.edges) == set(graph.edges)
     assert again.curves == graph.curves
+
+
+@given(graphs())
+def test_a_graph_is_copied_and_pickled_with_its_curves(graph):
+    for again in (copy.copy(graph), copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
+        assert again.to_json() == graph.to_json()
+        assert again.topological_order == graph.topological_order
 
 
 @given(graphs())

@@ -13,6 +13,7 @@ from typing import Any
 from threadcast.core import Machine
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.json_reading import check_schema, finite, member, number
+from threadcast.core.read_only import made_anew
 
 SCHEMA = "threadcast.calibration/1"
 
@@ -56,6 +57,8 @@ class Calibration:
             raise InvalidInput(f"fork_join_s={dict(self.fork_join_s)} must have 1 thread, and no time below 0")
         for name in ("fork_join_s", "cache_bytes_per_s"):
             object.__setattr__(self, name, MappingProxyType(dict(sorted(getattr(self, name).items()))))
+
+    __reduce__ = made_anew
 
     def to_json(self) -> dict[str, Any]:
         """The document of schema `threadcast.calibration/1`."""

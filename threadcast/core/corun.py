@@ -15,6 +15,7 @@ from threadcast.core.json_reading import check_schema, checked, member, number, 
 from threadcast.core.json_writing import write_json
 from threadcast.core.machine import Machine
 from threadcast.core.op_class import ClassLimits, OpClass
+from threadcast.core.read_only import made_anew
 
 SCHEMA = "threadcast.corun/1"
 
@@ -95,6 +96,8 @@ class CoRunTable:
         object.__setattr__(self, "bad_pairs", MappingProxyType(dict(worst)))
         object.__setattr__(self, "slowdowns", MappingProxyType(dict(sorted(self.slowdowns.items()))))
         object.__setattr__(self, "forecasts", MappingProxyType(dict(sorted(self.forecasts.items()))))
+
+    __reduce__ = made_anew
 
     def updated(self, newer: CoRunTable) -> CoRunTable:
         """This table, overwritten with what `newer`, a table of the same machine, contains.

@@ -15,6 +15,7 @@ from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.json_reading import check_schema, finite, member, read_json
 from threadcast.core.json_writing import write_json
 from threadcast.core.op import Op
+from threadcast.core.read_only import made_anew
 
 SCHEMA = "threadcast.graph/1"
 MAX_OPS = 100_000
@@ -71,6 +72,8 @@ class OpGraph:
         object.__setattr__(self, "predecessors", tuple(map(tuple, before)))
         object.__setattr__(self, "successors", tuple(map(tuple, after)))
         object.__setattr__(self, "topological_order", self._sorted())
+
+    __reduce__ = made_anew
 
     def _sorted(self) -> tuple[int, ...]:
         waiting = [len(p) for p in self.predecessors]

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from threadcast.collector.simulated.demand import Pass
 from threadcast.core.errors import InvalidInput
+from threadcast.core.read_only import made_anew
 
 CORES, TILES, HARDWARE_THREADS = 68, 34, 4
 """Liu et al. 2018, II-C; Sodani et al. 2016, "Knights Landing: Second-Generation Intel Xeon Phi Product"."""
@@ -56,3 +57,5 @@ class Constants:
             raise InvalidInput("flops_per_s and share_bytes_per_s must be above 0")
         if self.contention < 0 or self.smt_throughput < 1:
             raise InvalidInput(f"contention={self.contention} needs at least 0, smt_throughput={self.smt_throughput} 1")
+
+    __reduce__ = made_anew
