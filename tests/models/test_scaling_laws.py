@@ -49,6 +49,61 @@ def test_forecasts_are_positive_and_enclosed_whatever_was_measured(name, times):
     assert np.all((curve.low <= curve.seconds) & (curve.seconds <= curve.high))
 
 
+LAWS = st.sampled_from(sorted(TRUTHS))
+
+
+@pytest.mark.parametrize("threads", [(2,), (4,), (8,), (2, 8), (4, 8), (2, 4)])
+@pytest.mark.parametrize("name", TRUTHS)
+def test_fewer_samples_than_terms_leave_time_at_one_thread(name, threads):
+    def truth(p):
+        return 3e-6 + 12e-6 / p + 2e-6 * p
+
+    observed = [timed(p, truth(p)) for p in threads]
+    curve = registry_of_kinds.create(name).predict(OP, observed, WIDE.cases(), machine=WIDE)
+    assert truth(1) / 2 <= curve.seconds[0] <= truth(1) * 4
+    assert curve.low[0] <= truth(1) <= curve.high[0]
+    assert len(threads) > 1 or curve.best().threads == len(WIDE)
+
+
+@given(LAWS, st.dictionaries(st.integers(1, 64), st.floats(1e-6, 1e-3), min_size=1, max_size=6))
+def test_forecasts_are_at_least_what_linear_scaling_or_its_inverse_leaves(name, times):
+    curve = registry_of_kinds.create(name).predict(
+        OP, [timed(*item) for item in times.items()], WIDE.cases(), machine=WIDE
+    )
+    for case, seconds in zip(curve.cases, curve.seconds, strict=True):
+        p = case.threads
+        assert seconds >= min(s * min(p / n, n / p) for n, s in times.items()) * (1 - 1e-12)
+
+
+@given(
+    LAWS,
+    st.dictionaries(st.integers(1, 64), st.floats(1e-6, 1e-3), min_size=1, max_size=4),
+    st.sampled_from([2.0**-10, 2.0**20]),
+)
+def test_a_law_in_another_unit_of_time_is_the_same(name, times, unit):
+    model = registry_of_kinds.create(name)
+    one = model.predict(OP, [timed(n, s) for n, s in times.items()], WIDE.cases(), machine=WIDE)
+    other = model.predict(OP, [timed(n, unit * s) for n, s in times.items()], WIDE.cases(), machine=WIDE)
+    np.testing.assert_allclose(other.seconds, unit * one.seconds, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_samples_are_counted_by_affinity(name):
+    """Of three samples of cores in pairs, two are compact: neither affinity has enough for three terms."""
+    cases = (Case(4), Case(8), Case(2, Affinity.SPREAD))
+    observed = [Measurement(OP, MACHINE, case, (Sample(1e-5 + 1e-6 * case.threads),)) for case in cases]
+    curve = registry_of_kinds.create(name).predict(OP, observed, MACHINE.cases(), machine=MACHINE)
+    assert curve.seconds.min() > 5e-6
+
+
+def test_extrapolated_intervals_of_a_law_before_it_is_fitted_reach_linear_scaling():
+    curve = registry_of_kinds.create("amdahl").predict(OP, [timed(8, 1.0, 1.0)], WIDE.cases(), machine=WIDE)
+    for p in (1, 2, 16, 64):
+        stretch = max(p / 8, 8 / p)
+        assert curve.low[p - 1] <= 1 / stretch
+        assert curve.high[p - 1] >= stretch
+
+
 def test_one_outlier_among_many_samples_hardly_moves_a_law():
     threads = np.array([1.0, 2, 4, 8, 16, 32, 48, 64])
     seconds = 1e-3 + 2e-2 / threads

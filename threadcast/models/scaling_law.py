@@ -20,7 +20,7 @@ from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import PerformanceModel
 from threadcast.models.doubts import widened
-from threadcast.models.interpolation import OTHER_AFFINITY_FACTOR, Knot, knots_of, with_measured
+from threadcast.models.interpolation import OTHER_AFFINITY_FACTOR, Knot, curve_through, knots_of, with_measured
 from threadcast.models.intervals import read_log_bounds, residual_bounds
 from threadcast.models.measured import by_case, group, usable
 from threadcast.models.sampling import evenly_spread
@@ -32,6 +32,9 @@ UNFITTED_BOUNDS = (-float(np.log(1.5)), float(np.log(1.5)))
 
 HUBER = 0.1
 """Relative error above which a sample counts linearly and not squared; single timed batches scatter less."""
+
+FEW = -1
+"""Position of the terms that describe samples at fewer thread counts than a law has terms, after the law's own sets."""
 
 _ROUNDS = 12
 """Rounds of reweighting; weights converge in fewer."""
@@ -58,12 +61,33 @@ def fit_weights(terms: Floats, seconds: Floats) -> Floats:
     return found
 
 
+def _terms_of_few(threads: Floats) -> Floats:
+    """1 / p, 1 and p, (n_threads, 3)."""
+    return np.stack([1 / threads, np.ones_like(threads), threads], axis=1)
+
+
+def _weights_of_few(counts: Floats, seconds: Floats) -> Floats:
+    """Weights (3,) of `_terms_of_few` where one or two thread counts were sampled; see `ScalingLaw`."""
+    terms = _terms_of_few(counts)
+    if len(counts) == 1:
+        divided = 1 / (1 + np.sqrt(counts[0]))
+        return seconds[0] / terms[0] * np.array([divided, 1 - divided, 0])  # type: ignore[no-any-return]
+    falling, growing = fit_weights(terms[:, [0, 2]], seconds)
+    return np.array([falling, 0, growing])
+
+
 class ScalingLaw(PerformanceModel):
     """A law that is fitted to each op's own samples, each affinity by itself.
 
+    Samples at fewer thread counts than there are terms do not decide the weights: a term that grows with p could stand
+    for all of the time, with next to none left at one thread. Two counts are then described by b / p + c p, one by
+    a + b / p with a time at one thread halfway, in logarithms, between no scaling and linear scaling. No forecast is
+    below what linear scaling from every sample, or its inverse, leaves.
+
     `samples` is how many cases it proposes, evenly spread. Its points are `measured` at samples, `learned` between them
     and `extrapolated` beyond. `fit` sets the interval: the central 90 % of log residuals over the training ops at cases
-    that were not sampled. An affinity without samples uses the other's law, with a wider interval.
+    that were not sampled. Before, extrapolated points have at least that of `interpolation.curve_through`. An affinity
+    without samples uses the other's law, with a wider interval.
     """
 
     def __init__(self, *, samples: int = 4) -> None:
@@ -105,45 +129,58 @@ class ScalingLaw(PerformanceModel):
         knots = knots_of(measured_at)
         if not knots:
             raise ModelError("nothing was measured of this op; measure the cases that the model proposes first")
-        laws = {
+        own = {
             affinity: self._law({c.threads: k for c, k in knots.items() if c.affinity is affinity}, machine)
-            for affinity in Affinity
+            for affinity in {case.affinity for case in knots}
         }
-        terms = self.terms(np.array([case.threads for case in cases], dtype=np.float64), machine)
+        laws = {affinity: own.get(affinity) or next(iter(own.values())) for affinity in Affinity}
+        threads = np.array([case.threads for case in cases], dtype=np.float64)
+        terms = [*self.terms(threads, machine), _terms_of_few(threads)]
         points = [
-            knots.get(case) or self._point(laws, case, [of_set[row] for of_set in terms])
+            knots.get(case)
+            or self._point(laws[case.affinity], case, [of_set[row] for of_set in terms], own=case.affinity in own)
             for row, case in enumerate(cases)
         ]
         seconds, low, high = np.array([point[:3] for point in points], dtype=np.float64).T
-        curve = Curve(tuple(cases), seconds, low, high, tuple(point.source for point in points))
+        source = tuple(point.source for point in points)
+        if self._bounds == UNFITTED_BOUNDS:
+            beyond, through = (
+                [not laws[case.affinity].spans(case.threads) for case in cases],
+                curve_through(knots, cases),
+            )
+            low[beyond] = np.minimum(low, through.low)[beyond]
+            high[beyond] = np.maximum(high, through.high)[beyond]
+        curve = Curve(tuple(cases), seconds, low, high, source)
         if all(measured.doubt is None for measured in measured_at.values()):
             return curve
         return with_measured(widened(CurveTable.of([curve]), [measured_at]), [knots])[0]
 
-    def _law(self, knots: Mapping[int, Knot], machine: Machine) -> _Law | None:
-        if not knots:
-            return None
+    def _law(self, knots: Mapping[int, Knot], machine: Machine) -> _Law:
         counts = np.array(sorted(knots), dtype=np.float64)
         seconds = np.array([knots[int(count)].seconds for count in counts])
+        sets = self.terms(counts, machine)
+        if len(counts) < sets[0].shape[1]:
+            return _Law(FEW, _weights_of_few(counts, seconds), knots)
         best: tuple[float, int, Floats] | None = None
-        for which, terms in enumerate(self.terms(counts, machine)):
+        for which, terms in enumerate(sets):
             weights = fit_weights(terms, seconds)
             error = float(np.sum(np.abs(terms @ weights / seconds - 1)))
             if best is None or error < best[0] - 1e-12:
                 best = (error, which, weights)
         assert best is not None
-        return _Law(best[1], best[2], counts[0], counts[-1])
+        return _Law(best[1], best[2], knots)
 
-    def _point(self, laws: Mapping[Affinity, _Law | None], case: Case, terms: Sequence[Floats]) -> Knot:
-        """The forecast at one case; `terms` are those of each set there, (n_terms,)."""
-        own = laws[case.affinity]
-        law = own or next(law for law in laws.values() if law is not None)
-        seconds = max(float(terms[law.which] @ law.weights), 1e-12)
+    def _point(self, law: _Law, case: Case, terms: Sequence[Floats], *, own: bool) -> Knot:
+        """The forecast at one case; `terms` are those of each set there, (n_terms,).
+
+        `own` is False where the law is the other affinity's.
+        """
+        seconds = max(float(terms[law.which] @ law.weights), law.least(case.threads))
         low, high = np.exp(self._bounds)
-        if own is None:
+        if not own:
             low, high = low / OTHER_AFFINITY_FACTOR, high * OTHER_AFFINITY_FACTOR
-        inside = own is not None and law.first <= case.threads <= law.last
-        return Knot(seconds, seconds * low, seconds * high, Source.LEARNED if inside else Source.EXTRAPOLATED)
+        source = Source.LEARNED if own and law.spans(case.threads) else Source.EXTRAPOLATED
+        return Knot(seconds, seconds * low, seconds * high, source)
 
     def to_files(self) -> dict[str, bytes]:
         """The number of samples and the interval."""
@@ -163,9 +200,17 @@ class ScalingLaw(PerformanceModel):
 
 
 class _Law:
-    """Weights of one set of terms, and the range of thread counts that they were fitted to."""
+    """Weights of one set of terms, and what they were fitted to, by thread count."""
 
-    __slots__ = ("first", "last", "weights", "which")
+    __slots__ = ("knots", "weights", "which")
 
-    def __init__(self, which: int, weights: Floats, first: float, last: float) -> None:
-        self.which, self.weights, self.first, self.last = which, weights, first, last
+    def __init__(self, which: int, weights: Floats, knots: Mapping[int, Knot]) -> None:
+        self.which, self.weights, self.knots = which, weights, knots
+
+    def spans(self, threads: int) -> bool:
+        """Whether `threads` is not beyond the samples."""
+        return min(self.knots) <= threads <= max(self.knots)
+
+    def least(self, threads: int) -> float:
+        """The least seconds at `threads` that linear scaling from each sample, or its inverse, leaves."""
+        return min(knot.seconds * min(threads / count, count / threads) for count, knot in self.knots.items())
