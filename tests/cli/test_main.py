@@ -116,6 +116,17 @@ def test_a_full_disk_behind_stdout_is_one_line_on_stderr(words):
     assert done.returncode == 1
 
 
+def test_too_little_memory_is_one_line_on_stderr(monkeypatch):
+    text = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 51200 bytes. Error code 12\nframe #0: c10"
+    install(monkeypatch, raising(RuntimeError(text)))
+    result = invoke("doctor")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "threadcast: error: there is not enough memory: PyTorch asked for 51200 bytes at once; "
+        "take a smaller size or batch\n"
+    )
+
+
 def test_a_missing_optional_package_names_the_extra(monkeypatch):
     install(monkeypatch, raising(ModuleNotFoundError("No module named 'flask'", name="flask")))
     result = invoke("doctor")

@@ -294,6 +294,16 @@ def test_a_scheduler_that_does_not_answer_is_an_error_of_one_line(folder: Path) 
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in done.stderr.splitlines()[-1]
 
 
+def test_an_address_that_is_none_is_an_error_of_one_line(folder: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "--scheduler", "rubbish", "--store", "store.sqlite"], cwd=folder, env=environment(folder),
+        text=True, capture_output=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "no Dask scheduler answers at rubbish: missing port" in done.stderr.splitlines()[-1]
+    assert "Exception ignored" not in done.stderr
+
+
 @pytest.mark.timeout(300)
 def test_a_scheduler_that_dies_is_an_error_and_what_was_measured_is_stored(folder: Path, cluster: Cluster) -> None:
     cluster.worker("127.0.0.1")

@@ -131,6 +131,12 @@ def test_a_function_that_raises_is_reported_with_its_error_as_the_cause(own: Pat
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+def test_a_built_in_network_that_is_too_large_is_an_error_of_one_line() -> None:
+    with pytest.raises(NetworkError, match="lenet cannot be built: RuntimeError: ") as caught:
+        networks.load_spec("lenet", batch=10**15)
+    assert "\n" not in str(caught.value)
+
+
 def test_an_error_of_threadcast_inside_the_function_is_passed_on(own: Path) -> None:
     own.write_text("from threadcast.networks import load\ndef build():\n    return load('absent')\n")
     with pytest.raises(NotFound, match="no network named 'absent'"):

@@ -10,6 +10,7 @@ import errno
 import importlib
 import importlib.util
 import json
+import re
 import sys
 from typing import Any
 
@@ -46,6 +47,8 @@ name in this folder."""
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Numbers of errors, of a full or broken disk, that are explained to the user even if they name no file."""
+_NO_MEMORY = re.compile(r"tried to allocate (\d+) bytes")
+"""What PyTorch says of memory that it does not get."""
 
 
 class _Commands(click.Group):
@@ -92,6 +95,8 @@ def _explain(error: Exception) -> str | None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, OSError) and error.errno in _DISK:
         return f"the output cannot be written: {error.strerror}"
+    if isinstance(error, RuntimeError) and (asked := _NO_MEMORY.search(str(error))):
+        return f"there is not enough memory: PyTorch asked for {asked[1]} bytes at once; take a smaller size or batch"
     return None
 
 

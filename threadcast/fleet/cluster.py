@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import uuid4
 
 from distributed import Client, Future, LocalCluster, get_worker
+from distributed.comm.addressing import get_address_host_port
 
 import threadcast
 from threadcast.collector.proposers import Proposer
@@ -392,6 +393,7 @@ def _client(address: str) -> Client:
     for name in ("distributed", "asyncio"):  # what they log of lost machines is told by the campaign
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
+        get_address_host_port(address)  # else a client that is not complete fails once more when it is deleted
         return Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise MeasurementError(f"no Dask scheduler answers at {address}: {error}") from error

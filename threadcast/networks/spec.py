@@ -35,12 +35,16 @@ def load_spec(
     built-in network defaults to "tiny"; sizes and overrides are for registered networks only.
 
     Raises NotFound for a name, file, module or function that does not exist, NetworkError when the user's
-    code raises, InvalidInput when it returns anything else or an argument does not apply.
+    code raises or a built-in network is too large, InvalidInput when it returns anything else or an
+    argument does not apply.
     """
     if ":" not in spec:
         if spec.endswith(".py"):
             raise InvalidInput(f"{spec!r} names no function; add it, as {spec}:build")
-        return load(spec, size or "tiny", batch=batch, side=side, steps=steps, seed=seed)
+        try:
+            return load(spec, size or "tiny", batch=batch, side=side, steps=steps, seed=seed)
+        except RuntimeError as error:  # PyTorch's, as where memory does not suffice
+            raise NetworkError(f"{spec} cannot be built: {_said(error)}") from error
     overrides = {"size": size, "batch": batch, "side": side, "steps": steps}
     for option, value in overrides.items():
         if value is not None:
@@ -140,4 +144,5 @@ def _call(function: Callable[[], Any], spec: str) -> object:
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    first, *_ = str(error).splitlines() or [""]  # PyTorch may add where in C++ it was
+    return f"{type(error).__name__}: {first}"
