@@ -112,6 +112,16 @@ def test_tables_fit_eighty_columns_also_where_ops_are_lost_to_a_model(folder):
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("columns", [80, 100, 120, 160])
+def test_tables_have_no_broken_names_at_any_width(folder, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", "120")  # which a pipe does not heed
+    monkeypatch.setattr("threadcast.cli.output.PIPED_COLUMNS", columns)
+    said = invoke("compare", "--model", "universal_scalability", "--samples", "3", "--jobs", "1").stdout
+    assert "universal_scalability " in said
+    assert ("speed-up" in said) == (columns == 160) or columns == 120
+    assert max(map(len, said.splitlines())) <= columns
+
+
 def test_a_model_that_cannot_be_fitted_is_not_registered_and_the_others_are(folder):
     with Store.open("few.sqlite") as store:
         store.add(measure_all(OPS[:4]))

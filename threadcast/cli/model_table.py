@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import string
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from threadcast.cli.output import Output, table
+from threadcast.cli.output import Output, fits, table
 from threadcast.core.errors import InvalidInput, ModelError
 from threadcast.core.figures import significant
 
@@ -146,18 +145,20 @@ def judge(
 SAID = 5
 """Most warnings of one sort that are printed."""
 
-WIDE = 100
-"""Terminals with at least so many columns get tables with R2, speed-ups and fitting times too."""
-
 
 def shown(rows: Sequence[Row], *, title: str) -> Table:
-    """The rows as a table, as wide as the terminal; `Row.to_json` has more. Shares are in percent.
+    """The rows as a table, with R2, speed-ups and fitting times where stdout is wide enough; `Row.to_json` has more.
 
-    "-" under acc: every case was sampled, so none was left to forecast; "=": the model may be as accurate as the best;
-    a letter: below the table is why the accuracy is negative. Where a model could not be judged by some ops, their
-    number takes the place of the microseconds.
+    Shares are in percent. "-" under acc: every case was sampled, so none was left to forecast; "=": the model may be as
+    accurate as the best; a letter: below the table is why the accuracy is negative. Where a model could not be judged
+    by some ops, their number takes the place of the microseconds.
     """
-    lost, wide = any(row.unusable for row in rows), shutil.get_terminal_size().columns >= WIDE
+    wide = _shown(rows, title, wide=True)
+    return wide if fits(wide) else _shown(rows, title, wide=False)
+
+
+def _shown(rows: Sequence[Row], title: str, *, wide: bool) -> Table:
+    lost = any(row.unusable for row in rows)
     marks = dict(zip([i for i, row in enumerate(rows) if row.worse_than_zero], _letters(), strict=False))
     columns = ["model", "n", "acc %", "<10%", "in 90%", "regret", "p95", "cost"]
     columns += ["R2", "speed-up", "with us", "fit_s"] if wide else []

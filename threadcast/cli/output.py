@@ -59,6 +59,13 @@ class Output:
         return ProgressBar(doing, total=total)
 
 
+def fits(renderable: RenderableType) -> bool:
+    """Whether stdout is wide enough for it without breaking text."""
+    console = _console(sys.stdout)
+    unbroken = console.measure(renderable, options=console.options.update(max_width=10_000))
+    return unbroken.maximum <= console.width
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Table:
     """A table for people: numbers right-aligned with three significant digits, None as "-".
 
