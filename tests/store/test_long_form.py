@@ -156,6 +156,7 @@ def test_a_table_that_pandas_wrote_is_read(tmp_path: Path) -> None:
         ("m,o,1.5,compact,1,1", r"line 2, column 'threads': must be an integer, got '1.5'"),
         ("m,o,nan,compact,1,1", r"line 2, column 'threads': must be an integer, got 'nan'"),
         ("m,o,many,compact,1,1", r"line 2, column 'threads'.*'many'"),
+        ("m,o,1_0,compact,1,1", r"line 2, column 'threads': must be a number, got '1_0'"),
         ("m,o,1,wide,1,1", r"line 2, column 'affinity': must be compact or spread, got 'wide'"),
         ("m,o,1,compact,x,1", r"line 2, column 'repeat'.*'x'"),
         (",o,1,compact,1,1", r"line 2, column 'machine': must not be empty"),

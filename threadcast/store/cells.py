@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from threadcast.core.errors import FormatError
@@ -77,10 +78,10 @@ class Cells:
     def number(self, number: int, cells: Row, column: str) -> float:
         """The number in a cell, which may be infinite or not a number."""
         cell = cells[self.columns[column]]
-        try:
-            return float(cell)
-        except (TypeError, ValueError, OverflowError):
-            raise self.error(number, column, f"must be a number, got {cell!r}") from None
+        if not (isinstance(cell, str) and "_" in cell):  # Python reads 1_0 as 10
+            with suppress(TypeError, ValueError, OverflowError):
+                return float(cell)
+        raise self.error(number, column, f"must be a number, got {cell!r}")
 
     def integer(self, number: int, cells: Row, column: str) -> int:
         """The whole number in a cell."""
