@@ -91,6 +91,8 @@ def test_every_setting_trains_as_eager_does(make: Callable[[Any], Optimizer], dt
         step.run((x,), y)
         train_eagerly(eager, eager_optimizer, x, y)
     moved_alike(start, model, eager)
+    kept, wanted = (each.state_dict()["state"] for each in (optimizer, eager_optimizer))
+    assert {key: [*state] for key, state in kept.items()} == {key: [*state] for key, state in wanted.items()}
 
 
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)

@@ -269,9 +269,9 @@ def state_of(optimizer: Optimizer, parameter: Tensor, update: Update) -> dict[st
 
 
 def keep_state(optimizer: Optimizer, parameter: Tensor, state: Mapping[str, Tensor]) -> None:
-    """Put the tensors that `state_of` returned into `optimizer.state`."""
+    """Put the tensors that `state_of` returned into `optimizer.state`, in PyTorch's order: the step count first."""
     if state:
-        optimizer.state[parameter].update(state)
+        optimizer.state[parameter].update({name: state[name] for name in sorted(state, key=lambda n: n != "step")})
 
 
 def check_first_step(optimizer: Optimizer, parameter: Tensor, update: Update) -> None:
