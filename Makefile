@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-databases test-programs test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-service-batches bench-service-sizes bench-servers bench-ingest bench-warmup bench-two-models bench-types bench-operators bench-many-cores bench-compile bench-zoo bench-graphnet bench-known-ops record clean
+.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-many-cores test-databases test-programs test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-service-batches bench-service-sizes bench-servers bench-ingest bench-warmup bench-two-models bench-types bench-operators bench-many-cores bench-compile bench-zoo bench-graphnet bench-known-ops record clean
 
 setup: $(READY)
 
@@ -46,6 +46,14 @@ test-torch:
 	build/torch-$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' torch==$(TORCH)
 	build/torch-$(TORCH)/bin/threadcast compile
 	build/torch-$(TORCH)/bin/python -m pytest -n $(PROCESSES) --dist loadfile tests/capture tests/runtime
+
+# Random plans of networks and PyTorch's modules on both engines, against eager PyTorch, and the runtime's tests, as if this
+# machine had many cores; Linux, four minutes and ten. CORES=64
+test-many-cores: $(READY)
+	$(BIN)/python tests/as_if $(or $(CORES),16) $(BIN)/python benchmarks/many_cores.py --parts compile,correctness \
+		--budget-s 240 --out build/as-if-$(or $(CORES),16)
+	$(BIN)/python tests/as_if $(or $(CORES),16) $(BIN)/python -m pytest tests/runtime/engines tests/runtime/plans \
+		tests/runtime/tuning tests/runtime/test_optimize.py tests/runtime/test_resize.py tests/scheduler
 
 # What takes long is left out: real networks, other processes, browsers, notebooks.
 test-fast: $(READY)
