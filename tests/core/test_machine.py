@@ -151,8 +151,6 @@ def test_a_machine_has_cores_with_distinct_ids_and_cpus():
         Machine("m", (Core(0, (0,), 0), Core(0, (1,), 0)))
     with pytest.raises(InvalidInput, match="cpu twice"):
         Machine("m", (Core(0, (0,), 0), Core(1, (0,), 0)))
-    with pytest.raises(InvalidInput, match="core 1 of machine 'm' has no CPU"):
-        Machine("m", (Core(0, (0,), 0), Core(1, (), 0)))
     with pytest.raises(InvalidInput, match="cores=0"):
         Machine.uniform("m", 0)
 
@@ -167,8 +165,6 @@ def test_a_machine_has_cores_with_distinct_ids_and_cpus():
         ({"cores": [[0, [0], 0]]}, "/machine/cores/0"),
         ({"cores": [[0, ["0"], 0, 0, 0, None]]}, "/machine/cores/0"),
         ({"cores": [[0, [0], 0, 0, 0, "fast"]]}, "/machine/cores/0"),
-        ({"cores": [[0, [0], 0, 0, 0, 5e-324]]}, "/machine/cores/0"),
-        ({"cores": [[0, [0], 0, 0, 0, 1e13]]}, "/machine/cores/0"),
         ({"caches": [[1, 2]]}, "/machine/caches/0"),
         ({"caches": [[1, 2, ["a"]]]}, "/machine/caches/0"),
     ],
@@ -183,3 +179,15 @@ def test_errors_point_at_the_wrong_member(change, pointer):
 def test_what_is_no_machine_is_refused(document):
     with pytest.raises(FormatError):
         Machine.from_json(document)
+
+
+@pytest.mark.parametrize(
+    ("core", "said"),
+    [([0, [0], 0, 0, 0, 5e-324], "max_hz"), ([0, [0], 0, 0, 0, 1e13], "max_hz"), ([0, [], 0, 0, 0, None], "no CPU")],
+)
+def test_what_no_core_has_is_refused_in_descriptions_and_read_from_stores(core, said):
+    document = {"name": "one", "cores": [core]}
+    with pytest.raises(FormatError, match=said) as caught:
+        Machine.described(document, pointer="/machine")
+    assert caught.value.pointer == "/machine/cores/0"
+    assert Machine.from_json(document).to_json()["cores"] == [core]

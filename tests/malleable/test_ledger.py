@@ -278,3 +278,22 @@ def test_what_a_process_expects_counts_until_it_is_measured():
             ledger.confirm(name, order, cores)
     held = run(ledger, {"a": lambda cores: 10.0 * cores, "b": lambda cores: 10.0 * min(cores, 2)}, 60.0)
     assert held == {"a": 2, "b": 2}, "a measured rate counts for more than an expected one"
+
+
+@pytest.mark.parametrize("seed", [19, 30, 84, 86])
+def test_no_division_is_tried_that_processes_cannot_have(seed: int) -> None:
+    rng = random.Random(seed)
+    cores, now_s = rng.choice([4, 6, 8]), 0.0
+    ledger, names = Ledger(Machine.uniform("m", cores)), "abc"[: rng.randint(2, 3)]
+    for name in names:
+        allowed = None if rng.random() < 0.4 else frozenset(rng.sample(range(cores), rng.randint(1, cores - 1)))
+        ledger.join(name, Claim(), (), now_s, allowed=allowed)
+    speed = {name: rng.uniform(0.3, 1) for name in names}
+    for _ in range(300):
+        now_s += 0.5
+        ledger.explore(now_s)
+        for name, order in ledger.orders().items():
+            ledger.confirm(name, order.number, order.cores)
+        for name, party in ledger.parties.items():
+            ledger.report(name, (party.steps or 0.0) + len(party.target) ** speed[name], now_s)
+            assert ledger._trial is None or len(party.target) == ledger._trial[name]

@@ -128,7 +128,11 @@ def export(
 @command.command()
 @setting("store.keep_samples", "--keep-samples")
 @setting("store.keep_days", "--keep-days")
-@click.option("--impossible", is_flag=True, help="Delete measurements of cases that their machine lacks, too.")
+@click.option(
+    "--impossible",
+    is_flag=True,
+    help="Delete measurements of cases that their machine lacks, too; the newest of all stays.",
+)
 @click.option("--dry-run", is_flag=True, help="Delete nothing; say what would be deleted.")
 @setting("store", "--store")
 @common

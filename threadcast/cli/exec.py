@@ -39,7 +39,7 @@ def command(output: Output, settings: Settings, program: tuple[str, ...], keep_m
     multiprocessing; launchers are not. Memory that it frees stays in the process.
     """
     from threadcast import malleable
-    from threadcast.malleable.inherited_limit import VARIABLE, limit_record
+    from threadcast.malleable.inherited_limit import VARIABLE, inherited_limit, limit_record
     from threadcast.threads.memory import KEEPING
 
     if shutil.which(program[0]) is None:
@@ -59,5 +59,5 @@ def command(output: Output, settings: Settings, program: tuple[str, ...], keep_m
     if keep_memory:
         environment |= {name: value for name, value in KEEPING.items() if name not in environment}
     mask = os.sched_getaffinity(0)
-    environment.setdefault(VARIABLE, limit_record(mask, mask))  # adding it beside other threads is not safe
+    environment[VARIABLE] = limit_record(inherited_limit() or mask, mask)  # adding it beside other threads is not safe
     os.execvpe(program[0], program, environment)

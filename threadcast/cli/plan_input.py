@@ -81,7 +81,7 @@ def _graph(network: NetworkChoice, settings: Settings, open_stores: ExitStack) -
 def _described_machine(named: str | None, cores: int | None) -> Machine:
     """The machine for a graph with curves: that in the file `named`, or `cores` equal cores that share one cache."""
     if named is not None:
-        return _limited(read_json(Path(named), Machine.from_json), cores)
+        return _limited(read_json(Path(named), Machine.described), cores)
     return Machine.uniform("cores", usable_cores().cores if cores is None else cores)
 
 
@@ -95,7 +95,7 @@ def chosen_machines(named: str | None, settings: Settings, open_stores: ExitStac
     """
     cores = settings["cores"]
     if named is not None and named.endswith(".json"):
-        described = read_json(Path(named), Machine.from_json)
+        described = read_json(Path(named), Machine.described)
         return described, _limited(described, cores)
     if named is not None:
         known = {machine.fingerprint: machine for machine in chosen_store(settings, open_stores).machines()}

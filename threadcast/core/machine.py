@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -73,8 +74,6 @@ class Machine:
     def __post_init__(self) -> None:
         if not self.cores:
             raise InvalidInput(f"machine {self.name!r} has no cores")
-        if lacking := [core.id for core in self.cores if not core.cpus]:
-            raise InvalidInput(f"core {lacking[0]} of machine {self.name!r} has no CPU")
         for what, values in (("core id", [c.id for c in self.cores]), ("cpu", [x for c in self.cores for x in c.cpus])):
             if len(set(values)) != len(values):
                 raise InvalidInput(f"machine {self.name!r} uses a {what} twice: {sorted(values)}")
@@ -202,8 +201,7 @@ class Machine:
                     cores.append(Core(core_id, tuple(cpus), group, node, socket, max_hz))
                 case _:
                     what = "a core must be [id, [cpu, ...], group, node, socket, max_hz]"
-                    within = f"with max_hz null or from {LEAST_HZ:g} to {MOST_HZ:g}"
-                    raise FormatError(f"{what}, {within}, got {entry!r}", pointer=f"{pointer}/cores/{i}")
+                    raise FormatError(f"{what}, got {entry!r}", pointer=f"{pointer}/cores/{i}")
         for i, entry in enumerate(member(document, "caches", list, pointer=pointer, default=[])):
             match entry:
                 case [level, size, [*shared]] if _all_integers([level, size, *shared]):
@@ -216,13 +214,26 @@ class Machine:
         except InvalidInput as error:
             raise FormatError(str(error), pointer=f"{pointer}/cores") from error
 
+    @classmethod
+    def described(cls, document: Any, *, pointer: str = "") -> Machine:
+        """Read a description that somebody gives; FormatError also for cores without a CPU, and for frequencies that no
+        core has, which stores of versions up to 0.1 may hold."""
+        machine = cls.from_json(document, pointer=pointer)
+        for i, core in enumerate(machine.cores):
+            if not core.cpus:
+                raise FormatError(f"core {core.id} has no CPU", pointer=f"{pointer}/cores/{i}")
+            if core.max_hz is not None and not LEAST_HZ <= core.max_hz <= MOST_HZ:
+                limits = f"null or from {LEAST_HZ:g} to {MOST_HZ:g}"
+                raise FormatError(f"max_hz={core.max_hz:g} must be {limits}", pointer=f"{pointer}/cores/{i}")
+        return machine
+
 
 def _all_integers(values: Sequence[object]) -> bool:
     return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
 def _is_frequency(value: float | None) -> bool:
-    return value is None or (not isinstance(value, bool) and LEAST_HZ <= value <= MOST_HZ)
+    return value is None or (not isinstance(value, bool) and math.isfinite(value))
 
 
 def cache_groups(cores: Sequence[Core], caches: Iterable[Cache]) -> tuple[int, ...]:

@@ -101,7 +101,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
         Setting("service.workers", int, 1, "Worker processes.", "processes", minimum=1, maximum=64),
         Setting("service.threads", int, 16, "Threads of each worker process.", "threads", minimum=1, maximum=256),
         Setting("service.max_body_bytes", int, 32 << 20, "Longest request body.", "bytes", minimum=1),
-        Setting("service.max_body_values", int, 2_000_000, "JSON values in one request body, by its commas and opening "
+        Setting("service.max_body_values", int, 3_000_000, "JSON values in one request body, by its commas and opening "
                 "brackets.", "values", minimum=1),
         Setting("service.max_ops", int, 20_000, "Ops in one request or graph.", "ops", minimum=1),
         Setting("service.max_edges", int, 200_000, "Edges in one graph.", "edges", minimum=1),

@@ -393,7 +393,8 @@ def _client(address: str) -> Client:
     for name in ("distributed", "asyncio"):  # what they log of lost machines is told by the campaign
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
-        get_address_host_port(address)  # else a client that is not complete fails once more when it is deleted
+        if address.partition("://")[0] in ("tcp", "tls", "ws", "wss", address):
+            get_address_host_port(address)  # else a client that is not complete fails once more when it is deleted
         return Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise MeasurementError(f"no Dask scheduler answers at {address}: {error}") from error

@@ -19,6 +19,8 @@ VARIABLE = "_THREADCAST_LIMIT"
 """Environment variable with what `record_limit` records; children inherit it, and so does what `exec` starts."""
 
 ANSWER_S = 0.5
+UNKNOWN = "-"
+"""In place of what the kernel does not say: such a record counts nowhere."""
 
 
 class _Record(NamedTuple):
@@ -55,14 +57,15 @@ def inherited_limit() -> frozenset[int] | None:
             with suppress(NotFound, ServiceUnavailable, FormatError):
                 answer = ask(path, {"limits": "all"}, ANSWER_S)
                 limits, cores = cpus_in(cores_of(answer, "limits")), cpus_in(cores_of(answer, "cores"))
-                return limits if mask == cores else None
+                if mask == cores:
+                    return limits
     return None if record is None else record.limit
 
 
 def _recorded() -> _Record | None:
     """What the environment records; None where that is nothing, garbled, or of another machine."""
     match os.environ.get(VARIABLE, "").split():
-        case [boot, process, limit_text, mask_text] if boot == _boot() and process.isdecimal():
+        case [boot, process, limit_text, mask_text] if boot == _boot() != UNKNOWN and process.isdecimal():
             limit, mask = parse_cpus(limit_text), parse_cpus(mask_text)
             return None if limit is None or mask is None else _Record(int(process), limit, mask)
     return None
@@ -70,4 +73,4 @@ def _recorded() -> _Record | None:
 
 def _boot() -> str:
     """What the kernel calls the time since this machine was started: launchers take environments to other machines."""
-    return read_text("/proc/sys/kernel/random/boot_id") or "-"
+    return read_text("/proc/sys/kernel/random/boot_id") or UNKNOWN

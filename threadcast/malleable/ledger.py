@@ -175,7 +175,7 @@ class Ledger:
             self._next_deadlines_s = now_s + REST_S
             self._divide(now_s)
         elif now_s >= self._rests_until_s:
-            self._trial = next_trial(self._present(), self._floors, len(self.machine))
+            self._trial = next_trial(self._present(), self._floors, len(self.machine), self._fits)
             if self._trial is not None:
                 self._trial_until_s = now_s + TRIAL_S
                 self._aim(self._placed(self._trial), now_s)
@@ -219,6 +219,9 @@ class Ledger:
                 party.on_time = False
             else:
                 party.on_time = known.get(name)
+
+    def _fits(self, counts: Mapping[str, int]) -> bool:
+        return all(len(cores) == counts[name] for name, cores in self._placed(counts).items())
 
     def _placed(self, counts: Mapping[str, int]) -> dict[str, CoreIds]:
         before = {name: self.parties[name].granted or self.parties[name].target for name in counts}

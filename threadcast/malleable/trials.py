@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import permutations
 
 from threadcast.malleable.party import Party
@@ -18,18 +18,21 @@ Counts = Mapping[str, int]
 """Numbers of cores by process."""
 
 
-def next_trial(parties: Mapping[str, Party], floors: Counts, cores: int) -> dict[str, int] | None:
+def next_trial(
+    parties: Mapping[str, Party], floors: Counts, cores: int, fits: Callable[[Counts], bool] = lambda _: True
+) -> dict[str, int] | None:
     """Return a division near the present one from which something can be learned; None where there is none.
 
     Compared with the present division, one process has some cores of another, or a process with many cores has fewer;
     larger changes come first. No process has fewer cores than its floor, or more than it can use. `cores` is the number
-    of cores of the machine.
+    of cores of the machine; `fits` says whether each process can have so many of those that it may use.
     """
     counts = {name: len(party.target) for name, party in parties.items()}
     if sum(counts.values()) > cores:
         return None
     for trial, changed in _neighbours(counts):
-        if _is_allowed(trial, changed, parties, floors, cores) and _is_informative(trial, counts, changed, parties):
+        allowed = _is_allowed(trial, changed, parties, floors, cores)
+        if allowed and _is_informative(trial, counts, changed, parties) and fits(trial):
             return trial
     return None
 

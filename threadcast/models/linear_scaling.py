@@ -1,4 +1,4 @@
-"""No forecast says that more threads make an op faster than linear scaling from one thread does."""
+"""What was measured limits forecasts: more threads make no op faster than linear scaling from one thread does."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ class ScalingLaw(PerformanceModel):
 
     `samples` is how many cases it proposes, evenly spread. Its points are `measured` at samples, `learned` between them
     and `extrapolated` beyond. `fit` sets the interval: the central 90 % of log residuals over the training ops at cases
-    that were not sampled. Before, extrapolated points have at least that of `interpolation.curve_through`. An affinity
-    without samples uses the other's law, with a wider interval.
+    that were not sampled. Before, points beyond samples have at least the one of `interpolation.curve_through`. An
+    affinity without samples uses the other's law, with a wider interval.
     """
 
     def __init__(self, *, samples: int = 4) -> None:
@@ -144,10 +144,8 @@ class ScalingLaw(PerformanceModel):
         seconds, low, high = np.array([point[:3] for point in points], dtype=np.float64).T
         source = tuple(point.source for point in points)
         if self._bounds == UNFITTED_BOUNDS:
-            beyond, through = (
-                [not laws[case.affinity].spans(case.threads) for case in cases],
-                curve_through(knots, cases),
-            )
+            beyond = [not laws[case.affinity].spans(case.threads) for case in cases]
+            through = curve_through(knots, cases)
             low[beyond] = np.minimum(low, through.low)[beyond]
             high[beyond] = np.maximum(high, through.high)[beyond]
         curve = Curve(tuple(cases), seconds, low, high, source)

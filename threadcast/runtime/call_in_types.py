@@ -131,7 +131,10 @@ class CallInTypes(OptimizedCall):
     def learning(self) -> bool:
         if self._optimized.forked:
             return False
-        return super().learning or (self._choice is not None and self._choice.report.runs is None)
+        runs = None if self._choice is None else self._choice.report.runs
+        if runs == "bfloat16":
+            return self._half is not None and self._half.learning
+        return super().learning or (self._choice is not None and runs is None)
 
     def _wait(self, timeout_s: float) -> None:
         half = self._half

@@ -279,7 +279,7 @@ class Optimized:
 
         True before the first calls of a kind have been timed.
         """
-        if self.forked:
+        if self.forked or in_step():
             return False
         if isinstance(self._last, Fallback):
             parts = self._parts_for(self._last)

@@ -46,7 +46,7 @@ class OptimizedModel:
     def learning(self) -> bool:
         """Whether anything is left to learn about calls such as the last one, so that what runs them may change.
 
-        Also while something runs that is faster already. True before the first call.
+        Also while something runs that is faster already. True before the first call, False after `close`.
         """
         return self._optimized.learning
 

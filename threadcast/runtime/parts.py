@@ -103,8 +103,10 @@ class Parts:
 
     @property
     def learning(self) -> bool:
-        """Whether it is still being found out what runs the calls fastest."""
-        return self._left is None and (self._guard is None or self._guard.verdict is None)
+        """Whether it is still being found out what runs the calls fastest; not while PyTorch must run them."""
+        if self._left is not None or _has_a_stance():
+            return False
+        return self._guard is None or self._guard.verdict is None
 
     def leaves_alone(self, looking_s: float) -> bool:
         """Return whether the next calls need not be looked at, because PyTorch's default runs them in any case.

@@ -38,7 +38,7 @@ def read_machine(value: Any, stored: StoredDocuments, *, pointer: str = "/machin
     FormatError for a wrong document; Problem for an unknown fingerprint, or None where the store has not one machine.
     """
     if isinstance(value, dict):
-        return Machine.from_json(value, pointer=pointer)
+        return Machine.described(value, pointer=pointer)
     machines = stored.machines()
     named = ", ".join(list(machines)[:5]) or "none"
     if value is None:

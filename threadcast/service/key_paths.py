@@ -10,7 +10,7 @@ from werkzeug.routing import BaseConverter
 class KeyConverter(BaseConverter):
     """The rest of a path. "/" is escaped in links, as a browser would resolve the ".." of `a/../b`; both are read."""
 
-    regex = ".+"
+    regex = r"[\s\S]+"
     part_isolating = False
 
     def to_url(self, value: str) -> str:

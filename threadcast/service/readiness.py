@@ -35,8 +35,8 @@ class ReadinessProbe:
     def predict(self, store: Store, predictor_of: PredictorOf) -> str:
         """Predict one op, and return the "name@number" of the model.
 
-        It predicts the first op that the model can predict of those that were measured last on each machine. Any error
-        is raised, except a ModelError while nothing is measured.
+        It predicts the first op that the model can predict of those that were measured last on each machine, or else of
+        all. Any error is raised, except a ModelError while nothing is measured.
         """
         refused: ModelError | InvalidInput | None = None
         for chosen in self._candidates(store):
@@ -65,3 +65,5 @@ class ReadinessProbe:
             of_machine = store.measurements(machine=machine.fingerprint, last=MOST_TRIED)
             for op in {m.op.key: m.op for m in of_machine}.values():
                 yield op, machine
+        for machine in store.machines():
+            yield from ((op, machine) for op in store.ops()[:1])

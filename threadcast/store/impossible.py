@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, and_, delete, func, select, update
@@ -106,21 +106,25 @@ def impossible_cases(connection: Connection) -> list[ImpossibleCase]:
 def delete_impossible(database: Database, *, dry_run: bool = False) -> Pruned:
     """Delete the measurements of `impossible_cases`; with `dry_run` only count them.
 
-    The case that was measured last stays until something else is measured: ids of measurements only ever grow.
+    It deletes case by case, so that others can write in between, and may be ended at any time. The case that was
+    measured last stays until something else is measured: ids of measurements only ever grow.
     """
-    if dry_run:
-        with database.read(long=True) as connection:
-            return sum((_counted(connection, case) for case in _deletable(connection)), Pruned())
-    return database.write(
-        lambda connection: sum((_deleted(connection, case) for case in _deletable(connection)), Pruned())
-    )
+    with database.read(long=True) as connection:
+        found = impossible_cases(connection)
+        if dry_run:
+            return sum((_counted(connection, case) for case in found if not _is_last(connection, case)), Pruned())
+    deleted = Pruned()
+    for case in found:
+        deleted += database.write(partial(_deleted, case=case))
+    return deleted
 
 
-def _deletable(connection: Connection) -> list[ImpossibleCase]:
+def _is_last(connection: Connection, case: ImpossibleCase) -> bool:
+    """Whether the newest measurement of all is of this case."""
     table = schema.measurements
     names = (table.c.machine_id, table.c.op_id, table.c.threads, table.c.affinity)
     last = connection.execute(select(*names).order_by(table.c.id.desc()).limit(1)).first()
-    return [case for case in impossible_cases(connection) if last is None or case.row_key != tuple(last)]
+    return last is not None and case.row_key == tuple(last)
 
 
 def _counted(connection: Connection, case: ImpossibleCase) -> Pruned:
@@ -131,8 +135,10 @@ def _counted(connection: Connection, case: ImpossibleCase) -> Pruned:
 
 
 def _deleted(connection: Connection, case: ImpossibleCase) -> Pruned:
-    """Delete the measurements of a case, and take them out of all figures."""
+    """Delete the measurements of a case, and take them out of all figures; nothing where it was measured last."""
     found = _counted(connection, case)
+    if not found.measurements or _is_last(connection, case):
+        return Pruned()
     for table in (schema.measurements, schema.cases):
         connection.execute(delete(table).where(_of_case(table.c, case)))
     table = schema.summaries

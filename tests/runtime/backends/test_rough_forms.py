@@ -21,6 +21,7 @@ Function = Callable[[Tensor], Any]
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 WEIGHT = torch.randn(6, 6, generator=torch.Generator().manual_seed(1))
+POWERS = torch.tensor([0.25, 2.0, 8.0, -1.0])
 NONE, ORT, OPENVINO, ONNX = set[str](), {"onnxruntime"}, {"openvino"}, {"onnxruntime", "openvino"}
 COMPILED = {"openvino", "torch.compile"}
 
@@ -41,6 +42,18 @@ def _written(x: Tensor) -> Tensor:
     return y.floor()
 
 
+def _into_zeros(x: Tensor) -> Tensor:
+    out = torch.zeros(4, 6)
+    out[:, :3] = x[:, :3]
+    return out.log1p()
+
+
+def _quotient_into_zeros(x: Tensor) -> Tensor:
+    out = torch.zeros(4, 6)
+    out[:] = x / 0.1
+    return out.floor()
+
+
 def _sigmoid_written(x: Tensor) -> Tensor:
     y = x * 1
     y.sigmoid_()
@@ -52,11 +65,14 @@ def _sigmoid_written(x: Tensor) -> Tensor:
     [
         (torch.log1p, ONNX),
         (torch.expm1, ONNX),
+        (_into_zeros, ONNX),
+        (lambda x: F.binary_cross_entropy_with_logits(x, torch.ones(4, 6)), ONNX),
         (F.logsigmoid, ONNX),
         (F.softplus, OPENVINO),
         (F.mish, OPENVINO),
         (lambda x: (1 + x.exp()).log(), OPENVINO),
         (lambda x: (2 + x.cos()).log(), NONE),
+        (lambda x: (2 + x.exp()).log(), NONE),
         # which of equal numbers comes first
         (lambda x: x.topk(2).indices, ONNX),
         (lambda x: x.topk(2).values, NONE),
@@ -69,6 +85,10 @@ def _sigmoid_written(x: Tensor) -> Tensor:
         (lambda x: torch.div(x, 0.3, rounding_mode="trunc"), OPENVINO),
         (lambda x: x[:, :2] / 0.1 > 3, OPENVINO),
         (_written, OPENVINO),
+        (_quotient_into_zeros, OPENVINO),
+        (lambda x: (x.abs().log2() + 1).floor(), ONNX),
+        (lambda x: (x / POWERS[:, None]).floor(), NONE),
+        (lambda x: (x / POWERS[0]).relu().floor(), NONE),
         (lambda x: torch.floor(x / 0.25), NONE),
         (lambda x: torch.floor(x * 0.1), NONE),
         (lambda x: (x / 11.3).softmax(-1) @ WEIGHT, NONE),
@@ -80,6 +100,16 @@ def _sigmoid_written(x: Tensor) -> Tensor:
         (lambda x: x.sigmoid().argmax(-1), ORT),
         (_sigmoid_written, ORT),
         (lambda x: x.sigmoid() * x, NONE),
+        (lambda x: (x.sigmoid() * 2) ** 2 * WEIGHT[0], NONE),
+        (lambda x: (x.sigmoid() ** 0.5).sum(), ORT),
+        (lambda x: x.sigmoid().topk(2).values, NONE),
+        (lambda x: x.sigmoid().max(-1).values, NONE),
+        (lambda x: x.sigmoid().max(-1).indices, ORT),
+        (lambda x: x.sigmoid().max(), NONE),
+        (lambda x: x / (1 + x.sigmoid()), NONE),
+        (lambda x: (1 + x.sigmoid()).log(), NONE),
+        (lambda x: x.sigmoid() / (x.abs().sum() + 1), NONE),
+        (lambda x: x / (x.sigmoid() + 1e-6), ORT),
         (lambda x: F.silu(x) @ WEIGHT, NONE),
         (lambda x: x.sigmoid(), NONE),
         (lambda x: (x.sigmoid() @ WEIGHT).log(), NONE),
@@ -90,6 +120,7 @@ def _sigmoid_written(x: Tensor) -> Tensor:
         # roundings
         (lambda x: x.half().float() * 2, COMPILED),
         (lambda x: x.bfloat16().view(6, 4).float(), COMPILED),
+        (lambda x: x.half()[:, :3].float(), COMPILED),
         (lambda x: x.half() * 2, NONE),
         # what does not depend on arguments
         (lambda x: x + WEIGHT.log1p().nan_to_num().topk(1).values[0], NONE),

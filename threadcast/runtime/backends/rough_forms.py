@@ -19,7 +19,10 @@ from threadcast.runtime.backends.memory_of_values import sharing
 from threadcast.runtime.backends.number_signs import SELECT, VIEWS, name_of
 from threadcast.runtime.backends.onnx_forms import is_power_of_two
 
-_SMALL = frozenset(("log1p", "expm1", "special_log1p", "special_expm1", "log_sigmoid_forward"))
+_SMALL = frozenset((
+    "log1p", "expm1", "special_log1p", "special_expm1", "log_sigmoid_forward", "binary_cross_entropy_with_logits",
+    "soft_margin_loss",
+))  # fmt: skip
 """Computed as log(1 + x), exp(x) - 1 and log(sigmoid(x)): 0 of what is near 0, or far from it."""
 _SOFTPLUS = frozenset(("softplus", "mish"))
 """OpenVINO's softplus is 1 % off at -10, 0 at -15 and negative below."""
@@ -38,22 +41,27 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 _SAME = VIEWS | SELECT | frozenset((
     "cat", "stack", "where", "masked_fill", "relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max", "neg",
-    "abs", "maximum", "minimum", "amax", "amin", "constant_pad_nd", "copy", "index_put", "scatter",
-    "<built-in function getitem>",
+    "abs", "maximum", "minimum", "amax", "amin", "max", "min", "topk", "sort", "constant_pad_nd", "copy", "index_put",
+    "scatter", "<built-in function getitem>",
 ))  # fmt: skip
 """Operators that return their arguments' numbers, some of them, or the same with another sign."""
 _SUMS = frozenset(("sum", "mean", "cumsum", "add", "sub", "rsub"))
 _SCALES = frozenset(("mul", "div"))
 _JUMPS = frozenset((
     "floor", "ceil", "trunc", "round", "frac", "fix", "eq", "ne", "gt", "ge", "lt", "le", "floor_divide", "remainder",
-    "fmod", "bucketize", "searchsorted", "argmax", "argmin", "sign", "bool",
+    "fmod", "bucketize", "searchsorted", "sign", "sgn", "heaviside", "isclose", "bool",
 ))  # fmt: skip
 """Operators whose results jump where a number changes by its last digit."""
-_TELLING = _ORDERS | frozenset((
-    "log", "log2", "log10", "log1p", "logit", "sqrt", "rsqrt", "reciprocal", "pow", "argmax", "argmin", "max", "min",
-    "native_layer_norm", "native_group_norm",
+_TELLING = frozenset((
+    "log", "log2", "log10", "log1p", "logit", "sqrt", "rsqrt", "reciprocal", "argmax", "argmin", "native_layer_norm",
+    "native_group_norm",
 ))  # fmt: skip
 """Operators whose results depend on how small numbers near 0 are, one beside the other."""
+_WITH_POSITIONS = _ORDERS | {"max", "min"}
+_LOGS = frozenset(("log2", "log10"))
+"""Computed as quotients of natural logarithms."""
+_ORDINARY = 1e-3
+"""From so much on, a number that is added to one near 0 hides how small it is."""
 
 
 def roughly_computed(module: fx.GraphModule, backend: str, *, rough: bool = False) -> str | None:
@@ -80,11 +88,13 @@ def _reasons(program: _Program, node: fx.Node, name: str, backend: str) -> Itera
         return
     if name in _ORDERS and _uses_positions(node, name):
         yield f"{name} puts equal numbers in another order there"
+    if name in _LOGS and (found := program.comes_to(node, _jumps)) is not None:
+        yield f"{name} is a quotient of logarithms there, and {found} jumps"
     if backend == "onnxruntime":
-        if name in _SIGMOID and (found := program.comes_to(node, _depends_on_small)) is not None:
+        if name in _SIGMOID and (found := program.comes_to(node, _depends_on_small, small=True)) is not None:
             yield f"{name} has no digits there below -17, and {found} depends on them"
         return
-    if name == "log" and _adds_number(node.args[0]) and any(name_of(one) == "exp" for one in node.args[0].args):  # type: ignore[union-attr]
+    if name == "log" and _is_softplus(node.args[0]):
         yield "the logarithm of 1 + exp(x) has too few digits there for some numbers"
     if name == "div" and not program.is_exact_divisor(node):
         found = name if node.kwargs.get("rounding_mode") else program.comes_to(node, _jumps)
@@ -98,68 +108,97 @@ class _Program:
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
         self._together, self._written = sharing(list(module.graph.nodes))
-        self.varying: dict[fx.Node, None] = {}
-        """Those that operators return, in their order."""
+        self._dependent: set[fx.Node] = set()
+        self.varying: list[fx.Node] = []
+        """What operators return that depends on the program's arguments, in its order."""
         for node in module.graph.nodes:
-            if node.op == "call_function" and any(map(self.varies, node.all_input_nodes)):
-                self.varying[node] = None
+            if node.op == "call_function" and any(one in self._dependent for one in node.all_input_nodes):
+                self.varying.append(node)
+            elif node.op != "placeholder":
+                continue
+            self._dependent.update(self._alike(node))
 
-    def comes_to(self, node: fx.Node, depends: Callable[[_Program, fx.Node, fx.Node], bool]) -> str | None:
-        """Return the name of an operator that depends on the digits of `node`, after others that keep them."""
-        pending, seen = [node], {node}
+    def comes_to(
+        self, node: fx.Node, depends: Callable[[Collection[fx.Node], fx.Node, fx.Node], bool], *, small: bool = False
+    ) -> str | None:
+        """Return the name of an operator that depends on the digits of `node`, after others that keep them.
+
+        `depends` is asked of all values that have these digits, an operator, and the one of them that it takes. With
+        `small` a number of ordinary size that is added ends that.
+        """
+        pending, reached = [node], dict[fx.Node, None]()
         while pending:
             value = pending.pop()
-            alike = [one for one in self._together[value] if one not in seen] if value in self._written else []
-            seen.update(alike)
-            pending += alike
+            if value in reached:
+                continue
+            reached[value] = None
+            pending += self._alike(value)
+            pending += [user for user in value.users if self._keeps(user, value, small=small)]
+        for value in reached:
             for user in value.users:
-                if user.op != "call_function":
-                    continue
-                if depends(self, user, value):
+                if user.op == "call_function" and depends(reached, user, value):
                     return name_of(user)
-                if user not in seen and self._keeps(user, value):
-                    seen.add(user)
-                    pending.append(user)
         return None
-
-    def varies(self, argument: Any) -> bool:
-        """Whether an operator's argument depends on the program's arguments."""
-        return isinstance(argument, fx.Node) and (argument in self.varying or argument.op == "placeholder")
 
     def is_exact_divisor(self, node: fx.Node) -> bool:
         """Whether a quotient is as exact by multiplication: by powers of two; or whether it stays a quotient."""
         divisor: Any = node.args[1]
-        if self.varies(divisor) or is_power_of_two(divisor):
+        if divisor in self._dependent or is_power_of_two(divisor):
             return True
-        if not isinstance(divisor, fx.Node) or divisor.op != "get_attr":
+        while isinstance(divisor, fx.Node) and name_of(divisor) in VIEWS | SELECT and divisor not in self._written:
+            divisor = divisor.args[0]
+        if not isinstance(divisor, fx.Node) or divisor.op != "get_attr" or divisor in self._written:
             return False
         constant = operator.attrgetter(str(divisor.target))(self._module)
-        if not isinstance(constant, Tensor) or not constant.is_floating_point():
+        if not isinstance(constant, Tensor) or constant.is_complex():
             return False
-        mantissas: Tensor = torch.frexp(constant.detach().float()).mantissa
+        mantissas: Tensor = torch.frexp(constant.detach().double()).mantissa
         return bool(mantissas.abs().eq(0.5).all())
 
-    def _keeps(self, user: fx.Node, value: fx.Node) -> bool:
+    def _alike(self, node: fx.Node) -> Collection[fx.Node]:
+        """The values in the memory of one that an operator writes to; of others only itself."""
+        return self._together[node] if node in self._written else (node,)
+
+    def _keeps(self, user: fx.Node, value: fx.Node, *, small: bool) -> bool:
         """Whether an operator's results have the digits of `value`, and no others are added that vary."""
         name = name_of(user)
         if name in ("_to_copy", "to") or name in _SAME:
             return True
+        if name == "pow":
+            return user.args[0] is value and _is_power(user.args[1])
         others = [one for one in user.args[:2] if one is not value]
-        return name in _SUMS | _SCALES and not any(map(self.varies, others))
+        if small and name in _SUMS and any(isinstance(one, int | float) and abs(one) >= _ORDINARY for one in others):
+            return name in ("sum", "mean", "cumsum")  # of which the others are dimensions
+        return name in _SUMS | _SCALES and not any(one in self._dependent for one in others if isinstance(one, fx.Node))
 
 
-def _depends_on_small(program: _Program, user: fx.Node, value: fx.Node) -> bool:
-    """Whether it matters how small a number is that is near 0: to logarithms, and to quotients of two that vary."""
-    if name_of(user) in _TELLING:
-        return True
-    return name_of(user) in ("div", "floor_divide") and program.varies(user.args[1])
+def _depends_on_small(reached: Collection[fx.Node], user: fx.Node, value: fx.Node) -> bool:
+    """Whether it matters to an operator how small a number is that is near 0."""
+    name = name_of(user)
+    if name in ("div", "floor_divide"):
+        return user.args[1] in reached
+    if name in _WITH_POSITIONS:
+        return _uses_positions(user, name)
+    return name in _TELLING or (name == "pow" and user.args[0] is value and not _is_power(user.args[1]))
 
 
-def _jumps(_: _Program, user: fx.Node, value: fx.Node) -> bool:
+def _jumps(_: Collection[fx.Node], user: fx.Node, value: fx.Node) -> bool:
     name, dtype = name_of(user), user.kwargs.get("dtype")
     if name == "div":
         return user.kwargs.get("rounding_mode") is not None
     return name in _JUMPS or (isinstance(dtype, torch.dtype) and not dtype.is_floating_point)
+
+
+def _is_power(exponent: Any) -> bool:
+    """Whether powers of numbers near 0 are nearer to 0."""
+    return isinstance(exponent, int | float) and exponent >= 1
+
+
+def _is_softplus(value: Any) -> bool:
+    """Whether a value is 1 + exp(x)."""
+    if name_of(value) != "add" or 1 not in value.args:
+        return False
+    return any(name_of(one) == "exp" for one in value.args)
 
 
 def _rounds(node: fx.Node) -> bool:
@@ -168,19 +207,19 @@ def _rounds(node: fx.Node) -> bool:
         return False
     return any(
         name_of(one) in ("_to_copy", "to") and one.kwargs.get("dtype") in (torch.float32, torch.float64)
-        for one in _after_views(node)
+        for one in _after(node)
     )
 
 
-def _after_views(node: fx.Node) -> Collection[fx.Node]:
-    """What takes a value, or a view of it."""
+def _after(node: fx.Node) -> Collection[fx.Node]:
+    """What takes a value, or the same numbers after other operators."""
     found: dict[fx.Node, None] = {}
     pending = [node]
     while pending:
         for user in pending.pop().users:
             if user not in found:
                 found[user] = None
-                pending += [user] if name_of(user) in VIEWS else []
+                pending += [user] if name_of(user) in _SAME else []
     return found
 
 
@@ -194,4 +233,4 @@ def _uses_positions(node: fx.Node, name: str) -> bool:
     """Whether anything takes the positions that an operator returns, beside values."""
     if name == "argsort":
         return True
-    return any(one.target is not operator.getitem or one.args[1] != 0 for one in node.users)
+    return any(one.target is operator.getitem and one.args[1] != 0 for one in node.users)
