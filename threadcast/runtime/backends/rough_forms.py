@@ -80,7 +80,7 @@ def roughly_computed(module: fx.GraphModule, backend: str, *, rough: bool = Fals
 
 
 def _reasons(program: _Program, node: fx.Node, name: str, backend: str) -> Iterator[str]:
-    if name in ROUGH[backend]:
+    if name in ROUGH.get(backend, ()):
         yield f"{name} has too few digits there for some numbers"
     if name in _ERF and backend != "onnxruntime" and not all(_adds_number(one) for one in node.users):
         yield f"{name} has too few digits there for small numbers"
