@@ -15,7 +15,7 @@ from tests.runtime.backends.programs import passed_on
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
-from threadcast.runtime.backends.rough_forms import ROUGH, roughly_computed
+from threadcast.runtime.backends.rough_forms import ROUGH, RoughForms
 
 Function = Callable[[Tensor], Any]
 
@@ -27,8 +27,8 @@ COMPILED = {"openvino", "torch.compile"}
 
 
 def _left_out(function: Function, **options: Any) -> set[str]:
-    module = passed_on(function, X).module
-    return {backend for backend in ROUGH if roughly_computed(module, backend, **options) is not None}
+    forms = RoughForms(passed_on(function, X).module, **options)
+    return {backend for backend in ROUGH if forms.computed_by(backend) is not None}
 
 
 def _routed(x: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ def test_functions_that_lose_no_backend_have_their_digits_in_the_runtimes(tmp_pa
         found = next(iter(calls.values()))()([HOSTILE])
         right = [torch.allclose(mine, eager, rtol=1e-4, atol=1e-7) for eager, mine in zip(wanted, found, strict=True)]
         wrong = {name for name, one in zip(FUNCTIONS, right, strict=True) if not one}
-        modules = {name: passed_on(function, HOSTILE).module for name, function in FUNCTIONS.items()}
-        left_out = {name for name, module in modules.items() if roughly_computed(module, backend) is not None}
+        forms = {name: RoughForms(passed_on(function, HOSTILE).module) for name, function in FUNCTIONS.items()}
+        left_out = {name for name, one in forms.items() if one.computed_by(backend) is not None}
         assert wrong <= left_out, backend
         assert wrong, "nothing is shown where nothing is wrong"

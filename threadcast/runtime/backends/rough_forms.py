@@ -64,19 +64,24 @@ _ORDINARY = 1e-3
 """From so much on, a number that is added to one near 0 hides how small it is."""
 
 
-def roughly_computed(module: fx.GraphModule, backend: str, *, rough: bool = False) -> str | None:
-    """Return in words what `backend` computes with too few right digits for some arguments; None: nothing.
+class RoughForms:
+    """What backends compute of a program with too few right digits for some arguments.
 
     `rough`: the program computes in bfloat16, and roundings to half precision may be left out.
     """
-    program = _Program(module)
-    for node in program.varying:
-        if not rough and backend != "onnxruntime" and _rounds(node):
-            return "rounding to half precision and back is left out there"
-        why = next(_reasons(program, node, name_of(node), backend), None)
-        if why is not None:
-            return why
-    return None
+
+    def __init__(self, module: fx.GraphModule, *, rough: bool = False) -> None:
+        self._program, self._rough = _Program(module), rough
+
+    def computed_by(self, backend: str) -> str | None:
+        """Return in words what `backend` computes in that way; None: nothing."""
+        for node in self._program.varying:
+            if not self._rough and backend != "onnxruntime" and _rounds(node):
+                return "rounding to half precision and back is left out there"
+            why = next(_reasons(self._program, node, name_of(node), backend), None)
+            if why is not None:
+                return why
+        return None
 
 
 def _reasons(program: _Program, node: fx.Node, name: str, backend: str) -> Iterator[str]:

@@ -36,7 +36,7 @@ from threadcast.runtime.backends.lost_nans import NansInside
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
-from threadcast.runtime.backends.rough_forms import roughly_computed
+from threadcast.runtime.backends.rough_forms import RoughForms
 from threadcast.runtime.backends.ways import NEEDED, Way
 from threadcast.runtime.backends.written_out import written_out
 from threadcast.threads.memory import free_bytes, keep_freed_memory, return_freed_memory
@@ -166,6 +166,7 @@ class Search:
         self._program_exported: ExportedProgram | None = None
         self._limits: IntegerLimits | None = None
         self._nans: NansInside | None = None
+        self._rough_forms = RoughForms(program.module, rough=options.rough)
         self._best_s = float("inf")
         self._shares: dict[str, float] = {}
 
@@ -188,7 +189,7 @@ class Search:
 
     def _try(self, backend: str) -> None:
         built: dict[Way, tuple[Path, TensorCall, float]] = {}
-        reason = unlike(backend, self._integers) or roughly_computed(self._read.module, backend, rough=self._rough)
+        reason = unlike(backend, self._integers) or self._rough_forms.computed_by(backend)
         if (reason := reason or self._lost_nan(backend)) is not None:
             self._leave_out(backend, reason)
             return
