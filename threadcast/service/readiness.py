@@ -61,9 +61,10 @@ class ReadinessProbe:
     def _candidates(self, store: Store) -> Iterator[tuple[Op, Machine]]:
         if self._last is not None:
             yield self._last
-        for machine in store.machines():
+        machines = store.machines()
+        for machine in machines:
             of_machine = store.measurements(machine=machine.fingerprint, last=MOST_TRIED)
             for op in {m.op.key: m.op for m in of_machine}.values():
                 yield op, machine
-        for machine in store.machines():
-            yield from ((op, machine) for op in store.ops()[:1])
+        for op in store.ops()[:1]:
+            yield from ((op, machine) for machine in machines)
