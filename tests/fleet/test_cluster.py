@@ -285,22 +285,14 @@ def test_workers_on_the_same_cpus_are_one_machine_and_no_machine_is_an_error(fol
         assert machine["state"] == "measured" or "same CPUs" in machine["why"]
 
 
-def test_a_scheduler_that_does_not_answer_is_an_error_of_one_line(folder: Path) -> None:
+@pytest.mark.parametrize(("address", "why"), [("tcp://127.0.0.1:9", ""), ("rubbish", "missing port")])
+def test_a_scheduler_that_does_not_answer_is_an_error_of_one_line(folder: Path, address: str, why: str) -> None:
     done = subprocess.run(
-        [*COMMAND, "--scheduler", "tcp://127.0.0.1:9", "--store", "store.sqlite"], cwd=folder, env=environment(folder),
+        [*COMMAND, "--scheduler", address, "--store", "store.sqlite"], cwd=folder, env=environment(folder),
         text=True, capture_output=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in done.stderr.splitlines()[-1]
-
-
-def test_an_address_that_is_none_is_an_error_of_one_line(folder: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, "--scheduler", "rubbish", "--store", "store.sqlite"], cwd=folder, env=environment(folder),
-        text=True, capture_output=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "no Dask scheduler answers at rubbish: missing port" in done.stderr.splitlines()[-1]
+    assert f"no Dask scheduler answers at {address}: {why}" in done.stderr.splitlines()[-1]
     assert "Exception ignored" not in done.stderr
 
 
