@@ -11,9 +11,9 @@ from tests.test_architecture import MODULES, PACKAGE, imports
 from threadcast.cli.extras import EXTRAS
 
 BASE = {"numpy", "click", "rich", "urllib3"}
-BESIDE = {"werkzeug", "markupsafe", "pytest", "sitecustomize", "_typeshed"}
-"""Flask's own foundation, what whoever runs the contract tests of `*/testing.py` has, what a user may have, and what
-only type checkers import."""
+BESIDE = {"werkzeug", "markupsafe", "pydantic_core", "pytest", "sitecustomize", "_typeshed"}
+"""Flask's and pydantic's own foundations, what whoever runs the contract tests of `*/testing.py` has, what a user may
+have, and what only type checkers import."""
 
 PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
 

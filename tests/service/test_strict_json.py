@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -64,10 +65,23 @@ def test_colons_in_strings_are_no_members(text: str) -> None:
     assert read(text) == json.loads(text)
 
 
-def test_what_is_nested_too_deeply_is_refused() -> None:
-    for depth in (1_100, 100_000):
+@pytest.mark.parametrize("limit", [1_000, 10_000_000])
+@pytest.mark.parametrize("depth", [1_100, 1_000_000])
+@pytest.mark.parametrize("before", ["", '"\\ud83d\\ude00", '])
+def test_what_is_nested_too_deeply_is_refused(limit: int, depth: int, before: str) -> None:
+    """Also where a library has raised Python's own limit of recursion."""
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit)
+    try:
         with pytest.raises(ValueError, match="nested too deeply"):
-            read(f'{{"a": {"[" * depth}{"]" * depth}}}')
+            read(f"[{before}{'[' * depth}{']' * depth}]")
+    finally:
+        sys.setrecursionlimit(usual)
+
+
+def test_brackets_in_strings_and_beside_each_other_are_no_nesting() -> None:
+    text = '["\\ud83d\\ude00", "' + '[{\\"' * 2_000 + '", ' + ", ".join(['{"a": [[]]}'] * 2_000) + "]"
+    assert read(text) == json.loads(text)
 
 
 @pytest.mark.parametrize("digits", [17, 18, 19, 20, 40])

@@ -9,6 +9,7 @@ import threading
 from contextlib import nullcontext, suppress
 from typing import Any, NoReturn
 
+import numpy as np
 import orjson
 from flask import Request, current_app, request
 from flask.json.provider import JSONProvider
@@ -24,6 +25,13 @@ round."""
 
 _SUSPICIOUS = re.compile(rb"\\u[dD][89a-fA-F]|[0-9][eE]\+?0*[0-9]{3}|[0-9]{308}")
 """Matches every text that may have a lone surrogate or a number that overflows; only such texts are checked further."""
+
+MOST_NESTED = 1024
+"""Levels of arrays and objects that a document may have: what orjson allows. Python's own limit is no measure, as any
+library in the process may have raised it."""
+
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 
 
 class StrictJson(JSONProvider):
@@ -52,12 +60,23 @@ def _read(raw: bytes) -> Any:
     if b"\\" not in raw and _LONG not in b"," + raw.translate(_SHAPE_OF_NUMBERS):
         with suppress(orjson.JSONDecodeError):  # what is wrong with it, the slow way says
             return orjson.loads(raw)
+    if _too_deep(raw):
+        raise RecursionError
     text = raw.decode()
     if _SUSPICIOUS.search(raw) is None:
         return _DECODER.decode(text)
     document = json.loads(text, parse_constant=_no_constant, parse_float=_finite(float), parse_int=_finite(int))
     json.dumps(document, ensure_ascii=False).encode()
     return document
+
+
+def _too_deep(raw: bytes) -> bool:
+    """Whether `raw` has more than MOST_NESTED arrays and objects inside each other."""
+    if raw.count(b"[") + raw.count(b"{") <= MOST_NESTED:
+        return False
+    brackets = np.frombuffer(_STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS), np.uint8)
+    levels = np.cumsum(np.where(np.isin(brackets, list(b"[{")), 1, -1))
+    return bool(np.max(levels, initial=0) > MOST_NESTED)
 
 
 def _surely_unique(raw: bytes, document: Any) -> bool:
