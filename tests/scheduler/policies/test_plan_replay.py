@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.scheduler.affinities import with_affinities
 from tests.scheduler.random_problems import problem_of, problems
+from threadcast.core import Placement, Plan
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem, State
 from threadcast.scheduler.policies.plan_replay import PlanReplay
@@ -65,6 +66,15 @@ def test_a_replay_of_a_plan_takes_as_long_as_the_plan(problem: Problem, policy: 
     assert [(at.id, at.cores, at.hardware_thread) for at in sorted(again.ops, key=lambda at: at.id)] == [
         (at.id, at.cores, at.hardware_thread) for at in sorted(made.ops, key=lambda at: at.id)
     ]
+
+
+def test_an_op_that_the_plan_keeps_for_later_does_not_slow_down_the_op_before() -> None:
+    problem = problem_of([{1: 2.0}, {1: 1.0}, {1: 2.0}], cores=1, threads_per_core=2)
+    made = Plan(1, "by hand", (
+        Placement("a", (0,), 1, 0.0, 2.0), Placement("c", (0,), 1, 2.0, 4.0), Placement("b", (0,), 1, 2.0, 3.0, 1),
+    ))  # fmt: skip
+    again = simulate(PlanReplay(problem, plan=made))
+    assert {at.id: at.start_s for at in again.ops} == {"a": 0.0, "b": 2.0, "c": 2.0}
 
 
 @settings(max_examples=60, deadline=None)

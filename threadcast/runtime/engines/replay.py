@@ -1,8 +1,8 @@
 """Turns a plan into the order of ops of each team, and the points where one team must wait for another.
 
 Engines use a plan's times only as an order. On every hardware thread of every core the ops run in the plan's order of
-start; each starts when its predecessors, and the ops before it on its cores, have finished. Both conditions follow the
-same order of start, so there is no deadlock.
+start; each starts when its predecessors, and the ops before it on its cores (`CoreOrder`), have finished. Both
+conditions follow the same order of start, so there is no deadlock.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threadcast.core import Machine, OpGraph, Placement, Plan
+from threadcast.core.core_order import CoreOrder
 from threadcast.core.errors import PlanError
 
 THREADS_PER_CORE = 64
@@ -104,16 +105,15 @@ def arrange(plan: Plan, graph: OpGraph) -> Replay:
     sequences: list[list[int]] = [[] for _ in teams]
     previous: dict[int, int] = {}
     before: list[Sequence[int]] = [()] * len(graph)
-    last_on: dict[tuple[int, int], int] = {}
+    on_cores = CoreOrder()
     for op in order:
         mine = team_of[op]
-        hardware_threads = teams[mine].hardware_threads
-        others = {*graph.predecessors[op], *(last_on[at] for at in hardware_threads if at in last_on)}
+        hardware_threads = {number for _, number in teams[mine].hardware_threads}
+        others = {*graph.predecessors[op], *on_cores.next(op, placements[op], hardware_threads)}
         before[op] = sorted(others, key=turn.__getitem__, reverse=True)
         if sequences[mine]:
             previous[op] = sequences[mine][-1]
         sequences[mine].append(op)
-        last_on.update(dict.fromkeys(hardware_threads, op))
     waits: list[tuple[int, ...]] = [()] * len(graph)
     for op, awaited, _ in _clocks(order, previous, before, _chains(teams, team_of)):
         waits[op] = awaited

@@ -6,19 +6,18 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from threadcast.core import OpGraph, Placement, Plan
+from threadcast.core.core_order import CoreOrder
 from threadcast.scheduler.problem import Launch, Policy, Problem, State
 from threadcast.scheduler.problem.hardware_threads import hardware_threads
 from threadcast.scheduler.simulation.checker import check_schedule
-
-HardwareThread = tuple[int, int]
-"""A core id and the number of one of its hardware threads."""
 
 
 class PlanReplay(Policy):
     """Launches an op as soon as it is ready and all ops that the plan has before it on its cores have finished.
 
-    Order and cores are always the plan's; start times are the plan's only if ops take as long as predicted. PlanError
-    where the plan is not a legal one of the problem's graph and machine.
+    Order and cores are always the plan's, and ops share a core only where the plan has them side by side (`CoreOrder`);
+    start times are the plan's only if ops take as long as predicted. PlanError where the plan is not a legal one of the
+    problem's graph and machine.
     """
 
     name = "plan_replay"
@@ -27,20 +26,21 @@ class PlanReplay(Policy):
         super().__init__(problem)
         check_schedule(problem.graph, plan, machine=problem.machine, oversubscribed=True)
         by_id = plan.by_id()
+        order = CoreOrder()
         self.rank = self._rank = rank = [0] * len(plan.ops)
         self._launch: dict[int, Launch] = {}
-        self._threads_of: dict[int, list[HardwareThread]] = {}
+        self._threads_of: dict[int, list[tuple[int, int]]] = {}
         self._before: dict[int, tuple[int, ...]] = {}
-        """For each op, the last op before it on each of its hardware threads; all earlier ones have finished then."""
-        self._on: dict[HardwareThread, list[int]] = {}
-        """All ops of each hardware thread, in the order in which they run."""
+        self._on: dict[tuple[int, int], list[int]] = {}
+        """All ops of each hardware thread, a core id and a number, in the order in which they run."""
         for i, op in enumerate(plan_order(problem.graph, plan.ops)):
             at = by_id[problem.graph.ids[op]]
             rank[op] = i
             launch = self._launch[op] = Launch(op, at.cores, at.threads, at.hardware_thread)
-            threads = self._threads_of[op] = _threads(launch)
-            self._before[op] = tuple({self._on[thread][-1] for thread in threads if thread in self._on})
-            for thread in threads:
+            numbers = hardware_threads(launch)
+            self._threads_of[op] = [(core, number) for core in at.cores for number in numbers]
+            self._before[op] = tuple(order.next(op, at, numbers))
+            for thread in self._threads_of[op]:
                 self._on.setdefault(thread, []).append(op)
 
     def decide(self, state: State) -> Sequence[Launch]:
@@ -86,7 +86,3 @@ def plan_order(graph: OpGraph, placements: Sequence[Placement]) -> list[int]:
     place = {op: i for i, op in enumerate(graph.topological_order)}
     keys = [(at.start_s, at.finish_s, place[position[at.id]], position[at.id]) for at in placements]
     return [op for _, _, _, op in sorted(keys)]
-
-
-def _threads(launch: Launch) -> list[HardwareThread]:
-    return [(core, number) for core in launch.cores for number in hardware_threads(launch)]
