@@ -413,6 +413,17 @@ def test_a_damaged_version_does_not_hide_the_others(folder):
     assert "is not JSON" in refused("models", "show", "hill_climb@1")
 
 
+def test_a_damaged_alias_does_not_hide_the_others(folder):
+    document("models", "add-prior")
+    document("models", "alias", "next", "champion")
+    (folder / "threadcast" / "models" / "aliases" / "next" / "1.json").write_text("{")
+    listed = invoke("models", "list", "--json")
+    assert json.loads(listed.stdout)["aliases"] == {"champion": "joint_process@1"}
+    assert "alias next is left out: " in listed.stderr
+    assert "next/1.json cannot be loaded" in refused("models", "add-prior", "--alias", "next")
+    assert "next/1.json cannot be loaded" in refused("predict", "first/forward", "--model", "next")
+
+
 def test_the_shipped_prior_serves_before_a_model_was_trained(folder):
     assert document("models", "add-prior") == {"alias": "champion", "version": "joint_process@1"}
     found = document("predict", "first/forward", "--machine", MACHINE.fingerprint, "--model", "champion")

@@ -376,3 +376,43 @@ def test_pruning_keeps_the_newest_and_whatever_an_alias_can_return_to(registry):
         registry.remove("hill_climb@1")
     with pytest.raises(InvalidInput, match="at least 1"):
         registry.prunable(keep=0)
+
+
+@pytest.fixture
+def with_damaged_alias(damaged):
+    damaged.set_alias("champion", "hill_climb@1")
+    for _ in range(3):
+        damaged.set_alias("candidate", "hill_climb@1")
+    (damaged.root / "aliases" / "candidate" / "2.json").write_text("{")
+    return damaged
+
+
+def test_a_damaged_alias_leaves_the_others_as_they_are(with_damaged_alias):
+    assert with_damaged_alias.aliases() == {"champion": "hill_climb@1"}
+    ((alias, reason),) = with_damaged_alias.damaged_aliases().items()
+    assert alias == "candidate"
+    assert "2.json" in reason
+    assert with_damaged_alias.is_alias("candidate")
+    with_damaged_alias.set_alias("next", "champion")
+    with pytest.raises(NotFound, match="candidate, champion, next, hill_climb@1"):
+        with_damaged_alias.load("nobody")
+
+
+def test_a_damaged_alias_is_not_moved_and_keeps_versions_from_being_removed(with_damaged_alias):
+    for action in (
+        lambda: with_damaged_alias.load("candidate"),
+        lambda: with_damaged_alias.set_alias("candidate", "hill_climb@1"),
+        lambda: with_damaged_alias.rollback("candidate"),
+        lambda: with_damaged_alias.prunable(keep=1),
+        lambda: with_damaged_alias.remove("hill_climb@1"),
+    ):
+        with pytest.raises(ArtefactError, match=r"candidate/2\.json"):
+            action()
+
+
+def test_an_alias_moves_on_after_a_damaged_file_was_deleted(with_damaged_alias):
+    (with_damaged_alias.root / "aliases" / "candidate" / "2.json").unlink()
+    with_damaged_alias.save(HillClimb(), **ABOUT)
+    with_damaged_alias.set_alias("candidate", "hill_climb@2")
+    assert with_damaged_alias.resolve("candidate") == "hill_climb@2"
+    assert [move.version[-1] for move in with_damaged_alias.history("candidate")] == ["1", "1", "2"]

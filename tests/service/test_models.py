@@ -52,6 +52,20 @@ def test_a_damaged_version_is_left_out_of_the_list(
     assert "damaged and left out of the list of models: roofline@2" in caplog.messages
 
 
+def test_a_damaged_alias_is_left_out_of_the_lists_and_named(
+    client: FlaskClient, settings: ServiceSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.put("/v1/models/aliases/next", json={"version": "roofline@2"})
+    (settings.models / "aliases" / "next" / "1.json").write_text("{")
+    for path in ("/v1/models", "/v1/models/aliases"):
+        assert client.get(path).get_json()["aliases"] == {"champion": "roofline@1"}
+    assert "damaged and left out of the list of models: alias next" in caplog.messages
+    page = client.get("/models")
+    assert page.status_code == 200
+    assert "alias next" in page.text
+    assert client.get("/v1/models/next").status_code == 503
+
+
 @pytest.mark.parametrize("reference", ["roofline@1", "champion"])
 def test_one_version_goes_by_number_or_alias(client: FlaskClient, reference: str) -> None:
     assert client.get(f"/v1/models/{reference}").get_json()["version"] == "roofline@1"

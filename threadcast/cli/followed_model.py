@@ -51,7 +51,7 @@ def followed_model(named: str | None, settings: Settings, store: Store, *, witho
             return _registered(registry, named, known, stored=len(every))
         except NotFound as error:
             raise NotFound(f"{error}; kinds of models are {', '.join(registry_of_kinds.names())}") from error
-    if named is None and CHAMPION in registry.aliases():
+    if named is None and registry.is_alias(CHAMPION):
         try:
             return _registered(registry, CHAMPION, known, stored=len(every))
         except ArtefactError as error:

@@ -34,6 +34,8 @@ def list_(output: Output, settings: Settings) -> None:
     manifests, damaged = registry.manifests()
     for version in damaged:
         output.warn(f"{version} is damaged and left out; `threadcast models show {version}` says why")
+    for alias, reason in registry.damaged_aliases().items():
+        output.warn(f"alias {alias} is left out: {reason}")
     for manifest in manifests:
         version = manifest.version
         score = _score(manifest)
@@ -110,7 +112,7 @@ def add_prior(output: Output, settings: Settings, alias: str) -> None:
     from threadcast.models.prior import SCHEMA
 
     registry = _registry(settings)
-    if alias in registry.aliases():
+    if registry.is_alias(alias):
         raise InvalidInput(f"{alias} stands for {registry.resolve(alias)} already; name another --alias")
     version = registry.save(JointProcess(prior=True), trained_on={"prior": SCHEMA}, metrics={})
     registry.set_alias(alias, version, by=user())

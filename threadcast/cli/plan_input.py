@@ -159,7 +159,7 @@ def _model(
 
     registry = ModelRegistry(settings["models"])
     wanted = settings["service.model"] if named is None else named
-    if "@" in wanted or wanted in registry.aliases():
+    if "@" in wanted or registry.is_alias(wanted):
         version = wanted if "@" in wanted else registry.resolve(wanted)
         return registry.load(version), version
     if named is None and settings.origins.get("service.model", "default") != "default":

@@ -57,25 +57,27 @@ class Aliases:
         self._root, self._now = root, now
 
     def names(self) -> list[str]:
-        """Every alias that was ever set."""
+        """Every alias that was ever set, also one with a damaged file; no file is read."""
         directory = self._root / "aliases"
         found = sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
-        return [name for name in found if _ALIAS.fullmatch(name) and self.history(name)]
+        return [name for name in found if self.moves(name)]
 
     def history(self, alias: str) -> list[Move]:
-        """Every move of an alias, oldest first; empty for an alias that was never set."""
+        """Every move of an alias, oldest first; empty for an alias that was never set.
+
+        ArtefactError where a file is damaged.
+        """
         if not _ALIAS.fullmatch(alias):
             return []
-        directory = self._root / "aliases" / alias
-        numbers = sorted(int(entry.stem) for entry in directory.glob("*.json") if entry.stem.isdecimal())
-        return [_read_move(directory / f"{number}.json") for number in numbers]
+        return [_read_move(self._root / "aliases" / alias / f"{number}.json") for number in self._numbers(alias)]
+
+    def _numbers(self, alias: str) -> list[int]:
+        entries = (self._root / "aliases" / alias).glob("*.json")
+        return sorted(int(entry.stem) for entry in entries if entry.stem.isdecimal())
 
     def moves(self, alias: str) -> int:
         """How often an alias has moved; this lists the alias's directory and reads no file."""
-        try:
-            return len(os.listdir(self._root / "aliases" / alias)) if _ALIAS.fullmatch(alias) else 0
-        except FileNotFoundError:
-            return 0
+        return len(self._numbers(alias)) if _ALIAS.fullmatch(alias) else 0
 
     def resolve(self, alias: str) -> str | None:
         """The version that an alias stands for; None for an alias that was never set."""
@@ -115,8 +117,8 @@ class Aliases:
         mover = "".join(c if c.isprintable() else "?" for c in by)[:MOST_MOVER]
         directory = self._root / "aliases" / alias
         while True:
-            moves = self.history(alias)
-            version, rollback = choose(_stack(moves))
+            number = 1 + max(self._numbers(alias), default=0)
+            version, rollback = choose(_stack(self.history(alias)))
             time = self._now().isoformat(timespec="seconds")
             document = {"schema": SCHEMA, "version": version, "rollback": rollback, "time": time, "by": mover}
             with staged(self._root) as stage:
@@ -124,7 +126,7 @@ class Aliases:
                 (stage / "move.json").chmod(0o644)
                 directory.mkdir(parents=True, exist_ok=True)
                 try:
-                    os.link(stage / "move.json", directory / f"{len(moves) + 1}.json")
+                    os.link(stage / "move.json", directory / f"{number}.json")
                 except FileExistsError:
                     continue  # somebody moved it meanwhile
                 sync(directory)

@@ -18,6 +18,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -218,8 +219,26 @@ class ModelRegistry:
         return manifests, damaged
 
     def aliases(self) -> dict[str, str]:
-        """Every alias with the version that it stands for."""
-        return {name: self.resolve(name) for name in self._aliases.names()}
+        """Every alias with the version that it stands for, without `damaged_aliases`."""
+        found = {}
+        for name in self._aliases.names():
+            with suppress(ArtefactError):
+                found[name] = self.resolve(name)
+        return found
+
+    def damaged_aliases(self) -> dict[str, str]:
+        """Every alias with a damaged file, and what is wrong with it."""
+        found = {}
+        for name in self._aliases.names():
+            try:
+                self.history(name)
+            except ArtefactError as error:
+                found[name] = str(error)
+        return found
+
+    def is_alias(self, name: str) -> bool:
+        """Whether an alias has this name, damaged or not."""
+        return self.moves(name) > 0
 
     def resolve(self, alias: str) -> str:
         """The version that an alias stands for; NotFound where there is none."""

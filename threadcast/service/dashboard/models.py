@@ -22,6 +22,7 @@ def models() -> str:
     """The page with every version and alias."""
     registry, default = context().models.registry, context().models.default
     manifests, damaged = registry.manifests()
+    damaged += [f"alias {alias}" for alias in registry.damaged_aliases()]
     aliases = registry.aliases()
     histories = {alias: registry.history(alias)[::-1] for alias in aliases}
     called: dict[str, list[str]] = {}
@@ -69,7 +70,7 @@ def rollback() -> Response:
     """Undo an alias's last move."""
     alias = request.form.get("alias", "").strip()
     registry = context().models.registry
-    if alias not in registry.aliases():
+    if not registry.is_alias(alias):
         raise Problem(404, f"there is no alias {alias[:80]!r}")
     registry.rollback(alias, by=mover())
     return redirect(url_for("dashboard.models", said="rolled-back", alias=alias), 303)
