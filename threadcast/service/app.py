@@ -95,6 +95,7 @@ def create_app(settings: ServiceSettings) -> Service:
     app = Service(__name__, title="threadcast", version=__version__, docs_path=None, json_errors=False)
     app.config.update(
         MAX_CONTENT_LENGTH=settings.max_body_bytes, MAX_VALUES=settings.max_body_values,
+        DEADLINE_S=settings.deadline_s,
         DESCRIPTION="Forecasts how long every operation of a network takes at every thread count, and plans with it.",
         AUTO_SERVERS=False, AUTO_TAGS=False, AUTO_OPERATION_ID=True, AUTO_404_RESPONSE=False,
         AUTO_VALIDATION_ERROR_RESPONSE=False,

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,6 +16,7 @@ from flask.json.provider import JSONProvider
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from threadcast.core.json_reading import unique_members
+from threadcast.service.deadlines import deadline, too_late
 from threadcast.service.problems import Problem
 
 _SHAPE_OF_NUMBERS = bytes.maketrans(b"123456789" + b":[- \t\r\n", b"0" * 9 + b"," * 7)
@@ -109,16 +110,24 @@ class JsonRequest(Request):
         return data
 
     def get_json(self, *args: Any, **kwargs: Any) -> Any:
-        """The document in the body; Problem 413, before it is decoded, for one of too many values.
+        """The document in the body.
 
+        Problem 413, before it is decoded, for one of too many values, 503 where its turn does not come in time.
         A decoded value may take a hundred times its bytes, and nothing else runs while a body is decoded.
         """
         data, most = self.get_data(), current_app.config["MAX_VALUES"]
         values = 1 + len(data) - len(data.translate(None, b",[{"))
         if values > most:
             raise Problem(413, f"the body has some {values} values; at most max_body_values={most} are allowed")
-        with _one_long_body if len(data) > LONG_BYTES else nullcontext():
+        if len(data) <= LONG_BYTES:
             return super().get_json(*args, **kwargs)
+        until = deadline(current_app.config["DEADLINE_S"])
+        if not _one_long_body.acquire(timeout=until.remaining_s()):
+            raise too_late(until.limit_s)
+        try:
+            return super().get_json(*args, **kwargs)
+        finally:
+            _one_long_body.release()
 
     def on_json_loading_failed(self, e: ValueError | None) -> NoReturn:
         """Raise Problem 400 with the reason."""
