@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -88,6 +89,43 @@ def test_where_times_have_changed_everything_is_made_again_and_stays_so(store, d
         assert [m.seconds for m in later.observed[graph.ops[0].key]] == pytest.approx([6.0, 3.0, 2.0, 1.5])
 
 
+@pytest.mark.parametrize("probed", [1, 2, 3])
+def test_a_campaign_that_was_stopped_while_it_looked_for_changes_finds_them_when_it_goes_on(store, dated, probed):
+    graph = first(store, hours_old=100.0)
+
+    class Slow(Scripted):
+        now = NOW
+
+        @contextmanager
+        def at(self, case):
+            with super().at(case) as measure:
+                dated = {"cache": "warm", "time": self.now.isoformat()}
+                yield lambda op, goal: replace(measure(op, goal), conditions=dated)
+
+    slow = Slow(seconds=lambda op, case: 3 * op.inputs[0].shape[0] / case.threads)
+    with dated() as old:
+
+        def stop(progress) -> None:
+            if progress.done == probed:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            campaign(slow, old, on_progress=stop).run(graph)
+        slow.now = NOW + timedelta(minutes=1)
+        later = campaign(slow, old, now=lambda: slow.now).run(graph)
+    for key, found in later.observed.items():
+        side = later.observed[key][0].op.inputs[0].shape[0]
+        assert {m.case: m.seconds for m in found} == pytest.approx({c: 3 * side / c.threads for c in FOUR.cases()})
+
+
+def test_a_time_to_come_hides_no_change(store, dated):
+    graph = first(store, hours_old=100.0)
+    slow = Scripted(seconds=lambda op, case: 3 * op.inputs[0].shape[0] / case.threads)
+    with dated() as old:
+        old.add([replace(old.measurements()[0], conditions={"time": (datetime.now(UTC) + timedelta(400)).isoformat()})])
+        assert campaign(slow, old).run(graph).drift == pytest.approx(3.0)
+
+
 def test_a_campaign_that_goes_on_soon_makes_nothing_again(store, dated):
     graph = first(store, hours_old=0.5)
     with dated() as recent:
@@ -135,7 +173,12 @@ def test_probes_are_of_the_longest_ops_and_none_where_something_is_new():
     ops = [replace(OP, inputs=(TensorSpec((side, side)),)) for side in (2, 3, 4, 5)]
     known = {op.key: [measured(hours_old=2 + i, seconds=float(i + 1), op=op)] for i, op in enumerate(ops)}
     assert [m.seconds for m in probes(known, now=NOW)] == [4.0, 3.0, 2.0]
-    assert probes({**known, "x": [measured(hours_old=0.9)]}, now=NOW) == []
+    new = {name: [measured(hours_old=0.9)] for name in "wxyz"}
+    few = {name: new[name] for name in "xyz"}
+    assert [m.seconds for m in probes({**known, **few}, now=NOW)] == [4.0, 3.0, 2.0]
+    assert probes({**known, **new}, now=NOW) == []
+    assert probes({"x": new["x"]}, now=NOW) == []
+    assert [m.seconds for m in probes({**known, "x": [measured(hours_old=-5)]}, now=NOW)] == [4.0, 3.0, 2.0]
     assert probes({"x": [measured(hours_old=None)]}, now=NOW) == []
     pairs = [(measured(hours_old=1), measured(hours_old=0, seconds=s)) for s in (0.5, 0.25, 1.0)]
     assert drift_factor(pairs) == pytest.approx(2.0)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample, TensorSpec
-from threadcast.core.holding import op_courses, what_holds
+from threadcast.core.holding import STATES_APART, op_courses, what_holds
 from threadcast.core.machine_changes import MachineChanges
 from threadcast.core.measurement import Doubt
 from threadcast.core.measurement_time import REPLACES, dated, not_void
@@ -55,6 +55,46 @@ def test_measured_everywhere_after_a_change_nothing_is_stale() -> None:
     held = what_holds([*everywhere(0), *everywhere(9, 3.0)])
     assert not any(m.stale for m in held.values())
     assert [m.seconds for m in held.values()] == [m.seconds for m in everywhere(9, 3.0)]
+
+
+def in_states(cold, rotated):
+    """Three times longer with cold caches, in these cases."""
+    return [
+        *(at(0, CASES[i], *[3.0 / (i + 1) * (1 + 0.001 * k) for k in range(5)], cache="cold") for i in cold),
+        *(at(1, CASES[i], *[1.0 / (i + 1) * (1 + 0.001 * k) for k in range(5)], cache="rotated") for i in rotated),
+    ]
+
+
+def test_cases_with_other_caches_are_as_the_states_differ_in_cases_that_have_both() -> None:
+    held = what_holds(in_states(cold=range(4), rotated=range(2)))
+    for i, m in enumerate(held.values()):
+        assert m.seconds == pytest.approx(1.002 / (i + 1))
+        assert m.stale == (i > 1)
+    doubt = held[CASES[3]].doubt
+    assert doubt is not None
+    assert (doubt.low, doubt.high, doubt.shift) == pytest.approx((MARGIN, MARGIN, math.log(1 / 3)))
+    assert what_holds(list(held.values())) == held
+
+
+def test_cases_with_other_caches_are_in_doubt_where_no_case_has_both() -> None:
+    held = what_holds(in_states(cold=(2, 3), rotated=(0, 1)))
+    assert [m.stale for m in held.values()] == [True, True, False, False]
+    assert held[CASES[3]].seconds == pytest.approx(3.006 / 4)
+    assert held[CASES[3]].doubt == Doubt(STATES_APART, STATES_APART, True)
+    assert what_holds(list(held.values())) == held
+    warm = what_holds([at(0, CASES[0], 1.0), at(0, CASES[1], 1.0, cache="warm")])
+    assert not any(m.doubt for m in warm.values())
+
+
+def test_the_doubts_of_other_caches_and_of_a_changed_machine_are_added() -> None:
+    only_cold = in_states(cold=(3,), rotated=())
+    changes = machine_changes(9, 3.0)
+    (shifted,) = what_holds(only_cold, changes).values()
+    held = what_holds([*only_cold, at(20, CASES[0], 1.0, cache="rotated")], changes)[CASES[3]]
+    assert shifted.doubt is not None
+    assert held.doubt is not None
+    assert held.doubt.low == pytest.approx(shifted.doubt.low + STATES_APART)
+    assert held.seconds == pytest.approx(shifted.seconds)
 
 
 def test_a_new_level_is_in_doubt_until_it_was_measured_some_times() -> None:

@@ -57,8 +57,8 @@ class Campaign:
     than the forecasts said (`CheckedProposer`), choices are expected to cost more, and the campaign goes on; at the end
     others are checked.
     Measurements of more than `max_age_days` are made again, and those since which the op or the machine has changed
-    (`core.holding`). If all are older than an hour, a few are made again first: where times have changed, so are all
-    others (`campaign_checks`).
+    (`core.holding`). If nearly all are older than an hour, a few are made again first: where times have changed, so
+    are all others (`campaign_checks`).
     `mean_s` is the mean seconds for one op in one case; ops that take more of a step get more. `tolerance` and
     `confidence` are those of `timing.Goal`. `busy_limit` is that of `busy.refuse_busy`; with None a busy machine is not
     refused. Stored measurements that lack what `counters` require are made again. `on_progress` is called after each

@@ -70,12 +70,19 @@ def holding(
 
 
 def probes(observed: Mapping[str, Sequence[Measurement]], *, now: datetime) -> list[Measurement]:
-    """The stored measurements to make again first: the newest of the ops that take longest; none if any is new."""
-    times = [time for known in observed.values() for m in known if (time := made_at(m)) is not None]
-    if not times or (now - max(times)).total_seconds() < PROBE_AFTER_S:
-        return []
+    """The stored measurements to make again first: the newest of the ops that take longest.
+
+    None if more ops, or all, have new ones: with as many, a campaign may have been stopped before it compared them.
+    Times after `now` are wrong, and tell nothing.
+    """
     newest = [known[-1] for known in observed.values() if known]
-    return sorted(newest, key=lambda m: -m.seconds)[:PROBES]
+    ages_s = [(now - time).total_seconds() if (time := made_at(m)) else math.nan for m in newest]
+    known_s = [age_s for age_s in ages_s if age_s >= 0]
+    new = sum(age_s < PROBE_AFTER_S for age_s in known_s)
+    if not known_s or new >= min(PROBES + 1, len(newest)):
+        return []
+    old = [m for m, age_s in zip(newest, ages_s, strict=True) if not 0 <= age_s < PROBE_AFTER_S]
+    return sorted(old, key=lambda m: -m.seconds)[:PROBES]
 
 
 def drift_factor(pairs: Sequence[tuple[Measurement, Measurement]]) -> float:

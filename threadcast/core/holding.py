@@ -7,6 +7,7 @@ count for less than new ones.
 from __future__ import annotations
 
 import math
+import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from threadcast.core.case import Case
 from threadcast.core.changes import SCATTER, Course, Point, courses
 from threadcast.core.measurement import Doubt, Measurement, Sample
 from threadcast.core.measurement_time import dated, not_void
-from threadcast.core.shifts import Shift, shift_of
+from threadcast.core.shifts import Shift, shift_of, spanning
 
 FADE_S = 30 * 86400.0
 """Age in seconds, relative to the newest sample of its case, at which a sample counts for half as much. A convention: a
@@ -26,6 +27,10 @@ month."""
 SETTLED = 5
 """With fewer measurements than so many after a change, the new level is in doubt by the scatter between sessions
 (`changes.SCATTER`): samples of one session tell nothing of that."""
+
+STATES_APART = math.log(3)
+"""How far times with caches in two states may be apart, in log seconds, where no case was measured in both. A
+convention: the largest factor of decision 6 is 2.9."""
 
 NORMAL_95 = 1.645
 """95th percentile of the standard normal distribution: doubts are to enclose 90 %, as intervals do."""
@@ -54,7 +59,9 @@ def what_holds(found: Sequence[Measurement], elsewhere: Elsewhere | None = None)
 
     `found` is in the order in which it was stored. Of each case only those measurements are used that were made since
     its last change (`core.changes`), and of these those in which caches were most as they are in a step: rotated, else
-    warm, else cold. Their samples are joined, fewer of the older ones (`FADE_S`).
+    warm, else cold. Their samples are joined, fewer of the older ones (`FADE_S`). Where that differs between cases, the
+    samples of those that were less as in a step are multiplied by what the states differ in cases that have both, and
+    such cases count as stale.
 
     A case that was not measured since the op changed in other cases, or since other ops of the machine did
     (`elsewhere`), is stale: its samples are multiplied by how much the nearest cases have changed, and its `doubt`
@@ -66,16 +73,18 @@ def what_holds(found: Sequence[Measurement], elsewhere: Elsewhere | None = None)
     by_case: dict[Case, list[Measurement]] = {}
     for measurement in kept:
         by_case.setdefault(measurement.case, []).append(measurement)
+    levels: _Levels = {}
     if len(by_case) < len(kept):
-        standing = _compared(kept, by_case)
+        standing, levels = _compared(kept, by_case)
     elif elsewhere is None:  # nothing to compare
-        return {case: only for case, (only,) in by_case.items()}
+        return _as_in_one_state({case: only for case, (only,) in by_case.items()}, kept, levels)
     else:
         standing = {m.case: Standing(m, time_s) for m, time_s in zip(kept, dated(kept), strict=True)}
-    if elsewhere is None:
-        return {case: one.measurement for case, one in standing.items()}
-    kind = kept[0].op.kind if kept else ""
-    return {case: _shifted(m, None if m.stale else elsewhere.since(kind, t)) for case, (m, t) in standing.items()}
+    held = {case: one.measurement for case, one in standing.items()}
+    if elsewhere is not None and kept:
+        since, kind = elsewhere.since, kept[0].op.kind
+        held = {c: _shifted(m, None if m.stale else since(kind, standing[c].until_s)) for c, m in held.items()}
+    return _as_in_one_state(held, kept, levels)
 
 
 def all_that_holds(
@@ -99,11 +108,16 @@ def op_courses(found: Sequence[Measurement]) -> list[Course]:
 
 def unlikeness(measurement: Measurement) -> int:
     """Rank of how different the caches were from those in a step; measurements that do not say count as warm."""
-    return {"rotated": 0, "cold": 2}.get(str(measurement.conditions.get("cache")), 1)
+    return _UNLIKENESS.get(str(measurement.conditions.get("cache")), 1)
 
+
+_UNLIKENESS = {"rotated": 0, "cold": 2}
 
 _Held = list[tuple[float, Measurement]]
 """Measurements with their times, the oldest first."""
+
+_Levels = dict[int, dict[Case, float]]
+"""By `unlikeness` and case, what holds in log seconds."""
 
 
 def _series(found: Sequence[Measurement]) -> dict[tuple[Case, str], tuple[Course, _Held]]:
@@ -124,8 +138,32 @@ def _series(found: Sequence[Measurement]) -> dict[tuple[Case, str], tuple[Course
     }
 
 
-def _compared(kept: Sequence[Measurement], by_case: Mapping[Case, Sequence[Measurement]]) -> dict[Case, Standing]:
-    """What holds in each case, by comparison of measurements with earlier ones of the op."""
+def _as_in_one_state(
+    held: dict[Case, Measurement], kept: Sequence[Measurement], levels: _Levels
+) -> dict[Case, Measurement]:
+    """What holds in each case, as if all had been measured with caches in one state, the one that is most as in a step.
+
+    `kept` is what `held` was found in; what was stale there has been through this before.
+    """
+    before = {m.case for m in kept if m.stale}
+    states = {case: unlikeness(m) for case, m in held.items() if case not in before}
+    least = min(states.values(), default=0)
+    for case, state in states.items():
+        if state > least:
+            likest = levels.get(least, {})
+            seen = [likest[at] - log_s for at, log_s in levels.get(state, {}).items() if at in likest]
+            shift = Shift(0.0, -STATES_APART, STATES_APART)
+            if seen:
+                shift = spanning(statistics.median(seen), seen, believed=True)
+            held[case] = _shifted(held[case], shift, added=True)
+    return held
+
+
+def _compared(
+    kept: Sequence[Measurement], by_case: Mapping[Case, Sequence[Measurement]]
+) -> tuple[dict[Case, Standing], _Levels]:
+    """What holds in each case, by comparison of measurements with earlier ones of the op; and in which state of
+    caches."""
     series = _series(kept)
     series_of: dict[Case, list[tuple[Course, _Held]]] = {}
     for (case, _), one in series.items():
@@ -133,7 +171,8 @@ def _compared(kept: Sequence[Measurement], by_case: Mapping[Case, Sequence[Measu
     others = [(case, course) for (case, _), (course, _) in series.items()]
     changed = any(course.ended for _, course in others)
     kept_until = _kept_until([course for _, course in others])
-    found = {}
+    found: dict[Case, Standing] = {}
+    levels: _Levels = {}
     for case, every in by_case.items():
         own = series_of.get(case, [])
         if not own or any(m.seconds <= 0 for m in every):  # a defect, which models name
@@ -141,12 +180,14 @@ def _compared(kept: Sequence[Measurement], by_case: Mapping[Case, Sequence[Measu
             continue
         shifts = [shift_of(case, course, others) if changed else (kept_until(course), None) for course, _ in own]
         fresh = [(course, held) for (course, held), (_, shift) in zip(own, shifts, strict=True) if shift is None]
+        for course, measured in fresh:
+            levels.setdefault(unlikeness(measured[0][1]), {})[case] = course.log_s
         if fresh:
             found[case] = _fresh(fresh, max(time_s for time_s, shift in shifts if shift is None))
         else:
             newest = max(range(len(own)), key=lambda i: own[i][0].last_s)
             found[case] = Standing(_shifted(_joined(own[newest][1]), shifts[newest][1]), shifts[newest][0])
-    return found
+    return found, levels
 
 
 def _kept_until(courses: Sequence[Course]) -> Callable[[Course], float]:
@@ -190,11 +231,14 @@ def _joined(held: _Held) -> Measurement:
     return replace(newest, samples=tuple(reversed(kept)))
 
 
-def _shifted(measurement: Measurement, shift: Shift | None) -> Measurement:
-    """The measurement with samples as they may be after this shift, and the doubt about it."""
+def _shifted(measurement: Measurement, shift: Shift | None, *, added: bool = False) -> Measurement:
+    """The measurement with samples as they may be after this shift, and the doubt about it; `added` to the one that
+    there is."""
     if shift is None:
         return measurement
     factor = math.exp(shift.log_s)
     doubt = Doubt(shift.log_s - shift.low, shift.high - shift.log_s, stale=True, shift=shift.log_s)
+    if added and (old := measurement.doubt) is not None:
+        doubt = Doubt(old.low + doubt.low, old.high + doubt.high, stale=True, shift=old.shift + doubt.shift)
     samples = tuple(Sample(sample.seconds * factor, sample.counters) for sample in measurement.samples)
     return replace(measurement, samples=samples, doubt=doubt)

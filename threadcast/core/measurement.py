@@ -43,8 +43,9 @@ class Doubt:
     """How far what a measurement says may be from what holds now, in logarithms of seconds, each at least 0.
 
     Now the time may be shorter by the factor exp(low) and longer by exp(high). `stale`: the machine has changed since
-    the samples were taken, and they were multiplied by how much it seems to have changed (`core.holding`). `shift` is
-    that change, or the one after which the samples were taken, in logarithms of seconds.
+    the samples were taken, or they were taken with caches in another state than in other cases of the op, and they were
+    multiplied by what that seems to change (`core.holding`). `shift` is that change, or the one after which the samples
+    were taken, in logarithms of seconds.
     """
 
     low: float
@@ -94,7 +95,7 @@ class Measurement:
 
     @property
     def stale(self) -> bool:
-        """Whether the machine has changed since the samples were taken."""
+        """Whether the samples tell of another state of the machine or of its caches (`Doubt`)."""
         return self.doubt is not None and self.doubt.stale
 
     @property

@@ -45,8 +45,11 @@ def date_s(time: object, stored_s: T) -> float | T:
 
 
 def made_at(found: Measurement) -> datetime | None:
-    """When the measurement was made (condition "time"); None where it does not say."""
-    return _time(found.conditions.get("time"))
+    """When the measurement was made (condition "time", or `date_s` where that is wrong); None where it does not say."""
+    time = _time(found.conditions.get("time"))
+    if time is None or found.stored_s is None or time.timestamp() <= found.stored_s + AHEAD_S:
+        return time
+    return datetime.fromtimestamp(found.stored_s, UTC)
 
 
 def dated(found: Sequence[Measurement]) -> list[float]:
