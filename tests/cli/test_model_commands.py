@@ -413,6 +413,22 @@ def test_a_damaged_version_does_not_hide_the_others(folder):
     assert "is not JSON" in refused("models", "show", "hill_climb@1")
 
 
+def test_a_model_that_forecasts_measured_ops_only_is_completed_by_the_untrained_one(folder):
+    document("train", "--model", "hill_climb", "--jobs", "1")
+    new = make_ops(20, seed=7)[-1]
+    OpGraph(("old", "new"), (OPS[0], new)).write(folder / "graph.json")
+    found = invoke("predict", "graph.json", "--machine", MACHINE.fingerprint, "--json")
+    assert found.exit_code == 0, found.output
+    assert "nothing was measured on this machine of 1 of 2 different ops" in found.stderr
+    said = json.loads(found.stdout)
+    assert said["model"] == "hill_climb@1, joint_process (shipped prior and store) for ops that were not measured"
+    alone = document("predict", "graph.json", "--machine", MACHINE.fingerprint, "--model", "joint_process")
+    assert alone["model"] == "joint_process (shipped prior and store)"
+    assert said["seconds"][1] == alone["seconds"][1]
+    assert set(said["source"][0]) == {"measured"}
+    assert "measured" not in said["source"][1]
+
+
 def test_a_damaged_alias_does_not_hide_the_others(folder):
     document("models", "add-prior")
     document("models", "alias", "next", "champion")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -106,3 +108,14 @@ def test_changed_bytes_are_refused_or_give_a_table() -> None:
         except FormatError:
             continue
         assert table.seconds.shape == TABLE.seconds.shape
+
+
+def test_nothing_is_imported_while_an_answer_is_read_as_that_takes_some_time() -> None:
+    code = (
+        "import sys; from threadcast.core import Machine; from threadcast.prediction.arrow_curves import read_stream; "
+        "from threadcast.prediction.questions import Questions; machine = Machine.uniform('m', 4); "
+        "Questions(machine, None); content = sys.stdin.buffer.read(); keys = sys.argv[1:]; known = set(sys.modules); "
+        "read_stream(content, keys=keys, cases=machine.cases()); print(*set(sys.modules) - known)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *KEYS], input=STREAM, capture_output=True, check=True)
+    assert not {"pyarrow", "pandas", "numpy"} & set(done.stdout.decode().split())

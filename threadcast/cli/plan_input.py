@@ -24,6 +24,7 @@ UNTRAINED = "joint_process (shipped prior and store)"
 
 if TYPE_CHECKING:
     from threadcast.models.base import PerformanceModel
+    from threadcast.models.untrained import UntrainedModel
     from threadcast.prediction.predictor import LocalPredictor, Predictor
     from threadcast.store import Store
 
@@ -136,6 +137,9 @@ def chosen_predictor(named: str | None, machine: Machine, settings: Settings, op
 
 
 def _local_predictor(named: str | None, machine: Machine, settings: Settings, open_stores: ExitStack) -> LocalPredictor:
+    """The model `named`; for ops that were not measured the untrained joint process, where a registered model cannot
+    forecast these."""
+    from threadcast.models.untrained import CompletedModel, forecasts_unmeasured
     from threadcast.prediction.predictor import LocalPredictor
 
     model, version = _model(named, machine, settings, open_stores)
@@ -143,6 +147,9 @@ def _local_predictor(named: str | None, machine: Machine, settings: Settings, op
         store = chosen_store(settings, open_stores)
         if model.adapts_to(machine):
             model = model.adapted(_holding(store, machine))
+        if "@" in version and not forecasts_unmeasured(model, machine):
+            model = CompletedModel(model, _untrained(machine, settings, open_stores))
+            version += f", {UNTRAINED} for ops that were not measured"
         return LocalPredictor(model, machine, store, version=version)
     except NoStore:
         if version != UNTRAINED:
@@ -156,6 +163,7 @@ def _model(
     """The registered model of this alias or version, or an untrained one of this kind; None: the best available."""
     from threadcast.models import registry_of_kinds
     from threadcast.models.registry import ModelRegistry
+    from threadcast.models.untrained import UntrainedModel
 
     registry = ModelRegistry(settings["models"])
     wanted = settings["service.model"] if named is None else named
@@ -170,15 +178,19 @@ def _model(
             f"no model is called {named!r}; registered are {', '.join(registry.versions()) or 'none'}, "
             f"kinds are {', '.join(registry_of_kinds.names())}"
         )
-    if named is not None:
+    if named is not None and named != UntrainedModel.name:
         return registry_of_kinds.create(named), f"{named} (untrained)"
+    return _untrained(machine, settings, open_stores), UNTRAINED
+
+
+def _untrained(machine: Machine, settings: Settings, open_stores: ExitStack) -> UntrainedModel:
     from threadcast.models.untrained import UntrainedModel
 
     try:
         store = chosen_store(settings, open_stores)
     except NoStore:
-        return UntrainedModel(list), UNTRAINED
-    return UntrainedModel(lambda: _holding(store, machine)), UNTRAINED
+        return UntrainedModel(list)
+    return UntrainedModel(lambda: _holding(store, machine))
 
 
 def _holding(store: Store, machine: Machine) -> list[Measurement]:
@@ -208,7 +220,7 @@ def unmeasured_remarks(ops: Sequence[Op], table: CurveTable, profiling: str | No
     measured = (table.source == list(Source).index(Source.MEASURED)).any(axis=1)
     every = {op.key for op in ops}
     unmeasured = every - {op.key for op, known in zip(ops, measured, strict=True) if known}
-    if not unmeasured or not table.model.startswith(UNTRAINED):
+    if not unmeasured or UNTRAINED not in table.model:
         return []
     return [
         f"nothing was measured on this machine of {len(unmeasured)} of {len(every)} different ops: their times are "

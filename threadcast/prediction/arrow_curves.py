@@ -7,13 +7,15 @@ and `source` (lists of int8). The schema's metadata has a JSON document under `t
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from threadcast.core import Case, CurveTable
 from threadcast.core.curve_codec import SOURCE_NAMES, case_documents
@@ -28,8 +30,15 @@ _NUMBERS = ("seconds", "low", "high")
 
 
 def is_available() -> bool:
-    """Whether this process can read and write Arrow."""
-    return importlib.util.find_spec("pyarrow") is not None
+    """Whether this process can read and write Arrow.
+
+    pyarrow is imported here and not where an answer is read: that takes some tenths of a second, which would count for
+    the request's deadline, and a process that ends in the middle of it, in another thread, is aborted.
+    """
+    with suppress(ImportError):
+        importlib.import_module("pyarrow")
+        return True
+    return False
 
 
 def write_stream(table: CurveTable, *, machine: str, keys: Sequence[str]) -> bytes:
@@ -77,7 +86,9 @@ def read_stream(content: bytes, *, keys: Sequence[str], cases: Sequence[Case]) -
             raise FormatError("a column has nulls")
         document = json.loads((schema.metadata or {}).get(_METADATA, b"null"))
         found = batch.column("op").to_pylist()
-        arrays = {name: _flat(batch.column(name)).reshape(batch.num_rows, len(cases)) for name in (*_NUMBERS, "source")}
+        shape = batch.num_rows, len(cases)
+        arrays = {name: _flat(batch.column(name), np.float64).reshape(shape) for name in _NUMBERS}
+        arrays["source"] = _flat(batch.column("source"), np.int8).reshape(shape)
     except FormatError:
         raise
     except (pa.ArrowException, OSError, EOFError, StopIteration, ValueError, struct.error, MemoryError) as error:
@@ -96,11 +107,14 @@ def _schema(pa: Any, cases: int) -> Any:
     return pa.schema([("op", pa.string()), *((name, numbers) for name in _NUMBERS), ("source", codes)])
 
 
-def _flat(column: Any) -> Any:
+def _flat(column: Any, dtype: type[np.generic]) -> NDArray[Any]:
+    """The numbers in the lists of a column. pyarrow's own `to_numpy` would import pandas, see `is_available`."""
     values = column.flatten()
     if values.null_count:
         raise FormatError("a list has nulls")
-    return values.to_numpy(zero_copy_only=True)
+    if not len(values):
+        return np.empty(0, dtype)
+    return np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * np.dtype(dtype).itemsize)
 
 
 def is_compressed(metadata: bytes) -> bool:
