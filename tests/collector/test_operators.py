@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from threadcast import networks
 from threadcast.capture.capture import capture_forward, capture_training
 from threadcast.capture.program import below_autograd
-from threadcast.collector.operators import prepare
+from threadcast.collector.operators import PreparedOp, prepare
 from threadcast.core import Op, OpGraph, TensorSpec
 from threadcast.core.errors import CaptureError
 
@@ -115,3 +118,147 @@ def test_masks_select_as_many_elements_as_in_the_graph() -> None:
 def test_an_op_that_names_no_operator_is_refused(attributes: dict[str, object], message: str) -> None:
     with pytest.raises(CaptureError, match=message):
         prepare(Op("mm", (TensorSpec((2, 2)),), attributes))
+
+
+TABLE, ROWS, ROW = TensorSpec((50, 8)), TensorSpec((40, 8)), {"t": 0}
+INDEX, WIDE_INDEX = TensorSpec((40,), "int64"), TensorSpec((40, 8), "int64")
+EXPANDED_INDEX = TensorSpec((40, 8), "int64", (1, 0))
+OFFSETS = TensorSpec((4,), "int64")
+
+INDEXING: dict[str, tuple[tuple[TensorSpec, ...], list[Any], int]] = {
+    "index.Tensor": ((TABLE, INDEX), [[{"t": 1}]], 50),
+    "_unsafe_index.Tensor": ((TABLE, INDEX), [[None, {"t": 1}]], 8),
+    "index_put.default": ((TABLE, INDEX, ROWS), [[{"t": 1}], {"t": 2}], 50),
+    "index_put_.default": ((TABLE, INDEX, ROWS), [[{"t": 1}], {"t": 2}, True], 50),
+    "_index_put_impl_.default": ((TABLE, INDEX, ROWS), [[{"t": 1}], {"t": 2}], 50),
+    "index_select.default": ((TABLE, INDEX), [-1, {"t": 1}], 8),
+    "index_add.default": ((TABLE, INDEX, ROWS), [0, {"t": 1}, {"t": 2}], 50),
+    "index_add_.default": ((TABLE, TensorSpec((40,), "int32"), ROWS), [-2, {"t": 1}, {"t": 2}], 50),
+    "index_copy.default": ((TABLE, INDEX, ROWS), [0, {"t": 1}, {"t": 2}], 50),
+    "index_fill.int_Scalar": ((TABLE, INDEX), [0, {"t": 1}, 2.0], 50),
+    "gather.default": ((TABLE, EXPANDED_INDEX), [0, {"t": 1}], 50),
+    "scatter.value": ((TABLE, WIDE_INDEX), [0, {"t": 1}, 2.0], 50),
+    "scatter_.src": ((TABLE, WIDE_INDEX, ROWS), [0, {"t": 1}, {"t": 2}], 50),
+    "scatter_add.default": ((TABLE, EXPANDED_INDEX, ROWS), [0, {"t": 1}, {"t": 2}], 50),
+    "scatter_reduce.two": ((TABLE, WIDE_INDEX, ROWS), [0, {"t": 1}, {"t": 2}, "amax"], 50),
+    "take.default": ((TABLE, INDEX), [{"t": 1}], 400),
+    "put.default": ((TABLE, INDEX, TensorSpec((40,))), [{"t": 1}, {"t": 2}], 400),
+    "_embedding_bag.default": ((TABLE, INDEX, OFFSETS), [{"t": 1}, {"t": 2}], 50),
+    "embedding_renorm_.default": ((TABLE, INDEX), [{"t": 1}, 1.0, 2.0], 50),
+    "multi_margin_loss.default": ((ROWS, INDEX), [{"t": 1}], 8),
+}
+
+
+def prepared_twice(name: str, inputs: tuple[TensorSpec, ...], args: list[Any], **kwargs: Any) -> PreparedOp:
+    """The op, prepared a second time with the same values, after runs of the first one."""
+    outputs = kwargs.pop("outputs", ())
+    op = Op(name.split(".")[0], inputs, {"target": f"aten.{name}", "args": args, "kwargs": kwargs}, outputs)
+    first, again = prepare(op), prepare(op)
+    for one, other in zip(pytree.tree_leaves(first.args), pytree.tree_leaves(again.args), strict=True):
+        assert one.equal(other) if isinstance(one, torch.Tensor) else one == other
+    with below_autograd():
+        first.run()
+        first.reset()
+        first.run()
+    return again
+
+
+@pytest.mark.parametrize("name", INDEXING)
+def test_indices_of_each_operator_lie_in_range_and_vary(name: str) -> None:
+    inputs, args, limit = INDEXING[name]
+    prepared = prepared_twice(name, inputs, [ROW, *args], outputs=(ROWS,))
+    (index,) = (t for t in pytree.tree_leaves(prepared.args) if isinstance(t, torch.Tensor) and t.shape[0] == 40
+                and not t.is_floating_point())  # fmt: skip
+    assert 0 <= int(index.min()) <= int(index.max()) < limit
+    assert len(index.unique()) > min(limit, 40) // 2
+
+
+def test_indices_in_a_list_are_of_the_axes_after_masks_and_gaps() -> None:
+    inputs = (TensorSpec((3, 4, 5, 2, 60)), TensorSpec((4, 5), "bool"), INDEX)
+    attributes = {"target": "aten.index.Tensor", "args": [ROW, [None, {"t": 1}, None, {"t": 2}]], "kwargs": {}}
+    mask, index = prepare(Op("index", inputs, attributes, (TensorSpec((40, 3, 2)),))).args[1][1::2]
+    assert mask.dtype is torch.bool
+    assert 30 < int(index.max()) < 60
+
+
+def test_an_index_of_two_axes_is_legal_on_both() -> None:
+    prepared = prepared_twice("index.Tensor", (TABLE, INDEX), [ROW, [{"t": 1}, {"t": 1}]], outputs=(INDEX,))
+    assert int(prepared.args[1][0].max()) == 7
+
+
+@pytest.mark.parametrize("size", [0, 1])
+@pytest.mark.parametrize("name", sorted(INDEXING))
+def test_indices_of_axes_of_one_element_or_none_are_legal(name: str, size: int) -> None:
+    inputs, args, _ = INDEXING[name]
+    small = tuple(
+        TensorSpec(tuple({50: size, 40: size}.get(side, side if size == 0 else 1) for side in spec.shape), spec.dtype)
+        for spec in inputs
+    )
+    if name == "_embedding_bag.default":
+        small = (*small[:2], TensorSpec((size,), "int64"))
+    if not (name == "multi_margin_loss.default" and size == 0):
+        prepared_twice(name, small, [ROW, *args], outputs=(ROWS,))
+
+
+def test_what_an_op_writes_is_no_index_of_its_own() -> None:
+    attributes = {"target": "aten.put_.default", "args": [ROW, ROW, {"t": 1}], "kwargs": {}}
+    assert prepare(Op("put_", (INDEX, INDEX), attributes)).args[0].tolist() == [0] * 40
+
+
+@pytest.mark.parametrize(("last", "expected"), [(False, [0, 10, 20, 30]), (True, [0, 13, 26, 40])])
+def test_offsets_of_bags_rise_to_the_last_index(last: bool, expected: list[int]) -> None:
+    args = [ROW, {"t": 1}, {"t": 2}, False, 0, False, None, last]
+    assert prepared_twice("_embedding_bag.default", (TABLE, INDEX, OFFSETS), args).args[2].tolist() == expected
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_gradients_of_bags_have_indices_of_every_bag(mode: int) -> None:
+    inputs = (TensorSpec((4, 8)), INDEX, OFFSETS, INDEX, OFFSETS, TensorSpec((4, 8), "int64"))
+    args = [{"t": i} for i in range(6)] + [50, False, mode, False, None]
+    _, indices, offsets, bag, size, largest, *_ = prepared_twice("_embedding_bag_backward.default", inputs, args).args
+    assert len(indices.unique()) > 15
+    assert (offsets.tolist(), size.tolist()) == ([0, 10, 20, 30], [10] * 4)
+    assert bag.tolist() == [i // 10 for i in range(40)]
+    assert 0 <= int(largest.min()) <= int(largest.max()) < 50
+    assert (len(largest.unique()) > 10) == (mode == 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "pooled", "args", "least"),
+    [
+        ("max_unpool2d", (2, 3, 4, 4), (2, 3, 4, 4), [[8, 8]], 16),
+        ("max_unpool3d", (2, 2, 4, 4), (2, 2, 4, 4), [[4, 8, 8], [2, 2, 2], [0, 0, 0]], 32),
+        ("adaptive_max_pool2d_backward", (2, 3, 8, 8), (2, 3, 4, 4), [], 30),
+        ("adaptive_max_pool3d_backward", (3, 4, 8, 8), (3, 2, 4, 4), [], 50),
+        ("max_pool3d_with_indices_backward", (3, 4, 8, 8), (3, 2, 4, 4), [[2] * 3, [2] * 3, [0], [1], False], 50),
+    ],
+)  # fmt: skip
+def test_indices_of_pools_are_of_their_windows(
+    name: str, shape: tuple[int, ...], pooled: tuple[int, ...], args: list[Any], least: int
+) -> None:
+    index = TensorSpec(pooled, "int64")
+    if "unpool" in name:
+        prepared = prepared_twice(f"{name}.default", (TensorSpec(shape), index), [ROW, {"t": 1}, *args])
+    else:
+        gradient = TensorSpec(pooled)
+        prepared = prepared_twice(
+            f"{name}.default", (TensorSpec(shape), index, gradient), [{"t": 2}, ROW, *args, {"t": 1}]
+        )
+    found = next(t for t in prepared.args if isinstance(t, torch.Tensor) and not t.is_floating_point())
+    assert len(found.unique()) >= least
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
+def test_integers_to_sort_and_to_count_vary(dtype: str) -> None:
+    integers = TensorSpec((1000,), dtype)
+    assert len(prepared_twice("sort.default", (integers,), [ROW]).args[0].unique()) > 200
+    counted = prepared_twice("bincount.default", (integers,), [ROW], outputs=(TensorSpec((100,), "int64"),))
+    assert len(counted.target(*counted.args)) == 100
+    assert len(counted.args[0].unique()) > 80
+
+
+def test_rows_are_repeated_as_often_as_the_output_says() -> None:
+    repeats, outputs = TensorSpec((30,), "int64"), (TensorSpec((100,), "int64"),)
+    prepared = prepared_twice("repeat_interleave.Tensor", (repeats,), [ROW], output_size=100, outputs=outputs)
+    assert int(prepared.args[0].sum()) == 100
+    assert len(prepared.args[0].unique()) == 2

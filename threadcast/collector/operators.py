@@ -14,7 +14,9 @@ from threadcast.capture.argument_json import decode
 from threadcast.capture.dependencies import writes
 from threadcast.capture.program import Node
 from threadcast.capture.values import AsNumber, Ref, find_refs
+from threadcast.collector.index_values import fill_indices
 from threadcast.collector.mask_values import fill_masks
+from threadcast.collector.tensor_memory import all_memory
 from threadcast.core.errors import CaptureError, FormatError
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec
@@ -110,28 +112,15 @@ def _make_valid(
     def tensor(argument: str) -> Tensor | None:
         return next((tensors[ref.slot] for ref in find_refs(arguments.get(argument))), None)
 
-    bounds = {"embedding": ("indices", "weight", 0), "nll_loss_forward": ("target", "self", 1),
-              "nll_loss_backward": ("target", "self", 1), "gather": ("index", "self", arguments.get("dim")),
-              "index_select": ("index", "self", arguments.get("dim"))}  # fmt: skip
-    if name in bounds:
-        index_name, bound_name, axis = bounds[name]
-        index, bounded = tensor(index_name), tensor(bound_name)
-        if index is not None and bounded is not None and index.dim():
-            index.random_(0, max(bounded.shape[int(axis or 0)], 1), generator=generator)
+    written = {ref.slot for ref in writes(call)}
+    fill_indices(name, arguments, written, tensors, outputs, generator)
     fill_masks(name, arguments, tensors, outputs, generator)
     if name == "nll_loss_backward" and (weight := tensor("total_weight")) is not None:
         weight.fill_(1.0)
-    if name == "embedding_dense_backward" and (index := tensor("indices")) is not None:
-        index.random_(0, max(int(arguments["num_weights"]), 1), generator=generator)
     if name == "_grouped_mm" and (ends := tensor("offs")) is not None:
         a, b = tensors[arguments["self"].slot], tensors[arguments["mat2"].slot]
         shared = a.shape[1] if a.dim() == b.dim() == 2 else a.shape[0] if a.dim() == 2 else b.shape[1]
         ends.copy_(torch.arange(1, len(ends) + 1) * shared // len(ends))  # groups of the same size
-    if name == "max_pool2d_with_indices_backward" and (source := tensor("self")) is not None:
-        window = [arguments.get(k) for k in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")]
-        indices = torch.ops.aten.max_pool2d_with_indices.default(source, *window)[1]
-        if (own := tensor("indices")) is not None:
-            own.copy_(indices)
     for argument in ("running_var", "save_invstd", "rstd", "exp_avg_sqs", "state_steps", "lr", "save_var"):
         for ref in find_refs(arguments.get(argument)):
             all_memory(tensors[ref.slot]).abs_().clamp_(1e-3)
@@ -141,8 +130,3 @@ def _make_valid(
                 all_memory(one).abs_().clamp_(1e-3)
             else:
                 all_memory(one).fill_(1)
-
-
-def all_memory(tensor: Tensor) -> Tensor:
-    """All of the tensor's memory as a tensor of one dimension; it can be written even if the elements overlap."""
-    return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)

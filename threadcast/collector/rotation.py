@@ -17,7 +17,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from threadcast.collector.operators import PreparedOp, all_memory
+from threadcast.collector.operators import PreparedOp
+from threadcast.collector.tensor_memory import all_memory
 
 MAX_COPIES = 256
 """Most copies of small tensors: a step does not push them out of every cache either, and copying more would take
