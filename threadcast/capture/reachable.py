@@ -8,6 +8,7 @@ can be reached: a trainer's step counter does not matter to a loss that never re
 from __future__ import annotations
 
 import argparse
+import builtins
 import enum
 import gc
 import operator
@@ -30,7 +31,8 @@ import torch
 from torch import Tensor, nn
 from torch._library.custom_ops import OPDEFS, CustomOpDef
 
-from threadcast.capture.code_names import names_in
+from threadcast.capture.code_names import CodeNames, names_in
+from threadcast.capture.evaluated_texts import EVALUATORS
 from threadcast.capture.libraries import attributes_read_by, is_library, is_of_library, runs_users_code
 from threadcast.capture.module_state import FOLLOWS_PARAMETERS
 from threadcast.capture.opaque_values import holds_memory, is_constant, is_opaque, may_hide_values
@@ -44,6 +46,9 @@ MOST_OBJECTS = 500_000
 _PLAIN_OBJECTS = (SimpleNamespace, argparse.Namespace)
 """Classes of the standard library whose objects only hold attributes; these are watched by name."""
 _ENVIRONMENT = {"environ", "environb", "getenv"}
+_TEXTS = "what code that is made of computed texts names"
+_EVALUATORS = {id(getattr(builtins, name)) for name in EVALUATORS}
+"""Ids of the built-in functions that run texts as code or make code of them."""
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _MANAGING = {"unittest", "threading", "multiprocessing", "concurrent", "asyncio"}
 """Libraries whose classes run tests, threads and processes."""
@@ -299,6 +304,8 @@ class Reachable:
         if names.reflective:
             self._names |= names.texts
             known |= names.texts
+        if _runs_any_text(function, names):
+            self._cannot(_TEXTS)
         if not _ENVIRONMENT.isdisjoint(names.globals | names.attributes):
             yield os.environ
         yield from (sys.modules.get(name) for name in names.imports)
@@ -338,6 +345,8 @@ class Reachable:
         if isinstance(value, operator.attrgetter | operator.methodcaller):
             self._names.update(part for name in value.__reduce__()[1] for part in str(name).split("."))
         if isinstance(value, types.BuiltinFunctionType):  # a method of an object too, as a list's `append`
+            if id(value) in _EVALUATORS:  # code has another name for it
+                self._cannot(_TEXTS)
             yield value.__self__
         elif attributes is None and may_hide_values(value):
             self._cannot(f"a {kind.__name__}, whose changes cannot be detected")
@@ -371,6 +380,15 @@ class Reachable:
 
     def _cannot(self, reason: str) -> None:
         self.unwatchable = self.unwatchable or reason
+
+
+def _runs_any_text(function: FunctionType, names: CodeNames) -> bool:
+    """Whether a function may run texts as code that it does not spell out."""
+    known = function.__globals__
+    if not names.evaluators <= known.keys():  # the others are functions of its module, if none of Python's
+        return True
+    built_in = "builtins" in names.imports or any(known.get(name) is builtins for name in names.globals)
+    return built_in and not EVALUATORS.isdisjoint(names.attributes)
 
 
 def _is_left_out(kind: type) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import builtins
 import contextvars
 import ctypes
 import dataclasses
@@ -188,6 +189,51 @@ def test_attributes_of_functions_and_names_that_appear_later_are_read() -> None:
         follows(scaled, lambda: globals().update(LATE=True), torch.ones(3))
     finally:
         globals().pop("LATE", None)
+
+
+FACTOR = 1.0
+EVALUATE = eval
+
+
+def times(x: Tensor) -> Tensor:
+    return x * FACTOR
+
+
+def executed(x: Tensor) -> Any:
+    found: dict[str, Any] = {"x": x}
+    exec("y = x * FACTOR", globals(), found)
+    return found["y"]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda x: eval("x * FACTOR"), lambda x: eval(" times(x)", globals(), {"x": x}), lambda x: eval("eval('times')")(x),
+     executed],
+    ids=["eval", "function", "nested", "exec"],
+)  # fmt: skip
+def test_what_texts_that_are_run_as_code_name_is_read(
+    read: Callable[[Tensor], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follows(read, lambda: monkeypatch.setitem(globals(), "FACTOR", 3.0), torch.ones(3))
+    follows(lambda x: read(x) * 2, lambda: monkeypatch.setitem(globals(), "FACTOR", 1.0), torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda x, name="FACTOR": eval(f"x * {name}"), lambda x, name="OR": x * eval("FACT" + name),
+     lambda x: x * eval("FACT".__add__("OR")), lambda x: x * next(map(eval, ["FACTOR"])),
+     lambda x: x * EVALUATE("FACTOR"), lambda x: eval(compile("x * FACTOR", "", "eval")),
+     lambda x: x * builtins.eval("FACTOR")],
+    ids=["f-string", "sum", "method", "map", "other name", "compile", "builtins"],
+)  # fmt: skip
+def test_code_of_computed_texts_is_refused(read: Callable[[Tensor], Any]) -> None:
+    assert PythonState([read]).unwatchable == "what code that is made of computed texts names"
+
+
+def test_methods_and_functions_of_ones_own_called_eval_run_no_texts() -> None:
+    names: dict[str, Any] = {"__name__": "own", "eval": lambda layer, x: layer.eval()(x), "layer": nn.ReLU()}
+    exec("def called(x): return eval(layer, x)", names)
+    assert PythonState([names["called"], lambda x: re.compile("a")]).unwatchable is None
 
 
 def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
