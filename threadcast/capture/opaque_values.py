@@ -24,6 +24,8 @@ from threadcast.capture.libraries import is_library
 
 CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 """Values that do not change and are compared by value."""
+_IN_MEMORY = (io.StringIO, io.BytesIO)
+"""Files that are values of the program; what others hold is not looked at."""
 _OPAQUE = (
     logging.Logger, io.IOBase, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic,
     np.dtype, range, slice, inspect.Signature, OpOverload, OpOverloadPacket,
@@ -51,7 +53,7 @@ def is_opaque(value: Any) -> bool:
         return True
     if isinstance(value, (*CONSTANTS, enum.Enum)):
         return is_library(type(value).__module__)
-    return isinstance(value, _OPAQUE)
+    return isinstance(value, _OPAQUE) and not isinstance(value, _IN_MEMORY)
 
 
 def is_constant(value: Any) -> bool:

@@ -49,6 +49,8 @@ _ENVIRONMENT = {"environ", "environb", "getenv"}
 _TEXTS = "what code that is made of computed texts names"
 _EVALUATORS = {id(getattr(builtins, name)) for name in EVALUATORS}
 """Ids of the built-in functions that run texts as code or make code of them."""
+_SET_BY_PLANS = {id(torch.get_num_threads), id(torch.get_num_interop_threads)}
+"""Ids of functions of PyTorch that give other values while a plan runs."""
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _MANAGING = {"unittest", "threading", "multiprocessing", "concurrent", "asyncio"}
 """Libraries whose classes run tests, threads and processes."""
@@ -134,7 +136,7 @@ class Reachable:
             yield from items_of(table, None).values()
         for table, _, of in self._of_libraries:
             for value in items_of(table, self._names_in(of)).values():
-                if isinstance(value, ModuleType) or runs_users_code(value):
+                if isinstance(value, ModuleType) or id(value) in _SET_BY_PLANS or runs_users_code(value):
                     yield value
 
     def _walk(self, pending: list[Any]) -> None:
@@ -347,6 +349,8 @@ class Reachable:
         if isinstance(value, types.BuiltinFunctionType):  # a method of an object too, as a list's `append`
             if id(value) in _EVALUATORS:  # code has another name for it
                 self._cannot(_TEXTS)
+            if id(value) in _SET_BY_PLANS:
+                self._cannot(f"torch.{value.__name__}, which plans change")
             yield value.__self__
         elif attributes is None and may_hide_values(value):
             self._cannot(f"a {kind.__name__}, whose changes cannot be detected")

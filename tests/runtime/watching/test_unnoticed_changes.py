@@ -8,6 +8,7 @@ import contextvars
 import ctypes
 import dataclasses
 import enum
+import io
 import operator
 import os
 import re
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
+from pathlib import Path
 from types import MappingProxyType, MethodType
 from typing import Any
 
@@ -27,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.optim.lr_scheduler import StepLR
+from torch.utils.benchmark.utils.common import set_torch_threads
 
 import threadcast
 from threadcast import networks
@@ -343,6 +346,7 @@ def test_functions_and_layers_of_libraries_may_be_replaced(monkeypatch: pytest.M
     "value",
     [
         weakref.ref(Scaled), ctypes.c_double(1), array.array("d", [1.0]), memoryview(bytearray(2)),
+        io.StringIO(), io.BytesIO(),
         {"factor": 1.0}.values(),
         np.array([object()], dtype=object), threading.local(),
     ],
@@ -350,6 +354,32 @@ def test_functions_and_layers_of_libraries_may_be_replaced(monkeypatch: pytest.M
 )  # fmt: skip
 def test_what_cannot_be_looked_into_is_refused(value: Any) -> None:
     assert PythonState([lambda x: (x, value)]).unwatchable is not None
+
+
+def test_files_are_not_looked_into(tmp_path: Path) -> None:
+    with (tmp_path / "text").open("w") as text, (tmp_path / "bytes").open("wb") as binary:
+        assert PythonState([lambda x: (x, text, binary)]).unwatchable is None
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda x: x * torch.get_num_threads(), lambda x: x * torch.get_num_interop_threads(),
+     lambda x, count=torch.get_num_threads: x * count()],
+    ids=["threads", "interop threads", "default"],
+)  # fmt: skip
+def test_numbers_of_threads_are_refused(read: Callable[[Tensor], Any]) -> None:
+    reason = PythonState([read]).unwatchable
+    assert reason is not None
+    assert "threads, which plans change" in reason
+
+
+def test_numbers_of_threads_that_a_library_reads_are_not_refused() -> None:
+    def with_one_thread(x: Tensor) -> Tensor:
+        with set_torch_threads(1):
+            torch.set_num_threads(1)
+            return x * 2
+
+    assert PythonState([with_one_thread]).unwatchable is None
 
 
 class Holding:
