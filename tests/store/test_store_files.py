@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from sqlalchemy import create_engine
 from threadcast.core import Measurement, OpGraph
 from threadcast.core.errors import StoreError
 from threadcast.core.settings import Settings
-from threadcast.store import Store
+from threadcast.store import Store, sqlite_file
 from threadcast.store.receipts import Receipt
 from threadcast.store.schema import REVISIONS, VERSION_TABLE, metadata
 
@@ -215,6 +215,27 @@ def test_a_store_left_in_the_middle_of_a_checkpoint_is_whole(
         with Store.open(store_path) as store:
             assert store.counts().measurements == 40
             assert store.check() == []
+
+
+@pytest.mark.parametrize("read_by_another", [False, True])
+def test_a_new_file_appears_only_with_all_that_is_in_its_wal(store_path: Path, read_by_another: bool) -> None:
+    with ExitStack() as stack:
+
+        def fill(draft: Path) -> None:  # what is left where no checkpoint could be made, as on a full disk
+            connections = [stack.enter_context(closing(sqlite3.connect(draft))) for _ in range(2)]
+            connections[0].execute("PRAGMA journal_mode = WAL")
+            if read_by_another:
+                connections[1].execute("BEGIN")
+                connections[1].execute("SELECT * FROM sqlite_master").fetchall()
+            connections[0].executescript(f"CREATE TABLE {VERSION_TABLE} (a); CREATE TABLE t (a)")
+
+        if read_by_another:
+            with pytest.raises(StoreError, match=f"{store_path} cannot be created: .*; free some space"):
+                sqlite_file.create(store_path, fill)
+            assert os.listdir(store_path.parent) == []
+        else:
+            sqlite_file.create(store_path, fill)
+            sqlite_file.require_store(store_path, version_table=VERSION_TABLE)
 
 
 def left_without_database(path: Path, measure: Measure) -> bytes:

@@ -85,15 +85,11 @@ def _checked_copy(backup: Path, draft: Path) -> None:
     with closing(Database(draft, create=False)) as copy:
         if damage := copy.damage():
             raise StoreError(f"{backup} is damaged: {damage[0]}; restore another backup")
-    with closing(sqlite3.connect(draft)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _from_server(source: Database, draft: Path) -> None:
     with closing(Database(draft, create=True)) as made:
         made.write(lambda connection: _refill(source, connection))
-    with closing(sqlite3.connect(draft)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _refill(source: Database, target: Connection) -> None:

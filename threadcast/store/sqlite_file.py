@@ -79,8 +79,8 @@ def create(path: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` create a database, and put it at `path` once it is whole; StoreError where that is not possible.
 
     Where another process was faster, its file stays and the new one is deleted. A hard link is used, which unlike a
-    rename never replaces an existing file. StoreError also where a journal of an earlier database of this name is left:
-    SQLite would write what is in it into the new one.
+    rename never replaces an existing file. StoreError also where the disk is full, and where a journal of an earlier
+    database of this name is left: SQLite would write what is in it into the new one.
     """
     refuse_journals(path)
     try:
@@ -88,6 +88,12 @@ def create(path: Path, fill: Callable[[Path], None]) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
             draft = Path(directory, path.name)
             fill(draft)
+            try:
+                _settle(draft)
+            except sqlite3.Error as error:
+                raise StoreError(
+                    f"{path} cannot be created: {error}; free some space, or choose another place"
+                ) from error
             if not path.exists():
                 os.link(draft, path)
     except FileExistsError:
@@ -95,6 +101,23 @@ def create(path: Path, fill: Callable[[Path], None]) -> None:
             raise StoreError(f"{path} cannot be created: {path.parent} is not a directory") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be created: {error.strerror}; choose another place with --store") from error
+
+
+def _settle(path: Path) -> None:
+    """Move all of a database from its WAL into its file, and that to the disk; sqlite3.Error where that fails.
+
+    Closing the last connection does so too, but says nothing where it fails, as on a full disk.
+    """
+    with closing(sqlite3.connect(path, timeout=0.0)) as connection:
+        if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+            raise sqlite3.OperationalError("another program has the new file open")
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < pages * page_bytes:
+            raise sqlite3.OperationalError(f"only {size} bytes of {pages * page_bytes} were written")
+        os.fsync(file.fileno())
 
 
 def refuse_journals(path: Path) -> None:
