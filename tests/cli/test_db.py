@@ -50,6 +50,17 @@ def test_an_imported_file_is_in_the_store_and_comes_out_equal(folder: Path) -> N
         assert read_long_form(folder / name) == read_long_form(folder / "table.csv")
 
 
+def test_what_has_no_time_keeps_the_date_of_storing_in_another_store(folder: Path) -> None:
+    def last_of(path: str) -> float | None:
+        with Store.open(path) as store:
+            return store.measurements()[-1].stored_s
+
+    document("import", "table.csv")
+    document("export", "out.csv")
+    document("import", "out.csv", "--store", "other.db")
+    assert last_of("other.db") == last_of("store.db")
+
+
 def test_info_counts_what_there_is(folder: Path) -> None:
     document("import", "table.csv")
     with Store.open("store.db") as store:

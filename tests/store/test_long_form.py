@@ -4,7 +4,10 @@ import gzip
 import json
 import math
 import os
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
@@ -48,6 +51,29 @@ def test_our_own_export_comes_back_equal(tmp_path: Path, measure: Measure, suffi
     assert [m.op.outputs for m in read] == [m.op.outputs for m in added]
     assert [m.machine.to_json() for m in read] == [m.machine.to_json() for m in added]
     assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_is_dated_by_when_it_was_stored_keeps_that_date(tmp_path: Path, measure: Measure, suffix: str) -> None:
+    path = tmp_path / f"export.{suffix}"
+    times = [None, "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z", None]
+    stored_s = [1.6e9 + 0.1234567, 1.6e9, 1.6e9, None]
+    conditions = [{"cache": "warm"} if time is None else {"time": time} for time in times]
+    # the clock that dated the third was ahead then and is not any more
+    now_s = datetime(2999, 1, 2, tzinfo=UTC).timestamp()
+    added = [replace(measure(2), conditions=c, stored_s=s) for c, s in zip(conditions, stored_s, strict=True)]
+    write_long_form(added, path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.time", lambda: now_s)
+        read = read_long_form(path)
+    assert read == added
+    assert [m.stored_s for m in read] == [stored_s[0], None, 1.6e9, None]
+
+
+def test_no_date_of_storing_is_later_than_now(tmp_path: Path) -> None:
+    (read,) = read_text(tmp_path, "machine,op,threads,repeat,seconds,json.stored_s\nm,o,1,1,1,1e12\n")
+    assert read.stored_s is not None
+    assert read.stored_s <= time.time()
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -195,6 +221,10 @@ def test_a_bad_cell_is_named_by_line_and_column(tmp_path: Path, rows: str, messa
             r"line 2, column 'json.conditions': the condition time='2999.*more than a day ahead of the clock",
         ),
         ("machine,op,threads,repeat,seconds,json.conditions\nm,o,1,1,1,[]\n", r"column 'json.conditions'.*object"),
+        (
+            "machine,op,threads,repeat,seconds,json.stored_s\nm,o,1,1,1,-1\n",
+            r"column 'json.stored_s'.*at least 0, got -1",
+        ),
         ('machine,op,threads,repeat,seconds\nm,"o,1,1,1\n', r"not a whole csv file"),
     ],
 )

@@ -74,7 +74,8 @@ class Measurement:
     number: int = field(default=0, repr=False, compare=False)
     """The number under which a store holds it, which grows with every measurement stored; 0 outside of stores."""
     stored_s: float | None = field(default=None, repr=False, compare=False)
-    """When a store took it, in seconds since 1970; None outside of stores, and where versions up to 0.1 stored it."""
+    """When a store took it first, in seconds since 1970; None where no store or file says so, and where versions up to
+    0.1 stored it."""
     _median_s: float | None = field(init=False, default=None, repr=False, compare=False)
     """What `seconds` returned; None before its first call. Comparing models asks for each median some 500 times."""
 

@@ -15,9 +15,10 @@ next possible number. The op is read as one of kind `feature.kind` ("op" without
 `feature.bytes`; the other features and its label are its attributes. `affinity` may be missing or empty, which means
 compact.
 
-Files that threadcast writes have three more columns, so that reading returns equal measurements: `json.machine` and
+Files that threadcast writes have four more columns, so that reading returns equal measurements: `json.machine` and
 `json.op` are written once, on the first row of each machine and op; `json.conditions` on the first row of each
-measurement, which marks where a measurement begins.
+measurement, which marks where a measurement begins; and there `json.stored_s`, where what dates the measurement is when
+a store took it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 
 from threadcast.core import Measurement, Op
 from threadcast.core.errors import InvalidInput
+from threadcast.core.measurement_time import date_s
 from threadcast.store.long_form_reading import LongFormReader
 from threadcast.store.rows import json_text
 from threadcast.store.table_files import ColumnKind, open_table, write_table
@@ -64,7 +66,7 @@ def write_long_form(measurements: Iterable[Measurement], path: str | Path) -> No
         "feature.bytes": "number",
     }  # fmt: skip
     columns |= {f"counter.{name}": "number" for name in counters}
-    columns |= {"json.machine": "text", "json.op": "text", "json.conditions": "text"}
+    columns |= {"json.machine": "text", "json.op": "text", "json.conditions": "text", "json.stored_s": "number"}
     write_table(Path(path), columns, _rows(written, counters))
 
 
@@ -88,12 +90,13 @@ def _rows(measurements: Sequence[Measurement], counters: Sequence[str]) -> Itera
         where = (m.machine.fingerprint, m.op.key, m.case.threads, m.case.affinity.value)
         features = (m.op.kind, _shapes(m.op), m.op.flops, m.op.bytes_moved)
         conditions: str | None = json_text(dict(m.conditions), f"a measurement of {m.op.key}")
+        stored_s = m.stored_s if date_s(m.conditions.get("time"), m.stored_s) == m.stored_s else None
         for sample in m.samples:
             repeats[where] = repeat = repeats.get(where, 0) + 1
             counts = (_count(sample.counters[name]) if name in sample.counters else None for name in counters)
             machine, op = once(m.machine.fingerprint, m.machine), once(m.op.key, m.op)
-            yield *where, repeat, sample.seconds, *features, *counts, machine, op, conditions
-            conditions = None
+            yield *where, repeat, sample.seconds, *features, *counts, machine, op, conditions, stored_s
+            conditions = stored_s = None
 
 
 def _shapes(op: Op) -> str:

@@ -29,6 +29,8 @@ class _Row(NamedTuple):
     sample: Sample
     conditions: dict[str, Any] | None
     """None where the row continues the measurement before it."""
+    stored_s: float | None
+    """When a store took it, where the file says so; never later than now."""
 
 
 @dataclass(slots=True)
@@ -83,10 +85,16 @@ class LongFormReader:
             except InvalidInput as error:
                 raise self._cells.error(group[0].number, "threads", str(error)) from error
         found = [
-            (rows[0].number, Measurement(ops[op], machines[machine], case, tuple(r.sample for r in rows), conditions))
+            (
+                rows[0].number,
+                Measurement(
+                    ops[op], machines[machine], case, tuple(r.sample for r in rows), rows[0].conditions or {},
+                    stored_s=rows[0].stored_s,
+                ),
+            )
             for (machine, op, case), group in groups.items()
-            for rows, conditions in self._split(group)
-        ]
+            for rows in self._split(group)
+        ]  # fmt: skip
         return [measurement for _, measurement in sorted(found, key=lambda pair: pair[0])]
 
     def _refuse_ops_of_one_row(self, groups: Mapping[tuple[str, str, Case], list[_Row]]) -> None:
@@ -180,10 +188,21 @@ class LongFormReader:
             number,
             Sample(seconds, counters),
             conditions,
+            self._stored_s(number, cells),
         )
 
-    def _split(self, rows: list[_Row]) -> Iterator[tuple[list[_Row], Mapping[str, Any]]]:
-        """The measurements that the samples of one case belong to, with their conditions."""
+    def _stored_s(self, number: int, cells: Row) -> float | None:
+        if not self._cells.text(cells, "json.stored_s"):
+            return None
+        stored_s = self._cells.number(number, cells, "json.stored_s")
+        if math.isnan(stored_s):
+            return None
+        if not 0 <= stored_s < math.inf:
+            raise self._cells.error(number, "json.stored_s", f"must be finite and at least 0, got {stored_s!r}")
+        return min(stored_s, self._now_s)
+
+    def _split(self, rows: list[_Row]) -> Iterator[list[_Row]]:
+        """The samples of one case by the measurement that they belong to."""
         rows.sort(key=lambda row: (row.repeat, row.number))
         for before, row in pairwise(rows):
             if before.repeat == row.repeat:
@@ -192,7 +211,7 @@ class LongFormReader:
                 raise self._cells.error(row.number, "repeat", message)
         starts = [i for i, row in enumerate(rows) if i == 0 or row.conditions is not None]
         for start, end in zip(starts, [*starts[1:], len(rows)]):
-            yield rows[start:end], rows[start].conditions or {}
+            yield rows[start:end]
 
     def _check_features(self, number: int, cells: Row, features: tuple[Any, ...]) -> None:
         label = self._cells.text(cells, "op")

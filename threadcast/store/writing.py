@@ -26,7 +26,8 @@ def insert_measurements(
 ) -> None:
     """Insert measurements, whose `rows` are those of `measurement_row`, and update the summaries of their ops.
 
-    `now_s` is the present time in seconds since 1970, from which on measurements are stored `APART_S` apart.
+    `now_s` is the present time in seconds since 1970, from which on measurements are stored `APART_S` apart. Those that
+    another store took keep the time of that.
     """
     if not added:
         return
@@ -35,8 +36,8 @@ def insert_measurements(
     machine_ids = _machine_ids(connection, {m.machine.fingerprint: m.machine for m in added})
     for m, row in zip(added, rows, strict=True):
         row["op_id"], row["machine_id"] = op_ids[m.op.key], machine_ids[m.machine.fingerprint]
-    for i, row in enumerate(rows):
-        row["stored_s"] = now_s + i * APART_S
+    for i, (m, row) in enumerate(zip(added, rows, strict=True)):
+        row["stored_s"] = now_s + i * APART_S if m.stored_s is None else m.stored_s
     times_s = [date_s(m.conditions.get("time"), row["stored_s"]) for m, row in zip(added, rows, strict=True)]
     by_id = {op_ids[key]: op for key, op in ops.items()}
     for start in range(0, len(rows), _AT_ONCE):
