@@ -83,6 +83,30 @@ def test_a_file_is_added_once_whatever_its_name(folder: Path) -> None:
     assert document("info")["samples"] == 3
 
 
+def test_measurements_of_an_export_that_are_there_are_not_added_again(folder: Path) -> None:
+    document("import", "table.csv")
+    machine, timed = Machine.uniform("m", 2), {"time": "2026-01-01T00:00:00Z"}
+    made = [Measurement(Op("mm"), machine, Case(n), (Sample(1.0),), timed) for n in (1, 1, 2)]
+    with Store.open("store.db") as store:
+        store.add(made[:2])  # a true repetition
+        for name in ("first.csv", "first.parquet"):
+            document("export", name)
+        store.add(made[2:])
+    document("export", "all.csv")
+    again = db("import", "first.csv", "first.parquet", "all.csv", "--json")
+    assert [row["measurements"] for row in json.loads(again.stdout)["files"]] == [0, 0, 0]
+    assert "all.csv: 5 of 5 measurements are in the store already" in again.stderr
+    assert document("info")["samples"] == 6
+    first, whole, twice = document("import", "first.csv", "all.csv", "first.parquet", "--store", "other.db")["files"]
+    assert [(row["measurements"], row["samples"]) for row in (first, whole, twice)] == [(4, 5), (1, 1), (0, 0)]
+
+
+def test_plain_rows_of_two_files_are_repetitions(folder: Path) -> None:
+    (folder / "other.csv").write_text(TABLE + "box,gemm,2,1,0.3\n")
+    document("import", "table.csv", "other.csv")
+    assert document("info")["samples"] == 7
+
+
 def test_when_one_file_is_bad_nothing_is_added(folder: Path) -> None:
     (folder / "bad.csv").write_text(TABLE.replace("0.2", "nan"))
     result = db("import", "table.csv", "bad.csv", "--json")

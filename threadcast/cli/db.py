@@ -72,9 +72,11 @@ def import_(output: Output, settings: Settings, files: tuple[Path, ...], machine
     """Add the measurements of long-form FILEs (.csv, .csv.gz, .parquet).
 
     A FILE needs the columns threads and seconds, and op or columns that describe the op, such as m, k, n. All files are
-    read before any is added. A file that was added before, under whatever name, is not added again.
+    read before any is added. A file that was added before, under whatever name, is not added again; nor are those
+    measurements of an export that the store has. Measurements of other files, without conditions, count as repetitions.
     """
     from threadcast.store import Store
+    from threadcast.store.known import unknown
     from threadcast.store.long_form import read_long_form
 
     named = {"machine": machine, "op": op}
@@ -86,10 +88,13 @@ def import_(output: Output, settings: Settings, files: tuple[Path, ...], machine
     rows = []
     with Store.open(settings["store"]) as store:
         for path, measurements, key in read:
-            added = store.add(measurements, idempotency_key=key)
-            samples = sum(len(m.samples) for m in measurements) if added else 0
+            new = unknown(store, measurements)
+            added = store.add(new, idempotency_key=key) if new else 0
+            samples = sum(len(m.samples) for m in new) if added else 0
             rows.append({"file": str(path), "measurements": added, "samples": samples})
-            if not added:
+            if there := len(measurements) - len(new):
+                output.note(f"{path}: {there:,} of {len(measurements):,} measurements are in the store already")
+            if new and not added:
                 output.note(f"{path} was added before; nothing of it was added again")
         document = {"store": store.name, "files": rows}
     output.result(document, table(("file", "measurements", "samples"), [list(row.values()) for row in rows]))

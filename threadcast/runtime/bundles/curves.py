@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from threadcast.core import Machine, Measurement
@@ -83,16 +83,11 @@ def add_new(url: str, measurements: Sequence[Measurement], *, key: str, machine:
     `key` makes sure that two processes do not add the same at the same time.
     """
     from threadcast.store import Store
+    from threadcast.store.known import identity
 
-    there = {_identity(measured) for measured in measured_in_steps(url, machine)}
-    new = [measured for measured in measurements if _identity(measured) not in there]
+    there = {identity(measured) for measured in measured_in_steps(url, machine)}
+    new = [measured for measured in measurements if identity(measured) not in there]
     if not new:
         return 0
     with Store.open(url) as store:
         return store.add(new, idempotency_key=key)
-
-
-def _identity(measured: Measurement) -> Hashable:
-    seconds = tuple(sample.seconds for sample in measured.samples)
-    conditions = tuple(sorted((name, repr(value)) for name, value in measured.conditions.items()))
-    return measured.op.key, measured.machine.fingerprint, measured.case, seconds, conditions
