@@ -147,6 +147,23 @@ def test_names_that_no_table_can_hold_are_left_out_of_an_export(folder: Path) ->
     assert document("export", "out.json")["measurements"] == 2
 
 
+def test_what_imports_refuse_is_left_out_of_exports_and_named_by_check(folder: Path) -> None:
+    document("import", "table.csv")
+    machine, ahead = Machine.uniform("m", 2), {"time": "2999-01-01T00:00:00Z"}
+    with Store.open("store.db") as store:
+        store.add([Measurement(Op("mm"), machine, Case(1), (Sample(seconds),)) for seconds in (0.0, 1e-13, 2e9, 1.0)])
+        store.add([Measurement(Op("mm"), machine, Case(2), (Sample(1.0),), ahead)])
+    checked = db("check")
+    assert checked.exit_code == 1
+    assert f"measurements of {Op('mm').key} (3) are left out of exports: samples outside of 1e-12" in checked.stdout
+    assert f"measurements of {Op('mm').key} (1) are left out of exports: times more than a day ahead" in checked.stdout
+    result = db("export", "out.csv", "--json")
+    assert "3 of 7 measurements are left out, which no import would take: samples outside of 1e-12" in result.stderr
+    assert "1 of 7 measurements are left out, which no import would take: times more than a day" in result.stderr
+    assert document("import", "out.csv", "--store", "other.db")["files"][0]["measurements"] == 3
+    assert document("export", "out.json")["measurements"] == 3
+
+
 def test_an_old_store_is_migrated_and_says_from_where(folder: Path) -> None:
     with closing(sqlite3.connect("store.db")) as connection:
         connection.executescript(OLD_STORE.read_text())

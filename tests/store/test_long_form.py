@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import math
@@ -56,18 +57,37 @@ def test_our_own_export_comes_back_equal(tmp_path: Path, measure: Measure, suffi
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_what_is_dated_by_when_it_was_stored_keeps_that_date(tmp_path: Path, measure: Measure, suffix: str) -> None:
     path = tmp_path / f"export.{suffix}"
-    times = [None, "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z", None]
+    times = [None, "2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z", None]
     stored_s = [1.6e9 + 0.1234567, 1.6e9, 1.6e9, None]
     conditions = [{"cache": "warm"} if time is None else {"time": time} for time in times]
     # the clock that dated the third was ahead then and is not any more
-    now_s = datetime(2999, 1, 2, tzinfo=UTC).timestamp()
+    now_s = datetime(2099, 1, 2, tzinfo=UTC).timestamp()
     added = [replace(measure(2), conditions=c, stored_s=s) for c, s in zip(conditions, stored_s, strict=True)]
-    write_long_form(added, path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("time.time", lambda: now_s)
+        write_long_form(added, path)
         read = read_long_form(path)
     assert read == added
     assert [m.stored_s for m in read] == [stored_s[0], None, 1.6e9, None]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_long_conditions_survive_a_file(tmp_path: Path, measure: Measure, suffix: str) -> None:
+    path = tmp_path / f"export.{suffix}"
+    added = [replace(measure(), conditions={"cpu": "x" * 200_000})]
+    csv.field_size_limit(131_072)  # as Python starts
+    write_long_form(added, path)
+    assert read_long_form(path) == added
+
+
+@pytest.mark.parametrize(("seconds", "time"), [(0.0, None), (1e-13, None), (2e9, None), (1.0, "2999-01-01")])
+def test_what_reading_would_refuse_is_not_written(
+    tmp_path: Path, measure: Measure, seconds: float, time: str | None
+) -> None:
+    odd = replace(measure(2), samples=(Sample(1.0), Sample(seconds)), conditions={"time": time})
+    with pytest.raises(InvalidInput, match=f"a measurement of {odd.op.key} at 2 compact cannot be written"):
+        write_long_form([measure(1), odd], tmp_path / "t.csv")
+    assert os.listdir(tmp_path) == []
 
 
 def test_no_date_of_storing_is_later_than_now(tmp_path: Path) -> None:

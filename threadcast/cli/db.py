@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,16 +115,22 @@ def export(
     """Write measurements to FILE: long form (.csv, .csv.gz, .parquet), or a pyperf suite (.json).
 
     Measurements whose op kind or counters have names that are not printable, or padded, are left out with a warning.
+    So are those that no import takes: with samples outside of 1e-12 to 1e9 seconds, or times more than a day ahead.
     """
-    from threadcast.store.long_form import unwritable_names, write_long_form
+    from threadcast.store.long_form import write_long_form
     from threadcast.store.pyperf_export import write_pyperf
+    from threadcast.store.unwritable import is_writable, unwritable_names, wrong_values
 
+    now_s = time.time()
     with _open(settings) as store:
         measurements = store.measurements(machine=machine, network=network, kinds=kinds or None)
     for m in measurements:
         if names := unwritable_names(m):
             output.warn(f"a measurement of {m.op.key} at {m.case} is left out: no file can hold {names[0]!r}")
-    measurements = [m for m in measurements if not unwritable_names(m)]
+    left_out = Counter(why for m in measurements if (why := wrong_values(m, now_s=now_s)))
+    for why, count in left_out.items():
+        output.warn(f"{count:,} of {len(measurements):,} measurements are left out, which no import would take: {why}")
+    measurements = [m for m in measurements if is_writable(m, now_s=now_s)]
     write = write_pyperf if file.suffix.lower() == ".json" else write_long_form
     write(measurements, file)
     samples = sum(len(m.samples) for m in measurements)

@@ -24,6 +24,7 @@ a store took it.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from threadcast.core.measurement_time import date_s
 from threadcast.store.long_form_reading import LongFormReader
 from threadcast.store.rows import json_text
 from threadcast.store.table_files import ColumnKind, open_table, write_table
+from threadcast.store.unwritable import unwritable_names, wrong_values
 
 
 def read_long_form(path: str | Path, *, machine: str | None = None, op: str | None = None) -> list[Measurement]:
@@ -52,7 +54,7 @@ def write_long_form(measurements: Iterable[Measurement], path: str | Path) -> No
     """Write measurements so that `read_long_form` returns equal ones; on any error `path` is unchanged.
 
     A second measurement of the same op, machine and case continues the numbers in `repeat`. InvalidInput where there
-    are no measurements, or a name cannot be written.
+    are no measurements, a name cannot be written, or a sample or time would be refused by `read_long_form`.
     """
     written = list(measurements)
     if not written:
@@ -60,6 +62,10 @@ def write_long_form(measurements: Iterable[Measurement], path: str | Path) -> No
     counters = list(dict.fromkeys(name for m in written for sample in m.samples for name in sample.counters))
     for name in (odd for m in written for odd in unwritable_names(m)):
         raise InvalidInput(f"{name!r} cannot be written to a table: op kinds and counters must be printable names")
+    now_s = time.time()
+    for m in written:
+        if why := wrong_values(m, now_s=now_s):
+            raise InvalidInput(f"a measurement of {m.op.key} at {m.case} cannot be written to a table: {why}")
     columns: dict[str, ColumnKind] = {
         "machine": "text", "op": "text", "threads": "integer", "affinity": "text", "repeat": "integer",
         "seconds": "number", "feature.kind": "text", "feature.inputs": "text", "feature.flops": "number",
@@ -68,12 +74,6 @@ def write_long_form(measurements: Iterable[Measurement], path: str | Path) -> No
     columns |= {f"counter.{name}": "number" for name in counters}
     columns |= {"json.machine": "text", "json.op": "text", "json.conditions": "text", "json.stored_s": "number"}
     write_table(Path(path), columns, _rows(written, counters))
-
-
-def unwritable_names(measurement: Measurement) -> list[str]:
-    """The op kind and counters of a measurement that no file can hold: unprintable names, and padded ones."""
-    names = dict.fromkeys([measurement.op.kind, *(name for sample in measurement.samples for name in sample.counters)])
-    return [name for name in names if not name.isprintable() or name != name.strip()]
 
 
 def _rows(measurements: Sequence[Measurement], counters: Sequence[str]) -> Iterator[tuple[Any, ...]]:

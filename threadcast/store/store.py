@@ -31,6 +31,7 @@ from threadcast.store.retention import Retention
 from threadcast.store.rows import D, Row, graph_row, json_text, measurement_reader, measurement_row, read
 from threadcast.store.sent import Sent, read_sent, write_sent
 from threadcast.store.together import Together
+from threadcast.store.unwritable import wrong_values_by_op
 from threadcast.store.waits import WAIT_S
 from threadcast.store.writing import insert_graph, insert_measurements, insert_run
 
@@ -360,12 +361,13 @@ class Store:
         return delete_impossible(self._database, dry_run=dry_run)
 
     def check(self) -> list[str]:
-        """A line of text for each damage that is found in the store; empty when everything can be read back."""
+        """A line of text for each damage that is found in the store, and for what imports of an export would refuse;
+        empty when everything can be read back."""
         found = self._database.damage()
         if found:
             return found
         try:
-            self.measurements()
+            found += wrong_values_by_op(self.measurements(), now_s=time.time())
             with self._database.read() as connection, self._decoding():
                 found += map(str, impossible_cases(connection))
             for name in self.graphs():

@@ -16,6 +16,10 @@ from threadcast.core.errors import FormatError, InvalidInput
 
 ColumnKind = Literal["text", "integer", "number"]
 
+_CELL_CHARACTERS = 2**30
+"""Most characters in one cell of a CSV file that is read. Python's own limit, 131,072, is less than the JSON of a
+machine or of conditions may take."""
+
 _ROWS_AT_ONCE = 100_000
 """Rows in one row group of a Parquet file: some 10 MB in memory."""
 
@@ -85,6 +89,7 @@ def _kind(path: Path) -> str:
 
 
 def _csv_table(path: Path, text: TextIO) -> TableFile:
+    csv.field_size_limit(max(csv.field_size_limit(), _CELL_CHARACTERS))  # of the whole process: it is never lowered
     reader = csv.reader(text, strict=True, skipinitialspace=True)
     columns = tuple(name.strip() for name in next(reader, ()))
     if not columns:

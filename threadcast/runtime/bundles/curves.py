@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,18 +16,21 @@ _FILE = "measurements.csv"
 
 
 def measured_in_steps(url: str | None, machine: Machine) -> list[Measurement]:
-    """Return what the store at `url` has of operators in steps on `machine` or a part of its cores.
+    """Return what the store at `url` has of operators in steps on `machine` or part of its cores and a file can hold.
 
     Empty where there is no store; StoreError where it cannot be read.
     """
     from threadcast.store import Store
+    from threadcast.store.unwritable import is_writable
 
     if url is None or not is_there(url):
         return []
     with Store.open(url, create=False) as store:
         machines = [found.fingerprint for found in store.machines() if is_part(found, machine)]
         found = [row for fingerprint in machines for row in store.measurements(machine=fingerprint)]
-    return [measured for measured in found if measured.conditions.get("cache") == IN_STEP]
+    now_s = time.time()
+    in_steps = (measured for measured in found if measured.conditions.get("cache") == IN_STEP)
+    return [measured for measured in in_steps if is_writable(measured, now_s=now_s)]
 
 
 def is_part(one: Machine, whole: Machine) -> bool:
