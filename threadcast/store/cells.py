@@ -21,8 +21,8 @@ _PREFIXES = ("feature.", "counter.", "json.")
 class Cells:
     """Reads single cells of `table`; every method takes a row's `number` only to name it in an error.
 
-    `columns` maps the name of each column to its position. FormatError for a table that lacks a required column, has
-    one twice, or holds lists or structures in one that is read.
+    `columns` maps the name of each column to its position. FormatError for a table that lacks a required column, or
+    one whose labels another describes, has one twice, or holds lists or structures in one that is read.
     """
 
     def __init__(self, table: TableFile) -> None:
@@ -33,6 +33,10 @@ class Cells:
             raise FormatError(
                 f"{table.path}: missing column {named}; it has {', '.join(table.columns)}. A table needs threads and "
                 "seconds, and op or columns that describe ops"
+            )
+        if alone := [name for name in ("machine", "op") if f"json.{name}" in at and name not in at]:
+            raise FormatError(
+                f"{table.path}: the column 'json.{alone[0]}' needs a column {alone[0]!r}, whose labels it describes"
             )
         if len(at) < len(table.columns):
             twice = next(name for i, name in enumerate(table.columns) if at[name] != i)
