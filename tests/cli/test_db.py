@@ -107,6 +107,23 @@ def test_plain_rows_of_two_files_are_repetitions(folder: Path) -> None:
     assert document("info")["samples"] == 7
 
 
+def test_a_file_that_grows_while_it_is_read_is_refused_and_added_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_and_append(path: Path, **named: str | None) -> list[Measurement]:
+        found = read_long_form(path, **named)
+        with path.open("a") as file:
+            file.write("box,gemm,2,1,0.3\n")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr("threadcast.store.long_form.read_long_form", read_and_append)
+        growing = db("import", "table.csv")
+    assert (growing.exit_code, "table.csv has changed while it was read" in growing.stderr) == (1, True)
+    assert not (folder / "store.db").exists()
+    assert document("import", "table.csv")["files"][0]["samples"] == 4
+
+
 def test_when_one_file_is_bad_nothing_is_added(folder: Path) -> None:
     (folder / "bad.csv").write_text(TABLE.replace("0.2", "nan"))
     result = db("import", "table.csv", "bad.csv", "--json")

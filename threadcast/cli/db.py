@@ -12,9 +12,11 @@ import click
 
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, table
+from threadcast.core.errors import FormatError
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
+    from threadcast.core import Measurement
     from threadcast.store import Store
 
 FOUND = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -79,19 +81,15 @@ def import_(output: Output, settings: Settings, files: tuple[Path, ...], machine
     """
     from threadcast.store import Store
     from threadcast.store.known import unknown
-    from threadcast.store.long_form import read_long_form
 
     named = {"machine": machine, "op": op}
     labels = "".join(f" {name} {label}" for name, label in named.items() if label)
-    read = [
-        (path, read_long_form(path, **named), f"file {hashlib.sha256(path.read_bytes()).hexdigest()}{labels}")
-        for path in files
-    ]
+    read = [(path, *_read_unchanged(path, **named)) for path in files]
     rows = []
     with Store.open(settings["store"]) as store:
-        for path, measurements, key in read:
+        for path, measurements, digest in read:
             new = unknown(store, measurements)
-            added = store.add(new, idempotency_key=key) if new else 0
+            added = store.add(new, idempotency_key=f"file {digest}{labels}") if new else 0
             samples = sum(len(m.samples) for m in new) if added else 0
             rows.append({"file": str(path), "measurements": added, "samples": samples})
             if there := len(measurements) - len(new):
@@ -100,6 +98,22 @@ def import_(output: Output, settings: Settings, files: tuple[Path, ...], machine
                 output.note(f"{path} was added before; nothing of it was added again")
         document = {"store": store.name, "files": rows}
     output.result(document, table(("file", "measurements", "samples"), [list(row.values()) for row in rows]))
+
+
+def _read_unchanged(path: Path, *, machine: str | None, op: str | None) -> tuple[list[Measurement], str]:
+    """The measurements in a file and the digest of its bytes; FormatError where they change while they are read."""
+    from threadcast.store.long_form import read_long_form
+
+    digest = _digest(path)
+    measurements = read_long_form(path, machine=machine, op=op)
+    if _digest(path) != digest:
+        raise FormatError(f"{path} has changed while it was read; import it when nothing writes to it any more")
+    return measurements, digest
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @command.command()
