@@ -120,6 +120,30 @@ def test_what_arrived_without_an_answer_is_not_stored_twice(store: Store, servic
     assert identity(service.measured) == identity(list(MEASURED[:9]))
 
 
+def test_a_process_that_others_overtake_sends_nothing_twice(
+    store: Store, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = ServiceClient.ask
+
+    def overtaken(client: ServiceClient, *given: Any, **named: Any) -> Any:
+        answer = ask(client, *given, **named)
+        if client is slow_client and len(service.measured) == 5:
+            other.send(deadline_s=60)
+            store.add(MEASURED[5:8])
+            other.send(deadline_s=60)
+            store.add(MEASURED[8:10])
+        return answer
+
+    monkeypatch.setattr(ServiceClient, "ask", overtaken)
+    store.add(MEASURED[:5])
+    with Store.open(tmp_path / "own.sqlite") as again:
+        other, slow = outbox(again, service.url), outbox(store, service.url)
+        slow_client = slow._client
+        slow.send(deadline_s=60)
+        assert identity(service.measured) == identity(list(MEASURED[:10]))
+        assert (other.sent, slow.sent, slow.unsent()) == (8, 2, 0)
+
+
 def test_other_machines_and_other_services_have_their_own_account(
     store: Store, service: Service, tmp_path: Path
 ) -> None:
@@ -150,7 +174,7 @@ def test_what_the_service_refuses_is_left_out_and_the_rest_arrives(store: Store,
 def test_what_was_under_way_may_have_been_pruned(store: Store, service: Service) -> None:
     store.add(MEASURED[:4])
     numbers = [m.number for m in store.measurements()]
-    store.note_sent(service.url, MACHINE.fingerprint, Sent(numbers[3], numbers[3] + 2))
+    store.note_sent(service.url, MACHINE.fingerprint, Sent(numbers[3], numbers[3] + 2), was=Sent())
     store.add(MEASURED[4:6])
     outbox(store, service.url).send(deadline_s=60)
     assert identity(service.measured) == identity(list(MEASURED[4:6]))

@@ -42,7 +42,7 @@ class SentStore(Protocol):
 
     def sent(self, service: str, machine: str) -> Sent: ...
 
-    def note_sent(self, service: str, machine: str, sent: Sent) -> None: ...
+    def note_sent(self, service: str, machine: str, sent: Sent, *, was: Sent) -> bool: ...
 
 
 class Outbox:
@@ -50,8 +50,10 @@ class Outbox:
 
     How far it has come stands in the store, so what an outage or the end of a process left is sent by the next outbox.
     What was under way then is sent again in the same request under the same idempotency key, and so stored once, if
-    that happens while the service remembers its keys (`service.idempotency_s`). Measurements that the service refuses
-    are left out and counted in `refused`; `refusal` says why the last one was.
+    that happens while the service remembers its keys (`service.idempotency_s`). So it is where several processes send
+    from one store: each also sends what is under way, and goes on from where the fastest one has come. `sent` counts
+    what it was first to see acknowledged. Measurements that the service refuses are left out and counted in `refused`;
+    `refusal` says why the last one was.
     """
 
     def __init__(self, store: SentStore, client: ServiceClient, url: str) -> None:
@@ -98,27 +100,29 @@ class Outbox:
         if batch:  # else what was under way is not in the store any more
             self._send(machine, batch, done, until_s)
         else:
-            self._note(machine, done.under_way)
+            self._note(machine, Sent(done.under_way, done.under_way), was=done)
         return True
 
     def _send(self, machine: Machine, batch: Sequence[Measurement], done: Sent, until_s: float) -> None:
         last = batch[-1].number
-        self._note(machine, done.stored, under_way=last)
+        sending, ended = Sent(done.stored, last), Sent(last, last)
+        if not self._note(machine, sending, was=done):
+            return  # another process was faster: what is left must be read anew
         try:
             self._client.ask(_request(machine, batch), lambda answer: None, until_s=until_s)
         except ServiceRefused as error:
             if error.status not in NOT_THEIRS:
                 raise
             if len(batch) > 1:
-                self._note(machine, done.stored, under_way=batch[len(batch) // 2 - 1].number)
-                return
-            self.refused, self.refusal = self.refused + 1, str(error)
+                self._note(machine, Sent(done.stored, batch[len(batch) // 2 - 1].number), was=sending)
+            elif self._note(machine, ended, was=sending):
+                self.refused, self.refusal = self.refused + 1, str(error)
         else:
-            self.sent += len(batch)
-        self._note(machine, last)
+            if self._note(machine, ended, was=sending):
+                self.sent += len(batch)
 
-    def _note(self, machine: Machine, stored: int, *, under_way: int = 0) -> None:
-        self._store.note_sent(self.url, machine.fingerprint, Sent(stored, max(stored, under_way)))
+    def _note(self, machine: Machine, sent: Sent, *, was: Sent) -> bool:
+        return self._store.note_sent(self.url, machine.fingerprint, sent, was=was)
 
 
 class SendingInBackground:

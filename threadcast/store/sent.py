@@ -29,10 +29,14 @@ def read_sent(connection: Connection, service: str, machine: str) -> Sent:
     return Sent() if row is None else Sent(*row)
 
 
-def write_sent(connection: Connection, service: str, machine: str, sent: Sent) -> None:
-    """Replace what `read_sent` returns."""
+def write_sent(connection: Connection, service: str, machine: str, sent: Sent, *, was: Sent) -> bool:
+    """Replace what `read_sent` returns in a transaction for writing; False where it is not `was` any more, and then
+    stays."""
+    if read_sent(connection, service, machine) != was:
+        return False
     table = schema.sent
     values = {"stored": sent.stored, "under_way": sent.under_way}
     here = update(table).where(table.c.service == service, table.c.machine == machine).values(values)
     if not connection.execute(here).rowcount:
         connection.execute(insert(table).values(service=service, machine=machine, **values))
+    return True

@@ -194,9 +194,9 @@ class Store:
         with self._database.read() as connection:
             return read_sent(connection, service, machine)
 
-    def note_sent(self, service: str, machine: str, sent: Sent) -> None:
-        """Keep what `sent` returns from now on."""
-        self._database.write(lambda connection: write_sent(connection, service, machine, sent))
+    def note_sent(self, service: str, machine: str, sent: Sent, *, was: Sent) -> bool:
+        """Keep what `sent` returns from now on; False where it is not `was` any more, as another process has sent."""
+        return self._database.write(lambda connection: write_sent(connection, service, machine, sent, was=was))
 
     def measurements(
         self,
