@@ -41,7 +41,7 @@ class Bench:
         self.slowed = slowed
         self.timed: list[tuple[str, str | None]] = []
         self.cores: list[tuple[int, ...]] = []
-        self._prepared = Op("none")
+        self._prepared: Op | None = None
         self._running = False
 
     @contextmanager
@@ -49,7 +49,7 @@ class Bench:
         self.cores.append(tuple(core.id for core in machine.cores))
 
         def measure(what: Op, goal: Goal) -> Measurement:
-            beside = self._prepared.kind if self._running else None
+            beside = self._prepared.kind if self._prepared is not None and self._running else None
             self.timed.append((what.kind, beside))
             by = 1.0 if beside is None else self.slowed.get((what.kind, beside), 1.0)
             return Measurement(what, machine, Case(1), (Sample(by * what.flops),))
@@ -62,12 +62,15 @@ class Bench:
         yield self
 
     def prepare(self, what: Op) -> None:
+        self._prepared = None  # as `Partner` does
         if what.kind == "broken":
             raise MeasurementError("it cannot run")
         self._prepared = what
 
     @contextmanager
     def running(self) -> Iterator[None]:
+        if self._prepared is None:
+            raise MeasurementError("prepare one first")
         self._running = True
         yield
         self._running = False
@@ -109,6 +112,16 @@ def test_a_pair_that_fails_is_left_out_and_said() -> None:
     assert set(report.table.slowdowns) == {(C, C), (M, C)}
     assert "cannot run" in report.failed[COMPUTE.key, broken.key]
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_only_pairs_beside_an_op_that_cannot_be_prepared_fail() -> None:
+    bench, broken = Bench({}), [op("broken", 1e5, 1e7, n=i) for i in range(2)]
+    ops = [COMPUTE, MEMORY, *broken, TINY]
+    report = measure_corun(
+        ops, TWO, LIMITS, each=3, most=None, narrow=0.0, busy_limit=None, lone=bench.lone, partner=bench.partner
+    )
+    assert set(report.failed) == {(one.key, other.key) for one in ops for other in broken}
+    assert len(report.pairs) == len(ops) * 3
 
 
 def test_one_measured_pair_does_not_make_its_classes_certain() -> None:

@@ -166,6 +166,7 @@ def measure_corun(
             (of, op), (other_class, other) = (by_key[key] for key in pair)
             try:
                 if prepared is not other:
+                    prepared = None  # a partner that cannot prepare an op has none
                     background.prepare(other)
                     prepared = other
                 pairs[pair] = by = _slowdown(op, measure, background, goal)
