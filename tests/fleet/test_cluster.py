@@ -93,8 +93,8 @@ class Cluster:
         command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard"]
         return self._stack.enter_context(running(command, self._folder))
 
-    def worker(self, host: str) -> subprocess.Popen[str]:
-        return self._start("worker", self.address, "--no-nanny", "--nthreads", "1", "--host", host)
+    def worker(self, host: str, *, threads: int = 1) -> subprocess.Popen[str]:
+        return self._start("worker", self.address, "--no-nanny", "--nthreads", str(threads), "--host", host)
 
     def end(self) -> None:
         self._stack.close()
@@ -249,6 +249,17 @@ def test_a_worker_that_did_other_work_for_a_while_goes_on(
         assert any("other work" in event for event in events)
         assert (report.unfinished, report.machines[victim].left_out) == ([], "")
         assert report.measured >= 3
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_of_several_threads_is_left_out(cluster: Cluster, disturbed: Disturbed) -> None:
+    cluster.worker("127.0.0.1", threads=2)
+    with Client(cluster.address, set_as_default=False) as other:
+        other.wait_for_workers(1)
+    disturbed._wait_s = 1.0
+    with pytest.raises(MeasurementError, match=r"no machine came within 1 s .* has 2 threads.* --nthreads 1"):
+        disturbed.run()
+    assert not disturbed.report.measured
 
 
 @pytest.mark.timeout(120)

@@ -72,11 +72,11 @@ def command(
     """Time the operations of each NETWORK, as `threadcast profile` names them, on every machine of a Dask cluster.
 
     Machines of one kind (cores, caches and frequencies are the same) share the operations; machines of different kinds
-    measure all of them. Each machine that has a worker of the cluster is one, and a worker that would measure on the
-    CPUs of another one is left out. Machines need threadcast[collect,models,fleet] in the version of this command, and
-    nothing of the store: this command stores each measurement as soon as a machine has made it. The same command goes
-    on where it was interrupted; as the model that decides knows more then, it may ask for a few more cases (not with
-    --cases).
+    measure all of them. Each machine that has a worker of the cluster is one. A worker that would measure on the CPUs
+    of another one is left out, and so is one that has more than one thread (Dask's default), as these could do other
+    work meanwhile unseen. Machines need threadcast[collect,models,fleet] in the version of this command, and nothing of
+    the store: this command stores each measurement as soon as a machine has made it. The same command goes on where it
+    was interrupted; as the model that decides knows more then, it may ask for a few more cases (not with --cases).
 
     A machine may be lost or come at any time. What it had not measured is given to another one of its kind; where there
     is none for --wait-s seconds, the rest is listed, and the exit status is 1.

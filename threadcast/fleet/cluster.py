@@ -89,7 +89,9 @@ class FleetCampaign:
     of different kinds measure all of them. A machine that is lost costs the measurement it was making; its part goes to
     another one of its kind. Machines may come while the campaign runs. `proposer` makes the model that decides what is
     measured of a part's ops. Of workers that would measure on the same CPUs, one is used, unless `allow_shared`. One
-    that does other work for more than `ANSWER_S` seconds is not waited for, and taken again once it answers.
+    of several threads is left out: what these do at once, such as another campaign, is CPU time of the same process,
+    which does not count as other load. One that does other work for more than `ANSWER_S` seconds is not waited for, and
+    taken again once it answers.
 
     Only this process writes to the store; workers need no access to it.
     """
@@ -150,8 +152,8 @@ class FleetCampaign:
     def _run(self) -> None:
         active_s = time.monotonic()
         while not self._parts.finished or self._expects_answers():
-            here = set(self._client.nthreads())
-            self._lose({*self._described, *self._asked} - here)
+            here = self._client.nthreads()
+            self._lose({*self._described, *self._asked} - set(here))
             self._ask_who(here)
             self._begin()
             self._store_told()
@@ -173,10 +175,14 @@ class FleetCampaign:
     def _expects_answers(self) -> bool:
         return any(time.monotonic() - asked.at_s < ANSWER_S for asked in self._asked.values())
 
-    def _ask_who(self, here: set[str]) -> None:
-        """Ask machines that have come what they are, and take those that have answered."""
-        for address in sorted(here - set(self._asked) - set(self._described) - set(self.report.machines)):
-            self._ask(address)
+    def _ask_who(self, here: Mapping[str, int]) -> None:
+        """Ask machines that have come what they are, and take those that have answered; `here` has their threads."""
+        for address in sorted(set(here) - set(self._asked) - set(self._described) - set(self.report.machines)):
+            if here[address] == 1:
+                self._ask(address)
+            else:
+                why = f"{address} has {here[address]} threads, which may do other work meanwhile; give it --nthreads 1"
+                self._leave_out(address, address, why)
         for address, asked in list(self._asked.items()):
             if asked.future.done():
                 self._take(address, asked.future)
