@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from threadcast.cli.corun_tables import interference_of, learn, shown
 from threadcast.cli.main import cli
+from threadcast.cli.output import Output
 from threadcast.core import Machine, Op, OpGraph, Placement, Plan, Trace
 from threadcast.core.corun import CoRunTable, read_table, write_table
 from threadcast.core.op_class import OpClass
@@ -108,19 +109,39 @@ def test_a_damaged_table_is_an_error_that_names_the_file(tmp_path: Path, corun_o
     assert path.name in done.stderr
 
 
+def test_damaged_tables_of_other_machines_are_passed_over_with_a_warning(
+    tmp_path: Path, corun_of_the_test: Path
+) -> None:
+    graph, machine = tmp_path / "graph.json", tmp_path / "machine.json"
+    GRAPH.write(graph)
+    part = Machine.uniform("four", 4).limited_to([0, 1])
+    machine.write_text(json.dumps(part.to_json()))
+    write_table(corun_of_the_test, CoRunTable(Machine.uniform("four", 4), bad_pairs={(A, B): 3.0}))
+    (corun_of_the_test / "a-broken.json").write_text("{")
+    (corun_of_the_test / "a-folder.json").mkdir()
+    done = call("plan", graph, "--machine", machine)
+    assert done.exit_code == 0, done.output
+    assert "slowed down side by side" in done.stdout
+    broken, folder = done.stderr.splitlines()
+    assert broken.startswith("threadcast: warning: ")
+    assert "a-broken.json is not JSON" in broken
+    assert "a-folder.json" in folder
+    assert not call("plan", graph, "--machine", machine, "--no-corun").stderr
+
+
 def test_steps_teach_bad_pairs_and_unteach_them(settings: Settings, corun_of_the_test: Path) -> None:
     names = ("a", "b", "x", "y", "z")
     graph = OpGraph(names, tuple(Op(name) for name in names), (), {name: {1: 1.0} for name in names})
     problem = Problem(graph, curves_of(graph, TWO), TWO)
-    assert interference_of(problem, settings) is None
+    assert interference_of(problem, settings, Output()) is None
     assert learn(problem, [side_by_side(1.1)] * 5, settings) == 0
     assert not corun_of_the_test.exists()
     assert learn(problem, [side_by_side(2.0)] * 5, settings) == 2
     known = read_table(corun_of_the_test, TWO)
     assert known is not None
     assert known.bad_pairs == {(A, B): 2.0, (B, A): 2.0}
-    assert interference_of(problem, settings) is not None
-    assert interference_of(problem, settings, off=True) is None
+    assert interference_of(problem, settings, Output()) is not None
+    assert interference_of(problem, settings, Output(), off=True) is None
     assert learn(problem, [side_by_side(1.1)] * 5, settings) == 0
     assert read_table(corun_of_the_test, TWO) == CoRunTable(TWO)
 

@@ -25,9 +25,20 @@ Little time is enough to tell the classes of ops apart.
 """
 
 
-def interference_of(problem: Problem, settings: Settings, *, off: bool = False) -> ClassInterference | None:
-    """The known slow-downs of the problem's machine; None where there are none, or they are turned `off`."""
-    known = None if off else read_table(settings["corun"], problem.machine)
+def interference_of(
+    problem: Problem, settings: Settings, output: Output, *, off: bool = False
+) -> ClassInterference | None:
+    """The known slow-downs of the problem's machine; None where there are none, or they are turned `off`.
+
+    Warns of files of other machines that cannot be read.
+    """
+    if off:
+        return None
+
+    def warn(error: Exception) -> None:
+        output.warn(f"the slow-downs of another machine are passed over: {error}")
+
+    known = read_table(settings["corun"], problem.machine, on_damaged=warn)
     return None if known is None else ClassInterference(problem, known)
 
 

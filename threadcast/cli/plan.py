@@ -102,7 +102,7 @@ def command(
     searching: Row = {"robust": robust or None, "budget_s": budget_s, "seed": seed}
     given = {name: value for name, value in searching.items() if value is not None}
     _check_options(policy, options, given)
-    interference = interference_of(problem, settings, off=no_corun)
+    interference = interference_of(problem, settings, output, off=no_corun)
     chosen = make_plan(problem, policy=policy, interference=interference, **given, **dict(options))
     every = without_options() if compare else ()
     compared = [chosen, *plan_each(problem, every, interference=interference)] if compare else []

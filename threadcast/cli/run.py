@@ -98,7 +98,8 @@ def command(
     else:
         problem = _problem(network, model, captured.graph, settings, engine_costs(), output)
         machine = problem.machine
-        planned = make_plan(problem, policy=policy, interference=interference_of(problem, settings, off=no_corun))
+        interference = interference_of(problem, settings, output, off=no_corun)
+        planned = make_plan(problem, policy=policy, interference=interference)
     plain = _plain_gains(network, mode, steps, output) if gains else None
     eager = eager_step(network.load(), mode, optimizer=network.optimizer)
     bad = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -203,16 +203,26 @@ def _class(entry: Any, name: str, pointer: str) -> OpClass:
     return OpClass(text)
 
 
-def read_table(directory: Path, machine: Machine) -> CoRunTable | None:
+def read_table(
+    directory: Path, machine: Machine, *, on_damaged: Callable[[Exception], None] = lambda error: None
+) -> CoRunTable | None:
     """The table in `directory` for this machine, or for one of which it is a part; None where there is no table.
 
-    FormatError where a file is not a table, OSError where it cannot be read.
+    FormatError where the machine's own file is not a table, OSError where it cannot be read. Those of other machines
+    are then passed over; `on_damaged` is called with the error.
     """
     own = _path(directory, machine)
     if own.exists():
         return read_json(own, CoRunTable.from_json)
-    others = (read_json(path, CoRunTable.from_json) for path in sorted(directory.glob("*.json")))
-    return next((table for table in others if table.holds_for(machine)), None)
+    for path in sorted(directory.glob("*.json")):
+        try:
+            table = read_json(path, CoRunTable.from_json)
+        except (FormatError, OSError) as error:
+            on_damaged(error)
+            continue
+        if table.holds_for(machine):
+            return table
+    return None
 
 
 def write_table(directory: Path, table: CoRunTable) -> Path:
