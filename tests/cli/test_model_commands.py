@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
 import json
+import os
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -427,6 +429,19 @@ def test_a_model_that_forecasts_measured_ops_only_is_completed_by_the_untrained_
     assert said["seconds"][1] == alone["seconds"][1]
     assert set(said["source"][0]) == {"measured"}
     assert "measured" not in said["source"][1]
+
+
+@pytest.mark.parametrize("words", [("add-prior", "--alias", "next"), ("alias", "next", "champion")])
+def test_a_full_disk_under_the_registry_is_named(folder, monkeypatch, words):
+    document("models", "add-prior")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    message = refused("models", *words)
+    assert str(folder / "threadcast" / "models") in message
+    assert message.strip().endswith(": No space left on device")
 
 
 def test_a_damaged_alias_does_not_hide_the_others(folder):

@@ -16,7 +16,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     The draft has the same name in a directory of its own beside `path`, so that its suffix, its permissions and its
     file system are those of the final file. A pipe or a device, which cannot be replaced, is its own draft. An OSError
-    about the draft names `path`.
+    about the draft, or about no file by name, names `path`.
     """
     target = path.resolve()
     if target.exists() and not target.is_file():
@@ -26,7 +26,7 @@ def replacing(path: Path) -> Iterator[Path]:
         raise FileNotFoundError(errno.ENOENT, "there is no such directory", str(target.parent))
     prefix = f".{target.name}."
     try:
-        with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent) as directory:
+        with naming(path), tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent) as directory:
             draft = Path(directory, target.name)
             yield draft
             with draft.open("rb") as file:
@@ -35,4 +35,15 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         if str(error.filename).startswith(str(target.parent / prefix)):
             error.filename, error.filename2 = str(path), None  # the caller does not know the draft's name
+        raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError of the system that names no file, as that of writing to a full disk, names `path` behind the block."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:  # ThreadcastErrors that are OSErrors have no number
+            error.filename = str(path)
         raise

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from threadcast.core.atomic_file import naming
 from threadcast.core.errors import ArtefactError
 
 ABANDONED_S = 24 * 3600
@@ -89,9 +90,9 @@ def _remove_abandoned(staging: Path) -> None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file that only its owner may read, and wait until it is on the disk."""
+    """Write a file that only its owner may read, and wait until it is on the disk; an OSError names it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+    with naming(path), os.fdopen(os.open(path, flags, 0o600), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -122,9 +123,10 @@ def read(path: Path, *, limit: int) -> bytes:
 
 
 def sync(directory: Path) -> None:
-    """Wait until the names in a directory are on the disk."""
+    """Wait until the names in a directory are on the disk; an OSError names it."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        with naming(directory):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
