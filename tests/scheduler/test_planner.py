@@ -17,7 +17,7 @@ from threadcast.core.errors import InvalidInput, NotFound, PlanError
 from threadcast.scheduler import policies
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
 from threadcast.scheduler.interference.core_sharing import CoreSharing
-from threadcast.scheduler.planner import plan, plan_each
+from threadcast.scheduler.planner import plan, plan_each, whole_cores_bound_s
 from threadcast.scheduler.policies import (
     Launch,
     Problem,
@@ -73,6 +73,14 @@ def test_auto_does_not_take_a_plan_of_shared_cores_for_a_rounding_error() -> Non
 
 def test_plans_come_in_the_order_of_their_policies() -> None:
     assert [made.policy for made in plan_each(PROBLEM, ["strategies_1", "fifo"])] == ["strategies_1", "fifo"]
+
+
+def test_a_known_bound_holds_for_the_plans_that_share_no_cores() -> None:
+    problem = problem_of([{2: 1.0}] * 3, cores=3, threads_per_core=2)
+    fifo, grid = plan_each(problem, ["fifo", "manual_grid"], whole_cores_bound_s=3.0)
+    assert (fifo.lower_bound_s, whole_cores_bound_s(fifo)) == (3.0, 3.0)
+    assert grid.lower_bound_s == pytest.approx(2.0 / 1.03)
+    assert whole_cores_bound_s(grid) == 0.0
 
 
 def test_interference_reaches_the_policies_that_search_with_it() -> None:

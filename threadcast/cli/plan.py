@@ -22,7 +22,7 @@ from threadcast.cli.plan_input import Question, read_problem
 from threadcast.core import Plan, timeline
 from threadcast.core.settings import Settings
 from threadcast.scheduler.bounds.speedup_bound import ceiling
-from threadcast.scheduler.planner import BUDGET_S, SEARCH, plan_each
+from threadcast.scheduler.planner import BUDGET_S, SEARCH, plan_each, whole_cores_bound_s
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import without_options
 from threadcast.scheduler.problem.merged_backward import without_split
@@ -105,7 +105,9 @@ def command(
     interference = interference_of(problem, settings, output, off=no_corun)
     chosen = make_plan(problem, policy=policy, interference=interference, **given, **dict(options))
     every = without_options() if compare else ()
-    compared = [chosen, *plan_each(problem, every, interference=interference)] if compare else []
+    bound_s = whole_cores_bound_s(chosen)
+    others = plan_each(problem, every, interference=interference, whole_cores_bound_s=bound_s)
+    compared = [chosen, *others] if compare else []
     if plan_file is not None:
         chosen.write(plan_file)
     if timeline_file is not None:
@@ -121,7 +123,7 @@ def command(
         shown.append(_table(sorted(compared, key=lambda candidate: candidate.makespan_s), title="every policy"))
     shown.append(thread_counts(chosen))
     if explain:
-        limits = ceiling(problem, unsplit=without_split(problem))
+        limits = ceiling(problem, unsplit=without_split(problem), bound_s=bound_s)
         document["explain"] = {"verdict": limits.verdict(), **limits.to_json()}
         shown += explained(limits)
     output.result(document, *shown)

@@ -120,10 +120,27 @@ def plan(
     return _plan_of(problem, best, lower_bounds(problem).best_s, interference)
 
 
-def plan_each(problem: Problem, policies: Sequence[str], *, interference: Interference | None = None) -> list[Plan]:
-    """Return the plans of the policies with these registered names, in the same order."""
+def plan_each(
+    problem: Problem,
+    policies: Sequence[str],
+    *,
+    interference: Interference | None = None,
+    whole_cores_bound_s: float = 0.0,
+) -> list[Plan]:
+    """Return the plans of the policies with these registered names, in the same order.
+
+    `whole_cores_bound_s` is a bound that is known already, as that of another plan of `problem`.
+    """
     bound_s = lower_bounds(problem).best_s if policies else 0.0
-    return [_plan_of_policy(problem, name, bound_s, interference, {}) for name in policies]
+    return [
+        _plan_of_policy(problem, name, bound_s, interference, {}, whole_cores_bound_s=whole_cores_bound_s)
+        for name in policies
+    ]
+
+
+def whole_cores_bound_s(plan: Plan) -> float:
+    """Return the bound of `plan` on schedules with one op at a time on a core; 0 if ops of the plan share cores."""
+    return 0.0 if any_shares_cores(plan.ops) else plan.lower_bound_s
 
 
 class _Candidate(NamedTuple):
@@ -223,10 +240,17 @@ class _PlanSearch:
 
 
 def _plan_of_policy(
-    problem: Problem, name: str, bound_s: float, interference: Interference | None, options: dict[str, Any]
+    problem: Problem,
+    name: str,
+    bound_s: float,
+    interference: Interference | None,
+    options: dict[str, Any],
+    *,
+    whole_cores_bound_s: float = 0.0,
 ) -> Plan:
     run = _simulated(problem, name, interference, options)
-    return _plan_of(problem, _Candidate(run.policy.name, run.placements(), run.now_s), bound_s, interference)
+    candidate = _Candidate(run.policy.name, run.placements(), run.now_s)
+    return _plan_of(problem, candidate, bound_s, interference, whole_cores_bound_s=whole_cores_bound_s)
 
 
 def _simulated(

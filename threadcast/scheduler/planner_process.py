@@ -224,26 +224,27 @@ def _problem_of(message: bytes) -> tuple[Problem, str, dict[str, Any], bool]:
 
 def _plan(message: bytes) -> dict[str, Any]:
     """The plan that `PlannerProcess.ask` asks for in this message, as JSON."""
-    from threadcast.scheduler.planner import plan
+    from threadcast.scheduler.planner import plan, whole_cores_bound_s
     from threadcast.scheduler.policies.registry import check_option_names, names
 
     problem, policy, options, limits = _problem_of(message)
     if policy in names():
         check_option_names(policy, options)  # `plan` has arguments of its own
     try:
-        answer = {"plan": plan(problem, policy=policy, **options).to_json()}
+        made = plan(problem, policy=policy, **options)
     except TypeError as error:
         if options:
             return {"refused": str(error)}
         raise
-    return {**answer, "limits": _limits(problem).to_json()} if limits else answer
+    answer = {"plan": made.to_json()}
+    return {**answer, "limits": _limits(problem, whole_cores_bound_s(made)).to_json()} if limits else answer
 
 
-def _limits(problem: Problem) -> Ceiling:
+def _limits(problem: Problem, bound_s: float) -> Ceiling:
     from threadcast.scheduler.bounds.speedup_bound import ceiling
     from threadcast.scheduler.problem.merged_backward import without_split
 
-    return ceiling(problem, unsplit=without_split(problem))
+    return ceiling(problem, unsplit=without_split(problem), bound_s=bound_s)
 
 
 def _answered(message: bytes, answer: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:

@@ -20,14 +20,17 @@ LISTED = 10
 """Most ops in `Ceiling.holders`."""
 
 
-def ceiling(problem: Problem, *, unsplit: Problem | None = None, costs: EngineCosts = NATIVE_ENGINE) -> Ceiling:
+def ceiling(
+    problem: Problem, *, unsplit: Problem | None = None, costs: EngineCosts = NATIVE_ENGINE, bound_s: float = 0.0
+) -> Ceiling:
     """Return the report of how much scheduling `problem` can gain at most.
 
     `unsplit` is the same step with its backward pass not split (`merged_backward.without_split`), None to leave that
-    out. `costs` are those of the engine that would run the step. Takes about as long as two calls of `lower_bounds`.
+    out. `costs` are those of the engine that would run the step. `bound_s` is a bound that is known already, as that of
+    a plan of `problem`; it counts where it is higher. Takes about as long as two calls of `lower_bounds`.
     """
     bounds, scales = lower_bounds(problem), _scales(problem)
-    reach = _reach(problem, bounds, scales)
+    reach = _reach(problem, bounds, scales, bound_s)
     without = None if unsplit is None else _reach(unsplit, lower_bounds(unsplit), _scales(unsplit))
     fastest_s = problem.times.seconds.min(axis=1)
     on_path = _on_path(problem, fastest_s)
@@ -44,7 +47,7 @@ def ceiling(problem: Problem, *, unsplit: Problem | None = None, costs: EngineCo
     return Ceiling(reach, without, path_share, _holders(problem, bounds, on_path), limit, helps)
 
 
-def _reach(problem: Problem, bounds: Bounds, scales: NDArray[np.bool_]) -> Reach:
+def _reach(problem: Problem, bounds: Bounds, scales: NDArray[np.bool_], bound_s: float = 0.0) -> Reach:
     times = problem.times
     narrow_s, fastest_s = times.at(times.within(1)), times.seconds.min(axis=1)
     width, _, uniform_s = best_width(problem)
@@ -56,7 +59,7 @@ def _reach(problem: Problem, bounds: Bounds, scales: NDArray[np.bool_]) -> Reach
         fastest_path_s=bounds.critical_path_s,
         uniform_width=width,
         uniform_s=float(uniform_s.sum()),
-        bound_s=bounds.best_s,
+        bound_s=max(bounds.best_s, bound_s),
         unscaled_share=_share(fastest_s, ~scales),
     )
 
