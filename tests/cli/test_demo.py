@@ -16,11 +16,12 @@ import urllib3
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
-from threadcast.cli import demo, demo_many_core, demo_service
+from threadcast.cli import demo, demo_many_core, demo_report, demo_service
+from threadcast.cli.demo_report import RunReport
 from threadcast.cli.main import cli
 from threadcast.collector.campaign import ENOUGH
 from threadcast.collector.simulated.xeon_phi import XeonPhi
-from threadcast.core import CurveTable, OpGraph
+from threadcast.core import CurveTable, Op, OpGraph, Placement, Plan, Trace
 from threadcast.core.errors import ServiceUnavailable
 from threadcast.models import registry_of_kinds
 from threadcast.models.registry import ModelRegistry
@@ -172,6 +173,16 @@ def test_the_report_says_what_is_simulated_and_why_an_accuracy_is_negative(done:
     for row in done.summary["models"].values():
         assert (row["worse_than_zero"] is not None) == (row["accuracy"] is not None and row["accuracy"] < 0)
         assert row["worse_than_zero"] is None or escape(row["worse_than_zero"]) in report
+
+
+def test_a_traced_step_of_the_report_is_not_taken_for_the_median_step() -> None:
+    graph = OpGraph(("a",), (Op("mm"),))
+    plan = Plan(1, "search", (Placement("a", (0,), 1, 0.0, 4e-3),))
+    trace = Trace(1, "search", (Placement("a", (0,), 1, 0.0, 4.1e-3),))
+    run = RunReport("net", graph, plan, trace, 5e-3, 4.6e-3, "1.0 to 1.1", "plan", ())
+    section = "".join(demo_report._run_section(run)).replace("\N{NO-BREAK SPACE}", " ")
+    assert "<h3>One traced step: 4.10 ms</h3>" in section
+    assert "The median planned step took 4.60 ms, 1.15x of the prediction." in section
 
 
 @pytest.fixture

@@ -222,14 +222,17 @@ def test_a_plan_that_is_not_made_within_the_deadline_is_told_on_the_page(setting
     app.extensions["threadcast"].store.close()
 
 
-def test_the_last_run_is_shown_predicted_and_actual(client: FlaskClient, settings: ServiceSettings) -> None:
+def test_the_last_run_is_shown_with_the_prediction_and_one_traced_step(
+    client: FlaskClient, settings: ServiceSettings
+) -> None:
     placed = [Placement(op_id, (0,), 1, float(i), i + 1.0) for i, op_id in enumerate(GRAPH.ids)]
     plan, trace = Plan(1, "fifo", tuple(placed)), Trace(1, "fifo", tuple(placed))
     with Store.open(settings.store) as store:
         store.add_run("net", MACHINE, plan=plan, trace=trace, time="2026-01-02T03:04:05+00:00")
     _, text = page(client, "/networks/net")
     assert "2026-01-02 03:04" in text
-    assert re.findall(r"<h3>(\w+),", text) == ["Predicted", "Actual"]
+    assert re.findall(r"<h3>([\w ]+),", text) == ["Predicted", "One traced step"]
+    assert "; one traced step took <strong>" in text
     assert f"{GRAPH.ids[0]} ({GRAPH.ops[0].kind}), 1 thread, 1.00\N{NO-BREAK SPACE}s from 0\N{NO-BREAK SPACE}s" in text
 
 

@@ -1,4 +1,4 @@
-"""The demo's page: gains, errors of each model's forecasts, curves, and predicted and actual timelines."""
+"""The demo's page: gains, errors of each model's forecasts, curves, and timelines: predicted and of a traced step."""
 
 from __future__ import annotations
 
@@ -141,11 +141,17 @@ def _run_section(run: RunReport) -> list[str]:
     span_s = max(run.plan.makespan_s, run.trace.makespan_s)
     return [
         f"<h2>{escape(run.name)}</h2>",
+        f"<p class=note>{_median_beside_predicted(run)}</p>",
         legend,
         f"<h3>Predicted: {duration(run.plan.makespan_s)} by {escape(run.plan.policy)}</h3>",
         timeline(run.plan, run.graph, span_s=span_s, colours=colours),
-        f"<h3>Actual: {duration(run.trace.makespan_s)}</h3>",
+        f"<h3>One traced step: {duration(run.trace.makespan_s)}</h3>",
         timeline(run.trace, run.graph, span_s=span_s, colours=colours),
         "<h3>Curves of its heaviest operations: line predicted, dots measured, threads to the right</h3>",
         '<div class="curves">' + "".join(curve_plot(plot) for plot in run.plots) + "</div>",
     ]
+
+
+def _median_beside_predicted(run: RunReport) -> str:
+    median, predicted_s = f"The median planned step took {duration(run.planned_step_s)}", run.plan.makespan_s
+    return f"{median}, {run.planned_step_s / predicted_s:.2f}x of the prediction." if predicted_s else f"{median}."

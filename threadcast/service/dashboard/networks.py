@@ -58,9 +58,8 @@ def network(name: str) -> str:
     shown: list[Plan | Trace] = [run.plan, run.trace] if run else []
     tones = _tones([*shown, *([found.plan] if found else [])], kinds)
     span_s = max((s.makespan_s for s in shown), default=0.0)
-    last = [
-        Schedule(title, s, strips(s, kinds, tones, span_s=span_s)) for title, s in zip(("predicted", "actual"), shown)
-    ]
+    titles = ("predicted", "one traced step")
+    last = [Schedule(title, s, strips(s, kinds, tones, span_s=span_s)) for title, s in zip(titles, shown)]
     planned = (
         Schedule("planned", found.plan, strips(found.plan, kinds, tones, span_s=found.plan.makespan_s))
         if found
