@@ -112,6 +112,14 @@ def test_the_overview_says_what_is_known(client: FlaskClient) -> None:
         assert expected in text
 
 
+def test_the_overview_counts_an_op_of_two_machines_once(client: FlaskClient, settings: ServiceSettings) -> None:
+    with Store.open(settings.store) as store:
+        store.add([Measurement(OPS[0], Machine.uniform("other", 2), Case(1), (Sample(1e-3),))])
+    _, text = page(client, "/")
+    assert f"<b>{len(OPS)}</b><span>ops measured</span>" in text
+    assert "The numbers are of all machines; where time goes, and what all threads cost, of <code>" in text
+
+
 def test_machines_are_drawn_core_by_core(client: FlaskClient) -> None:
     _, text = page(client, "/machines")
     assert text.count('class="core') == len(MACHINE)

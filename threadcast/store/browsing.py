@@ -147,6 +147,11 @@ class Browser:
         with self._database.read() as connection:
             return {row[0]: (int(row[1]), int(row[2])) for row in connection.execute(query)}
 
+    def measured_ops(self) -> int:
+        """Number of ops that were measured on any machine."""
+        with self._database.read() as connection:
+            return connection.execute(select(func.count(schema.summaries.c.op_id.distinct()))).scalar_one()
+
     def lines_of(self, key: str) -> dict[str, OpLine]:
         """The lines of one op, by the fingerprint of each machine that it was measured on."""
         s, ops, machines = schema.summaries, schema.ops, schema.machines

@@ -30,7 +30,7 @@ def overview() -> str:
         "dashboard/overview.html", known=known, machine=machine, kinds=kinds[:KINDS], more_kinds=len(kinds) - KINDS,
         losing=[line for line in losing if line.all_threads > 1], total=total, served=served,
         score=score_of(served) if served else None, networks=here.store.browse.networks(),
-        versions=here.models.registry.versions(),
+        versions=here.models.registry.versions(), measured_ops=here.store.browse.measured_ops(),
     )  # fmt: skip
 
 
