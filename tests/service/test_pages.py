@@ -198,6 +198,18 @@ def test_an_op_shows_measured_points_and_the_line_of_each_model(client: FlaskCli
     assert '<svg class="chart"' in text
 
 
+def test_an_op_says_which_thread_counts_were_the_fewest_and_the_most(
+    client: FlaskClient, settings: ServiceSettings
+) -> None:
+    op = Op("relu")
+    with Store.open(settings.store) as store:
+        store.add([Measurement(op, MACHINE, Case(n), (Sample(seconds),)) for n, seconds in ((2, 4e-3), (3, 3e-3))])
+    _, text = page(client, f"/ops/{op.key}")
+    assert "<b>1.33x</b><span>faster than on 2 threads, the fewest measured</span>" in text
+    assert "<span>on 3 threads, the most measured: none is faster</span>" in text
+    assert "faster than on 1 thread, the fewest measured" in page(client, OP)[1]
+
+
 def test_lines_are_chosen_by_the_address(client: FlaskClient) -> None:
     _, text = page(client, f"{OP}?model=roofline@1&given=all")
     (chart,) = (json.loads(found) for found in re.findall(r'<script type="application/json">(.*?)</script>', text))
