@@ -126,6 +126,15 @@ def test_machines_are_drawn_core_by_core(client: FlaskClient) -> None:
     assert MACHINE.fingerprint in text
 
 
+def test_machines_say_how_many_cases_of_an_op_were_measured(client: FlaskClient, settings: ServiceSettings) -> None:
+    other, (op, *rest) = Machine.uniform("other", 8), OPS
+    measured = [(op, 1), (op, 2), *((one, 1) for one in rest)]
+    with Store.open(settings.store) as store:
+        store.add([Measurement(of, other, Case(threads), (Sample(1e-3),)) for of, threads in measured])
+    _, text = page(client, "/machines")
+    assert f"5 ops</a>, 6 samples, 1.20 of {len(other.cases())} cases an op" in text
+
+
 def test_ops_are_searched_and_narrowed(client: FlaskClient) -> None:
     _, text = page(client, f"/ops?q={OPS[0].key}")
     assert "1–1 of 1 op" in text

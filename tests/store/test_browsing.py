@@ -128,7 +128,7 @@ def test_an_op_without_inputs_is_described_by_its_attributes() -> None:
 def test_figures_of_machines_kinds_and_networks(store: Store, measure: Measure, machine: Machine) -> None:
     store.add([measure(1), measure(2), measure(3, kind="relu")])
     store.add_graph("net", OpGraph(("a", "b", "c"), (measure(1).op, measure(1).op, measure(3, kind="relu").op)))
-    assert store.browse.ops_by_machine() == {machine.fingerprint: (3, 9)}
+    assert store.browse.ops_by_machine() == {machine.fingerprint: (3, 3, 9)}
     assert {line.kind: line.ops for line in store.browse.kinds(machine.fingerprint)} == {"mm": 2, "relu": 1}
     assert store.browse.networks() == [("net", 2)]
     assert store.browse.networks_with(measure(1).op.key) == ["net"]

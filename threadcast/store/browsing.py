@@ -136,16 +136,17 @@ class Browser:
             lines = [KindLine(*row) for row in connection.execute(query)]
         return sorted(lines, key=lambda line: -line.best_s)
 
-    def ops_by_machine(self) -> dict[str, tuple[int, int]]:
-        """Number of measured ops and of samples, by fingerprint of the machine."""
+    def ops_by_machine(self) -> dict[str, tuple[int, int, int]]:
+        """Number of measured ops, of their cases and of samples, by fingerprint of the machine."""
         s, machines = schema.summaries, schema.machines
+        sums = (func.coalesce(func.sum(column), 0) for column in (s.c.cases, s.c.samples))
         query = (
-            select(machines.c.fingerprint, func.count(s.c.op_id), func.coalesce(func.sum(s.c.samples), 0))
+            select(machines.c.fingerprint, func.count(s.c.op_id), *sums)
             .outerjoin(s, s.c.machine_id == machines.c.id)
             .group_by(machines.c.fingerprint)
         )
         with self._database.read() as connection:
-            return {row[0]: (int(row[1]), int(row[2])) for row in connection.execute(query)}
+            return {row[0]: (int(row[1]), int(row[2]), int(row[3])) for row in connection.execute(query)}
 
     def measured_ops(self) -> int:
         """Number of ops that were measured on any machine."""

@@ -22,10 +22,11 @@ blueprint = APIBlueprint("dashboard", __name__, enable_openapi=False)
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMachine:
-    """A machine, and the number of ops and samples that were measured on it."""
+    """A machine, and the number of ops, of their cases, and of samples that were measured on it."""
 
     machine: Machine
     ops: int
+    cases: int
     samples: int
 
 
@@ -33,7 +34,7 @@ def known_machines() -> list[MeasuredMachine]:
     """Return every machine of the store, the one with most measured ops first."""
     store = context().store
     counts = store.browse.ops_by_machine()
-    known = [MeasuredMachine(machine, *counts.get(machine.fingerprint, (0, 0))) for machine in store.machines()]
+    known = [MeasuredMachine(machine, *counts.get(machine.fingerprint, (0, 0, 0))) for machine in store.machines()]
     return sorted(known, key=lambda k: (-k.ops, k.machine.fingerprint))
 
 
