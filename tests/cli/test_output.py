@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from threadcast.cli import top
 from threadcast.cli.output import Output, table
 from threadcast.cli.progress import ProgressBar
 from threadcast.core.figures import duration, significant
@@ -44,6 +45,15 @@ def test_json_is_one_document_and_nothing_else(capsys):
     Output(as_json=True).result(document, "for people")
     found = json.loads(capsys.readouterr().out)
     assert found == {"array": [1.5, None], "count": 3, "4": [True, None], "inf": None}
+
+
+def test_process_numbers_are_shown_as_resize_takes_them(capsys):
+    process = {
+        "process": 15519, "name": "train", "cores": [[0]], "lends": False, "weight": 1.0, "steps_per_s": 2.0,
+        "deadline": None, "learning": "",
+    }  # fmt: skip
+    Output().result({}, top._table({"machine": "box", "cores": 2, "processes": [process]}))
+    assert "15519" in capsys.readouterr().out
 
 
 def test_people_get_tables_within_80_columns_and_without_colour(capsys, monkeypatch):

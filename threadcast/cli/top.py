@@ -53,7 +53,7 @@ def _table(state: dict[str, Any]) -> Table:
         count, cpus = len(one["cores"]), format_cpus(cpu for core in one["cores"] for cpu in core)
         rows.append(
             [
-                one["process"], one["name"], f"{count} lent" if one["lends"] else count, cpus, one["weight"],
+                str(one["process"]), one["name"], f"{count} lent" if one["lends"] else count, cpus, one["weight"],
                 one["steps_per_s"], _deadline(one["deadline"]),
                 one["learning"],
             ]
