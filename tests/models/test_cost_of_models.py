@@ -12,9 +12,9 @@ from tests.models.synthetic_ops import make_ops, measure_all, true_seconds
 from threadcast.core import Case, Curve, Machine, Measurement, Op, Sample, Source
 from threadcast.models.base import PerformanceModel
 from threadcast.models.evaluation import evaluate, judge_together
-from threadcast.models.judgement import Row, ranking
+from threadcast.models.judgement import Row, cost_of, ranking
 from threadcast.models.measured import group
-from threadcast.models.op_score import UNRECORDED_S, measuring_s
+from threadcast.models.op_score import UNRECORDED_S, OpScore, measuring_s
 from threadcast.models.splits import new_shape
 
 MANY = Machine.uniform("ninety-six", 96)
@@ -90,6 +90,13 @@ def test_the_cost_is_the_time_of_the_steps_and_of_measuring_over_that_of_the_bes
     measuring = sum(measuring_s([m]) for m in CURVES if m.case in FEW.asked)
     assert few.measuring_s == pytest.approx(measuring)
     assert few.cost == pytest.approx((1000 * chosen_s + measuring) / (1000 * best_s) - 1)
+
+
+def test_the_best_choices_without_measuring_cost_nothing() -> None:
+    """A share of sums would be -1e-16."""
+    points, extrapolated = np.empty((4, 0)), np.empty(0, dtype=bool)
+    scores = [OpScore(points, extrapolated, best_s, best_s, best_s, 0, 0.0) for best_s in (0.91, 0.04, 0.04)]
+    assert cost_of(scores, 1000) == 0.0
 
 
 def test_measuring_takes_the_runs_of_all_batches_where_they_are_recorded() -> None:

@@ -152,8 +152,8 @@ def cost_of(scores: Sequence[OpScore], steps: int) -> float | None:
     if not scores:
         return None
     best_s = steps * sum(score.best_s for score in scores)
-    spent_s = sum(steps * score.chosen_s + score.measuring_s for score in scores)
-    return spent_s / best_s - 1
+    lost_s = sum(steps * (score.chosen_s - score.best_s) + score.measuring_s for score in scores)
+    return lost_s / best_s
 
 
 def ranking(rows: Sequence[Row]) -> list[int]:
