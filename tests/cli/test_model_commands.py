@@ -171,6 +171,20 @@ def test_milliseconds_among_seconds_are_flagged_and_the_versions_remember(folder
     assert ModelRegistry(folder / "threadcast" / "models").manifest("champion").trained_on["odd_units"] == [sentence]
 
 
+def test_a_file_counts_once_whatever_its_name(folder):
+    write_long_form(measure_all(OPS), folder / "times.csv")
+    shutil.copy(folder / "times.csv", folder / "copy.csv")
+    few = ("--model", "hill_climb", "--jobs", "1")
+    twice = ["times.csv", "times.csv", "copy.csv"]
+    for name in ("times.csv", "copy.csv"):
+        assert (
+            f"{name} was read before, as times.csv; nothing of it counts again"
+            in invoke("compare", *twice, *few).stderr
+        )
+    (alone,), (row,) = (document("compare", *files, *few)["rows"] for files in (["times.csv"], twice))
+    assert (row["points"], row["noise_floor"]) == (alone["points"], alone["noise_floor"])
+
+
 def test_a_file_is_no_folder_of_models(folder):
     (folder / "taken").write_text("")
     assert "taken is a file" in refused("models", "list", "--models", "taken")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -75,14 +77,16 @@ def command(
     model asks for. Wide terminals also show the speed-up over all threads, without and with the time of a forecast in
     each run.
 
-    A FILE needs the columns threads and seconds, and op or columns that describe the op, such as m, k, n.
+    A FILE needs the columns threads and seconds, and op or columns that describe the op, such as m, k, n. Of files with
+    the same content, under whatever names, one counts.
     """
     if not files and (machine or op):
         raise click.UsageError("--machine and --op are for FILEs; the store knows both")
     if files:
         from threadcast.store.long_form import read_long_form
 
-        measurements = [found for file in files for found in read_long_form(file, machine=machine, op=op)]
+        distinct = _distinct(files, output)
+        measurements = [found for file in distinct for found in read_long_form(file, machine=machine, op=op)]
         networks_of: dict[str, set[str]] = {}
     else:
         from threadcast.store import Store
@@ -109,3 +113,13 @@ def command(
         with replacing(html) as draft:
             draft.write_text(comparison_page(evaluation, title=f"judged by {chosen[1]}"), encoding="utf-8")
     output.result(document, *tables)
+
+
+def _distinct(files: Iterable[Path], output: Output) -> list[Path]:
+    """The files without those whose content an earlier one has; the user is told of these."""
+    kept: dict[str, Path] = {}
+    for file in files:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        if kept.setdefault(digest, file) is not file:
+            output.note(f"{file} was read before, as {kept[digest]}; nothing of it counts again")
+    return list(kept.values())
