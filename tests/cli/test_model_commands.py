@@ -309,6 +309,7 @@ def test_ops_of_one_key_with_curves_of_their_own_are_forecast_apart(folder):
 
 def test_what_cannot_be_forecast_is_refused(folder):
     assert "no op mm-0123456789abcdef" in refused("predict", "mm-0123456789abcdef", "--machine", MACHINE.fingerprint)
+    assert "no op of the store has the key 'mm-xxx'; no network named 'mm-xxx'" in refused("predict", "mm-xxx")
     assert "first/forward" in refused("predict", "third/forward", "--machine", MACHINE.fingerprint)
     assert "no model is called 'oracle'" in refused(
         "predict", OPS[0].key, "--machine", MACHINE.fingerprint, "--model", "oracle"

@@ -70,6 +70,13 @@ def test_plans_of_one_graph_and_the_explanation_have_one_bound(tmp_path: Path) -
     assert document["explain"]["with_split"]["bound_s"] == bound_s
 
 
+def test_a_file_without_a_function_is_told_its_functions(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def build(): ...\n")
+    result = invoke("plan", str(tmp_path / "own.py"))
+    assert result.exit_code == 1
+    assert "own.py:FUNCTION; functions there: build" in result.stderr
+
+
 def test_a_policys_options_are_given_by_name(tmp_path: Path) -> None:
     graph = written(tmp_path)
     uniform = invoke(

@@ -99,9 +99,17 @@ def test_missing_file_module_and_function_are_not_found(
         networks.load_spec("own")
 
 
-@pytest.mark.parametrize("spec", ["own.py", ":build", "own.py:"])
+def test_a_file_without_a_function_is_told_its_functions(own: Path) -> None:
+    own.write_text("def build(): ...\ndef other(): ...\ndef _hidden(): ...\n")
+    with pytest.raises(InvalidInput, match=r"add it, as .*own\.py:FUNCTION; functions there: build, other$"):
+        networks.load_spec(str(own))
+    with pytest.raises(NotFound, match=r"no file 'absent\.py'"):
+        networks.load_spec("absent.py")
+
+
+@pytest.mark.parametrize("spec", [":build", "own.py:"])
 def test_a_spec_without_file_or_function_says_how_to_write_one(spec: str) -> None:
-    with pytest.raises(InvalidInput, match=r"own\.py:build|file\.py:function"):
+    with pytest.raises(InvalidInput, match=r"file\.py:function"):
         networks.load_spec(spec)
 
 

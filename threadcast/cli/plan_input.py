@@ -16,6 +16,7 @@ from threadcast.core.holding import all_that_holds
 from threadcast.core.json_reading import read_json
 from threadcast.core.settings import Settings
 from threadcast.core.topology import read_machine, usable_cores
+from threadcast.networks.spec import without_function
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.graph_curves import curves_of, farthest_count
 
@@ -54,6 +55,8 @@ def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[
                 machine = _described_machine(question.machine, settings["cores"])
                 table = curves_of(graph, machine)
                 return Problem(graph, table, machine), _remarks(graph, table, machine)
+        elif network.spec.endswith(".py") and Path(network.spec).expanduser().is_file():
+            raise without_function(network.spec)
         elif not {"/", ":"} & set(network.spec):
             networks.options(network.spec, network.size or "tiny")  # raises for an unknown one
         measured, machine = chosen_machines(question.machine, settings, open_stores)

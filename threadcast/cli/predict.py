@@ -11,6 +11,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from threadcast import networks
 from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import common, predictor_options, setting
 from threadcast.cli.output import Output, table
@@ -57,6 +58,7 @@ def command(
         ops, curves, chosen, remarks = _of_op(network.spec, machine, model, settings)
         counts = [1]
     else:
+        _check_known(network.spec)
         problem, remarks = read_problem(Question(network, machine, model), settings)
         same: dict[tuple[str, bytes], list[int]] = {}  # a graph's own curves may differ between ops of one key
         for i, op in enumerate(problem.graph.ops):
@@ -82,6 +84,16 @@ def command(
         output.result(document, said, *(_curve_table(op, curves, i) for i, op in enumerate(ops)))
     else:
         output.result(document, said, _best_table(ops, curves, counts))
+
+
+def _check_known(spec: str) -> None:
+    """Raise NotFound for a name that neither a network nor an op can have."""
+    if {"/", ":"} & set(spec) or spec.endswith((".json", ".py")):
+        return
+    try:
+        networks.sizes(spec)
+    except NotFound as error:
+        raise NotFound(f"no op of the store has the key {spec!r}; {error}") from None
 
 
 def _of_op(

@@ -40,7 +40,7 @@ def load_spec(
     """
     if ":" not in spec:
         if spec.endswith(".py"):
-            raise InvalidInput(f"{spec!r} names no function; add it, as {spec}:build")
+            raise without_function(spec)
         try:
             return load(spec, size or "tiny", batch=batch, side=side, steps=steps, seed=seed)
         except RuntimeError as error:  # PyTorch's, as where memory does not suffice
@@ -58,6 +58,16 @@ def load_spec(
         module = _import_file(where) if is_file else _import_module(where)
         returned = _call(_function(module, function_name, spec), spec)
     return as_workload(returned, source=spec, name=spec, size="own")
+
+
+def without_function(path: str) -> InvalidInput:
+    """Return the error for a Python file that was named without a function; it lists the functions of the file.
+
+    NotFound where there is no such file, NetworkError where it cannot be imported.
+    """
+    with _importable(Path(os.path.expanduser(path)).resolve().parent):
+        own = _functions(_import_file(path))
+    return InvalidInput(f"{path!r} names no function; add it, as {path}:FUNCTION; {_listed(own)}")
 
 
 @contextmanager
@@ -110,14 +120,10 @@ def _function(module: ModuleType, name: str, spec: str) -> Callable[[], Any]:
     from torch import nn
 
     if not hasattr(module, name):
-        own = [
-            key
-            for key, value in vars(module).items()
-            if inspect.isfunction(value) and value.__module__ == module.__name__ and not key.startswith("_")
-        ]
+        own = _functions(module)
         nearest = difflib.get_close_matches(name, own, n=1)
         hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-        raise NotFound(f"{spec} has no {name!r}; {hint}functions there: {', '.join(own) or 'none'}")
+        raise NotFound(f"{spec} has no {name!r}; {hint}{_listed(own)}")
     function = getattr(module, name)
     if isinstance(function, type | nn.Module) or not callable(function):
         kind = "a class" if isinstance(function, type) else f"a {type(function).__name__}"
@@ -132,6 +138,19 @@ def _function(module: ModuleType, name: str, spec: str) -> Callable[[], Any]:
         raise InvalidInput(f"{spec} needs the arguments {', '.join(required)}; it must take none, or have defaults")
     found: Callable[[], Any] = function
     return found
+
+
+def _functions(module: ModuleType) -> list[str]:
+    """The public functions that the module defines."""
+    return [
+        key
+        for key, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not key.startswith("_")
+    ]
+
+
+def _listed(functions: list[str]) -> str:
+    return f"functions there: {', '.join(functions) or 'none'}"
 
 
 def _call(function: Callable[[], Any], spec: str) -> object:
