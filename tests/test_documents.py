@@ -70,6 +70,14 @@ def test_make_can_read_the_makefile() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_make_demo_can_time_on_a_busy_machine() -> None:
+    for given, expected in (("BUSY=1", True), ("BUSY=", False)):
+        command = ["make", "--dry-run", "demo", given]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        assert ("--allow-busy" in done.stdout) is expected
+    assert "`make demo BUSY=1`" in (ROOT / "README.md").read_text()
+
+
 def test_python_of_the_readme_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
