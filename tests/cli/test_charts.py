@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from threadcast.cli.charts import CurvePlot, curve_plot
 from threadcast.core import Case, Curve
+from threadcast.core.html_page import html_page, html_table
 
 CASES = tuple(Case(threads) for threads in (1, 2, 4, 8, 16))
 INVERSE = Curve.exact(CASES, [1.0 / case.threads for case in CASES])
@@ -25,6 +26,13 @@ def test_seconds_that_halve_with_twice_the_threads_are_a_straight_line_on_logari
     steps = np.diff(points(curve_plot(CurvePlot("op", INVERSE, {}, logarithmic=True)), "line"), axis=0)
     np.testing.assert_allclose(steps, np.broadcast_to(steps.mean(axis=0), steps.shape), atol=0.11)
     assert np.all(steps > 0)
+
+
+def test_tables_of_pages_scroll_by_themselves_on_narrow_screens() -> None:
+    page = html_page("times", [html_table(["op", "s"], [["mm", "1"]])])
+    assert re.search(r"\.scroll \{[^}]*overflow-x: auto", page)
+    assert re.search(r'<div class="scroll"[^>]*aria-label="Table by op"[^>]*><table>.*</table></div>', page)
+    assert '<meta name="viewport" content="width=device-width' in page
 
 
 def test_linear_axes_start_from_zero_seconds() -> None:

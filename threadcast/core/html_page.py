@@ -12,6 +12,7 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem } h3 { font
 table { border-collapse: collapse; margin: .6rem 0 } td, th { padding: .25rem .8rem .25rem 0; text-align: right }
 td:not(:first-child) { white-space: nowrap }
 td:first-child, th:first-child { text-align: left } th { border-bottom: 1px solid var(--line); font-weight: 600 }
+.scroll { overflow-x: auto }
 tr.best td { font-weight: 600 } .note { opacity: .75; max-width: 46rem } .swatch { display: inline-block; width: .8em;
 height: .8em; margin-right: .35em; border-radius: 2px }
 .key { white-space: nowrap; margin-right: 1rem } svg { width: 100%; height: auto; display: block }
@@ -25,16 +26,19 @@ svg text { fill: currentColor; font: 11px system-ui, sans-serif } svg .title { f
 def html_page(title: str, body: Sequence[str]) -> str:
     """The page; `title` is text, `body` is HTML."""
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body>{''.join(body)}</body></html>"
     )
 
 
 def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, bold: Collection[int] = ()) -> str:
-    """A table of texts; the rows at the positions `bold` are bold."""
+    """A table of texts, which scrolls by itself on a narrow screen; the rows at the positions `bold` are bold."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join(
         ('<tr class="best">' if i in bold else "<tr>") + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
         for i, row in enumerate(rows)
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    label = escape(f"Table by {columns[0]}")
+    return f'<div class="scroll" tabindex="0" role="group" aria-label="{label}">{table}</div>'
