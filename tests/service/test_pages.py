@@ -117,7 +117,7 @@ def test_the_overview_counts_an_op_of_two_machines_once(client: FlaskClient, set
         store.add([Measurement(OPS[0], Machine.uniform("other", 2), Case(1), (Sample(1e-3),))])
     _, text = page(client, "/")
     assert f"<b>{len(OPS)}</b><span>ops measured</span>" in text
-    assert "The numbers are of all machines; where time goes, and what all threads cost, of <code>" in text
+    assert "Numbers are of all machines, tables of <code>" in text
 
 
 def test_machines_are_drawn_core_by_core(client: FlaskClient) -> None:
