@@ -12,6 +12,8 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from tests.runtime.backends.programs import passed_on
+from threadcast.runtime.backends.compiled import package_call, write_package
+from threadcast.runtime.backends.constant_rows import centred, differences_from_mean
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
@@ -106,3 +108,95 @@ def test_a_difference_of_tensors_stays() -> None:
     exported = torch.export.export(written_out(read.module), given).module()
     assert any("sub" in str(node.target) for node in exported.graph.nodes)
     assert exported(*given)[0].tolist() == [3, -1]
+
+
+class _Norms(nn.Module):
+    """Norms of (2, 8, 6, 128), as layers and written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.rows = nn.LayerNorm(128), nn.LayerNorm((6, 128), elementwise_affine=False)
+        self.instance, self.group, self.one = nn.InstanceNorm2d(8), nn.GroupNorm(4, 8), nn.GroupNorm(1, 8)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        y = x - x.mean(-1, keepdim=True)
+        variance, mean = torch.var_mean(x, (2, 3), keepdim=True, correction=0)
+        return [
+            self.layer(x), self.rows(x), self.instance(x), self.group(x), self.one(x),
+            self.layer(x - x.mean(1, keepdim=True) + x),
+            y / (x.var(-1, keepdim=True) + 1e-5).sqrt(),
+            y / (y.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt(),
+            (x - mean) * torch.rsqrt(variance + 1e-5),
+            (x - x.mean()) / (x.std() + 1e-5),
+        ]  # fmt: skip
+
+
+NORMS_OF = {
+    "onnxruntime": lambda exported, folder: sessions(write_optimised(_onnx(exported, folder)), 1)["1 thread"](),
+    "openvino": lambda exported, folder: requests(_onnx(exported, folder), 1)["1 threads"](),
+    "torch.compile": lambda exported, folder: package_call(
+        write_package(exported, folder, 1, freezing=False), exported.example_inputs[0]
+    ),
+}
+
+
+def _onnx(exported: torch.export.ExportedProgram, folder: Path) -> Path:
+    write_onnx(exported, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+@pytest.mark.parametrize("backend", NORMS_OF)
+def test_norms_of_one_number_have_the_digits_of_pytorch_in_every_backend(backend: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    norms, noise = _Norms().eval(), torch.randn(2, 8, 6, 128)
+    exact = _Norms().eval().double()
+    run = NORMS_OF[backend](torch.export.export(written_out(passed_on(norms, noise).module), (noise,)), tmp_path)
+    silence, first_far = noise.clone(), noise.clone()
+    silence[1] = -80.3
+    first_far[..., 0] = 300.0
+    with torch.no_grad():
+        for x in (noise, silence, first_far, *(torch.full_like(noise, value) for value in (0.0, 1.7, 33.3, 1000.1))):
+            for found, wanted in zip(run([x]), exact(x.double()), strict=True):
+                torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=3e-5)
+        for value in (math.inf, math.nan):
+            x = noise.clone()
+            x[0, 0, 0, 0] = value
+            for found, wanted in zip(run([x]), norms(x), strict=True):
+                assert found.isnan().equal(wanted.isnan())
+
+
+def test_only_the_mean_of_what_it_is_taken_off_is_taken_off_again() -> None:
+    x = torch.randn(3, 4, 6)
+
+    def found(function: Any) -> list[Any]:
+        program = passed_on(function, x.clone()).module
+        torch.testing.assert_close(written_out(program)(x)[0], function(x.clone()))
+        return list(differences_from_mean(program).values())
+
+    def written_between(x: Tensor) -> Tensor:
+        y = x * 2
+        mean = y.mean(-1, keepdim=True)
+        y += 1
+        return y - mean
+
+    assert found(lambda x: x - x.mean(1, keepdim=True)) == [[1]]
+    assert found(lambda x: x - x.mean()) == [[]]
+    assert found(lambda x: x - torch.var_mean(x, (0, 2), keepdim=True)[1]) == [[0, 2]]
+    for other in (
+        lambda x: x - (x * 2).mean(-1, keepdim=True),
+        lambda x: x - x[:, :, :1].mean(-1, keepdim=True),
+        lambda x: x.transpose(0, 2)[:, :3, :3] - x.transpose(0, 2)[:, :3, :3].mean(0),
+        lambda x: torch.sub(x, x.mean(-1, keepdim=True), alpha=2),
+        lambda x: x.mean(-1, keepdim=True) - x,
+        written_between,
+    ):
+        assert found(other) == []
+
+
+def test_no_numbers_and_other_precisions_are_centred_as_they_are() -> None:
+    assert centred(torch.empty(0, 4), [1]).shape == (0, 4)
+    assert centred(torch.empty(4, 0), [1]).shape == (4, 0)
+    assert centred(torch.tensor([[7.3], [-1.0]]), [1]).eq(0).all()
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        x = torch.ones(3, dtype=dtype)
+        assert centred(x) is x

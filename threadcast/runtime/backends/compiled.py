@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from threadcast.runtime.backends.constant_rows import centre_layers
 from threadcast.runtime.backends.frozen import TensorCall
 
 
@@ -36,6 +37,7 @@ def write_package(program: ExportedProgram, folder: Path, cores: int, *, freezin
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         module = program.module(check_guards=False)
+        centre_layers(module)
         return Path(str(torch._inductor.aot_compile(module, program.example_inputs[0], options=options)))
 
 

@@ -2,7 +2,7 @@
 
 In eval mode without gradients `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call one operator each. Other
 backends run the operators that these stand for. PyTorch's exporter to ONNX fails where integers are subtracted from a
-number.
+number. Norms have the mean taken off what they are given (`constant_rows.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
+from threadcast.runtime.backends import constant_rows
+
 aten = torch.ops.aten
 
 
@@ -24,6 +26,16 @@ def written_out(module: fx.GraphModule) -> fx.GraphModule:
 
 
 class _WrittenOut(fx.Transformer):
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self._differences = constant_rows.differences_from_mean(module)
+
+    def run_node(self, n: fx.Node) -> Any:
+        found = super().run_node(n)
+        if n not in self._differences:
+            return found
+        return super().call_function(constant_rows.centred, (found, self._differences[n]), {})
+
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target = _BY_TYPE.get(target, target)
         found = _BY_GRAPH.get(target)
@@ -116,6 +128,12 @@ values: these tell which arguments are one, and not the example, where two may b
 _BY_TYPE: dict[Callable[..., Any], Callable[..., Any]] = {
     aten.rsub.Scalar: _subtracted_from,
     aten.sub.Tensor: _difference,
+    aten.native_group_norm.default: constant_rows.group_norm,
+    aten.native_batch_norm.default: constant_rows.batch_norm,
+    aten.var.correction: constant_rows.variance,
+    aten.std.correction: constant_rows.deviation,
+    aten.var_mean.correction: constant_rows.variance_and_mean,
+    aten.std_mean.correction: constant_rows.deviation_and_mean,
 }
 """For an operator, a function that computes the same. It is called in the operator's place: what it runs depends on
 types, which the graph's values do not have."""
