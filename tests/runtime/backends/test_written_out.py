@@ -165,6 +165,26 @@ def test_norms_of_one_number_have_the_digits_of_pytorch_in_every_backend(backend
                 assert found.isnan().equal(wanted.isnan())
 
 
+class _Means(nn.Module):
+    """What norms return beside their values, for (2, 8, 6, 128)."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        group = torch.ops.aten.native_group_norm(x, None, None, 2, 8, 768, 4, 1e-5)
+        layer = torch.ops.aten.native_layer_norm(x, [128], None, None, 1e-5)
+        batch = torch.ops.aten.native_batch_norm(x, None, None, None, None, True, 0.0, 1e-5)
+        return [*group, *layer, *batch]
+
+
+def test_the_means_that_norms_return_are_of_what_they_are_given(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 8, 6, 128) + 5
+    exported = torch.export.export(written_out(passed_on(_Means().eval(), x).module), (x,))
+    run = NORMS_OF["torch.compile"](exported, tmp_path)
+    for outputs in (exported.module()(x), run([x])):
+        for found, wanted in zip(outputs, _Means()(x), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_only_the_mean_of_what_it_is_taken_off_is_taken_off_again() -> None:
     x = torch.randn(3, 4, 6)
 

@@ -34,11 +34,13 @@ def centred(x: Tensor, dims: Sequence[int] | None = None) -> Tensor:
 def group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, size: int, groups: int, eps: float
 ) -> tuple[Tensor, ...]:
-    """`native_group_norm` of x without its means; they are not added to those that it returns."""
-    given = x
-    if x.dtype is torch.float32 and x.numel():
-        given = centred(x.reshape(batch, groups, -1), (2,)).reshape(x.shape)
-    return aten.native_group_norm.default(given, weight, bias, batch, channels, size, groups, eps)  # type: ignore[no-any-return]
+    """`native_group_norm` of x without its means, which are added to those that it returns."""
+    if x.dtype is not torch.float32 or not x.numel():
+        return aten.native_group_norm.default(x, weight, bias, batch, channels, size, groups, eps)  # type: ignore[no-any-return]
+    rows = x.reshape(batch, groups, -1)
+    given = centred(rows, (2,)).reshape(x.shape)
+    value, mean, rstd = aten.native_group_norm.default(given, weight, bias, batch, channels, size, groups, eps)
+    return value, mean + rows.mean(2), rstd
 
 
 def batch_norm(
@@ -46,9 +48,13 @@ def batch_norm(
     momentum: float, eps: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """`native_batch_norm`; by the batch's own statistics, as `nn.InstanceNorm2d` calls it, of x without its means."""
-    if training and mean is None and var is None:
-        x = centred(x, (0, *range(2, x.dim())))
-    return aten.native_batch_norm.default(x, weight, bias, mean, var, training, momentum, eps)  # type: ignore[no-any-return]
+    if not training or mean is not None or var is not None or x.dtype is not torch.float32:
+        return aten.native_batch_norm.default(x, weight, bias, mean, var, training, momentum, eps)  # type: ignore[no-any-return]
+    dims = (0, *range(2, x.dim()))
+    value, of_rest, invstd = aten.native_batch_norm.default(
+        centred(x, dims), weight, bias, mean, var, training, momentum, eps
+    )
+    return value, of_rest + x.mean(dims), invstd
 
 
 def variance(x: Tensor, dim: Sequence[int] | None = None, **options: Any) -> Tensor:
@@ -103,10 +109,16 @@ def _dims_of_mean(mean: Any, x: Any) -> Sequence[int] | None:
     return list(dims) if given.get("keepdim", False) or not dims else None
 
 
+def _reads_mean(norm: fx.Node) -> bool:
+    """Whether a program reads what `native_layer_norm` returns beside its value."""
+    reading = (one for one in norm.users if one.target is operator.getitem)
+    return any(one.args[1] != 0 and one.users for one in reading)
+
+
 def centre_layers(module: fx.GraphModule) -> None:
     """Have the layer norms of an exported program take their rows without the mean, in its graph."""
     for node in list(module.graph.nodes):
-        if node.target not in _LAYERS:
+        if node.target not in _LAYERS or _reads_mean(node):
             continue
         x: Any = node.args[0]
         dims, dtype = list(range(-len(node.args[1]), 0)), x.meta["val"].dtype
