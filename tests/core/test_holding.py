@@ -86,6 +86,20 @@ def test_cases_with_other_caches_are_in_doubt_where_no_case_has_both() -> None:
     assert not any(m.doubt for m in warm.values())
 
 
+def test_times_of_steps_and_of_states_that_are_not_said_stay_as_they_are() -> None:
+    rotated, other = at(0, CASES[0], 1.0, cache="rotated"), [at(1, case, 2.0, cache="step") for case in CASES[:3]]
+    held = what_holds([rotated, *other])
+    assert [(m.seconds, m.doubt) for m in held.values()] == [(1.0, None), (2.0, None), (2.0, None)]
+    unsaid = replace(other[2], conditions={})
+    assert what_holds([rotated, unsaid])[CASES[2]] is unsaid
+
+
+def test_each_state_is_compared_with_itself_in_other_cases() -> None:
+    found = [at(0, CASES[0], s, cache=cache) for s, cache in ((0.5, "warm"), (1.0, "rotated"), (2.0, "step"))]
+    held = what_holds([*found, at(0, CASES[1], 0.25)])
+    assert held[CASES[1]].seconds == pytest.approx(0.5)
+
+
 def test_the_doubts_of_other_caches_and_of_a_changed_machine_are_added() -> None:
     only_cold = in_states(cold=(3,), rotated=())
     changes = machine_changes(9, 3.0)

@@ -59,14 +59,14 @@ def what_holds(found: Sequence[Measurement], elsewhere: Elsewhere | None = None)
 
     `found` is in the order in which it was stored. Of each case only those measurements are used that were made since
     its last change (`core.changes`), and of these those in which caches were most as they are in a step: rotated, else
-    warm, else cold. Their samples are joined, fewer of the older ones (`FADE_S`). Where that differs between cases, the
-    samples of those that were less as in a step are multiplied by what the states differ in cases that have both, and
-    such cases count as stale.
+    warm, else cold. Their samples are joined, fewer of the older ones (`FADE_S`). Samples of warm and cold caches in
+    cases of an op whose others are more as in a step are multiplied by what the states differ in cases that have both,
+    and such cases count as stale.
 
     A case that was not measured since the op changed in other cases, or since other ops of the machine did
     (`elsewhere`), is stale: its samples are multiplied by how much the nearest cases have changed, and its `doubt`
     spans what it may be now. A case whose newest samples are far off, but too few to be a change, is in doubt as far as
-    they are off. What this function has returned stays as it is when it is given again.
+    they are off. What this function has returned without `elsewhere` stays as it is when it is given again.
     """
     elsewhere = elsewhere if elsewhere is not None and elsewhere.stamp else None
     kept = not_void(found)
@@ -108,16 +108,24 @@ def op_courses(found: Sequence[Measurement]) -> list[Course]:
 
 def unlikeness(measurement: Measurement) -> int:
     """Rank of how different the caches were from those in a step; measurements that do not say count as warm."""
-    return _UNLIKENESS.get(str(measurement.conditions.get("cache")), 1)
+    return _UNLIKENESS.get(_state(measurement), 1)
+
+
+def _state(measurement: Measurement) -> str:
+    return str(measurement.conditions.get("cache"))
 
 
 _UNLIKENESS = {"rotated": 0, "cold": 2}
 
+_LIKER = {"warm": ("rotated", "step"), "cold": ("rotated", "step", "warm")}
+"""For each state of caches that is not as in a step, those that are more so, the first one the most; "step" are times
+taken in steps."""
+
 _Held = list[tuple[float, Measurement]]
 """Measurements with their times, the oldest first."""
 
-_Levels = dict[int, dict[Case, float]]
-"""By `unlikeness` and case, what holds in log seconds."""
+_Levels = dict[str, dict[Case, float]]
+"""By state of caches and case, what holds in log seconds."""
 
 
 def _series(found: Sequence[Measurement]) -> dict[tuple[Case, str], tuple[Course, _Held]]:
@@ -127,7 +135,7 @@ def _series(found: Sequence[Measurement]) -> dict[tuple[Case, str], tuple[Course
     timed = sorted(((t, m) for t, m in zip(dated(found), found, strict=True) if m.seconds > 0), key=lambda one: one[0])
     points = [
         Point(
-            time_s, numbers.setdefault((m.case, str(m.conditions.get("cache"))), len(numbers)), math.log(m.seconds),
+            time_s, numbers.setdefault((m.case, _state(m)), len(numbers)), math.log(m.seconds),
             len(m.samples),
         )
         for time_s, m in timed
@@ -141,17 +149,19 @@ def _series(found: Sequence[Measurement]) -> dict[tuple[Case, str], tuple[Course
 def _as_in_one_state(
     held: dict[Case, Measurement], kept: Sequence[Measurement], levels: _Levels
 ) -> dict[Case, Measurement]:
-    """What holds in each case, as if all had been measured with caches in one state, the one that is most as in a step.
+    """What holds in each case, as if warm and cold caches had been in the state of other cases that is as in a step.
 
-    `kept` is what `held` was found in; what was stale there has been through this before.
+    `kept` is what `held` was found in; what was stale there has been through this before. What does not say how it was
+    measured stays as it is.
     """
     before = {m.case for m in kept if m.stale}
-    states = {case: unlikeness(m) for case, m in held.items() if case not in before}
-    least = min(states.values(), default=0)
+    states = {case: _state(m) for case, m in held.items() if case not in before}
+    present = set(states.values())
     for case, state in states.items():
-        if state > least:
-            likest = levels.get(least, {})
-            seen = [likest[at] - log_s for at, log_s in levels.get(state, {}).items() if at in likest]
+        likest = next((other for other in _LIKER.get(state, ()) if other in present), None)
+        if likest is not None:
+            wanted = levels.get(likest, {})
+            seen = [wanted[at] - log_s for at, log_s in levels.get(state, {}).items() if at in wanted]
             shift = Shift(0.0, -STATES_APART, STATES_APART)
             if seen:
                 shift = spanning(statistics.median(seen), seen, believed=True)
@@ -181,7 +191,7 @@ def _compared(
         shifts = [shift_of(case, course, others) if changed else (kept_until(course), None) for course, _ in own]
         fresh = [(course, held) for (course, held), (_, shift) in zip(own, shifts, strict=True) if shift is None]
         for course, measured in fresh:
-            levels.setdefault(unlikeness(measured[0][1]), {})[case] = course.log_s
+            levels.setdefault(_state(measured[0][1]), {})[case] = course.log_s
         if fresh:
             found[case] = _fresh(fresh, max(time_s for time_s, shift in shifts if shift is None))
         else:
