@@ -61,6 +61,8 @@ def names_in(code: CodeType) -> CodeNames:
         found["imports"].update(constant for constant in code.co_consts if isinstance(constant, str))
     codes, evaluators = ([], set[str]()) if EVALUATORS.isdisjoint(code.co_names) else evaluated(instructions)
     found["globals"].update(name for one in codes for name in one.co_names)  # also those that a text assigns
+    for names in map(names_in, codes):  # in which namespace, the call says
+        found["attributes"] |= names.globals | names.attributes
     inner = [names_in(one) for one in (*code.co_consts, *codes) if isinstance(one, CodeType)]
     return CodeNames(
         frozenset(found["globals"]).union(*(names.globals for names in inner)),

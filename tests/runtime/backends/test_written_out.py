@@ -213,6 +213,38 @@ def test_only_the_mean_of_what_it_is_taken_off_is_taken_off_again() -> None:
         assert found(other) == []
 
 
+class _Masked(nn.Module):
+    """Values above 3 count as infinitely low, which no value of the example is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        masked = x.masked_fill(x > 3, -math.inf)
+        return torch.where(masked - masked.mean(-1, keepdim=True) > 0, x, -x)
+
+
+@pytest.mark.parametrize("backend", NORMS_OF)
+def test_an_infinite_mean_is_taken_off_as_in_pytorch(backend: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(8, 64)
+    run = NORMS_OF[backend](torch.export.export(written_out(passed_on(_Masked().eval(), x).module), (x,)), tmp_path)
+    x[:, ::8] = 4.0
+    assert run([x])[0].equal(_Masked()(x))
+    assert centred(torch.tensor([2e38, 2e38, 2e38, 2e38])).eq(2e38).all()
+
+
+def test_group_norms_keep_the_order_of_their_values_in_memory() -> None:
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.GroupNorm(2, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(x).permute(0, 2, 3, 1).reshape(2, 36)  # type: ignore[no-any-return]
+
+    x = torch.randn(2, 4, 3, 3).contiguous(memory_format=torch.channels_last)
+    found = torch.export.export(written_out(passed_on(Rows().eval(), x).module), (x,)).module()(x)
+    torch.testing.assert_close(found[0], Rows().eval()(x))
+
+
 def test_no_numbers_and_other_precisions_are_centred_as_they_are() -> None:
     assert centred(torch.empty(0, 4), [1]).shape == (0, 4)
     assert centred(torch.empty(4, 0), [1]).shape == (4, 0)

@@ -13,6 +13,7 @@ import operator
 import os
 import re
 import threading
+import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -219,6 +220,13 @@ def test_what_texts_that_are_run_as_code_name_is_read(
 ) -> None:
     follows(read, lambda: monkeypatch.setitem(globals(), "FACTOR", 3.0), torch.ones(3))
     follows(lambda x: read(x) * 2, lambda: monkeypatch.setitem(globals(), "FACTOR", 1.0), torch.ones(3))
+
+
+def test_what_texts_name_in_the_namespace_of_another_module_is_read() -> None:
+    module = types.ModuleType("numbers_of_another")
+    module.__dict__["factor"] = 2.0
+    read = lambda x: eval("(x * 2 + 1) * factor", vars(module), {"x": x})  # noqa: E731
+    follows(read, lambda: setattr(module, "factor", 3.0), torch.ones(3))
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,13 @@ def test_the_split_is_what_lets_the_weights_gradient_run_beside() -> None:
     assert report.without_split.work_s == report.reach.work_s == 16
 
 
+def test_a_bound_of_the_split_step_is_one_of_the_whole_step() -> None:
+    problem = split_problem()
+    report = ceiling(problem, unsplit=without_split(problem), bound_s=15.5)
+    assert report.without_split is not None
+    assert (report.reach.bound_s, report.without_split.bound_s) == (15.5, 15.5)
+
+
 def test_without_parts_nothing_is_known_of_the_split() -> None:
     assert without_split(problem_of([FLAT] * 3)) is None
     assert ceiling(problem_of([FLAT])).to_json()["without_split"] is None

@@ -3,12 +3,13 @@
 The mean of such a row has a rounding error in backends, up to 1,000 times PyTorch's, and a norm divides it by the root
 of its eps: 10.1 in 768 places becomes 0.003 in place of 0. Differences of such numbers are exact, and what is left by
 the first mean is as small as its error, so that the second one's is far below it. For other rows that changes nothing
-but roundings; an infinity or NaN makes all of a row NaN, as the norm does. The first number of a row would do as well,
-unless it is far from the others, whose digits it would take.
+but roundings; a mean that is infinite or NaN is not taken off. The first number of a row would do as well, unless it is
+far from the others, whose digits it would take.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -24,23 +25,28 @@ _LAYERS = (aten.native_layer_norm.default, aten.layer_norm.default)
 
 
 def centred(x: Tensor, dims: Sequence[int] | None = None) -> Tensor:
-    """Return x without its mean over `dims` (None: over all), or x itself where it is not in single precision."""
+    """Return x without its mean over `dims` (None: over all) where that is finite.
+
+    It is x itself where that is not in single precision.
+    """
     if x.dtype is not torch.float32:
         return x
     every = list(range(x.dim())) if not dims else list(dims)
-    return x - x.mean(every, keepdim=True)
+    mean = x.mean(every, keepdim=True)
+    return x - torch.where(mean.abs() < math.inf, mean, torch.zeros_like(mean))
 
 
 def group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, size: int, groups: int, eps: float
 ) -> tuple[Tensor, ...]:
     """`native_group_norm` of x without its means, which are added to those that it returns."""
-    if x.dtype is not torch.float32 or not x.numel():
+    if x.dtype is not torch.float32 or not x.numel() or x.dim() < 2 or x.shape[1] != channels:
         return aten.native_group_norm.default(x, weight, bias, batch, channels, size, groups, eps)  # type: ignore[no-any-return]
-    rows = x.reshape(batch, groups, -1)
-    given = centred(rows, (2,)).reshape(x.shape)
+    of_groups = x.view(batch, groups, -1, *x.shape[2:])  # a view, which keeps the order in memory
+    dims = list(range(2, of_groups.dim()))
+    given = centred(of_groups, dims).flatten(1, 2)
     value, mean, rstd = aten.native_group_norm.default(given, weight, bias, batch, channels, size, groups, eps)
-    return value, mean + rows.mean(2), rstd
+    return value, mean + of_groups.mean(dims), rstd
 
 
 def batch_norm(
@@ -116,16 +122,16 @@ def _reads_mean(norm: fx.Node) -> bool:
 
 
 def centre_layers(module: fx.GraphModule) -> None:
-    """Have the layer norms of an exported program take their rows without the mean, in its graph."""
+    """Have layer norms in single precision take their rows without the mean, in the graph of an exported program."""
     for node in list(module.graph.nodes):
         if node.target not in _LAYERS or _reads_mean(node):
             continue
         x: Any = node.args[0]
-        dims, dtype = list(range(-len(node.args[1]), 0)), x.meta["val"].dtype
+        if x.meta["val"].dtype is not torch.float32:
+            continue
+        dims = list(range(-len(node.args[1]), 0))
         with module.graph.inserting_before(node):
-            mean = module.graph.call_function(aten.mean.dim, (x, dims, True), {"dtype": torch.float32})
+            mean = module.graph.call_function(aten.mean.dim, (x, dims, True))
             value = module.graph.call_function(aten.sub.Tensor, (x, mean))
-            if dtype is not torch.float32:
-                value = module.graph.call_function(aten._to_copy.default, (value,), {"dtype": dtype})
         node.args = (value, *node.args[1:])
     module.recompile()

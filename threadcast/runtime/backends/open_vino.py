@@ -66,10 +66,10 @@ def _centre_norms(model: Any) -> None:
 
 
 def _is_centred(norm: Any) -> bool:
-    """Whether a norm over known axes takes a difference from a mean."""
+    """Whether a norm over known axes takes a difference from a mean, which `constant_rows.centred` selects."""
     value, axes = (norm.input_value(at).get_node() for at in (0, 1))
     while value.get_type_name() == "Reshape":
         value = value.input_value(0).get_node()
     if axes.get_type_name() != "Constant" or value.get_type_name() != "Subtract":
         return False
-    return bool(value.input_value(1).get_node().get_type_name() == "ReduceMean")
+    return bool(value.input_value(1).get_node().get_type_name() == "Select")

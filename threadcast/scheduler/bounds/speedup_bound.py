@@ -31,7 +31,9 @@ def ceiling(
     """
     bounds, scales = lower_bounds(problem), _scales(problem)
     reach = _reach(problem, bounds, scales, bound_s)
-    without = None if unsplit is None else _reach(unsplit, lower_bounds(unsplit), _scales(unsplit))
+    without = None
+    if unsplit is not None:  # its schedules are ones of `problem`, with parts one after the other
+        without = _reach(unsplit, lower_bounds(unsplit), _scales(unsplit), reach.bound_s)
     fastest_s = problem.times.seconds.min(axis=1)
     on_path = _on_path(problem, fastest_s)
     path_share = _share(fastest_s[on_path], ~scales[on_path])
