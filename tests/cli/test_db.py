@@ -15,7 +15,7 @@ from click.testing import Result
 from tests.cli.commands import invoke
 from threadcast.core import Case, Machine, Measurement, Op, OpGraph, Sample
 from threadcast.store import Store
-from threadcast.store.long_form import read_long_form
+from threadcast.store.long_form import read_long_form, write_long_form
 from threadcast.store.schema import REVISIONS
 
 OLD_STORE = Path(__file__).parents[1] / "store" / "stored" / "schema_0001.sql"
@@ -99,6 +99,24 @@ def test_measurements_of_an_export_that_are_there_are_not_added_again(folder: Pa
     assert document("info")["samples"] == 6
     first, whole, twice = document("import", "first.csv", "all.csv", "first.parquet", "--store", "other.db")["files"]
     assert [(row["measurements"], row["samples"]) for row in (first, whole, twice)] == [(4, 5), (1, 1), (0, 0)]
+
+
+def test_measurements_of_which_some_samples_were_deleted_are_known(folder: Path) -> None:
+    machine, timed = Machine.uniform("m", 2), {"time": "2026-01-01T00:00:00Z"}
+    made = [
+        Measurement(Op("mm"), machine, Case(n), tuple(Sample(n + i / 64) for i in range(50)), timed) for n in (1, 2)
+    ]
+    with Store.open("store.db") as store:
+        store.add(made)
+    document("export", "whole.csv")
+    document("import", "whole.csv", "--store", "other.db")
+    assert document("prune", "--keep-samples", "10")["samples"] > 0
+    document("export", "cut.csv")
+    assert document("import", "whole.csv")["files"][0]["measurements"] == 0
+    assert document("import", "cut.csv", "--store", "other.db")["files"][0]["measurements"] == 0
+    later = [Measurement(Op("mm"), machine, Case(1), (Sample(1.0),), {"time": "2026-01-02T00:00:00Z"})]
+    write_long_form(later, "later.csv")
+    assert document("import", "later.csv")["files"][0]["measurements"] == 1
 
 
 def test_plain_rows_of_two_files_are_repetitions(folder: Path) -> None:
