@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ from threadcast.scheduler.problem.graph_curves import curves_of, farthest_count
 
 UNTRAINED = "joint_process (shipped prior and store)"
 """Version of the model that is used where none was named or registered."""
+
+OF_UNMEASURED = "for ops that were not measured"
 
 if TYPE_CHECKING:
     from threadcast.models.base import PerformanceModel
@@ -151,8 +154,10 @@ def _local_predictor(named: str | None, machine: Machine, settings: Settings, op
         if model.adapts_to(machine):
             model = model.adapted(_holding(store, machine))
         if "@" in version and not forecasts_unmeasured(model, machine):
-            model = CompletedModel(model, _untrained(machine, settings, open_stores))
-            version += f", {UNTRAINED} for ops that were not measured"
+            completed = CompletedModel(model, _untrained(machine, settings, open_stores))
+            predictor = LocalPredictor(completed, machine, store, version=version)
+            completed.on_completed = partial(setattr, predictor, "version", f"{version}, {UNTRAINED} {OF_UNMEASURED}")
+            return predictor
         return LocalPredictor(model, machine, store, version=version)
     except NoStore:
         if version != UNTRAINED:

@@ -27,11 +27,15 @@ def forecasts_unmeasured(model: PerformanceModel, machine: Machine) -> bool:
 
 
 class CompletedModel(BatchModel):
-    """A model for ops that were measured, with another one in its place for those that it cannot forecast without."""
+    """A model for ops that were measured, with another one in its place for those that it cannot forecast without.
+
+    `on_completed` is called, if set, when the other one has forecast something.
+    """
 
     def __init__(self, model: PerformanceModel, otherwise: PerformanceModel) -> None:
         self.name = model.name
         self._model, self._otherwise = model, otherwise
+        self.on_completed: Callable[[], None] = lambda: None
 
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
@@ -45,6 +49,8 @@ class CompletedModel(BatchModel):
             for model, rows in ((self._model, measured), (self._otherwise, others))
             if rows
         ]
+        if others:
+            self.on_completed()
         return CurveTable.concat(tables).take(np.argsort([*measured, *others]).tolist())
 
     def to_files(self) -> dict[str, bytes]:
