@@ -389,7 +389,7 @@ def with_damaged_alias(damaged):
 
 def test_a_damaged_alias_leaves_the_others_as_they_are(with_damaged_alias):
     assert with_damaged_alias.aliases() == {"champion": "hill_climb@1"}
-    ((alias, reason),) = with_damaged_alias.damaged_aliases().items()
+    ((alias, reason),) = with_damaged_alias.all_aliases()[1].items()
     assert alias == "candidate"
     assert "2.json" in reason
     assert with_damaged_alias.is_alias("candidate")

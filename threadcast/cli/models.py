@@ -28,13 +28,13 @@ def command() -> None:
 def list_(output: Output, settings: Settings) -> None:
     """List every version with its aliases and its scores when it was trained."""
     registry = _registry(settings)
-    aliases = registry.aliases()
+    aliases, damaged_aliases = registry.all_aliases()
     rows: list[dict[str, Any]] = []
     cells = []
     manifests, damaged = registry.manifests()
     for version in damaged:
         output.warn(f"{version} is damaged and left out; `threadcast models show {version}` says why")
-    for alias, reason in registry.damaged_aliases().items():
+    for alias, reason in damaged_aliases.items():
         output.warn(f"alias {alias} is left out: {reason}")
     for manifest in manifests:
         version = manifest.version

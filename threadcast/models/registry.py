@@ -18,7 +18,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -219,22 +218,18 @@ class ModelRegistry:
         return manifests, damaged
 
     def aliases(self) -> dict[str, str]:
-        """Every alias with the version that it stands for, without `damaged_aliases`."""
-        found = {}
-        for name in self._aliases.names():
-            with suppress(ArtefactError):
-                found[name] = self.resolve(name)
-        return found
+        """Every alias that is not damaged, with the version that it stands for."""
+        return self.all_aliases()[0]
 
-    def damaged_aliases(self) -> dict[str, str]:
-        """Every alias with a damaged file, and what is wrong with it."""
-        found = {}
+    def all_aliases(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The version that each alias stands for; and for each alias with a damaged file what is wrong with it."""
+        found, damaged = {}, {}
         for name in self._aliases.names():
             try:
-                self.history(name)
+                found[name] = self.resolve(name)
             except ArtefactError as error:
-                found[name] = str(error)
-        return found
+                damaged[name] = str(error)
+        return found, damaged
 
     def is_alias(self, name: str) -> bool:
         """Whether an alias has this name, damaged or not."""

@@ -41,10 +41,11 @@ def listed() -> Response:
     """List the registered models and the aliases"""
     registry = context().models.registry
     manifests, damaged = registry.manifests()
-    damaged += [f"alias {alias}" for alias in registry.damaged_aliases()]
+    aliases, damaged_aliases = registry.all_aliases()
+    damaged += [f"alias {alias}" for alias in damaged_aliases]
     if damaged:
         _log.warning("damaged and left out of the list of models: %s", ", ".join(damaged))
-    return reply({"models": [manifest.to_json() for manifest in manifests], "aliases": registry.aliases()})
+    return reply({"models": [manifest.to_json() for manifest in manifests], "aliases": aliases})
 
 
 @blueprint.get("/<reference>")

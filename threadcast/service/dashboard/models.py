@@ -22,8 +22,8 @@ def models() -> str:
     """The page with every version and alias."""
     registry, default = context().models.registry, context().models.default
     manifests, damaged = registry.manifests()
-    damaged += [f"alias {alias}" for alias in registry.damaged_aliases()]
-    aliases = registry.aliases()
+    aliases, damaged_aliases = registry.all_aliases()
+    damaged += [f"alias {alias}" for alias in damaged_aliases]
     histories = {alias: registry.history(alias)[::-1] for alias in aliases}
     called: dict[str, list[str]] = {}
     for alias, version in aliases.items():
