@@ -133,23 +133,27 @@ def export(
     """
     from threadcast.store.long_form import write_long_form
     from threadcast.store.pyperf_export import write_pyperf
-    from threadcast.store.unwritable import is_writable, unwritable_names, wrong_values
+    from threadcast.store.unwritable import unwritable_names, wrong_values
 
     now_s = time.time()
     with _open(settings) as store:
         measurements = store.measurements(machine=machine, network=network, kinds=kinds or None)
+    kept: list[Measurement] = []
+    left_out: Counter[str] = Counter()
     for m in measurements:
         if names := unwritable_names(m):
             output.warn(f"a measurement of {m.op.key} at {m.case} is left out: no file can hold {names[0]!r}")
-    left_out = Counter(why for m in measurements if (why := wrong_values(m, now_s=now_s)))
+        elif why := wrong_values(m, now_s=now_s):
+            left_out[why] += 1
+        else:
+            kept.append(m)
     for why, count in left_out.items():
         output.warn(f"{count:,} of {len(measurements):,} measurements are left out, which no import would take: {why}")
-    measurements = [m for m in measurements if is_writable(m, now_s=now_s)]
     write = write_pyperf if file.suffix.lower() == ".json" else write_long_form
-    write(measurements, file)
-    samples = sum(len(m.samples) for m in measurements)
-    document = {"file": str(file), "measurements": len(measurements), "samples": samples}
-    output.result(document, f"{file}: {len(measurements):,} measurements, {samples:,} samples")
+    write(kept, file)
+    samples = sum(len(m.samples) for m in kept)
+    document = {"file": str(file), "measurements": len(kept), "samples": samples}
+    output.result(document, f"{file}: {len(kept):,} measurements, {samples:,} samples")
 
 
 @command.command()
