@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -117,9 +116,11 @@ def command(
 
 def _distinct(files: Iterable[Path], output: Output) -> list[Path]:
     """The files without those whose content an earlier one has; the user is told of these."""
+    from threadcast.store.table_files import digest_of
+
     kept: dict[str, Path] = {}
     for file in files:
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        digest = digest_of(file)
         if kept.setdefault(digest, file) is not file:
             output.note(f"{file} was read before, as {kept[digest]}; nothing of it counts again")
     return list(kept.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter
 from pathlib import Path
@@ -103,17 +102,13 @@ def import_(output: Output, settings: Settings, files: tuple[Path, ...], machine
 def _read_unchanged(path: Path, *, machine: str | None, op: str | None) -> tuple[list[Measurement], str]:
     """The measurements in a file and the digest of its bytes; FormatError where they change while they are read."""
     from threadcast.store.long_form import read_long_form
+    from threadcast.store.table_files import digest_of
 
-    digest = _digest(path)
+    digest = digest_of(path)
     measurements = read_long_form(path, machine=machine, op=op)
-    if _digest(path) != digest:
+    if digest_of(path) != digest:
         raise FormatError(f"{path} has changed while it was read; import it when nothing writes to it any more")
     return measurements, digest
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @command.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -79,6 +80,12 @@ def write_table(path: Path, columns: Mapping[str, ColumnKind], rows: Iterable[Se
                 writer = csv.writer(text, lineterminator="\n")
                 writer.writerow(columns)
                 writer.writerows(rows)
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file's bytes, as hexadecimal text; OSError where it cannot be read."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _kind(path: Path) -> str:
