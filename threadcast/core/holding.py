@@ -154,6 +154,8 @@ def _as_in_one_state(
     `kept` is what `held` was found in; what was stale there has been through this before. What does not say how it was
     measured stays as it is.
     """
+    if len(set(map(_state, kept))) < 2:  # as nearly always
+        return held
     before = {m.case for m in kept if m.stale}
     states = {case: _state(m) for case, m in held.items() if case not in before}
     present = set(states.values())
