@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import platform
-import statistics
 import subprocess
 import sys
 import weakref
@@ -123,20 +122,21 @@ with below_autograd():
 """
 
 
-def median_faults_of_a_run(keeping: str, output_bytes: int, rounds: int) -> float:
-    """The median, as the system may take pages from any process at any time, which then faults in some runs."""
+def faults_of_most_runs(keeping: str, output_bytes: int, rounds: int) -> int:
+    """Three of four runs have no more: the system may take pages from any process, which then faults in some runs."""
     program = FAULTS_OF_EACH_RUN.replace("KEEPING", keeping).replace("OUTPUT_BYTES", str(output_bytes))
     program = program.replace("ROUNDS", str(rounds))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    return statistics.median(map(int, done.stdout.split()))
+    faults = sorted(map(int, done.stdout.split()))
+    return faults[len(faults) * 3 // 4 - 1]
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 @pytest.mark.parametrize(("output_bytes", "rounds"), [(256 << 10, 8), (64 << 20, 16)])
 def test_no_run_waits_for_the_system_to_give_memory(output_bytes: int, rounds: int) -> None:
-    assert median_faults_of_a_run("keep_freed_memory(one_heap=True)", output_bytes, rounds) == 0
+    assert faults_of_most_runs("keep_freed_memory(one_heap=True)", output_bytes, rounds) == 0
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 def test_without_kept_memory_every_run_waits_for_a_large_output() -> None:
-    assert median_faults_of_a_run("", 64 << 20, 16) > 0, "else the test above could not fail"
+    assert faults_of_most_runs("", 64 << 20, 16) > 0, "else the test above could not fail"

@@ -9,11 +9,13 @@ Benchmarks of linear algebra call this rotating buffers.
 from __future__ import annotations
 
 import math
+import mmap
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -23,6 +25,12 @@ from threadcast.collector.tensor_memory import all_memory
 MAX_COPIES = 256
 """Most copies of small tensors: a step does not push them out of every cache either, and copying more would take
 longer than timing."""
+
+_MOST_BYTES_TAKEN = 1 << 30
+"""Most memory that is taken for outputs before the first run, unless those that are held need more: 2 to 14 times an
+output is usual."""
+_MOST_TURNS = 32
+"""Most often that memory is taken for each output that is held."""
 
 _Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
@@ -50,10 +58,11 @@ class RotatedOp:
         outputs = self._target(*prepared.args, **prepared.kwargs)
         inputs = {_address(tensor) for tensor in tensors.values()}
         results = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
-        new = [result for result in results if _address(result) not in inputs]
-        held = _rounds(bytes_between, new)
-        # Outputs that run with memory new to the process would be timed with the system's page faults.
-        self._held: deque[Any] = deque(([one.clone() for one in new] for _ in range(held)), maxlen=held)
+        new = {_address(result): result for result in results if _address(result) not in inputs}
+        sizes = [result.untyped_storage().nbytes() for result in new.values()]
+        self._held: deque[Any] = deque(maxlen=_rounds(bytes_between, new.values()))
+        del outputs, results, new
+        self._take_memory(sizes)
 
     @property
     def copies(self) -> int:
@@ -65,6 +74,29 @@ class RotatedOp:
         self._runs += 1
         args, kwargs = next(self._turns)
         self._held.append(self._target(*args, **kwargs))
+
+    def _take_memory(self, sizes: Sequence[int]) -> None:
+        """Hold memory for outputs of these sizes, as runs will, until the C library gives only what it gave before.
+
+        Runs whose outputs get memory new to the process would be timed with the system's page faults. Holding enough
+        memory once does not prevent that: the C library cuts an aligned block out of a larger one and may give an end
+        of that to others, so that the freed block is too small for the next output of its size.
+        """
+        in_turn = self._held.maxlen or 1
+        most = max((in_turn + 1) * sum(sizes), _MOST_BYTES_TAKEN)
+        taken = repeats = 0
+        used: set[int] = set()
+        for _ in range(_MOST_TURNS * in_turn):
+            if repeats > in_turn + 2 or taken > most:
+                break
+            outputs = [torch.empty(size, dtype=torch.uint8) for size in sizes]
+            new = [one for one in outputs if one.nbytes >= mmap.PAGESIZE and one.data_ptr() not in used]
+            repeats = 0 if new else repeats + 1
+            for output in new:
+                output.zero_()
+                used.add(output.data_ptr())
+                taken += output.nbytes
+            self._held.append(outputs)
 
     def reset(self) -> None:
         """Restore the first values of tensors that runs change, if every copy has been used since the last time."""
