@@ -64,6 +64,36 @@ def test_copies_have_the_values_and_strides_of_the_op() -> None:
     assert all(torch.equal(call, calls[0]) for call in calls)
 
 
+def rotated_gather(rows: int, indices: int, bytes_between: int) -> list[tuple[int, set[int]]]:
+    """The address of the table, of `rows` rows of 256 bytes, and the indices of each run until all copies were used."""
+    function = lambda table, index: table[index]  # noqa: E731
+    prepared = prepare(captured_op(function, torch.ones(rows, 64), torch.zeros(indices).long(), kind="index"))
+    seen: list[tuple[int, set[int]]] = []
+
+    def target(table: torch.Tensor, lists: list[torch.Tensor]) -> torch.Tensor:
+        seen.append((table.data_ptr(), set(lists[0].tolist())))
+        return table[lists[0]]
+
+    rotated = RotatedOp(PreparedOp(prepared.op, target, prepared.args, {}, (), prepared.indices), bytes_between)
+    seen.clear()
+    for _ in range(rotated.copies):
+        rotated.run()
+    return seen
+
+
+def test_every_run_has_other_indices_until_so_many_bytes_of_a_large_table_were_used() -> None:
+    runs = rotated_gather(rows=1 << 16, indices=1 << 10, bytes_between=4 << 20)
+    assert len({table for table, _ in runs}) == 1, "one copy of 16 MiB is enough"
+    used = sum(len(rows) for _, rows in runs)
+    assert 2 * used * 256 > 0.95 * (4 << 20), "each row is read and written to an output"
+    assert len(set().union(*(rows for _, rows in runs))) > 0.8 * used, "as many as differ by chance"
+
+
+def test_the_copies_of_a_small_table_have_indices_of_their_own() -> None:
+    runs = rotated_gather(rows=1 << 10, indices=1 << 10, bytes_between=2 << 20)
+    assert len({table for table, _ in runs}) == len({frozenset(rows) for _, rows in runs}) == len(runs) == 8
+
+
 def test_what_runs_change_is_reset_once_every_copy_had_its_turn() -> None:
     prepared = prepare(captured_op(lambda t: t.clone().mul_(0.5), torch.ones(1024), kind="mul_"))
     ((tensor, first),) = prepared.written

@@ -49,29 +49,37 @@ def fill_indices(
     tensors: Sequence[Tensor],
     outputs: Sequence[TensorSpec],
     generator: torch.Generator,
-) -> None:
+) -> dict[int, int]:
     """Fill the indices among `tensors`, to which the arguments refer by `Ref`, for the operator `name` of ATen.
 
     What the operator itself changes (`written`, by slot), and integers of which the legal range is not known, are
-    left as they are.
+    left as they are. Returns the slots of those that `draw_indices` may draw anew, each with the smallest number that
+    is out of range.
     """
     name = name if name in BY_LISTS else name.removesuffix("_")
     bags = name.startswith("_embedding_bag")
     refs = [value for value in arguments.values() if isinstance(value, Ref)]
     if bags and len(set(refs)) < len(refs):  # what is an index and an offset at once must be legal as both
-        return
+        return {}
     limits: dict[int, int] = {}
     for slot, limit in _limits(name, arguments, tensors):
-        limits[slot] = min(limit, limits.get(slot, limit))
-    for slot, limit in limits.items():
         if slot not in written:
-            _draw(tensors[slot], limit, generator)
+            limits[slot] = min(limit, limits.get(slot, limit))
+    for slot, limit in limits.items():
+        draw_indices(tensors[slot], limit, generator)
     if bags:
         _fill_bags(arguments, tensors)
     elif name in _POOLS_BACKWARD or name in {"max_unpool2d", "max_unpool3d"}:
         _fill_pooled(name, arguments, tensors)
     elif name in {"bincount", "repeat_interleave"} and outputs:
         _fill_by_output(name, arguments, tensors, outputs[0].shape[0], generator)
+    return limits
+
+
+def draw_indices(index: Tensor, limit: int, generator: torch.Generator) -> None:
+    """Fill `index` with numbers of 0 to `limit` - 1 that are equally likely; leave it as it is where there are none."""
+    if limit > 0:
+        all_memory(index).random_(0, min(limit, torch.iinfo(index.dtype).max), generator=generator)
 
 
 def _limits(name: str, arguments: Mapping[str, Any], tensors: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
@@ -113,11 +121,6 @@ def _limits_of_list(
         if ref is not None and not is_mask:
             yield ref.slot, shape[axis]
         axis += index.dim() if index is not None and is_mask else 1
-
-
-def _draw(index: Tensor, limit: int, generator: torch.Generator) -> None:
-    if limit > 0:
-        all_memory(index).random_(0, min(limit, torch.iinfo(index.dtype).max), generator=generator)
 
 
 def _fill_bags(arguments: Mapping[str, Any], tensors: Sequence[Tensor]) -> None:

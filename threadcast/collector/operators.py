@@ -32,6 +32,8 @@ class PreparedOp:
     kwargs: Mapping[str, Any]
     written: tuple[tuple[Tensor, Tensor], ...]
     """Tensors that a run changes, each with a copy of its first values."""
+    indices: tuple[tuple[Tensor, int], ...] = ()
+    """Indices of which any values will do, each with the smallest number that is out of range."""
 
     def run(self) -> None:
         """Execute the op once."""
@@ -63,9 +65,10 @@ def prepare(op: Op, *, seed: int = 0) -> PreparedOp:
         kwargs = {name: decode(value, tensors) for name, value in op.attributes["kwargs"].items()}
     except (KeyError, FormatError) as error:
         raise CaptureError(f"op {op.key} does not say how to call {target}: {error}") from error
-    _make_valid(target, call, tensors, op.outputs, generator)
+    limits = _make_valid(target, call, tensors, op.outputs, generator)
     changed = sorted({ref.slot for ref in writes(call)})
-    return PreparedOp(op, target, args, kwargs, tuple((tensors[i], tensors[i].clone()) for i in changed))
+    written = tuple((tensors[i], tensors[i].clone()) for i in changed)
+    return PreparedOp(op, target, args, kwargs, written, tuple((tensors[i], limits[i]) for i in limits))
 
 
 def _find_operator(op: Op) -> OpOverload:
@@ -104,8 +107,11 @@ def _fill(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 def _make_valid(
     target: OpOverload, call: Node, tensors: list[Tensor], outputs: Sequence[TensorSpec], generator: torch.Generator
-) -> None:
-    """Set valid values where an operator cannot run on any value: indices, masks, variances, divisors."""
+) -> dict[int, int]:
+    """Set valid values where an operator cannot run on any value: indices, masks, variances, divisors.
+
+    Returns the limits of indices by slot, as `fill_indices` does.
+    """
     name = target._schema.name.removeprefix("aten::")
     arguments = {argument.name: value for argument, value in zip(target._schema.arguments, call.args)} | call.kwargs
 
@@ -113,7 +119,7 @@ def _make_valid(
         return next((tensors[ref.slot] for ref in find_refs(arguments.get(argument))), None)
 
     written = {ref.slot for ref in writes(call)}
-    fill_indices(name, arguments, written, tensors, outputs, generator)
+    limits = fill_indices(name, arguments, written, tensors, outputs, generator)
     fill_masks(name, arguments, tensors, outputs, generator)
     if name == "nll_loss_backward" and (weight := tensor("total_weight")) is not None:
         weight.fill_(1.0)
@@ -130,3 +136,4 @@ def _make_valid(
                 all_memory(one).abs_().clamp_(1e-3)
             else:
                 all_memory(one).fill_(1)
+    return limits

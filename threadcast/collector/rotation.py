@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from threadcast.collector.index_values import draw_indices
 from threadcast.collector.operators import PreparedOp
 from threadcast.collector.tensor_memory import all_memory
 
@@ -39,34 +40,45 @@ class RotatedOp:
     """Runs `prepared` on copies of its tensors in turn.
 
     The copies have at least `bytes_between` bytes together, or less where that would take more than MAX_COPIES copies.
+    Each has indices of its own, and as many have as runs then use at least `bytes_between` bytes of a larger table.
     Create it on the thread that calls `run`, inside `program.below_autograd()`: the constructor runs the op once.
     """
 
     def __init__(self, prepared: PreparedOp, bytes_between: int) -> None:
         leaves, structure = pytree.tree_flatten((prepared.args, dict(prepared.kwargs)))
         tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
-        self._calls: list[_Call] = [(prepared.args, prepared.kwargs)]
+        self._target = prepared.target
+        inputs = _storages(tensors.values())
+        new = {
+            address: size
+            for address, size in _storages(pytree.tree_leaves(self._target(*prepared.args, **prepared.kwargs))).items()
+            if address not in inputs
+        }
+        copies = [tensors]
         self._written = list(prepared.written)
-        for _ in range(_rounds(bytes_between, tensors.values()) - 1):
-            copies = {name: _copy(tensor) for name, tensor in tensors.items()}
-            self._calls.append(pytree.tree_unflatten([copies.get(id(leaf), leaf) for leaf in leaves], structure))
-            self._written += [(copies[id(tensor)], first) for tensor, first in prepared.written]
+        for _ in range(_rounds(bytes_between, sum(inputs.values())) - 1):
+            copies.append({name: _copy(tensor) for name, tensor in tensors.items()})
+            self._written += [(copies[-1][id(tensor)], first) for tensor, first in prepared.written]
+        turns = len(copies)
+        if prepared.indices:  # A run may use some rows only of the largest tensor: the table.
+            used = sum(inputs.values()) - max(inputs.values()) + sum(new.values())
+            turns = max(turns, _rounds(bytes_between, used))
+        generator = torch.Generator().manual_seed(turns)
+        self._calls: list[_Call] = [(prepared.args, prepared.kwargs)]
+        for turn in range(1, turns):
+            of_turn = copies[turn % len(copies)] | {
+                id(index): _drawn(index, limit, generator) for index, limit in prepared.indices
+            }
+            self._calls.append(pytree.tree_unflatten([of_turn.get(id(leaf), leaf) for leaf in leaves], structure))
         # Not a generator method: it and this object would refer to each other, and keep the copies in memory for long.
         self._turns = cycle(self._calls)
         self._runs = 0
-        self._target = prepared.target
-        outputs = self._target(*prepared.args, **prepared.kwargs)
-        inputs = {_address(tensor) for tensor in tensors.values()}
-        results = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
-        new = {_address(result): result for result in results if _address(result) not in inputs}
-        sizes = [result.untyped_storage().nbytes() for result in new.values()]
-        self._held: deque[Any] = deque(maxlen=_rounds(bytes_between, new.values()))
-        del outputs, results, new
-        self._take_memory(sizes)
+        self._held: deque[Any] = deque(maxlen=_rounds(bytes_between, sum(new.values())))
+        self._take_memory(list(new.values()))
 
     @property
     def copies(self) -> int:
-        """How many copies of the input tensors are used in turn."""
+        """How many sets of input tensors are used in turn; a table that indices point into may be in several."""
         return len(self._calls)
 
     def run(self) -> None:
@@ -106,15 +118,21 @@ class RotatedOp:
             self._runs = 0
 
 
-def _rounds(bytes_between: int, tensors: Iterable[Tensor]) -> int:
-    """How many sets of these tensors have that many bytes together; 1 where they have none."""
-    storages = {_address(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}
-    of_one = sum(storages.values())
+def _rounds(bytes_between: int, of_one: int) -> int:
+    """How many sets of `of_one` bytes have `bytes_between` bytes together; 1 where they have none."""
     return max(1, min(math.ceil(bytes_between / of_one), MAX_COPIES)) if of_one else 1
 
 
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _storages(values: Iterable[Any]) -> dict[int, int]:
+    """The bytes of the memory of the tensors among the values, by its address."""
+    storages = [value.untyped_storage() for value in values if isinstance(value, Tensor)]
+    return {storage.data_ptr(): storage.nbytes() for storage in storages}
+
+
+def _drawn(index: Tensor, limit: int, generator: torch.Generator) -> Tensor:
+    drawn = _copy(index)
+    draw_indices(drawn, limit, generator)
+    return drawn
 
 
 def _copy(tensor: Tensor) -> Tensor:
