@@ -44,6 +44,21 @@ def _tensors(result: object) -> list[torch.Tensor]:
     return [tensor for tensor in results if isinstance(tensor, torch.Tensor)]
 
 
+@pytest.mark.parametrize("shape", [(4, 10), (40,)])
+def test_a_ctc_loss_has_sequences_and_targets_of_their_greatest_length(shape: tuple[int, ...]) -> None:
+    def loss(log_probs: torch.Tensor, targets: torch.Tensor, *lengths: torch.Tensor) -> torch.Tensor:
+        return torch.ctc_loss(log_probs, targets, *lengths)  # type: ignore[attr-defined,no-any-return]
+
+    lengths = torch.full((4,), 30), torch.full((4,), 10)
+    captured = capture_forward(loss, torch.zeros(50, 4, 20), torch.ones(shape).long(), *lengths)
+    prepared = prepare(next(op for op in captured.graph.ops if op.kind == "_ctc_loss"))
+    with below_autograd():
+        losses, _ = prepared.target(*prepared.args)
+    assert prepared.args[2].tolist() == [50] * 4
+    assert prepared.args[3].tolist() == [10] * 4
+    assert bool((losses != 0).all())
+
+
 def test_reset_undoes_what_runs_changed() -> None:
     captured = capture_forward(lambda x: x.clone().mul_(0.5), torch.ones(4))
     prepared = prepare(next(op for op in captured.graph.ops if op.kind == "mul_"))

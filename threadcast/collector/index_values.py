@@ -36,6 +36,8 @@ OF_CLASSES = {"nll_loss_forward": -1, "nll_loss_backward": -1, "nll_loss2d_forwa
 OF_ANY_VALUES = {"sort", "topk", "kthvalue", "median", "nanmedian", "mode"}
 """Operators that take any integers as `self`, and whose time depends on them."""
 
+_CTC = {"_ctc_loss", "_ctc_loss_backward"}
+
 _MAX = 2
 """The mode of bags of embeddings that takes the largest."""
 
@@ -71,6 +73,8 @@ def fill_indices(
         _fill_bags(arguments, tensors)
     elif name in _POOLS_BACKWARD or name in {"max_unpool2d", "max_unpool3d"}:
         _fill_pooled(name, arguments, tensors)
+    elif name in _CTC:
+        _fill_lengths(arguments, tensors)
     elif name in {"bincount", "repeat_interleave"} and outputs:
         _fill_by_output(name, arguments, tensors, outputs[0].shape[0], generator)
     return limits
@@ -107,6 +111,8 @@ def _limits(name: str, arguments: Mapping[str, Any], tensors: Sequence[Tensor]) 
             yield from of("maximum_indices", int(arguments["num_weights"]))
     elif name in OF_CLASSES and shape("self"):
         yield from of("target", shape("self")[OF_CLASSES[name]])
+    elif name in _CTC:
+        yield from of("targets", shape("log_probs")[-1])
     elif name in OF_ANY_VALUES:
         yield from of("self", shape("self").numel())
 
@@ -140,6 +146,17 @@ def _fill_bags(arguments: Mapping[str, Any], tensors: Sequence[Tensor]) -> None:
         _set(given["offset2bag"], torch.arange(bags).repeat_interleave(starts.diff()))
     if "bag_size" in given:
         _set(given["bag_size"], starts.diff())
+
+
+def _fill_lengths(arguments: Mapping[str, Any], tensors: Sequence[Tensor]) -> None:
+    """Sequences and targets of the greatest length of all; of no length an op would have nothing to do."""
+    steps, *batch, _ = tensors[arguments["log_probs"].slot].shape
+    targets = tensors[arguments["targets"].slot]
+    count = batch[0] if batch else 1
+    ends = torch.arange(count + 1) * targets.numel() // max(count, 1)
+    for name, lengths in (("input_lengths", torch.full((count,), steps)), ("target_lengths", ends.diff())):
+        if isinstance(ref := arguments[name], Ref):
+            _set(tensors[ref.slot], lengths.view(tensors[ref.slot].shape))
 
 
 _POOLS_BACKWARD = {
