@@ -17,6 +17,10 @@ from threadcast.core import Op, OpGraph, TensorSpec
 from threadcast.core.errors import CaptureError
 
 
+def captured_op(function: Any, *inputs: Any, kind: str) -> Op:
+    return next(op for op in capture_forward(function, *inputs).graph.ops if op.kind == kind)
+
+
 def shapes(result: object) -> list[tuple[int, ...]]:
     results = result if isinstance(result, list | tuple) else [result]
     return [tuple(tensor.shape) for tensor in results if isinstance(tensor, torch.Tensor)]
@@ -44,14 +48,53 @@ def _tensors(result: object) -> list[torch.Tensor]:
     return [tensor for tensor in results if isinstance(tensor, torch.Tensor)]
 
 
+def segment_sums(data: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return torch.segment_reduce(data, "sum", lengths=lengths)
+
+
+@pytest.mark.parametrize("expanded", [False, True])
+def test_a_mask_of_places_for_other_elements_has_as_many_places(expanded: bool) -> None:
+    def fill(rows: torch.Tensor, mask: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        return rows.masked_scatter(mask.expand_as(rows) if expanded else mask, others)
+
+    mask = torch.arange(100).view(2, 50, 1) % 5 < 2
+    prepared = prepare(captured_op(fill, torch.ones(2, 50, 8), mask, torch.ones(40, 8), kind="masked_scatter"))
+    with below_autograd():
+        prepared.run()
+    assert prepared.args[1].sum() == (320 if expanded else 40)
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "arguments"),
+    [
+        ("binary_cross_entropy", nn.functional.binary_cross_entropy, (torch.rand(8, 3), torch.rand(8, 3))),
+        ("remainder", torch.remainder, (torch.arange(9), torch.ones(9).int())),
+        ("fmod", torch.fmod, (torch.arange(9), torch.ones(9).int())),
+        ("floor_divide", torch.floor_divide, (torch.arange(9), torch.ones(9).int())),
+        ("linalg_cholesky_ex", torch.linalg.cholesky, (torch.eye(30).expand(2, 30, 30),)),
+        ("linalg_cholesky_ex", torch.linalg.cholesky, (torch.eye(30).expand(2, 30, 30).clone(),)),
+        ("linalg_lu_solve", torch.linalg.lu_solve, (torch.eye(3), torch.arange(1, 4).int(), torch.ones(3, 2))),
+        ("cholesky", torch.cholesky, (torch.eye(30),)),
+        ("segment_reduce", segment_sums, (torch.ones(9, 2), torch.tensor([3, 3, 3]))),
+        ("lu_unpack", torch.lu_unpack, (torch.eye(3), torch.arange(1, 4).int())),
+    ],
+)
+def test_ops_get_values_for_which_they_do_all_of_their_work(kind: str, function: Any, arguments: Any) -> None:
+    prepared = prepare(captured_op(function, *arguments, kind=kind))
+    with below_autograd():
+        first, *more = _tensors(prepared.target(*prepared.args, **prepared.kwargs))
+    assert bool(first.isfinite().all())
+    if kind == "linalg_cholesky_ex":
+        assert not more[0].any(), "the number of the row at which it ended"
+
+
 @pytest.mark.parametrize("shape", [(4, 10), (40,)])
 def test_a_ctc_loss_has_sequences_and_targets_of_their_greatest_length(shape: tuple[int, ...]) -> None:
     def loss(log_probs: torch.Tensor, targets: torch.Tensor, *lengths: torch.Tensor) -> torch.Tensor:
         return torch.ctc_loss(log_probs, targets, *lengths)  # type: ignore[attr-defined,no-any-return]
 
     lengths = torch.full((4,), 30), torch.full((4,), 10)
-    captured = capture_forward(loss, torch.zeros(50, 4, 20), torch.ones(shape).long(), *lengths)
-    prepared = prepare(next(op for op in captured.graph.ops if op.kind == "_ctc_loss"))
+    prepared = prepare(captured_op(loss, torch.zeros(50, 4, 20), torch.ones(shape).long(), *lengths, kind="_ctc_loss"))
     with below_autograd():
         losses, _ = prepared.target(*prepared.args)
     assert prepared.args[2].tolist() == [50] * 4

@@ -75,6 +75,8 @@ def fill_indices(
         _fill_pooled(name, arguments, tensors)
     elif name in _CTC:
         _fill_lengths(arguments, tensors)
+    elif name in {"segment_reduce", "_segment_reduce_backward"}:
+        _fill_segments(arguments, tensors)
     elif name in {"bincount", "repeat_interleave"} and outputs:
         _fill_by_output(name, arguments, tensors, outputs[0].shape[0], generator)
     return limits
@@ -157,6 +159,16 @@ def _fill_lengths(arguments: Mapping[str, Any], tensors: Sequence[Tensor]) -> No
     for name, lengths in (("input_lengths", torch.full((count,), steps)), ("target_lengths", ends.diff())):
         if isinstance(ref := arguments[name], Ref):
             _set(tensors[ref.slot], lengths.view(tensors[ref.slot].shape))
+
+
+def _fill_segments(arguments: Mapping[str, Any], tensors: Sequence[Tensor]) -> None:
+    """Segments of one size or two."""
+    rows = tensors[arguments["data"].slot].shape[arguments.get("axis") or 0]
+    for name, more in (("lengths", 0), ("offsets", 1)):
+        if isinstance(ref := arguments.get(name), Ref):
+            of_segments = tensors[ref.slot]
+            starts = torch.arange(of_segments.shape[-1] + 1 - more) * rows // max(of_segments.shape[-1] - more, 1)
+            _set(of_segments, (starts if more else starts.diff()).expand(of_segments.shape))
 
 
 _POOLS_BACKWARD = {

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from threadcast.capture.values import Ref
+from threadcast.collector.tensor_memory import all_memory
 from threadcast.core.tensor import TensorSpec
 
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
@@ -30,6 +31,10 @@ def fill_masks(
         whole = torch.broadcast_shapes(mask.shape, tensors[arguments["self"].slot].shape)  # type: ignore[no-untyped-call]
         times = max(torch.Size(whole).numel() // max(mask.numel(), 1), 1)
         _fill(mask, outputs[0].shape[0] // times, generator)
+    elif name.removesuffix("_") == "masked_scatter":
+        mask, own = tensors[arguments["mask"].slot], tensors[arguments["self"].slot]
+        times = max(own.numel() // max(mask.numel(), 1), 1)
+        _fill(mask, min(tensors[arguments["source"].slot].numel(), own.numel()) // times, generator)
     elif name in INDEXING:
         indices = [tensors[index.slot] if isinstance(index, Ref) else None for index in arguments["indices"]]
         values = outputs[0].shape if name == "index" else tensors[arguments["values"].slot].shape
@@ -56,5 +61,10 @@ def _selected(indices: Sequence[Tensor | None], dims: int, values: Sequence[int]
 
 
 def _fill(mask: Tensor, selected: int, generator: torch.Generator) -> None:
-    places = torch.randperm(mask.numel(), generator=generator).view(mask.shape)
-    mask.copy_(places < selected)
+    memory = all_memory(mask)
+    times = mask.numel() // max(memory.numel(), 1)
+    if times > 1:  # an expanded mask, whose elements share memory
+        memory.copy_(torch.randperm(memory.numel(), generator=generator) < selected // times)
+    else:
+        places = torch.randperm(mask.numel(), generator=generator).view(mask.shape)
+        mask.copy_(places < selected)

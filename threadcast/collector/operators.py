@@ -71,6 +71,10 @@ def prepare(op: Op, *, seed: int = 0) -> PreparedOp:
     return PreparedOp(op, target, args, kwargs, written, tuple((tensors[i], limits[i]) for i in limits))
 
 
+_OF_POSITIVE = {"sqrt", "rsqrt", "log", "reciprocal", "div", "floor_divide", "fmod", "remainder", "pow"}
+"""Operators that get positive numbers only."""
+
+
 def _find_operator(op: Op) -> OpOverload:
     name = op.attributes.get("target")
     if not isinstance(name, str) or name.count(".") != 2:
@@ -130,7 +134,16 @@ def _make_valid(
     for argument in ("running_var", "save_invstd", "rstd", "exp_avg_sqs", "state_steps", "lr", "save_var"):
         for ref in find_refs(arguments.get(argument)):
             all_memory(tensors[ref.slot]).abs_().clamp_(1e-3)
-    if name in {"sqrt", "rsqrt", "log", "reciprocal", "div", "div_", "pow"}:
+    for argument in ("self", "target") if name in {"binary_cross_entropy", "binary_cross_entropy_backward"} else ():
+        all_memory(tensors[arguments[argument].slot]).sigmoid_()
+    if name in {"linalg_cholesky_ex", "cholesky"} and (matrix := tensor("self")) is not None:  # others end early
+        for axis, (side, step) in enumerate(zip(matrix.shape, matrix.stride())):
+            matrix = matrix.narrow(axis, 0, 1) if side > 1 and not step else matrix
+        matrix.diagonal(dim1=-2, dim2=-1).fill_(4.0 * (1 + matrix.shape[-1] ** 0.5))
+    for argument in ("pivots", "LU_pivots", "is_target"):
+        for ref in find_refs(arguments.get(argument)):
+            all_memory(tensors[ref.slot]).fill_(1)
+    if name.removesuffix("_") in _OF_POSITIVE:
         for one in tensors:
             if one.is_floating_point():
                 all_memory(one).abs_().clamp_(1e-3)
