@@ -48,6 +48,47 @@ def _tensors(result: object) -> list[torch.Tensor]:
     return [tensor for tensor in results if isinstance(tensor, torch.Tensor)]
 
 
+def test_masks_of_elements_have_runs_that_are_true_and_runs_that_are_not() -> None:
+    def fill(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x.masked_fill(mask, 0.0)
+
+    prepared = prepare(captured_op(fill, torch.ones(8, 1000), torch.ones(8, 1000).bool(), kind="masked_fill"))
+    mask = prepared.args[1].flatten().int()
+    assert 0.4 < mask.float().mean() < 0.6
+    assert 0 < mask.diff().count_nonzero() < 8000 / 50
+
+
+def test_lengths_that_are_one_number_for_all_are_not_0() -> None:
+    def loss(log_probs: torch.Tensor, targets: torch.Tensor, *lengths: torch.Tensor) -> torch.Tensor:
+        return torch.ctc_loss(log_probs, targets, *(one.expand(4) for one in lengths))  # type: ignore[attr-defined,no-any-return]
+
+    inputs = torch.zeros(50, 4, 20), torch.ones(4, 10).long(), torch.tensor([30]), torch.tensor([10])
+    prepared = prepare(captured_op(loss, *inputs, kind="_ctc_loss"))
+    assert [one.tolist() for one in prepared.args[2:4]] == [[50] * 4, [10] * 4]
+
+
+def test_a_mask_and_what_it_selects_from_may_be_broadcast_to_each_other() -> None:
+    inputs = torch.ones(1, 4), torch.tensor([[True], [False], [False]]), torch.ones(4)
+    prepared = prepare(captured_op(torch.masked_scatter, *inputs, kind="masked_scatter"))
+    with below_autograd():
+        prepared.run()
+    assert prepared.args[1].sum() == 1
+
+
+def test_the_gradient_of_what_is_put_into_places_of_a_mask_can_be_computed() -> None:
+    module = nn.Linear(8, 8)
+
+    def loss(result: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.ones(100, 8).masked_scatter(mask.expand(100, 8), result).square().sum()
+
+    mask = torch.arange(100).view(100, 1) < 2
+    optimizer = torch.optim.SGD(module.parameters())
+    captured = capture_training(module, loss, optimizer, (torch.ones(2, 8),), mask)
+    prepared = prepare(next(op for op in captured.graph.ops if op.kind == "masked_scatter_backward"))
+    with below_autograd():
+        assert prepared.target(*prepared.args).shape == (2, 8)
+
+
 def segment_sums(data: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return torch.segment_reduce(data, "sum", lengths=lengths)
 

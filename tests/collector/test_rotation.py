@@ -94,6 +94,30 @@ def test_the_copies_of_a_small_table_have_indices_of_their_own() -> None:
     assert len({table for table, _ in runs}) == len({frozenset(rows) for _, rows in runs}) == len(runs) == 8
 
 
+def test_indices_that_are_larger_than_the_table_are_not_copied_more_often_than_all_tensors() -> None:
+    def add(table: torch.Tensor, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return table.clone().index_put_((index,), value, accumulate=True)
+
+    inputs = torch.ones(1000), torch.zeros(1 << 17).long(), torch.tensor(1.0)
+    with below_autograd():
+        assert RotatedOp(prepare(captured_op(add, *inputs, kind="index_put_")), 4 << 20).copies == 4
+
+
+def test_every_copy_begins_with_the_first_values() -> None:
+    prepared = prepare(captured_op(lambda t: t.clone().log_(), torch.ones(1024), kind="log_"))
+    ((_, first),) = prepared.written
+    seen: list[torch.Tensor] = []
+
+    def target(tensor: torch.Tensor) -> torch.Tensor:
+        seen.append(tensor.clone())
+        return tensor.log_()
+
+    rotated = RotatedOp(PreparedOp(prepared.op, target, prepared.args, {}, prepared.written), 4 * 1024 * 4)
+    for _ in range(4):
+        rotated.run()
+    assert all(torch.equal(one, first) for one in seen)
+
+
 def test_what_runs_change_is_reset_once_every_copy_had_its_turn() -> None:
     prepared = prepare(captured_op(lambda t: t.clone().mul_(0.5), torch.ones(1024), kind="mul_"))
     ((tensor, first),) = prepared.written

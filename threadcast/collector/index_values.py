@@ -155,8 +155,10 @@ def _fill_lengths(arguments: Mapping[str, Any], tensors: Sequence[Tensor]) -> No
     steps, *batch, _ = tensors[arguments["log_probs"].slot].shape
     targets = tensors[arguments["targets"].slot]
     count = batch[0] if batch else 1
-    ends = torch.arange(count + 1) * targets.numel() // max(count, 1)
-    for name, lengths in (("input_lengths", torch.full((count,), steps)), ("target_lengths", ends.diff())):
+    of_targets = (torch.arange(count + 1) * targets.numel() // max(count, 1)).diff()
+    if isinstance(ref := arguments.get("log_alpha"), Ref):  # its rows have place for targets of this length
+        of_targets.clamp_(max=(tensors[ref.slot].shape[-1] - 1) // 2)
+    for name, lengths in (("input_lengths", torch.full((count,), steps)), ("target_lengths", of_targets)):
         if isinstance(ref := arguments[name], Ref):
             _set(tensors[ref.slot], lengths.view(tensors[ref.slot].shape))
 
@@ -212,6 +214,13 @@ def _fill_by_output(
 
 
 def _set(tensor: Tensor, values: Tensor) -> None:
-    """Copy values of the same shape, but not into elements that share memory."""
-    if tensor.shape == values.shape and all(side < 2 or step for side, step in zip(tensor.shape, tensor.stride())):
-        tensor.copy_(values)
+    """Copy values of the same shape, but not different ones into elements that share memory."""
+    if tensor.shape != values.shape:
+        return
+    for axis, (side, step) in enumerate(zip(tensor.shape, tensor.stride())):
+        if side > 1 and not step:
+            first = values.narrow(axis, 0, 1)
+            if not torch.equal(values, first.expand(values.shape)):
+                return
+            tensor, values = tensor.narrow(axis, 0, 1), first
+    tensor.copy_(values)

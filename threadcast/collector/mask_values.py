@@ -27,14 +27,12 @@ def fill_masks(
     if name == "nonzero":
         _fill(tensors[arguments["self"].slot], outputs[0].shape[0], generator)
     elif name == "masked_select":
-        mask = tensors[arguments["mask"].slot]
-        whole = torch.broadcast_shapes(mask.shape, tensors[arguments["self"].slot].shape)  # type: ignore[no-untyped-call]
-        times = max(torch.Size(whole).numel() // max(mask.numel(), 1), 1)
-        _fill(mask, outputs[0].shape[0] // times, generator)
+        _fill_for(arguments, tensors, outputs[0].shape[0], generator)
     elif name.removesuffix("_") == "masked_scatter":
-        mask, own = tensors[arguments["mask"].slot], tensors[arguments["self"].slot]
-        times = max(own.numel() // max(mask.numel(), 1), 1)
-        _fill(mask, min(tensors[arguments["source"].slot].numel(), own.numel()) // times, generator)
+        _fill_for(arguments, tensors, tensors[arguments["source"].slot].numel(), generator)
+    elif name == "masked_scatter_backward":
+        mask = tensors[arguments["mask"].slot]
+        _fill(mask, min(torch.Size(arguments["sizes"]).numel(), mask.numel()), generator)
     elif name in INDEXING:
         indices = [tensors[index.slot] if isinstance(index, Ref) else None for index in arguments["indices"]]
         values = outputs[0].shape if name == "index" else tensors[arguments["values"].slot].shape
@@ -42,6 +40,17 @@ def fill_masks(
         for mask in indices:
             if mask is not None and mask.dtype is torch.bool and selected is not None:
                 _fill(mask, selected, generator)
+
+
+def _fill_for(
+    arguments: Mapping[str, Any], tensors: Sequence[Tensor], selected: int, generator: torch.Generator
+) -> None:
+    """Fill the `mask` so that it selects so many elements, or all, of what it and `self` are broadcast to."""
+    mask = tensors[arguments["mask"].slot]
+    whole = torch.broadcast_shapes(mask.shape, tensors[arguments["self"].slot].shape)  # type: ignore[no-untyped-call]
+    count = torch.Size(whole).numel()
+    times = max(count // max(mask.numel(), 1), 1)
+    _fill(mask, min(selected, count) // times, generator)
 
 
 def _selected(indices: Sequence[Tensor | None], dims: int, values: Sequence[int]) -> int | None:

@@ -34,6 +34,8 @@ class PreparedOp:
     """Tensors that a run changes, each with a copy of its first values."""
     indices: tuple[tuple[Tensor, int], ...] = ()
     """Indices of which any values will do, each with the smallest number that is out of range."""
+    seed: int = 0
+    """Of the random values; others of the indices are drawn from it, too."""
 
     def run(self) -> None:
         """Execute the op once."""
@@ -48,7 +50,8 @@ class PreparedOp:
 def prepare(op: Op, *, seed: int = 0) -> PreparedOp:
     """The operator of `op`, with new tensors of the op's shapes, types and strides.
 
-    Floats are standard normal, but positive where an operator needs that (variances); indices are in range.
+    Floats are standard normal, but positive where an operator needs that (variances); indices are in range; half of a
+    mask's elements are true, in runs.
     CaptureError when the op does not name an operator of this PyTorch, or does not say how to call it.
     """
     target = _find_operator(op)
@@ -68,8 +71,15 @@ def prepare(op: Op, *, seed: int = 0) -> PreparedOp:
     limits = _make_valid(target, call, tensors, op.outputs, generator)
     changed = sorted({ref.slot for ref in writes(call)})
     written = tuple((tensors[i], tensors[i].clone()) for i in changed)
-    return PreparedOp(op, target, args, kwargs, written, tuple((tensors[i], limits[i]) for i in limits))
+    return PreparedOp(op, target, args, kwargs, written, tuple((tensors[i], limits[i]) for i in limits), seed)
 
+
+_PROBABILITIES = {"binary_cross_entropy": ("self", "target"), "binary_cross_entropy_backward": ("self", "target"),
+                  "bernoulli": ("self",), "multinomial": ("self",)}  # fmt: skip
+"""Arguments of operators that are from 0 to 1."""
+_RUN = 64
+"""Elements of a mask that are the same, side by side, as for padding or attention to earlier words: where each one is
+by chance, `masked_fill` takes three times as long, as the processor cannot predict its branches."""
 
 _OF_POSITIVE = {"sqrt", "rsqrt", "log", "reciprocal", "div", "floor_divide", "fmod", "remainder", "pow"}
 """Operators that get positive numbers only."""
@@ -105,7 +115,7 @@ def _fill(tensor: Tensor, generator: torch.Generator) -> Tensor:
     if tensor.is_floating_point() or tensor.is_complex():
         return tensor.normal_(generator=generator)
     if tensor.dtype is torch.bool:
-        return tensor.copy_(torch.rand(tensor.shape, generator=generator) < 0.5)
+        return tensor.copy_((torch.arange(tensor.numel()) // _RUN % 2 == 1).view(tensor.shape))
     return tensor.zero_()
 
 
@@ -134,8 +144,9 @@ def _make_valid(
     for argument in ("running_var", "save_invstd", "rstd", "exp_avg_sqs", "state_steps", "lr", "save_var"):
         for ref in find_refs(arguments.get(argument)):
             all_memory(tensors[ref.slot]).abs_().clamp_(1e-3)
-    for argument in ("self", "target") if name in {"binary_cross_entropy", "binary_cross_entropy_backward"} else ():
-        all_memory(tensors[arguments[argument].slot]).sigmoid_()
+    for argument in _PROBABILITIES.get(name, ()):
+        for ref in find_refs(arguments.get(argument)):
+            all_memory(tensors[ref.slot]).sigmoid_()
     if name in {"linalg_cholesky_ex", "cholesky"} and (matrix := tensor("self")) is not None:  # others end early
         for axis, (side, step) in enumerate(zip(matrix.shape, matrix.stride())):
             matrix = matrix.narrow(axis, 0, 1) if side > 1 and not step else matrix

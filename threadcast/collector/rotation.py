@@ -30,8 +30,8 @@ longer than timing."""
 _MOST_BYTES_TAKEN = 1 << 30
 """Most memory that is taken for outputs before the first run, unless those that are held need more: 2 to 14 times an
 output is usual."""
-_MOST_TURNS = 32
-"""Most often that memory is taken for each output that is held."""
+_MOST_TURNS, _MOST_OUTPUTS = 32, 1 << 13
+"""Most often that memory is taken for each output that is held, after the first time, and for all outputs together."""
 
 _Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
@@ -49,21 +49,21 @@ class RotatedOp:
         tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
         self._target = prepared.target
         inputs = _storages(tensors.values())
-        new = {
-            address: size
-            for address, size in _storages(pytree.tree_leaves(self._target(*prepared.args, **prepared.kwargs))).items()
-            if address not in inputs
-        }
+        outputs = _storages(pytree.tree_leaves(self._target(*prepared.args, **prepared.kwargs)))
+        new = {address: size for address, size in outputs.items() if address not in inputs}
+        prepared.reset()
         copies = [tensors]
         self._written = list(prepared.written)
         for _ in range(_rounds(bytes_between, sum(inputs.values())) - 1):
             copies.append({name: _copy(tensor) for name, tensor in tensors.items()})
             self._written += [(copies[-1][id(tensor)], first) for tensor, first in prepared.written]
         turns = len(copies)
-        if prepared.indices:  # A run may use some rows only of the largest tensor: the table.
-            used = sum(inputs.values()) - max(inputs.values()) + sum(new.values())
-            turns = max(turns, _rounds(bytes_between, used))
-        generator = torch.Generator().manual_seed(turns)
+        drawn = {index.untyped_storage().data_ptr() for index, _ in prepared.indices}
+        tables = [size for address, size in inputs.items() if address not in drawn]
+        if drawn and tables:  # A run may use some rows only of the largest tensor.
+            used = sum(inputs.values()) - max(tables) + sum(new.values())
+            turns *= math.ceil(_rounds(bytes_between, used) / turns)
+        generator = torch.Generator().manual_seed(prepared.seed)
         self._calls: list[_Call] = [(prepared.args, prepared.kwargs)]
         for turn in range(1, turns):
             of_turn = copies[turn % len(copies)] | {
@@ -98,7 +98,7 @@ class RotatedOp:
         most = max((in_turn + 1) * sum(sizes), _MOST_BYTES_TAKEN)
         taken = repeats = 0
         used: set[int] = set()
-        for _ in range(_MOST_TURNS * in_turn):
+        for _ in range(in_turn + min(_MOST_TURNS * in_turn, _MOST_OUTPUTS // max(len(sizes), 1))):
             if repeats > in_turn + 2 or taken > most:
                 break
             outputs = [torch.empty(size, dtype=torch.uint8) for size in sizes]
