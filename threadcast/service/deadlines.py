@@ -6,8 +6,8 @@ import ctypes
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from flask import g, request
 
@@ -22,6 +22,8 @@ OPS_AT_ONCE = 512
 """Ops that are predicted between two checks of the time."""
 
 RETRY_S = 1
+
+T = TypeVar("T")
 
 
 class TimeIsUp(BaseException):
@@ -91,11 +93,11 @@ def curves_in_time(
     return table.take([rows[op.forecast_key] for op in ops])
 
 
-@contextmanager
-def stopped_in_time(until: Deadline) -> Iterator[None]:
-    """Stop the block between two of its bytecodes when time is up, and raise the problem of `too_late`.
+def computed_in_time(until: Deadline, compute: Callable[[], T]) -> T:
+    """Return the result of `compute`; stop it between two of its bytecodes and raise `too_late` when time is up.
 
-    The block must be pure computation: a lock or a connection that it holds at that moment would stay held.
+    It must be pure computation: a lock or a connection that it holds at that moment would stay held. This is no context
+    manager, as what is set for a thread may be raised as `__exit__` begins, where nothing catches it.
     """
     here, lock, over, asked = threading.get_ident(), threading.Lock(), False, False
 
@@ -108,10 +110,12 @@ def stopped_in_time(until: Deadline) -> Iterator[None]:
 
     timer = threading.Timer(until.remaining_s(), stop)
     timer.daemon = True
+    lock.acquire()
+    timer.start()
     try:
         try:
-            timer.start()
-            yield
+            lock.release()
+            return compute()
         finally:
             with lock:
                 over = True

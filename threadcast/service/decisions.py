@@ -15,7 +15,7 @@ from threadcast.scheduler.simulation.occupancy import Occupancy
 from threadcast.scheduler.simulation.ready_set import ReadyQueue
 from threadcast.service.answers import answer
 from threadcast.service.context import Context, context, reply
-from threadcast.service.deadlines import deadline, stopped_in_time
+from threadcast.service.deadlines import computed_in_time, deadline
 from threadcast.service.decision_contexts import DecisionContext
 from threadcast.service.documents import below, reading
 from threadcast.service.plan_following import next_launches
@@ -51,8 +51,7 @@ def decide(asked: DecisionRequest) -> Response:
     if asked.plan is not None:
         return reply(_follow(asked))
     name, policy = _policy(asked, here)
-    with stopped_in_time(deadline(here.settings.deadline_s)):
-        decided = _decide(policy, asked)
+    decided = computed_in_time(deadline(here.settings.deadline_s), lambda: _decide(policy, asked))
     return reply({"context": name, **decided})
 
 
@@ -60,8 +59,7 @@ def _policy(asked: DecisionRequest, here: Context) -> tuple[str, Policy]:
     contexts, until = here.decision_contexts, deadline(here.settings.deadline_s)
     if asked.context is None:
         named = DecisionContext(read_problem(asked.graph, asked, here), asked.policy or DEFAULT_POLICY, asked.options)
-        with stopped_in_time(until):
-            policy = read_policy(named)
+        policy = computed_in_time(until, lambda: read_policy(named))
         return contexts.add(named, policy), policy
     known = contexts.policy(asked.context)
     if known is not None:
@@ -69,8 +67,7 @@ def _policy(asked: DecisionRequest, here: Context) -> tuple[str, Policy]:
     stored = contexts.stored(asked.context)
     if stored is None:
         raise Problem(404, "no such context is stored (any more); send the graph", pointer="/context")
-    with stopped_in_time(until):
-        policy = stored.policy()
+    policy = computed_in_time(until, stored.policy)
     contexts.keep(asked.context, policy)
     return asked.context, policy
 
