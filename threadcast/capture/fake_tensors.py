@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +27,17 @@ def load_fake_tensors() -> None:
     FakeTensorMode(static_shapes=True)
 
 
+@cache
+def start_autograd() -> None:
+    """Have autograd count this machine's devices now, once a process, as it does in the first backward pass.
+
+    A fake mode adds a GPU that is not there where PyTorch is built for CUDA. Counted afterwards, it gets threads, and
+    with those forked processes cannot run a backward pass.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        torch.ones((), device="cpu", requires_grad=True).backward()  # type: ignore[no-untyped-call]
+
+
 class FakeTensors:
     """The fake tensors of one recording, with the `Ref` of each. Adds specs and constants to `recording`.
 
@@ -39,6 +51,8 @@ class FakeTensors:
                 allow_non_fake_inputs=True, static_shapes=self.symbols is None,
                 shape_env=None if self.symbols is None else self.symbols.shape_env,
             )  # fmt: skip
+        if self.mode.avoid_device_init:
+            start_autograd()
         self._recording = recording
         self._slots = 0
         self._refs: dict[int, Ref] = {}  # by the tensor's id
