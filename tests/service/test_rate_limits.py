@@ -141,7 +141,8 @@ def test_where_requests_cannot_be_counted_none_is_let_in_and_the_answer_says_so(
     settings: ServiceSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "buckets.sqlite"
-    client = create_app(replace(settings, rate_limit="600/minute", rate_buckets=path)).test_client()
+    app = create_app(replace(settings, rate_limit="600/minute", rate_buckets=path))
+    client = app.test_client()
     assert client.get("/v1/info").status_code == 200
     with closing(sqlite3.connect(path)) as other:
         other.execute("DROP TABLE buckets")
@@ -150,6 +151,7 @@ def test_where_requests_cannot_be_counted_none_is_let_in_and_the_answer_says_so(
     assert "cannot be counted at the moment" in refused.get_json()["detail"]
     assert "they cannot be counted: no such table: buckets" in caplog.text
     assert client.get("/health/live").status_code == 200
+    app.extensions["threadcast"].store.close()
 
 
 def test_a_key_file_keeps_rates(tmp_path: Path, tokens: dict[str, str]) -> None:

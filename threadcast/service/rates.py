@@ -7,6 +7,7 @@ import re
 import sqlite3
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +71,8 @@ class TokenBuckets:
 
     A bucket holds the requests of one period and refills evenly: a caller may send them all at once, and then as many
     as the rate says. It is kept as the one moment at which it is full again (the generic cell rate algorithm, ITU-T
-    I.371), so that a request is one statement. Safe to use from threads. Open it after a fork.
+    I.371), so that a request is one statement. Safe to use from threads. Open it after a fork. The file is closed when
+    this object is freed, if not before.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -79,6 +81,7 @@ class TokenBuckets:
         self._database = sqlite3.connect(
             path or ":memory:", timeout=WAIT_S, isolation_level=None, check_same_thread=False
         )
+        weakref.finalize(self, self._database.close)
         self._database.execute("PRAGMA journal_mode = WAL")  # a process may be killed while it writes
         self._database.execute("PRAGMA synchronous = OFF")  # buckets need not outlive the machine's power
         self._database.execute(
