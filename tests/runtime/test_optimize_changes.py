@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import threadcast
-from tests.runtime.small_training import Net, batch, net, same_state, train_eagerly
+from tests.runtime.small_training import Net, batch, net, run_until_settled, same_state, train_eagerly
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 
@@ -54,6 +54,14 @@ def swap_layer(model: Net, optimizer: torch.optim.Optimizer) -> None:
     optimizer.add_param_group({"params": list(model.mix.parameters())})
 
 
+def exchange_layers(model: Net, optimizer: torch.optim.Optimizer) -> None:
+    """The old layers' state stays in `optimizer.state`, by parameters that are in no group any more."""
+    torch.manual_seed(5)
+    model.mix, model.out = nn.Linear(6, 6).double(), nn.Linear(6, 4).double()
+    optimizer.param_groups[0]["params"] = list(model.parameters())
+    optimizer.state["a note"] = 1  # type: ignore[index,assignment]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -79,6 +87,23 @@ def test_what_changes_between_steps_is_honoured(change: Change, trained: Any) ->
     change(eager, eager_optimizer)
     both(2)
     both(3)
+
+
+@pytest.mark.usefixtures("plans_win")
+def test_state_of_layers_that_were_exchanged_refuses_no_plan(trained: Any) -> None:
+    step, mine, my_optimizer, eager, eager_optimizer = trained
+
+    def both(seed: int) -> None:
+        x, y = batch(seed)
+        torch.testing.assert_close(step(x, y), train_eagerly(eager, eager_optimizer, x, y), rtol=1e-8, atol=1e-10)
+
+    both(0)
+    exchange_layers(mine, my_optimizer)
+    exchange_layers(eager, eager_optimizer)
+    run_until_settled(step, both)
+    same_state(mine, eager)
+    assert [(report.runs, report.reason) for report in step.reports] == [("plan", "")]
+    assert len(my_optimizer.state) == len(eager_optimizer.state)
 
 
 def test_another_batch_size_is_another_kind_of_step(trained: Any) -> None:

@@ -66,7 +66,8 @@ class StepState:
         self._attributes = ModuleState(model) if model is not None else None
         self._model, self._optimizer = model, optimizer
         self._own = dict(vars(optimizer)) if optimizer is not None else {}
-        self._state = {} if optimizer is None else {p: dict(entries) for p, entries in optimizer.state.items()}
+        self._state = {} if optimizer is None else dict(optimizer.state)
+        self._entries = [(entries, dict(entries)) for entries in self._state.values() if isinstance(entries, dict)]
         if optimizer is not None:
             plain = ((name, value) for name, value in _optimizer_state(optimizer) if not isinstance(value, Tensor))
             self.values.update((name, copy.deepcopy(value)) for name, value in plain)
@@ -103,12 +104,9 @@ class StepState:
         if self._optimizer is not None:
             vars(self._optimizer).clear()
             vars(self._optimizer).update(self._own)
-            state = self._optimizer.state
-            for parameter in [parameter for parameter in state if parameter not in self._state]:
-                del state[parameter]
-            for parameter, entries in self._state.items():
-                state[parameter].clear()
-                state[parameter].update(entries)
+            for held, before in ((self._optimizer.state, self._state), *self._entries):
+                held.clear()
+                held.update(before)
         if self._drawn.pytorch:
             torch.set_rng_state(self.values[_TORCH_GENERATOR])
         if self._python is not None:
@@ -244,8 +242,10 @@ def _learned(model: nn.Module | None, optimizer: Optimizer | None) -> set[int]:
 
 
 def _optimizer_state(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
+    """Values by names, each one's own: those of parameters that are in no group any more are told apart by number."""
     numbers = {p: f"{g}.{i}" for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])}
-    for parameter, entries in optimizer.state.items():
-        for entry, value in entries.items():
+    for i, (parameter, entries) in enumerate(optimizer.state.items()):
+        of = numbers.get(parameter, f"{i} of the state, which is in no group")
+        for entry, value in entries.items() if isinstance(entries, dict) else ():
             if value is not None:
-                yield f"optimizer's {entry} of parameter {numbers.get(parameter, '?')}", value
+                yield f"optimizer's {entry} of parameter {of}", value
