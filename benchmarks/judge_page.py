@@ -170,7 +170,7 @@ def _summary(records: Sequence[dict[str, Any]], mode: str) -> str:
     others = [record for record in found if record not in right]
     left_out += _left_out("threadcast failed, or its results were wrong or cannot be judged", others)
     return (
-        f"- {mode.capitalize()}: {len(found)} models, {len(right)} right, {planned} run by a plan, parts or a backend; "
+        f"- {mode.capitalize()}: {len(found)} models, {len(right)} right, {planned} run by a plan or a backend; "
         f"geometric mean {', '.join(means) or 'of none'}; {slower} failed, not right, or slower than 0.97 of the "
         f"fastest of all these; {learning} were still learning after the turns.{left_out}"
     )
@@ -198,7 +198,7 @@ def _fastest(record: dict[str, Any], of: Sequence[str]) -> float:
 
 
 def _is_ours(run: str) -> bool:
-    """Whether what runs steps is a plan, parts or a backend, and not PyTorch's own way of running them."""
+    """Whether what runs steps is a plan or a backend, and not PyTorch's own way of running them."""
     return run not in ("default", "measuring") and not run.startswith("eager")
 
 

@@ -68,7 +68,7 @@ def settle(step: Callable[[], object], optimized: OptimizedModel, info: dict[str
     info |= {"settled_s": time.perf_counter() - began_s, "steps": steps, "parts": len(reports)}
     info["learning"] = optimized.learning
     if len(reports) != 1:
-        info["runs"] = "in parts" if reports else "nothing yet"
+        info["runs"] = "several kinds of calls" if reports else "nothing yet"
         return
     (report,) = reports
     taken = []

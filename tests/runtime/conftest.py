@@ -17,7 +17,7 @@ from tests.runtime.random_plans import made_up_curves
 from tests.runtime.small_training import Net, net, sgd
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine, Plan, read_machine
-from threadcast.runtime import call_in_types, parts
+from threadcast.runtime import call_in_types
 from threadcast.runtime.bfloat16_speed import Bfloat16Speed
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.executors import Executors
@@ -60,13 +60,6 @@ def learning_at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
 def learning_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits until it is known how long PyTorch takes."""
     monkeypatch.setattr(warm_up, "are_steady", lambda _: True)
-
-
-@pytest.fixture(autouse=True)
-def whole_calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be captured as a whole runs as PyTorch does; in tests marked `divided` it is divided into parts."""
-    if "divided" not in request.keywords:
-        monkeypatch.setattr(parts, "EAGER_CALLS", 1_000_000)
 
 
 @pytest.fixture(scope="session")

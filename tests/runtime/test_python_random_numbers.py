@@ -45,7 +45,6 @@ def test_a_capture_that_is_tried_draws_nothing_of_the_callers(draw: Callable[[],
         assert call.reports[0].runs == "default"
 
 
-@pytest.mark.divided
 def test_a_model_with_a_generator_of_its_own_runs_as_pytorch() -> None:
 
     model = Scaled(random.Random(3))

@@ -52,7 +52,7 @@ aten = torch.ops.aten
 _fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
 
 _BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException)
-_REFUSALS: tuple[type[Exception], ...] = (
+REFUSALS: tuple[type[Exception], ...] = (
     CaptureError, *_BY_VALUE, UnsupportedFakeTensorException, UnsupportedOperatorException,
 )  # fmt: skip
 """What operators raise only while they are recorded: code that catches it takes another way than in eager PyTorch."""
@@ -110,7 +110,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._reads: ReadRecorder | None = None
         self._one_hots = OneHots()
         self._refusal = ""
-        """What the first of `_REFUSALS` that was raised says; an exception would keep alive what raised it."""
+        """What the first of `REFUSALS` that was raised says; an exception would keep alive what raised it."""
 
     def number(self, tensor: Tensor) -> Number:
         """A float that stands for the one element that `tensor` will hold when the graph runs.
@@ -212,7 +212,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         try:
             return self._recorded(func, args, kwargs or {})
-        except _REFUSALS as error:
+        except REFUSALS as error:
             if not isinstance(error, CacheFilled):  # which the caches remember
                 self._refusal = self._refusal or _first_line(error) or type(error).__name__
             raise

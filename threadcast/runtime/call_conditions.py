@@ -12,6 +12,7 @@ from threadcast.runtime.autocast import autocast_contexts, keeps_casts
 from threadcast.runtime.fallback import (
     ANOMALIES,
     AUTOCAST_STEP,
+    BREAKS,
     CACHED,
     LONG_AUTOCAST,
     SAVED_BY_HOOKS,
@@ -19,7 +20,6 @@ from threadcast.runtime.fallback import (
     saves_by_hooks,
     why_no_inputs,
 )
-from threadcast.runtime.watching.hooks import ALL_MODULES
 from threadcast.runtime.watching.model import Observation, Watch
 
 
@@ -40,22 +40,21 @@ class CallConditions:
         `now`: the call only tells what would run it, and does not run.
         """
         reason = why_no_inputs(leaves)
-        divisible = reason is None and observed.watchable
-        if reason is None and keeps_casts() and (reason := self._why_other_casts(now=now)) is not None:
-            divisible = False
-        reason = reason or observed.unsteady
+        if reason is None and keeps_casts():
+            reason = self._why_other_casts(now=now)
+        if reason is None and observed.unsteady is not None:
+            reason = f"{observed.unsteady}{BREAKS}"
         if self._trains and not torch.is_grad_enabled():
-            reason, divisible = "gradients are switched off, by torch.no_grad() or torch.inference_mode()", False
+            reason = "gradients are switched off, by torch.no_grad() or torch.inference_mode()"
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():  # models may take gradients, too
-            reason, divisible = ANOMALIES, False
+            reason = ANOMALIES
         if has_cached_weights():
-            reason, divisible = CACHED, False
+            reason = CACHED
         if torch.is_grad_enabled() and saves_by_hooks():
-            reason, divisible = SAVED_BY_HOOKS, False
+            reason = SAVED_BY_HOOKS
         if reason is None and observed.hooked is not None:
-            reason = f"there are hooks on {observed.hooked}, which a captured step does not call"
-            divisible &= observed.hooked != ALL_MODULES  # torch.compile's module around the model would call them, too
-        return None if reason is None else Fallback(reason, divisible)
+            reason = f"there are hooks on {observed.hooked}, which a captured step does not call{BREAKS}"
+        return None if reason is None else Fallback(reason)
 
     def _why_other_casts(self, *, now: bool) -> str | None:
         """Why a graph would cast the weights at another time than eager PyTorch does; None where both are equal.

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 
 from threadcast.capture.capture import Captured
 from threadcast.capture.sizes import Dynamic
-from threadcast.runtime.parts import Divide
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender import MakeBackends
@@ -40,8 +39,6 @@ class CallSpec:
     """Names what such a search on these CPUs looks among."""
     most: int | None = None
     """The largest number of cores to use; None: all that the process has."""
-    divide: Divide | None = None
-    """Makes the call in parts, for what cannot be captured as a whole."""
     formats: Sequence[MemoryFormat] | None = None
     """The memory formats to try; None: by the kinds of layers and arguments."""
     reordered: Optimizer | None = None

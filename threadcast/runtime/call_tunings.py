@@ -11,12 +11,12 @@ from typing import Any
 
 from threadcast.capture.capture import Captured
 from threadcast.capture.function_caches import CacheFilled
-from threadcast.capture.module_values import ModuleChanged, Unwatchable
+from threadcast.capture.module_values import ModuleChanged
 from threadcast.capture.one_capture import NoTurn, one_capture
 from threadcast.capture.optimizers import FirstStepMissing, OptimizerRefused
+from threadcast.capture.recorder import REFUSALS
 from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
-from threadcast.capture.unsupported import Collective
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
@@ -24,7 +24,7 @@ from threadcast.runtime.call_formats import GIVEN_ONLY, CallFormats
 from threadcast.runtime.call_kinds import CallKind
 from threadcast.runtime.call_spec import CallSpec
 from threadcast.runtime.call_table import MOST_KINDS, CallTable
-from threadcast.runtime.fallback import FIRST_CALL, Fallback, FirstCall, UpdateApart
+from threadcast.runtime.fallback import BREAKS, FIRST_CALL, Fallback, FirstCall, UpdateApart
 from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import store_of
@@ -153,8 +153,8 @@ class CallTunings:
         if isinstance(error, ModuleChanged | CacheFilled) and kind.arguments not in self._changing:
             self._awaited = kind.arguments
             return FIRST_CALL
-        # Dynamo does not watch Python values and ignores caches, and other processes may divide calls otherwise
-        return Fallback(str(error), divisible=not isinstance(error, Unwatchable | CacheFilled | Collective))
+        by_caller = error.__cause__ is not None and not isinstance(error.__cause__, REFUSALS)  # as in eager PyTorch
+        return Fallback(str(error) if by_caller else f"{error}{BREAKS}")
 
     def _captured(
         self, arguments: tuple[Any, ...], memory_format: MemoryFormat, dynamic: Dynamic | None = None

@@ -64,8 +64,6 @@ class CompiledCall:
         """Calls in a row whose tensors were saved by hooks."""
         self._unlooked = _LOOK
         """Calls by the graphs until it is looked again what runs these."""
-        self.calls = 0
-        """Calls so far, those in which it was being found out what runs them."""
 
     def __call__(self, *arguments: Any) -> Any:
         runs = self._runs
@@ -83,7 +81,6 @@ class CompiledCall:
             return runs(*arguments)
         with self._lock:
             self._hooked = 0
-            self.calls += 1
             turn = self._whole.next_turn(tuple([value for value in arguments if type(value) is int]))
         if turn.side is None:
             return self._by(turn)(*arguments)

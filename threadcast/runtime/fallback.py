@@ -20,13 +20,9 @@ from threadcast.capture.unsupported import is_plain
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """PyTorch's default runs calls with these arguments. `reason` tells a user why; `short`: they are too short.
-
-    `divisible`: parts of such calls may still run by plans.
-    """
+    """PyTorch's default runs calls with these arguments. `reason` tells a user why; `short`: they are too short."""
 
     reason: str
-    divisible: bool = False
     short: bool = False
 
 
@@ -44,6 +40,8 @@ class Told:
             warnings.warn(f"threadcast runs {what} as PyTorch does: {'; '.join(new)}", stacklevel=3)
 
 
+BREAKS = '; for graph breaks ask for them: torch.compile(model, backend="threadcast")'
+"""The end of a reason why a call is left to PyTorch, where a graph of some of it could run otherwise."""
 AUTOCAST = "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
 AUTOCAST_STEP = (
     "autocast is on around a training step, and PyTorch may go on with its casts of the weights in a further step; "
@@ -58,6 +56,7 @@ FORWARD_MODE = "torch.autograd.forward_ad is active, and a graph computes no tan
 TRACED = "torch.jit.trace is active, and does not see what an engine's threads run"
 TRANSFORMED = "a transformation of torch.func (vmap, grad, jvp, functionalize) is active, which a graph does not meet"
 FORKED = "it was called in another process, of which this one is a fork without its threads"
+WITHIN = "it is called within another optimised call, which runs it"
 LONG_AUTOCAST = (
     "weights were written to between calls in one autocast context, in which PyTorch goes on with its first casts; "
     "enter it anew for each call, or with cache_enabled=False"

@@ -48,8 +48,8 @@ def optimize(
     From the first call of `optimize` or `optimize_training` on, malloc keeps freed memory for the whole process.
 
     A call that cannot be captured as a whole (control flow that depends on data, hooks, unknown operators) runs in
-    PyTorch as before, with a warning that says why; `torch.compile` divides it into parts, which may run by plans, but
-    not while `torch.distributed` is initialised.
+    PyTorch as before, with a warning that says why. For who wants graph breaks, and the semantics that `torch.compile`
+    gives them, there is `torch.compile(model, backend="threadcast")`.
 
     `dtypes=("float32", "bfloat16")` allows results of lower precision: autocast to bfloat16 is tried too, and runs the
     calls of a module in eval mode where it is faster and no result differs from float32's by more than `tolerance`, a

@@ -6,7 +6,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from threading import RLock
@@ -17,7 +17,7 @@ from torch import nn
 
 from threadcast.capture.argument_classes import own_classes
 from threadcast.capture.one_capture import NoTurn, one_capture
-from threadcast.capture.unsupported import may_exchange, unsupported
+from threadcast.capture.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.call_conditions import CallConditions
@@ -29,12 +29,20 @@ from threadcast.runtime.call_tunings import CallTunings
 from threadcast.runtime.calls_left_alone import CallsLeftAlone
 from threadcast.runtime.core_choice import core_choice
 from threadcast.runtime.engines.native.library import in_step
-from threadcast.runtime.fallback import FIRST_CALL, FORKED, Fallback, FirstCall, UpdateApart, why_transformed
+from threadcast.runtime.fallback import (
+    BREAKS,
+    FIRST_CALL,
+    FORKED,
+    WITHIN,
+    Fallback,
+    FirstCall,
+    UpdateApart,
+    why_transformed,
+)
 from threadcast.runtime.known_calls import KnownCall, KnownCalls
 from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.number_kinds import OTHER_NUMBERS
 from threadcast.runtime.other_cores import runner_on_other_cores
-from threadcast.runtime.parts import Parts
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.remembered import Remembered
@@ -42,7 +50,7 @@ from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.traced_step import TracedStep, ran_by_plan, traced_step
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuning.tuning import LOOKING_SHARE, Tuning
 from threadcast.runtime.tuning.warm_up import Allowance, WarmUp
 from threadcast.runtime.verification.shadow import shadow_step
 from threadcast.runtime.watching.model import Observation, Watch
@@ -89,10 +97,6 @@ class Optimized:
         """How calls differ of which each is the first of its kind, in words."""
         self._timed: CallKind | None = None
         """The kind of the next call where that is timed by `_short`."""
-        self._parts = None if spec.divide is None else Parts(
-            self._as_given, spec.divide, self._allowance, least_s=settings["engine.least_step_us"] * 1e-6,
-            machine=lambda: self.machine, most=spec.most,
-        )  # fmt: skip
         self._calls = 0
         """Number of calls that a `Tuning` ran, counted only where `engine.verify_every` asks to verify some of them."""
         self._left_alone = CallsLeftAlone()
@@ -127,17 +131,19 @@ class Optimized:
     def __call__(self, *arguments: Any) -> Any:
         if self._forks != forks.number:
             if self.forked:
+                self._last = Fallback(FORKED)
                 self._warn(FORKED)
                 self._format.set(MemoryFormat.AS_GIVEN)
                 return self._default(*arguments)
             self._forks, self._lock = forks.number, RLock()
         if in_step():  # the memory format stays: another thread may run this model
+            self._last = self._last or Fallback(WITHIN)
             return self._default(*arguments)
         as_given = self._format.current is MemoryFormat.AS_GIVEN  # else a change would hide behind that of the format
         if as_given and self._left_alone.has(arguments) and not torch.is_autocast_enabled("cpu"):
             return self._alone(arguments)
         with self._lock, self._counted():
-            began_s = time.perf_counter()
+            self._last, began_s = self._last or FIRST_CALL, time.perf_counter()
             found = self._last = self._found(arguments)
             looking_s = time.perf_counter() - began_s
             self._looking_s = min(looking_s, LOOKING_GROWTH * self._looking_s)
@@ -155,7 +161,8 @@ class Optimized:
         """Return what runs a call with these arguments. The call is captured first if none of its kind was before."""
         if self.forked:
             return Fallback(FORKED)
-        return self._found(arguments, now=True)
+        self._last = self._found(arguments, now=True)
+        return self._last
 
     def _found(self, arguments: tuple[Any, ...], *, now: bool = False) -> Tuning | Fallback | FirstCall:
         """What runs a call. Without `now` the first calls of a kind are timed in eager PyTorch, and not captured."""
@@ -175,12 +182,12 @@ class Optimized:
             return fallback
         call = self._known.find(kind_of(leaves, structure, self._watch.storages, observed.settings), leaves)
         if call is None:
-            return Fallback(OTHER_NUMBERS, divisible=True)
+            return Fallback(f"{OTHER_NUMBERS}{BREAKS}")
         if not self.cores.whole:
             other = runner_on_other_cores(call.runner, self.cores, self._table)
             if other is not None:
                 return other
-            self._end_threads()
+            self._drop_graphs()
             self._tunings.measure_on(self.cores.adopt())
             call = call._replace(runner=None)
         found, family = call.runner, call.family
@@ -208,7 +215,7 @@ class Optimized:
                 self._once = f"kinds of calls that came once: {differences(kind, self._table.kinds)}"
             if self._short.new_in_a_row >= NEW_IN_A_ROW:
                 self._short.ran(kind, 0.0)  # a first call, of which the time does not count
-                return Fallback(self._once, divisible=True)
+                return Fallback(self._once)
             self._timed = kind
             return FIRST_CALL
         if (reason := self._short.why_left_alone(kind)) is not None:
@@ -255,18 +262,11 @@ class Optimized:
         """One report for each kind of arguments: what runs it and why. In order of first use."""
         if self._unsupported is not None:
             return [Report.as_default(self._unsupported)]
-        found = [self._report(runner) for runner in self._table]
-        last = self._last
-        parts = self._parts_for(last) if isinstance(last, Fallback) and last not in self._table else None
-        if isinstance(last, Fallback) and parts is not None and parts.begun:
-            found.append(self._report(last))  # of what depends on hooks or on a changing value, not on the arguments
-        return found
-
-    def _report(self, runner: Tuning | Fallback) -> Report:
-        if isinstance(runner, Tuning):
-            return runner.report
-        parts = self._parts_for(runner)
-        return Report.as_default(runner.reason) if parts is None else parts.report(runner.reason)
+        runners, last = list(self._table), self._last
+        if isinstance(last, Fallback) and last not in runners:
+            runners.append(last)  # of what depends on hooks or on a changing value, not on the arguments
+        found = [one.report if isinstance(one, Tuning) else Report.as_default(one.reason) for one in runners]
+        return found or ([] if last is None else [Report()])
 
     @property
     def fastest(self) -> list[Contender]:
@@ -281,10 +281,7 @@ class Optimized:
         """
         if self.forked or in_step():
             return False
-        if isinstance(self._last, Fallback):
-            parts = self._parts_for(self._last)
-            return parts is not None and parts.learning
-        return self._last.learning if isinstance(self._last, Tuning) else True
+        return self._last.learning if isinstance(self._last, Tuning) else not isinstance(self._last, Fallback)
 
     def wait(self, timeout_s: float) -> None:
         """Leave the cores to what learns beside the calls of the kind of the last call; see `Tuning.wait`."""
@@ -297,11 +294,7 @@ class Optimized:
         if self.forked:
             yield
             return
-        with ExitStack() as ends:
-            with self._lock:
-                ends.enter_context(self._allowance.without_limit())
-            if self._parts is not None:
-                ends.enter_context(self._parts.hurry())
+        with self._allowance.without_limit():
             yield
 
     def traced_step(self) -> TracedStep:
@@ -315,16 +308,11 @@ class Optimized:
     def close(self) -> None:
         """End all threads and restore the memory format that the parameters had. Later calls measure anew."""
         with self._lock:
-            self._end_threads()
+            self._drop_graphs()
             self._cores_left |= core_choice().remove(self.cores)
 
-    def _end_threads(self) -> None:
-        self._drop_graphs()
-        if self._parts is not None:
-            self._parts.close()
-
     def _drop_graphs(self) -> None:
-        """Close all graphs of whole calls. Parts stay: `torch.compile` itself notices what has changed."""
+        """Close all graphs."""
         self._known.close()
         self._tunings.close()
         self._format.set(MemoryFormat.AS_GIVEN)
@@ -369,33 +357,25 @@ class Optimized:
         return result
 
     def _as_before(self, fallback: Fallback, arguments: tuple[Any, ...]) -> Any:
-        """Run a call in eager PyTorch, or in parts where it can be divided."""
+        """Run a call in eager PyTorch. Where no kind of calls is learned, the next ones need no look that is felt."""
         self._warn(fallback.reason)
-        parts = self._parts_for(fallback)
-        if parts is None:
-            return self._as_given(*arguments)
-        if parts.leaves_alone(self._looking_s) and not self._table.tunings and fallback in self._table:
+        began_s = time.perf_counter()
+        result = self._as_given(*arguments)
+        seconds = time.perf_counter() - began_s
+        self._allowance.ran_eager(seconds)
+        felt = self._looking_s > LOOKING_SHARE * seconds
+        if felt and not fallback.short and not self._table.tunings and fallback in self._table:
             self._left_alone.after_fastest(arguments)
-        self._put_back()
-        return parts(*arguments)
-
-    def _parts_for(self, fallback: Fallback) -> Parts | None:
-        """What runs a call in parts; None where it is not divided: other processes may divide what they exchange
-        otherwise, and without a graph of a whole call it is not known whether it does."""
-        return self._parts if fallback.divisible and not may_exchange() else None
+        return result
 
     def _as_given(self, *arguments: Any) -> Any:
         """Run a call in eager PyTorch in the given memory format."""
-        self._put_back()
-        return self._default(*arguments)
-
-    def _put_back(self) -> None:
-        """Have the model in the given memory format."""
         # within a transformation tensors cannot be looked at
         reorders = self._format.current is not MemoryFormat.AS_GIVEN and why_transformed() is None
         if reorders and (why := self._format.why_fixed()) is not None:
             self._keep_format(why)
         self._format.set(MemoryFormat.AS_GIVEN)
+        return self._default(*arguments)
 
     def _verified(self, tuning: Tuning, arguments: tuple[Any, ...]) -> Any:
         """Run a call, and some calls in eager PyTorch too; WrongResult where the results differ."""

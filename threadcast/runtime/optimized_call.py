@@ -23,7 +23,6 @@ from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.call_spec import CallSpec
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
-from threadcast.runtime.parts import Backend
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.short_calls import TIMED
 from threadcast.runtime.tuning.contender import MakeBackends
@@ -77,15 +76,6 @@ class OptimizedCall(OptimizedModel):
             with torch.no_grad():
                 function(*args, **kwargs) if model is None else Formatted(model, model_format)(args, kwargs)
 
-        def divide(backend: Backend) -> Callable[..., Any]:
-            compiled = torch.compile(function, backend=backend)
-
-            def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-                with torch.no_grad():
-                    return compiled(*args, **kwargs)
-
-            return call
-
         self._title = f"inference of {short_name(function)}"
         name = f"inference of {described(function)}"
         shadowed = Shadowed(default, trace, model, None, leaves)
@@ -99,7 +89,6 @@ class OptimizedCall(OptimizedModel):
             backends=of_backends,
             among=cache(installed) if backends else lambda _: "",
             most=most,
-            divide=divide,
             counts=not rough,
         )
         self._optimized = Optimized(spec, machine)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 from weakref import WeakMethod
 
@@ -25,7 +24,6 @@ from threadcast.runtime.fused_updates import Steps, fused_updates
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
 from threadcast.runtime.parameter_update import ParameterUpdate, order_as_weights
-from threadcast.runtime.parts import Backend
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.verification.shadow import Shadowed
@@ -102,9 +100,9 @@ class OptimizedStep(OptimizedModel):
     def _whole_step(self) -> Optimized:
         model, loss, optimizer, most_norm = self._model, self._loss, self._update.optimizer, self._update.clip_grad_norm
 
-        def default(args: tuple[Any, ...], kwargs: dict[str, Any], *, run: nn.Module = model) -> Tensor:
+        def default(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
             optimizer.zero_grad()
-            found, value = loss(run, args, kwargs)
+            found, value = loss(model, args, kwargs)
             value.backward()  # type: ignore[no-untyped-call]
             if most_norm is not None:
                 clip_grad_norm_(model.parameters(), most_norm)
@@ -123,11 +121,8 @@ class OptimizedStep(OptimizedModel):
         if Settings.read()["engine.fuse"]:
             fused_updates().adopt(model.parameters(), Steps(disturbed=_unless_gone(WeakMethod(self._learning))))
 
-        def default(
-            args: tuple[Any, ...], kwargs: dict[str, Any], scale: Tensor | None = None, *,
-            run: nn.Module = model,
-        ) -> Tensor:  # fmt: skip
-            found, value = loss(run, args, kwargs, scale)
+        def default(args: tuple[Any, ...], kwargs: dict[str, Any], scale: Tensor | None = None) -> Tensor:
+            found, value = loss(model, args, kwargs, scale)
             value.backward()  # type: ignore[no-untyped-call]
             return _detached(found)
 
@@ -163,13 +158,10 @@ class OptimizedStep(OptimizedModel):
             value = objective(Formatted(model, model_format), *data)[1]
             torch.autograd.grad(value, [p for p in model.parameters() if p.requires_grad], allow_unused=True)
 
-        def divide(backend: Backend) -> Callable[..., Any]:
-            return partial(default, run=torch.compile(model, backend=backend))
-
         shadowed = Shadowed(default, trace, model, optimizer, lambda result: {"loss": _loss_of(result)})
         spec = CallSpec(
             shadowed=shadowed, capture=capture, name=name, title=self._title, watched=(model, optimizer),
-            functions=loss.functions, most=self._most, divide=divide, **options,
+            functions=loss.functions, most=self._most, **options,
         )  # fmt: skip
         return Optimized(spec, self._machine)
 

@@ -19,8 +19,6 @@ class Kind(Enum):
     """The default in another memory format."""
     BACKEND = "backend"
     """The whole model on another runtime."""
-    PARTS = "parts"
-    """Parts that `torch.compile` has divided the call into, run by plans where these are faster."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from threadcast.runtime.tuning.warm_up import WarmUp
 class Report:
     """What runs the steps of one kind of arguments, and why.
 
-    `reason` is empty unless something was left out: it says why only the default or parts can run the calls, or which
-    plan was refused and why.
+    `reason` is empty unless something was left out: it says why only the default can run the calls, or which plan was
+    refused and why.
     """
 
     contender: ContenderId | None = None
@@ -37,7 +37,7 @@ class Report:
 
     @property
     def runs(self) -> str:
-        """What runs the steps: "measuring", "plan", "default", "parts", "eager, channels last" or a backend's name."""
+        """What runs the steps: "measuring", "plan", "default", "eager, channels last" or a backend's name."""
         if self.contender is None:
             return "measuring"
         return self.contender.kind.value if self.contender.kind is Kind.PLAN else str(self.contender)
