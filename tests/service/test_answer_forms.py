@@ -54,14 +54,37 @@ def test_one_curve_is_kept_in_both_forms(client: FlaskClient) -> None:
         ("application/*", "application/json"),
         (f"{arrow_curves.MEDIA_TYPE}, application/json;q=0.5", arrow_curves.MEDIA_TYPE),
         (f"{arrow_curves.MEDIA_TYPE};q=0.1, application/json", "application/json"),
+        ("application/json; charset=utf-8", "application/json"),
+        ("Application/JSON;charset=UTF-8;q=0.2", "application/json"),
+        ("", "application/json"),
+        (" , ", "application/json"),
+        ("*/*;q=0.1", "application/json"),
+        ("text/html, application/xhtml+xml, */*;q=0.01", "application/json"),
+        ("*", "application/json"),
+        ("text/csv, application/json;q=0.001", "application/json"),
+        ("application/json;q=0, */*", arrow_curves.MEDIA_TYPE),
+        (f"{arrow_curves.MEDIA_TYPE};version=1, application/*;q=0.9", arrow_curves.MEDIA_TYPE),
+        ('application/json;profile="a, b; c=d"', "application/json"),
+        ("application/json;q=high", "application/json"),
     ],
 )
 def test_the_form_that_is_accepted_best_is_sent(client: FlaskClient, accepted: str, form: str) -> None:
-    assert client.post("/v1/predictions", json=BATCH, headers={"Accept": accepted}).content_type == form
+    for send in (client.post, client.get):
+        path = "/v1/predictions" if send == client.post else f"/v1/curves/{OPS[0].key}"
+        response = send(path, json=BATCH if send == client.post else None, headers={"Accept": accepted})
+        assert (response.status_code, response.content_type) == (200, form)
 
 
-def test_a_form_that_is_not_offered_is_refused(client: FlaskClient) -> None:
-    response = client.post("/v1/predictions", json=BATCH, headers={"Accept": "text/csv"})
+def test_several_headers_are_one_list(client: FlaskClient) -> None:
+    sent = [("Accept", "text/html"), ("Accept", "application/json;q=0.5")]
+    assert client.post("/v1/predictions", json=BATCH, headers=sent).content_type == "application/json"
+
+
+@pytest.mark.parametrize(
+    "accepted", ["text/csv", "application/problem+json", "application/json;q=0", "*/*;q=0", "text/*, image/*;q=0.5"]
+)
+def test_a_form_that_is_not_offered_is_refused(client: FlaskClient, accepted: str) -> None:
+    response = client.post("/v1/predictions", json=BATCH, headers={"Accept": accepted})
     assert (response.status_code, response.get_json()["pointer"]) == (406, "/Accept")
 
 

@@ -6,7 +6,12 @@ import asyncio
 import contextlib
 import gc
 import gzip
+import http.client
+import json
+import logging
+import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +23,7 @@ from tests.waiting import eventually
 from threadcast.service.http_exchange import Exchange
 from threadcast.service.http_server import BODIES_IN_MEMORY, CONNECTIONS, Bounds, HttpServer
 from threadcast.service.logs import GONE, Access
+from threadcast.service.wsgi_call import Answer
 
 LONG_S = 30.0
 MAX_BODY = 200_000
@@ -130,6 +136,7 @@ def chunked(*parts: bytes) -> bytes:
 
 
 PACKED = b"Content-Encoding: gzip"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -140,8 +147,24 @@ PACKED = b"Content-Encoding: gzip"
         with_length(gzip.compress(b"hello"), PACKED),
         with_length(gzip.compress(b"hel") + gzip.compress(b"lo"), PACKED),
         POST + PACKED + b"\r\n" + chunked(gzip.compress(b"hello")).removeprefix(POST),
+        with_length(gzip.compress(b"hello"), b"Content-Encoding: identity, X-GZIP"),
+        POST + CHUNKED + b'5;a;b=c;d="e;\\"f"\r\nhello\r\n0\r\n\r\n',
+        POST + CHUNKED + b"5 ; a = b\r\nhello\r\n0;last\r\nSum: 1\r\nOther:\r\n\r\n",
+        POST + CHUNKED + b"".join(b"1;" + b"x" * 6_000 + b"\r\n%c\r\n" % byte for byte in b"hello") + b"0\r\n\r\n",
+        POST + CHUNKED + b"05\r\nhello\r\n000\r\nContent-Length: 9\r\nX: " + b"x" * 30_000 + b"\r\n\r\n",
     ],
-    ids=["length", "chunks", "gzip", "gzip in two members", "gzip in chunks"],
+    ids=[
+        "length",
+        "chunks",
+        "gzip",
+        "gzip in two members",
+        "gzip in chunks",
+        "x-gzip",
+        "extensions",
+        "extensions and trailers",
+        "long extensions",
+        "long trailers",
+    ],
 )
 def test_a_body_arrives_whole_however_it_is_framed(served: Served, sent: bytes) -> None:
     assert ask(served, sent) == (200, b"hello")
@@ -176,6 +199,91 @@ def test_a_client_that_asks_before_it_sends_the_body_is_told_to_go_on(served: Se
         assert answer(connection) == (200, b"hi")
 
 
+@pytest.mark.parametrize(
+    ("packed", "why"),
+    [
+        (b"hello", "the body is no gzip data"),
+        (gzip.compress(b"hello")[:-3], "truncated"),
+        (gzip.compress(b"hello") + b"more", "the body is no gzip data"),
+        (gzip.compress(b"hello")[:-8] + bytes(8), "the body is no gzip data"),
+        (gzip.compress(bytes(range(256)) * 700)[:-20] + bytes(20), "the body is no gzip data"),
+    ],
+    ids=["no gzip", "truncated", "more behind it", "wrong sum", "damaged at the end"],
+)
+def test_a_body_that_cannot_be_unpacked_is_a_problem_and_a_line_of_the_log(
+    served: Served, packed: bytes, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for framed in (with_length(packed, PACKED), POST + PACKED + b"\r\n" + chunked(packed).removeprefix(POST)):
+        caplog.clear()
+        status, content = ask(served, framed.replace(b"\r\n", b"\r\nX-Request-Id: me-2\r\n", 1))
+        problem = json.loads(content)
+        assert (status, problem["status"], problem["reference"]) == (400, 400, "me-2")
+        assert why in problem["detail"]
+        (line,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
+        assert line.getMessage() == f"POST /echo was refused with 400: {problem['detail']}"
+        assert line.request_id == "me-2"  # type: ignore[attr-defined]
+    assert ("POST", 400) in served.refused
+    assert served.server.bytes_in_memory == 0
+
+
+LONG = b"x" * 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /?" + b"x" * 40_000, 414),
+        (b"GET /?" + b"x" * 40_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414),
+        (b"GET /?" + LONG + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414),
+        (b"GET /?" + b"x" * 32_700 + b" HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 100 + b"\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 40_000, 431),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 10_000 + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + LONG + b"\r\n\r\n", 431),
+        (POST + b"X: " + LONG + b"\r\nContent-Length: 3000000\r\n\r\n" + LONG, 431),
+        (POST + CHUNKED + b"0\r\nX: " + LONG + b"\r\n\r\n", 431),
+        (b"\x16\x03" + LONG, 400),
+    ],
+)
+def test_a_head_that_is_too_long_is_a_problem_that_its_client_can_read(
+    served: Served, sent: bytes, status: int
+) -> None:
+    with served.connect() as connection:
+        sender = threading.Thread(target=lambda: send_all(connection, sent))
+        sender.start()
+        found, content = answer(connection)
+        assert connection.recv(1) == b""
+        sender.join()
+    assert (found, json.loads(content)["status"]) == (status, status)
+    method = "GET" if sent.startswith(b"GET") else "POST" if sent.startswith(b"POST") else "-"
+    assert (method, status) in served.refused
+
+
+def send_all(connection: socket.socket, sent: bytes) -> None:
+    with contextlib.suppress(ConnectionError):
+        connection.sendall(sent)
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"), [("/?" + "x" * 50_000, {}, 414), ("/", {"X": "x" * 65_000}, 431)]
+)
+def test_clients_in_use_read_why_a_head_is_refused(
+    served: Served, path: str, headers: dict[str, str], status: int
+) -> None:
+    host, port = served.address
+    connection = http.client.HTTPConnection(host, port, timeout=LONG_S)
+    connection.request("POST", path, body=b"x" * 100_000, headers=headers)
+    response = connection.getresponse()
+    assert (response.status, json.loads(response.read())["status"]) == (status, status)
+    connection.close()
+    if (curl := shutil.which("curl")) is not None:
+        more = [part for name, value in headers.items() for part in ("-H", f"{name}: {value}")]
+        said = subprocess.run(
+            [curl, "-sS", "-w", "%{http_code}", "-o", "/dev/null", *more, f"http://{host}:{port}{path}"],
+            capture_output=True, text=True, timeout=LONG_S, check=True,
+        )  # fmt: skip
+        assert (said.stdout, said.stderr) == (str(status), "")
+
+
 HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
@@ -191,6 +299,13 @@ HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n+0\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n0;a=\n\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n0;a=b c\r\n\r\n",
+        b'Transfer-Encoding: chunked\r\n\r\n0;a="b\r\n\r\n',
+        b"Transfer-Encoding: chunked\r\n\r\n0;\x00\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\nno colon\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: y\r\n folded\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * 40_000 + b"\r\na\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n" + (b"1;" + b"x" * 9_000 + b"\r\na\r\n") * 5 + b"0\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n0\n\n",
         b"Transfer-Encoding: chunked\r\n\r\n5\r\nhelloXX0\r\n\r\n",
         b"Content-Length: 0\r\nContent-Length: 40\r\n\r\n",
@@ -207,7 +322,8 @@ HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
 def test_a_request_that_two_servers_could_read_differently_is_refused(served: Served, sent: bytes) -> None:
     answered = everything(served, POST + sent + HIDDEN)
     assert answered.startswith(b"HTTP/1.1 400 ")
-    assert answered.count(b"HTTP/1.1") == 1
+    assert answered.count(b"HTTP/1.1 ") == 1
+    assert json.loads(answered.partition(b"\r\n\r\n")[2])["status"] == 400
 
 
 def test_requests_that_come_at_once_are_answered_one_after_the_other(served: Served) -> None:
@@ -287,7 +403,7 @@ def test_an_answer_is_let_go_without_the_cycle_collector(served: Served) -> None
             with served.connect() as connection:
                 connection.sendall(with_length(b"hello"))
                 assert answer(connection) == (200, b"hello")
-        assert eventually(lambda: sum(type(one) is Exchange and one._ended for one in gc.get_objects()) <= 1)
+        assert eventually(lambda: not any(type(one) in (Exchange, Answer) for one in gc.get_objects()), LONG_S)
     finally:
         gc.enable()
 

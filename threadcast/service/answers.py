@@ -20,7 +20,7 @@ JSON, PROBLEM = "application/json", "application/problem+json"
 ARROW = arrow_curves.MEDIA_TYPE
 
 PROBLEMS = {
-    400: "The body is not JSON, or the request is no HTTP.",
+    400: "The body is not JSON or no gzip, or the request is no HTTP.",
     401: "No key, or one that is not known.",
     403: "The key does not allow this.",
     404: "Something that the request names is not there.",
@@ -28,17 +28,19 @@ PROBLEMS = {
     409: "The alias cannot go back, or the idempotency key was used for another body.",
     412: "The answer is still the one with the entity tag that If-None-Match names.",
     413: "The body is too long.",
+    414: "The request line is too long.",
     415: "The body is of another type, or compressed by something else than gzip.",
     421: "The request is for another host.",
     422: "A member is missing, unknown, of a wrong type, or does not go with the others.",
     429: "Too many requests, at once or over time.",
+    431: "The request line and the headers are too long, together.",
     500: "A fault of the service.",
     503: "The store or the models cannot be read or written, the time was up, or planning took too much memory.",
 }
 """Every status of a problem, with the reason."""
 
 _RATES = (RATE_LIMIT, RATE_LIMIT_POLICY)
-_ALWAYS = (400, 421, 500, 503)
+_ALWAYS = (400, 414, 421, 431, 500, 503)
 _WITH_BODY = (413, 415, 422)
 _WITH_HEADERS = {412: ("ETag",), 401: ("WWW-Authenticate",), 403: ("WWW-Authenticate",), 429: ("Retry-After",)}
 

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, cast
 
-from tornado.httpserver import HTTPServer
+from tornado.iostream import IOStream, StreamClosedError
+from tornado.tcpserver import TCPServer
 
 from threadcast.service.http_exchange import Exchange
+from threadcast.service.http_framing import Incoming
 from threadcast.service.listener import Listener
 from threadcast.service.logs import Access
+from threadcast.service.wsgi_call import Place
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -28,11 +31,9 @@ CONNECTIONS = 512
 BODIES_IN_MEMORY = 4
 """All bodies in memory together may be as long as so many of the longest; beyond that, long ones are refused."""
 
-MAX_HEAD_BYTES = 32 << 10
-"""Longest request line and headers, together."""
-
-_UNPACKED = 256 << 10
-"""Bytes by which Tornado's own limit of a body is higher than ours, which answers with a problem."""
+LINGER_S = 2.0
+"""Time in seconds for which nothing arrives from a client whose request was refused before its connection is closed:
+if it is closed while bytes arrive, the client may lose the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Bounds:
     """Seconds from the arrival of the request to its answer."""
 
 
-class HttpServer(HTTPServer):
+class HttpServer(TCPServer):
     """Answers requests with a WSGI application in threads; `http_exchange` has the life of a request.
 
     `refused` is called with method and status of each answer that the application did not give, `access` with every
@@ -55,30 +56,25 @@ class HttpServer(HTTPServer):
     longest for a request is closed. Where no file can be opened for one, it waits (`listener`).
     """
 
-    def initialize(  # type: ignore[override]  # of Tornado's Configurable, which calls it in place of __init__
+    def __init__(
         self, app: WSGIApplication, threads: Executor, bounds: Bounds, *, address: tuple[str, int], most_sending: int,
         refused: Callable[[str, int], None], tls: ssl.SSLContext | None = None,
         access: Callable[[Access], None] | None = None,
     ) -> None:  # fmt: skip
-        super().initialize(
-            self, ssl_options=tls, decompress_request=True, max_header_size=MAX_HEAD_BYTES,
-            idle_connection_timeout=bounds.receive_s, body_timeout=bounds.receive_s,
-            max_body_size=bounds.max_body_bytes + _UNPACKED,
-        )  # fmt: skip
-        self.loop = asyncio.get_running_loop()
-        self.app, self.threads, self.address, self.refused = app, threads, address, refused
-        self.access = access
-        self.max_body_bytes, self.answer_s = bounds.max_body_bytes, bounds.answer_s
+        super().__init__(ssl_options=tls)
+        self.app, self.threads, self.refused, self.access = app, threads, refused, access
+        self.max_body_bytes, self.receive_s, self.answer_s = bounds.max_body_bytes, bounds.receive_s, bounds.answer_s
         self.bytes_in_memory = 0
         """Of the bodies of all requests that are not answered yet."""
-        self._most_sending = most_sending
-        self._open: dict[object, Exchange] = {}
+        self.stopping = False
+        self._address, self._scheme, self._most_sending = address, "https" if tls else "http", most_sending
+        self._open: dict[IOStream, Exchange] = {}
         """The current exchange of each connection; first the connections that have waited longest for a request."""
         self._busy: set[Exchange] = set()
         """The exchanges whose head has arrived."""
         self._sending: dict[Exchange, None] = {}
         """The exchanges whose client has not read all of the answer, oldest first."""
-        self._idle = asyncio.Event()
+        self._idle, self._all_closed = asyncio.Event(), asyncio.Event()
         self._dated = (0, "")
 
     @property
@@ -89,22 +85,35 @@ class HttpServer(HTTPServer):
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
         super().add_sockets(cast("Iterable[socket.socket]", map(Listener, sockets)))
 
-    def start_request(self, server_conn: object, request_conn: Any) -> Exchange:
-        self._end(server_conn)
-        exchange = self._open[server_conn] = Exchange(self, request_conn)
-        if len(self._open) > CONNECTIONS:
-            next(held for held in self._open.values() if held.waiting).close()  # the new one, if no other
-        return exchange
+    async def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
+        """Answer the requests of one connection, one after the other."""
+        incoming, place = Incoming(stream), Place(str(address[0]), *self._address, self._scheme)
+        self._all_closed.clear()
+        try:
+            stays = True
+            while stays:
+                self._open.pop(stream, None)  # from now on it waits
+                exchange = self._open[stream] = Exchange(self, stream, incoming, place)
+                if len(self._open) > CONNECTIONS:
+                    next(held for held in self._open.values() if held.waiting).close()  # the new one, if no other
+                stays = await exchange.run()
+            if exchange.lingers:
+                await self._linger(stream, incoming)
+        except (StreamClosedError, TimeoutError):
+            pass  # the client has gone, or was too slow
+        finally:
+            stream.close()
+            del self._open[stream]
+            if not self._open:
+                self._all_closed.set()
 
-    def on_close(self, server_conn: object) -> None:
-        self._end(server_conn)
-        super().on_close(server_conn)
-
-    def _end(self, server_conn: object) -> None:
-        """End the exchange of a connection, if it has one; the client may have gone before it was over."""
-        exchange = self._open.pop(server_conn, None)
-        if exchange is not None:
-            exchange.end()
+    async def _linger(self, stream: IOStream, incoming: Incoming) -> None:
+        """Tell the client that nothing more will come, and drop what it sends until it closes the connection."""
+        if self._scheme == "http":  # nothing could be read over TLS any more
+            with contextlib.suppress(OSError):  # the client has gone
+                stream.socket.shutdown(socket.SHUT_WR)
+        async with asyncio.timeout(self.receive_s):
+            await incoming.drop(silence_s=LINGER_S)
 
     def begin(self, exchange: Exchange) -> None:
         """Note that a head has arrived."""
@@ -132,11 +141,14 @@ class HttpServer(HTTPServer):
         Requests that take longer than `limit_s` seconds are cut off.
         """
         self.stop()
-        self.conn_params.no_keep_alive = True
+        self.stopping = True
         if self._busy:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), limit_s)
-        await self.close_all_connections()
+        for exchange in [*self._open.values()]:
+            exchange.close()
+        if self._open:
+            await self._all_closed.wait()
 
     def date(self) -> str:
         """The Date header."""

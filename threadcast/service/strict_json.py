@@ -144,7 +144,7 @@ def require_json() -> None:
     if request.method in ("POST", "PUT", "PATCH") and request.routing_exception is None:
         if not request.is_json:
             raise Problem(415, "the body must be application/json", pointer="/Content-Type", where="header")
-        if request.headers.get("Content-Encoding", "identity") != "identity":
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise Problem(
                 415, "the body may be compressed by gzip only", pointer="/Content-Encoding", where="header",
                 headers={"Accept-Encoding": "gzip, identity"},
