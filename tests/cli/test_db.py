@@ -13,12 +13,12 @@ import pytest
 from click.testing import Result
 
 from tests.cli.commands import invoke
+from tests.store.next_release import NEXT, become_next_release
 from threadcast.core import Case, Machine, Measurement, Op, OpGraph, Sample
 from threadcast.store import Store
 from threadcast.store.long_form import read_long_form, write_long_form
 from threadcast.store.schema import REVISIONS
 
-OLD_STORE = Path(__file__).parents[1] / "store" / "stored" / "schema_0001.sql"
 TABLE = "machine,op,threads,repeat,seconds\nbox,gemm,1,1,0.5\nbox,gemm,1,2,0.6\nbox,gemm,4,1,0.2\n"
 
 
@@ -199,11 +199,11 @@ def test_what_imports_refuse_is_left_out_of_exports_and_named_by_check(folder: P
     assert document("export", "out.json")["measurements"] == 3
 
 
-def test_an_old_store_is_migrated_and_says_from_where(folder: Path) -> None:
-    with closing(sqlite3.connect("store.db")) as connection:
-        connection.executescript(OLD_STORE.read_text())
-    assert document("migrate") == {"store": "sqlite:///store.db", "found": "0001", "schema": REVISIONS[-1]}
+def test_an_old_store_is_migrated_and_says_from_where(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document("import", "table.csv")
     assert "which is current" in db("migrate").stdout
+    become_next_release(folder / "migrations", monkeypatch)
+    assert document("migrate") == {"store": "sqlite:///store.db", "found": REVISIONS[-1], "schema": NEXT}
 
 
 def test_check_fails_when_something_is_wrong(folder: Path) -> None:
@@ -254,16 +254,6 @@ def test_pruning_keeps_the_newest_samples_and_says_how_many_went(folder: Path, m
         (left,) = store.measurements()
         assert [s.seconds for s in left.samples[-5:]] == [1.35, 1.36, 1.37, 1.38, 1.39]
         assert store.check() == []
-
-
-def test_measurements_of_impossible_cases_are_named_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch, Store.open("store.db") as store:
-        patch.setattr(Machine, "require", lambda machine, case: None)  # as versions that stored them
-        store.add([Measurement(Op("mm"), Machine.uniform("m", 2), Case(n), (Sample(1.0),)) for n in (4, 1)])
-    assert "threads=4 compact exceeds the 2 usable cores of m" in db("check").stdout
-    assert document("prune", "--impossible", "--dry-run")["measurements"] == 1
-    assert document("prune", "--impossible")["measurements"] == 1
-    assert document("check")["problems"] == []
 
 
 def test_a_limit_that_leaves_too_little_is_refused() -> None:

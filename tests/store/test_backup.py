@@ -15,14 +15,14 @@ import pytest
 
 from tests.models.synthetic_ops import make_ops, measure_all
 from tests.postgres import fresh_database
+from tests.store.next_release import NEXT, become_next_release
 from tests.waiting import eventually
 from threadcast.core import Measurement, Op, OpGraph
 from threadcast.core.errors import StoreError
 from threadcast.store import Store
 from threadcast.store.backup import back_up, restore
 from threadcast.store.receipts import Receipt
-
-OLD_STORE = Path(__file__).parent / "stored" / "schema_0001.sql"
+from threadcast.store.schema import REVISIONS
 
 
 @pytest.fixture(scope="module")
@@ -156,18 +156,21 @@ def test_the_wal_of_a_deleted_store_is_not_written_into_a_restored_one(
     assert content(path) == content(tmp_path / "backup.db")
 
 
-def test_an_older_store_is_backed_up_as_it_is_and_restored_with_the_current_schema(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "old.db")) as connection:
-        connection.executescript(OLD_STORE.read_text())
+def test_an_older_store_is_backed_up_as_it_is_and_restored_with_the_current_schema(
+    tmp_path: Path, measured: list[Measurement], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(tmp_path / "old.db") as store:
+        store.add(measured)
+    become_next_release(tmp_path / "migrations", monkeypatch)
     back_up(tmp_path / "old.db", tmp_path / "backup.db")
     for name in ("old.db", "backup.db"):
         with closing(sqlite3.connect(tmp_path / name)) as connection:
-            assert connection.execute("SELECT version_num FROM threadcast_schema").fetchone() == ("0001",)
+            assert connection.execute("SELECT version_num FROM threadcast_schema").fetchone() == (REVISIONS[-1],)
     held = (tmp_path / "backup.db").read_bytes()
     restore(tmp_path / "backup.db", tmp_path / "new.db", replace=False)
     assert (tmp_path / "backup.db").read_bytes() == held
     with Store.open(tmp_path / "new.db") as store:
-        assert (store.check(), store.counts().measurements > 0) == ([], True)
+        assert (store.check(), store.counts().measurements, store.revision) == ([], len(measured), NEXT)
 
 
 SLOW = """

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +28,6 @@ from threadcast.store.browsing import SORTS, OpFilter, OpLine, Position
 from threadcast.store.summaries import subject
 
 Measure = Callable[..., Measurement]
-OLD_STORE = Path(__file__).parent / "stored" / "schema_0001.sql"
 
 
 @pytest.fixture
@@ -155,19 +152,6 @@ def test_the_last_run_of_a_graph_on_a_machine_is_kept_with_plan_and_trace(store:
     assert run is not None
     assert (run.plan, run.trace, run.time) == (plan, replace(trace, steps=3), "2026-01-02T00:00:00+00:00")
     assert store.browse.last_run("net", "elsewhere") is None
-
-
-def test_migrating_summarises_what_was_measured_before(store_path: Path) -> None:
-    with closing(sqlite3.connect(store_path)) as connection:
-        connection.executescript(OLD_STORE.read_text())
-    with Store.open(store_path) as store:
-        measured = store.measurements()
-        migrated = {m.op.key: store.browse.lines_of(m.op.key) for m in measured}
-        found = {m.op.key: store.browse.ops(OpFilter(m.machine.fingerprint, text=m.op.key))[1] for m in measured}
-    with Store.open(store_path.with_name("anew.sqlite")) as store:
-        store.add(measured)
-        assert {m.op.key: store.browse.lines_of(m.op.key) for m in measured} == migrated
-    assert set(found.values()) == {1}
 
 
 def test_affinities_of_one_count_are_cases_of_their_own(store: Store, machine: Machine) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 import statistics
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,7 @@ from sqlalchemy import event, select
 from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample
 from threadcast.store import Store, schema
 from threadcast.store.case_figures import MOST_NEWEST, NEAR, CaseFigures, medians_in, op_figures, unlikeness
-from threadcast.store.schema import REVISIONS
 
-OLD_STORES = sorted((Path(__file__).parent / "stored").glob("*.sql"))
 seconds = st.floats(1e-9, 1e3)
 added = st.lists(
     st.tuples(st.lists(seconds, min_size=1, max_size=9), st.floats(0, 2e9) | st.just(math.nan), st.integers(0, 2)),
@@ -81,34 +77,6 @@ def test_medians_of_cases_come_back_equal(medians: dict[tuple[int, str], float])
     found = op_figures(medians)
     assert medians_in(found["medians"]) == medians
     assert found["best_s"] == min(medians.values()) == medians[found["best_threads"], found["best_affinity"]]
-
-
-def rows_of(store: Store, table: Any) -> list[dict[str, Any]]:
-    with store._database.read() as connection:
-        found = connection.execute(select(table).order_by(*table.primary_key)).mappings().all()
-    return [dict(row) for row in found]
-
-
-@pytest.mark.parametrize("old", OLD_STORES, ids=lambda path: path.stem)
-def test_a_stored_old_file_gets_the_figures_that_its_measurements_would_get_today(store_path: Path, old: Path) -> None:
-    with closing(sqlite3.connect(store_path)) as connection:
-        connection.executescript(old.read_text())
-    with Store.open(store_path) as store:
-        assert (store.found_revision, store.revision) == (old.stem.removeprefix("schema_"), REVISIONS[-1])
-        assert store.check() == []
-        measured = store.measurements()
-        assert len(measured) in (2, 7)
-        migrated = [rows_of(store, table) for table in (schema.cases, schema.summaries)]
-    with Store.open(store_path.with_name("anew.sqlite")) as store:
-        store.add(measured)
-        anew = [rows_of(store, table) for table in (schema.cases, schema.summaries)]
-    for row, other in zip(*(tables[0] for tables in (migrated, anew)), strict=True):
-        newest, now = (r.pop("newest") for r in (row, other))  # undated ones have the time of storing today
-        assert len(newest) == len(now)
-        if row["oldest_s"] is None:
-            other["oldest_s"] = None
-        assert row == other
-    assert migrated[1] == anew[1]
 
 
 def test_adding_reads_and_writes_as_much_however_much_is_stored(store_url: Path | str, machine: Machine) -> None:

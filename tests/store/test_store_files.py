@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,15 +19,15 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
-from threadcast.core import Measurement, OpGraph
+from tests.store.next_release import NEXT, become_next_release
+from threadcast.core import Measurement
 from threadcast.core.errors import StoreError
 from threadcast.core.settings import Settings
 from threadcast.store import Store, sqlite_file
-from threadcast.store.receipts import Receipt
+from threadcast.store.database import SCRIPTS
 from threadcast.store.schema import REVISIONS, VERSION_TABLE, metadata
 
 Measure = Callable[..., Measurement]
-OLD_STORE = Path(__file__).parent / "stored" / "schema_0001.sql"
 
 
 def test_the_default_store_is_in_the_users_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +70,7 @@ def test_every_schema_ever_released_becomes_the_one_that_the_code_expects(
     if released is not None:
         with engine.begin() as connection:
             config = Config()
-            config.set_main_option("script_location", "threadcast.store:migrations")
+            config.set_main_option("script_location", SCRIPTS)
             config.attributes["connection"] = connection
             command.upgrade(config, released)
             connection.exec_driver_sql("INSERT INTO batches (idempotency_key) VALUES ('k')")
@@ -82,37 +83,25 @@ def test_every_schema_ever_released_becomes_the_one_that_the_code_expects(
     engine.dispose()
 
 
-def test_of_older_receipts_those_of_requests_expire(store_path: Path) -> None:
-    with create_engine(f"sqlite:///{store_path}").begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", "threadcast.store:migrations")
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0008")
-        rows = "('file', '', 1e9), ('request', 'digest', 1e9), ('new', 'digest', 9e12)"
-        connection.exec_driver_sql(f"INSERT INTO batches (idempotency_key, digest, created_s) VALUES {rows}")
-    with Store.open(store_path) as store:
-        assert [store.add_once([], Receipt(key), keep_s=9.0) is None for key in ("file", "request", "new")] == [
-            False, True, False
-        ]  # fmt: skip
-
-
 def test_the_known_revisions_are_those_that_have_a_file() -> None:
     config = Config()
-    config.set_main_option("script_location", "threadcast.store:migrations")
+    config.set_main_option("script_location", SCRIPTS)
     found = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
     assert tuple(reversed(found)) == REVISIONS
 
 
-def test_a_store_of_the_first_schema_is_migrated_with_all_that_it_holds(store_path: Path) -> None:
-    with closing(sqlite3.connect(store_path)) as connection:
-        connection.executescript(OLD_STORE.read_text())
+def test_an_older_store_is_migrated_with_all_that_it_holds(
+    store_path: Path, measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Store.open(store_path) as store:
-        assert (store.found_revision, store.revision) == ("0001", REVISIONS[-1])
-        assert [m.seconds for m in store.measurements()] == [0.25, 0.5]
-        assert [m.counter("page_faults") for m in store.measurements()] == [3.0, None]
+        store.add([measure()])
+        before = store.measurements()
+    become_next_release(tmp_path / "migrations", monkeypatch)
+    with Store.open(store_path) as store:
+        assert (store.found_revision, store.revision) == (REVISIONS[-1], NEXT)
+        assert [replace(m, stored_s=None) for m in store.measurements()] == [replace(m, stored_s=None) for m in before]
+        assert [m.stored_s for m in store.measurements()] == [1.0]
         assert store.check() == []
-        store.add_graph("new", OpGraph(("a",), (store.ops()[0],)))
-        assert store.measurements(network="new") == store.measurements()[:1]
 
 
 def test_what_is_acknowledged_is_on_disk(store_path: Path) -> None:

@@ -217,7 +217,7 @@ class Machine:
     @classmethod
     def described(cls, document: Any, *, pointer: str = "") -> Machine:
         """Read a description that somebody gives; FormatError also for cores without a CPU, and for frequencies that no
-        core has, which stores of versions up to 0.1 may hold."""
+        core has."""
         machine = cls.from_json(document, pointer=pointer)
         for i, core in enumerate(machine.cores):
             if not core.cpus:

@@ -15,7 +15,6 @@ from threadcast.core import Case, Measurement, Op, Plan, Trace
 from threadcast.core.machine import Machine
 from threadcast.store import schema
 from threadcast.store.database import Database
-from threadcast.store.impossible import possible_rows
 from threadcast.store.queries import documents
 from threadcast.store.rows import measurement_reader, read
 
@@ -199,7 +198,7 @@ class Browser:
             rows = list(connection.execute(query.order_by(table.c.id.desc()).limit(limit)))[::-1]
             ops = documents(connection, schema.ops, {row.op_id for row in rows})
         machines = {row.machine_id: machine for row in rows}
-        return list(map(measurement_reader(read(Op, ops), machines), possible_rows(rows, machines)))
+        return list(map(measurement_reader(read(Op, ops), machines), rows))
 
     def newest_id(self, machine: str) -> int:
         """A number that grows with every measurement of this machine; 0 without any."""

@@ -27,6 +27,8 @@ from threadcast.store.waits import WAIT_S, engine_options, hint, let_take_long, 
 
 T = TypeVar("T")
 
+SCRIPTS = "threadcast.store:migrations"
+"""Where alembic finds the scripts that migrate a store."""
 _RETRIES = 20
 """Retries of a transaction that failed because another one inserted an equal row; each failure means that one
 succeeded."""
@@ -273,7 +275,7 @@ def _upgrade(connection: Connection) -> None:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", "threadcast.store:migrations")
+    config.set_main_option("script_location", SCRIPTS)
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
 

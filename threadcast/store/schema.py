@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Double, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
-"""Schema revisions, oldest first; each has a file in `migrations/versions`. The last one is the current schema."""
+REVISIONS = ("0.1.0",)
+"""Schema revisions, oldest first, by the release that brought each; they have a file in `migrations/versions`. The last
+one is the current schema."""
 
 VERSION_TABLE = "threadcast_schema"
 """Name of alembic's version table. It is not alembic's default, so that another program's alembic database is not
@@ -47,7 +48,7 @@ measurements = Table(
     # (1 + counters, samples) float64, little-endian: seconds, then each counter, NaN where it could not be read
     Column("samples", LargeBinary, nullable=False),
     Column("conditions", Text, nullable=False),  # {name: JSON scalar}
-    Column("stored_s", Double),  # seconds since 1970; NULL in rows that were stored by revision 0005 or before
+    Column("stored_s", Double),  # seconds since 1970; NULL: unknown
     # Each ends with id, so that a page begins where the one before ended; of an op, that is by machine.
     Index("ix_measurements_op", "op_id", "machine_id", "id"),
     Index("ix_measurements_machine", "machine_id", "id"),

@@ -20,7 +20,6 @@ from threadcast.store import schema
 from threadcast.store.browsing import Browser
 from threadcast.store.database import Database
 from threadcast.store.decision_contexts import context_content, insert_context
-from threadcast.store.impossible import delete_impossible, impossible_cases, possible_rows
 from threadcast.store.paging import MeasurementFilter, count_of, page_of
 from threadcast.store.plan_documents import insert_plan, plan_text
 from threadcast.store.pruning import Pruned, prune
@@ -261,7 +260,7 @@ class Store:
         machines = documents(connection, schema.machines, {row.machine_id for row in rows})
         with self._decoding():
             by_id = read(Machine, machines)
-            return list(map(measurement_reader(read(Op, ops), by_id), possible_rows(rows, by_id)))
+            return list(map(measurement_reader(read(Op, ops), by_id), rows))
 
     def changes(self, machine: str) -> MachineChanges:
         """What the ops that were measured last on the machine with this fingerprint tell of its changes (`recent`)."""
@@ -353,13 +352,6 @@ class Store:
         """
         return prune(self._database, retention, now_s=time.time(), dry_run=dry_run)
 
-    def delete_impossible(self, *, dry_run: bool = False) -> Pruned:
-        """Delete measurements of cases that their machine lacks, which nothing reads; with `dry_run` only count them.
-
-        The case that was measured last stays until something else is measured: numbers of measurements only ever grow.
-        """
-        return delete_impossible(self._database, dry_run=dry_run)
-
     def check(self) -> list[str]:
         """A line of text for each damage that is found in the store, and for what imports of an export would refuse;
         empty when everything can be read back."""
@@ -368,8 +360,6 @@ class Store:
             return found
         try:
             found += wrong_values_by_op(self.measurements(), now_s=time.time())
-            with self._database.read() as connection, self._decoding():
-                found += map(str, impossible_cases(connection))
             for name in self.graphs():
                 self.graph(name)
             found += self._renamed(schema.ops.c.key, [op.key for op in self.ops()])

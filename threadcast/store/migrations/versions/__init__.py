@@ -1,1 +1,1 @@
-"""One file for each schema revision; released ones are never edited."""
+"""One file for each release that changed the schema; released ones are never edited."""
