@@ -28,6 +28,7 @@ from threadcast.capture.number_reads import NumberReads
 from threadcast.capture.one_capture import one_capture
 from threadcast.capture.optimizers import SettingInputs
 from threadcast.capture.program import Input, Phase, Program
+from threadcast.capture.raising import may_raise
 from threadcast.capture.random_state import told_apart
 from threadcast.capture.recorder import Recorder
 from threadcast.capture.result_views import ResultView, views_among
@@ -76,6 +77,10 @@ class Captured:
     """Whether a run draws random numbers."""
     written: tuple[int, ...] = field(init=False)
     """Slots of inputs that a run writes to."""
+    raises: bool = field(init=False)
+    """Whether an operator may raise because of values."""
+    early: tuple[int, ...] = field(init=False)
+    """Those of `written` that a run may have written to when an operator raises because of values."""
     _held: list[Any] = field(init=False)
     """By slot, what `held` has; None for what the caller gives. Empty where `held` keeps nothing alive."""
     _given: tuple[tuple[int, bool], ...] = field(init=False)
@@ -93,6 +98,10 @@ class Captured:
         memory = memories(nodes, inputs)
         written = {memory[ref.slot] for node in nodes for ref in writes(node)}
         object.__setattr__(self, "written", tuple(slot for slot in range(len(inputs)) if memory[slot] in written))
+        last = max((i for i, node in enumerate(nodes) if may_raise(node)), default=0)
+        written = {memory[ref.slot] for node in nodes[:last] for ref in writes(node)}  # others wait (`dependencies`)
+        object.__setattr__(self, "raises", any(map(may_raise, nodes)))
+        object.__setattr__(self, "early", tuple(slot for slot in self.written if memory[slot] in written))
         slots = () if self.weakly else range(len(inputs))
         object.__setattr__(self, "_held", [self.held.get(slot) for slot in slots])
         given = tuple((slot, one.role == "size") for slot, one in enumerate(inputs) if one.role in ("input", "size"))
@@ -123,6 +132,14 @@ class Captured:
             inputs[slot] = next(sizes) if of_size else next(tensors)
         increment_version([inputs[slot] for slot in self.written])
         return inputs
+
+    def written_early(self, arguments: tuple[Any, ...]) -> list[Tensor]:
+        """The tensors in the slots `early` of a run on these arguments."""
+        given: dict[int, Any] = {}
+        if any(self.program.inputs[slot].role == "input" for slot in self.early):
+            slots = (slot for slot, of_size in self._given if not of_size)
+            given = dict(zip(slots, self._checked(arguments), strict=True))
+        return [given[slot] if slot in given else self.held[slot] for slot in self.early]
 
     def finish(self, result: Any, inputs: Sequence[Any] = ()) -> Any:
         """Do what is left to do with the result of a run on `inputs`, and return the result.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
 
 def raised_by_signal_handler(error: BaseException) -> bool:
     """Return whether a signal handler has raised `error`, which is then for the program, whatever it has interrupted.
@@ -17,3 +21,32 @@ def raised_by_signal_handler(error: BaseException) -> bool:
                 return True
         trace = trace.tb_next
     return False
+
+
+class Failure:
+    """A context that ends where the code within raises what `among` says true of, and then holds that as `error`.
+
+    What a signal handler raises goes on, and what is no `Exception`: it is for the program. The error has no traceback,
+    which would keep alive what the frames refer to.
+    """
+
+    __slots__ = ("_among", "error")
+
+    def __init__(self, among: Callable[[Exception], bool] = lambda _: True) -> None:
+        self._among = among
+        self.error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception) or raised_by_signal_handler(error) or not self._among(error):
+            return False
+        self.error = error.with_traceback(None)
+        return True
+
+    def __str__(self) -> str:
+        """The error's type and text; "" where there was none."""
+        return "" if self.error is None else f"{type(self.error).__name__}: {self.error}"

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
-from threadcast.core.signal_handlers import raised_by_signal_handler
+from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.backends.result_memory import ResultMemory
 from threadcast.runtime.bfloat16_speed import bfloat16_speed
 from threadcast.runtime.call_kinds import CallKind, flattened, kind_of
@@ -230,15 +230,13 @@ class CallInTypes(OptimizedCall):
             return result
         if self._state is None and not self._watches():
             return result
-        try:
+        with Failure() as failure:
             half = self._in_half()
             began_s = time.perf_counter()
             rough = self._cast_back(half(*args, **kwargs))
             seconds = time.perf_counter() - began_s
-        except Exception as error:  # float32 has given its result; only bfloat16 cannot run the call
-            if raised_by_signal_handler(error):
-                raise
-            choice.keep_float32(f"{type(error).__name__} in bfloat16: {error}")
+        if failure.error is not None:  # float32 has given its result; only bfloat16 cannot run the call
+            choice.keep_float32(f"in bfloat16 it raises {failure}")
             return result
         difference, why = largest_difference(result, rough)
         why = why or _why_shared_otherwise(result, rough)
@@ -256,12 +254,10 @@ class CallInTypes(OptimizedCall):
     def _in_bfloat16(self, choice: TypeChoice, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         half = self._in_half()
         began_s = time.perf_counter()
-        try:
+        with Failure() as failure:
             result = self._cast_back(half(*args, **kwargs))
-        except Exception as error:  # the call has written to nothing, and runs in float32
-            if raised_by_signal_handler(error):
-                raise
-            choice.keep_float32(f"{type(error).__name__} in bfloat16: {error}")
+        if failure.error is not None:  # the call has written to nothing, and runs in float32
+            choice.keep_float32(f"in bfloat16 it raises {failure}")
             return super().__call__(*args, **kwargs)
         seconds = time.perf_counter() - began_s
         backend = _backend_of(half)

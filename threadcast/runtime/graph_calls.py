@@ -16,16 +16,13 @@ from torch.fx import GraphModule
 
 from threadcast.capture.one_capture import NoTurn, one_capture
 from threadcast.core import Core, Machine
-from threadcast.core.errors import WrongResult
 from threadcast.core.settings import Settings
-from threadcast.core.signal_handlers import raised_by_signal_handler
 from threadcast.runtime.call_kinds import CallKind, kind_of_inputs
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.core_choice import core_choice
-from threadcast.runtime.draws import Draws
 from threadcast.runtime.engines.native.library import in_step
-from threadcast.runtime.fallback import Fallback, in_one_line, why_not_captured
+from threadcast.runtime.fallback import Fallback, why_not_captured
 from threadcast.runtime.fixed_weights import FixedWeights
 from threadcast.runtime.graph_by_pytorch import as_pytorch, first_run, is_first_run, without_gradients
 from threadcast.runtime.graph_layout import ChannelsLast
@@ -267,34 +264,18 @@ class GraphCalls:
         self, runner: Tuning, run: Callable[..., Any], kind: CallKind, arguments: tuple[Any, ...],
         given: tuple[Any, ...],
     ) -> Any:  # fmt: skip
-        """Run a call by `run`, which has `runner` run `given`, the inputs without fixed weights; by PyTorch where it
-        fails."""
-        draws = Draws(random=runner.captured.random)
-        try:
-            result = run(*given)
-        except WrongResult:
-            raise
-        except Exception as error:
-            if raised_by_signal_handler(error):
-                raise
-            draws.set_back()  # PyTorch runs it again, which raises what is the program's own
-            failure = error
-        else:
-            if self._watcher is not None:
-                self._watcher(runner, arguments, result)
-            return result
-        return self._after_failure(kind, runner, failure, arguments)
+        """Run a call by `run`, which has `runner` run `given`, the inputs without fixed weights.
 
-    def _after_failure(self, kind: CallKind, runner: Tuning, failure: Exception, arguments: tuple[Any, ...]) -> Any:
-        """Run a call whose plan has raised as PyTorch does, which raises what is the program's own error.
-
-        Where PyTorch raises nothing, it runs all later calls of this kind too.
+        Where a plan raised and PyTorch does not, PyTorch runs all later calls of this kind too.
         """
-        result = self._eager(kind)(*arguments)
-        runner.close()
-        reason = f"a plan raised {in_one_line(failure)}"
-        self._table.add(kind, Fallback(reason))
-        told().tell(reason)
+        result = run(*given)
+        if runner.raised is not None:
+            reason = f"a plan raised {runner.raised}"
+            runner.close()
+            self._table.add(kind, Fallback(reason))
+            told().tell(reason)
+        elif self._watcher is not None:
+            self._watcher(runner, arguments, result)
         return result
 
     def _found(self, kind: CallKind) -> Tuning | Fallback | None:

@@ -155,7 +155,10 @@ class Optimized:
                 return self._as_given(*arguments)
             if not isinstance(found, Tuning):
                 return self._as_before(found, arguments)
-            return self._verified(found, arguments) if self._verify_every else found(*arguments)
+            result = self._verified(found, arguments) if self._verify_every else found(*arguments)
+            if found.left is not None:
+                self._warn(found.left)
+            return result
 
     def prepare(self, *arguments: Any) -> Tuning | Fallback | FirstCall:
         """Return what runs a call with these arguments. The call is captured first if none of its kind was before."""

@@ -20,9 +20,8 @@ from torch._dynamo import compiled_autograd
 from torch.nn import Parameter
 
 from threadcast.capture.capture import CapturedGraph
-from threadcast.core.errors import EngineClosed
-from threadcast.core.signal_handlers import raised_by_signal_handler
-from threadcast.runtime.draws import Draws
+from threadcast.core.signal_handlers import Failure
+from threadcast.runtime.before_run import Draws
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.graph_calls import GraphCalls
@@ -79,17 +78,14 @@ class ShortWay:
         draws = Draws(random=passes.forward.random)
         written = [arguments[i] for i in passes.results.written[:1]]
         versions = [one._version for one in written]
-        try:
+
+        def has_not_run(_: Exception) -> bool:
+            self._passes = None
+            return versions == [one._version for one in written]
+
+        with Failure(has_not_run):
             return _apply(passes, *arguments)
-        except EngineClosed:  # before anything has run
-            self._passes = None
-        except Exception as error:  # the long way runs it again, which raises what is the program's own
-            if raised_by_signal_handler(error):
-                raise
-            self._passes = None
-            if versions != [one._version for one in written]:  # it has run
-                raise
-            draws.set_back()
+        draws.set_back()  # the long way runs it again, which raises what is the program's own
         return self._graphs(*arguments)
 
     def _long(self, arguments: tuple[Any, ...]) -> Any:
@@ -218,28 +214,18 @@ class Passes:
         """Return the gradients of all inputs; the `last` pass frees what was saved while it runs."""
         second, engine, serves = self.second, self.backward.engine, self.backward.serves()
         draws = Draws(random=serves and self.backward.random)
-        found: Sequence[Tensor | None] | None = None
+        found: Sequence[Tensor | None]
         if engine is not None and serves:
-            try:
+            with Failure(lambda _: not saved.dropped):  # else it was in its midst
                 found = engine.lend(lambda relay: relay.backward(second, saved, gradients, last))
-            except EngineClosed:  # before anything has run
-                pass
-            except Exception as error:
-                if saved.dropped or raised_by_signal_handler(error):  # in its midst
-                    raise
-                draws.set_back()
-        if found is not None:
-            return found
+                return found
+            draws.set_back()
         inputs = second.inputs(saved, gradients)  # raises where one of the caller's tensors was written since
         if engine is None and serves and second.fits(inputs):
-            try:
+            with Failure():  # PyTorch runs it again, which raises what is the program's own
                 found = self.backward.kept.run(*inputs)
-            except Exception as error:  # PyTorch runs it again, which raises what is the program's own
-                if raised_by_signal_handler(error):
-                    raise
-                draws.set_back()
-            else:
                 return found
+            draws.set_back()
         found = self.backward.part(*inputs)
         return found
 

@@ -9,6 +9,7 @@ import logging
 from typing import Any
 
 from threadcast.capture.capture import Captured
+from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.plans.curves_in_step import WARM_UP, LookSchedule
 from threadcast.runtime.plans.variant import Variant
 from threadcast.runtime.tuning.contender_id import ContenderId, Kind, plan_of
@@ -56,7 +57,7 @@ class FirstSteps:
         as where memory is too small for that: `step` is not run then.
         """
         aside = self.runs_aside(runner)
-        if self._shadowed is None or not (aside or self._is_first(runner)):
+        if self._shadowed is None or not self.compares(runner):
             return step(*arguments), None
         reason = self._shadowed.too_large(arguments, captured)
         if reason is not None:
@@ -64,6 +65,8 @@ class FirstSteps:
         if aside:
             return self._run_aside(self._shadowed, step, arguments, captured)
         checked, identity = checked_step(self._shadowed, step, arguments, captured), _identity(runner)
+        if checked.raised and captured.raises:  # which says nothing of what it gives where it does not
+            return checked.result, str(checked.difference)
         over = checked.tells or checked.difference is not None
         most = 1 if self._silent >= _MOST else _MOST
         self._silent = 0 if checked.tells else self._silent + 1
@@ -71,6 +74,10 @@ class FirstSteps:
         if not over and not left:
             _logger.info("%s: results of %d steps were constant or not finite, and showed little", identity, most)
         return checked.result, None if checked.difference is None else str(checked.difference)
+
+    def compares(self, runner: Runner) -> bool:
+        """Whether eager PyTorch runs the step too, so that what the runner raises is no answer."""
+        return self._shadowed is not None and (self.runs_aside(runner) or self._is_first(runner))
 
     def runs_aside(self, runner: Runner) -> bool:
         """Whether the step is a look that runs aside, so that eager PyTorch runs the caller's step."""
@@ -83,18 +90,16 @@ class FirstSteps:
 
         With it, in words, what a step raised.
         """
-        raised = None
         start = shadowed.state(arguments, captured)
         try:
-            while len(step.runs_s) <= WARM_UP or len(step.runs_s) < self._looks.runs(step.seconds):
-                if step.runs_s:
-                    start.restore()
-                step(*arguments)
-        except Exception as error:  # noqa: BLE001 - the caller's step is still to come
-            raised = f"the step: {type(error).__name__}: {error}"
+            with Failure() as failure:  # the caller's step is still to come
+                while len(step.runs_s) <= WARM_UP or len(step.runs_s) < self._looks.runs(step.seconds):
+                    if step.runs_s:
+                        start.restore()
+                    step(*arguments)
         finally:
             start.restore()
-        return shadowed.eager(*arguments), raised
+        return shadowed.eager(*arguments), f"the step: {failure}" if failure.error else None
 
     def forget(self, variant: Variant, *, search: bool) -> None:
         """Compare again what runs by the plan of `variant`, or with `search` by the plans of its search."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+from threadcast.runtime.fallback import in_one_line
 from threadcast.runtime.plans.curves_in_step import WARM_UP
 from threadcast.runtime.tuning.contender import Run
 
@@ -19,10 +20,16 @@ class TimedRun:
         """When the last run began."""
         self.runs_s: list[float] = []
         """Seconds of each run."""
+        self.raised: str | None = None
+        """What a run raised, in words."""
 
     def __call__(self, *arguments: Any) -> Any:
         self.started_s = self._clock()
-        result, seconds = self._run(*arguments)
+        try:
+            result, seconds = self._run(*arguments)
+        except Exception as error:
+            self.raised = in_one_line(error)
+            raise
         self.runs_s.append(self._clock() - self.started_s if seconds is None else seconds)
         return result
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from threadcast.capture.capture import Captured
 from threadcast.core import Core, Machine
-from threadcast.core.signal_handlers import raised_by_signal_handler
+from threadcast.core.signal_handlers import Failure
+from threadcast.runtime.before_run import BeforeRun
 from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
@@ -44,6 +45,9 @@ from threadcast.runtime.verification.shadow import Ran, Shadowed
 _PAUSE_S = 0.05
 """Seconds after which it is looked again whether another search for backends has ended."""
 
+RAISED, RAISED_SHARE = 3, 0.05
+"""Steps in which operators raise because of values, and their share, from which on PyTorch runs all. Conventions: each
+costs what was run until then."""
 LOOKING_SHARE = 0.01
 """Share of a call that a look at its arguments may take: less is lost in the noise of calls."""
 
@@ -114,6 +118,13 @@ class Tuning:
         )  # fmt: skip
         looks = LookSchedule.of(machine)
         self._first_steps = FirstSteps(checked, looks)
+        self._before = BeforeRun(self._graphs.first)
+        self._runs = self._raised = 0
+        """Steps that something else than the default ran, and those in which it raised, but eager PyTorch did not."""
+        self.raised: str | None = None
+        """What the last step raised before eager PyTorch ran it, in words."""
+        self.left: str | None = None
+        """Why eager PyTorch runs all further steps; None unless because others raise."""
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._follower = CoreFollower(machine)
@@ -134,7 +145,11 @@ class Tuning:
             self._contenders.rest()
         self._last = runner
         timed = TimedRun(self._run_of(runner), self._clock)
-        result, difference = self._first_steps.run(runner, timed, arguments, self.captured)
+        result, difference = self._ran(runner, timed, arguments)
+        self.raised = timed.raised
+        if timed.raised is not None and (self.captured.raises or difference is None):
+            self._after_raising(timed.raised)  # it says nothing of the plan's speed, nor of its numbers
+            return result
         if self._backends.waits and difference is None and self._states.may_search_backends():
             self._search_backends(arguments, result)
         ended_s = self._clock()
@@ -144,6 +159,27 @@ class Tuning:
         )  # fmt: skip
         self._observe(timed, ended_s - began_s, difference)
         return result
+
+    def _ran(self, runner: Runner, timed: TimedRun, arguments: tuple[Any, ...]) -> tuple[Any, str | None]:
+        """Run a step, in eager PyTorch from the same state where what `runner` runs raises; see `FirstSteps.run`."""
+        is_default = isinstance(runner, ContenderStep) and runner.contender is DEFAULT
+        self._runs += not is_default
+        if is_default or self._first_steps.compares(runner):
+            return self._first_steps.run(runner, timed, arguments, self.captured)
+        with Failure(self._before.suffices):
+            return timed(*arguments), None
+        self._before.set_back()
+        return self._contenders[DEFAULT].run(*arguments), None
+
+    def _after_raising(self, raised: str) -> None:
+        """Take note of a step that has raised where eager PyTorch has not; if many do, PyTorch runs all later ones.
+
+        Operators that raise because of values do so in few steps, and the callable goes on; others will do it again.
+        """
+        self._raised += 1
+        if not self.captured.raises or (self._raised >= RAISED and self._raised >= RAISED_SHARE * self._runs):
+            self.left = f"a plan raised {raised}"
+            self._between.give_up(self.left)
 
     @property
     def report(self) -> Report:
@@ -280,7 +316,7 @@ class Tuning:
 
     def _prepare(self) -> Runner:
         """Carry out all that has to be done before the next step, and return what runs it."""
-        try:
+        with Failure() as failure:
             self._between.prepare()
             planner_works = self._planner.works
             waits = self._states.held_back or planner_works
@@ -288,47 +324,48 @@ class Tuning:
             runner = self._states.next_runner(disturbed=planner_works)
             if isinstance(runner, SearchStep):
                 self._plans.makers[runner.variant].prepare(runner.step, goes_on=runner == self._last)
-        except Exception as error:
-            if raised_by_signal_handler(error):
-                raise
-            # of measuring or planning: the step has not begun, and can run as before
-            self._between.give_up(str(error) or "measuring was broken off")
-            runner = self._states.next_runner()
-        return runner
+            return runner
+        # of measuring or planning: the step has not begun, and can run as before
+        self._between.give_up(str(failure.error) or "measuring was broken off")
+        return self._states.next_runner()
 
     def _run_of(self, runner: Runner) -> Run:
         """A function that runs a whole step and returns its result and its seconds; None: time it by the clock."""
         if isinstance(runner, SearchStep):
-            return partial(self._plans.makers[runner.variant].run, runner.step)
+            return partial(self._noted, partial(self._plans.makers[runner.variant].run, runner.step))
         run = self._contenders[runner.contender].run
-        if runner.contender is DEFAULT and not self._planner.free:
+        if runner.contender is not DEFAULT:
+            run = partial(self._noted, run)
+        elif not self._planner.free:
             run = partial(self._planner.beside, run)
         return lambda *arguments: (run(*arguments), None)
+
+    def _noted(self, run: Run, *arguments: Any) -> Any:
+        """Run a step that can be set back where it raises; what that takes is part of its time."""
+        self._before.take(arguments)
+        return run(*arguments)
 
     def _observe(self, timed: TimedRun, call_s: float, difference: str | None) -> None:
         all_cores = self._follower.all_cores and self._steady
         of_default = isinstance(self._last, SearchStep) or self._last.contender is DEFAULT
         seconds = timed.seconds if of_default else timed.seconds + self._looking_s()
-        try:
+        with Failure() as failure:
             self._between.instructions = self._states.observe(
                 seconds, started_s=timed.started_s, call_s=call_s, difference=difference, all_cores=all_cores,
                 alone=not (self._backends.beside or self._graphs.compiling),
             )  # fmt: skip
-        except Exception as error:
-            if raised_by_signal_handler(error):
-                raise
-            # the step has run; only what follows from it fails
-            self._between.instructions = self._states.give_up(str(error))
+        if failure.error is not None:  # the step has run; only what follows from it fails
+            self._between.instructions = self._states.give_up(str(failure.error))
 
     def _search_backends(self, arguments: tuple[Any, ...], result: Any) -> None:
         """Begin the search for backends by the example of a step and its result."""
-        try:
+        with Failure() as failure:
             if self._backends.make(self._graphs.captured_in(MemoryFormat.AS_GIVEN), arguments, result):
                 self._states.searches_backends()
                 self._format.set(MemoryFormat.AS_GIVEN)
                 self._backends.start()
-        except Exception as error:  # noqa: BLE001 - likewise
-            self._backends.leave_out(error)
+        if failure.error is not None:  # likewise
+            self._backends.leave_out(failure.error)
 
 
 def _log_move(title: str, move: Move) -> None:

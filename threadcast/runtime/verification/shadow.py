@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from threadcast.capture.capture import Captured
 from threadcast.core.errors import ThreadcastError, WrongResult
-from threadcast.core.signal_handlers import raised_by_signal_handler
+from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.verification.chance import Pair, is_chance
 from threadcast.runtime.verification.differences import Difference, first_beyond_rounding
@@ -178,6 +178,8 @@ class Checked(NamedTuple):
     """The first value that differs beyond rounding; None where all agree."""
     tells: bool
     """Whether what eager's step gave would show wrong numbers, as zeros would not."""
+    raised: bool = False
+    """Whether the difference is that the other run has raised an exception."""
 
 
 def checked_step(
@@ -198,13 +200,10 @@ def checked_step(
         return Checked(result, Difference(name, "eager writes to it, the plan does not"), True)
     try:
         start.restore()
-        try:
+        with Failure() as failure:
             found = step.values_after(run(*arguments), start)
-        except Exception as error:
-            if raised_by_signal_handler(error):
-                raise
-            # eager has run, so whatever this raises is the plan's own
-            return Checked(result, Difference("the step", f"{type(error).__name__}: {error}"), True)
+        if failure.error is not None:  # eager has run, so whatever this raises is the plan's own
+            return Checked(result, Difference("the step", str(failure)), True, raised=True)
         if jumps is None:
             jumps = captured is not None and has_jumps(captured)
         difference = _difference(step, run, start, arguments, wanted, found, jumps=jumps)
