@@ -88,7 +88,7 @@ def _same(mine: Any, eager: Any) -> None:
     if isinstance(mine, tuple) and (isinstance(mine[0], tuple) or isinstance(eager[0], tuple)):
         assert mine[0] == eager[0]
         mine, eager = mine[1:], eager[1:]
-    torch.testing.assert_close(mine, eager, rtol=1e-9, atol=1e-12)  # a step twice, or other random numbers, are far more
+    torch.testing.assert_close(mine, eager, rtol=1e-9, atol=1e-12)  # a step twice, or other draws, are far more
 
 
 Step = Callable[..., Tensor]

@@ -148,3 +148,8 @@ class ServiceRefused(ServiceError):
 
 class DeadlineExceeded(ServiceError, TimeoutError):
     """The prediction service did not answer within the caller's deadline."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """The type and the first line of an error, as a part of a reason."""
+    return f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from threadcast.core.errors import in_one_line
+
 
 def raised_by_signal_handler(error: BaseException) -> bool:
     """Return whether a signal handler has raised `error`, which is then for the program, whatever it has interrupted.
@@ -48,5 +50,5 @@ class Failure:
         return True
 
     def __str__(self) -> str:
-        """The error's type and text; "" where there was none."""
-        return "" if self.error is None else f"{type(self.error).__name__}: {self.error}"
+        """The error in one line; "" where there was none."""
+        return "" if self.error is None else in_one_line(self.error)

@@ -24,10 +24,10 @@ from torch.fx import GraphModule
 from threadcast.capture.fake_tensors import load_fake_tensors
 from threadcast.capture.unsupported import Collective
 from threadcast.core import Machine
+from threadcast.core.errors import in_one_line
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.core_choice import core_choice
-from threadcast.runtime.fallback import in_one_line
 from threadcast.runtime.fused_updates import fused_updates
 from threadcast.runtime.graph_as_traced import as_traced
 from threadcast.runtime.graph_by_pytorch import as_pytorch, forward_of

@@ -77,11 +77,6 @@ class FirstCall:
 FIRST_CALL = FirstCall()
 
 
-def in_one_line(error: Exception) -> str:
-    """The type and the first line of an error, as a part of a reason."""
-    return f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
-
-
 def why_transformed() -> str | None:
     """Why operators do more now than a graph's do, whatever the arguments: they are transformed; None where not so.
 

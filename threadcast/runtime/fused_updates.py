@@ -24,7 +24,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from threadcast.capture.optimizers import NUMBERS
 from threadcast.capture.unsupported import may_exchange
-from threadcast.runtime.fallback import in_one_line
+from threadcast.core.errors import in_one_line
 from threadcast.runtime.fused_fit import FusedFit
 from threadcast.runtime.fused_step import FusedStep
 from threadcast.runtime.update_contest import LOOP, UpdateContest

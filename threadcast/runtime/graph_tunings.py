@@ -14,13 +14,13 @@ from threadcast.capture.program import Phase
 from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
 from threadcast.core import Machine
-from threadcast.core.errors import CaptureError
+from threadcast.core.errors import CaptureError, in_one_line
 from threadcast.core.settings import Settings
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.call_kinds import CallKind
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.compile_options import CompileOptions
-from threadcast.runtime.fallback import Fallback, in_one_line
+from threadcast.runtime.fallback import Fallback
 from threadcast.runtime.fixed_weights import FixedWeights
 from threadcast.runtime.graph_by_pytorch import as_pytorch, forward_of
 from threadcast.runtime.graph_layout import ChannelsLast

@@ -21,12 +21,12 @@ from torch.nn import Parameter
 
 from threadcast.capture.capture import CapturedGraph
 from threadcast.core.signal_handlers import Failure
-from threadcast.runtime.before_run import Draws
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuning.before_run import Draws
 from threadcast.runtime.tuning.contender import Kept
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.threads.forks import forks

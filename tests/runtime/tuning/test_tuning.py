@@ -262,8 +262,8 @@ def test_a_step_that_raises_is_not_counted(machine: Machine, tmp_path: Path) -> 
     with made(Clock(), machine, tmp_path) as tuned:
         run(tuned, 3)
         before = dict(tuned._states.steps)
-        with pytest.raises(Exception, match="captured for"):
-            tuned(torch.ones(3, 2))
+        with pytest.raises(TypeError, match="unsupported operand"):  # as PyTorch raises it, which runs it again
+            tuned({})
         assert dict(tuned._states.steps) == before
         run_until(tuned, lambda: not tuned.report.measuring)
 

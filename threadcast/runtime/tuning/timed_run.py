@@ -6,7 +6,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from threadcast.runtime.fallback import in_one_line
+from threadcast.core.errors import in_one_line
 from threadcast.runtime.plans.curves_in_step import WARM_UP
 from threadcast.runtime.tuning.contender import Run
 

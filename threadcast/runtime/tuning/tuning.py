@@ -15,7 +15,6 @@ from typing import Any
 from threadcast.capture.capture import Captured
 from threadcast.core import Core, Machine
 from threadcast.core.signal_handlers import Failure
-from threadcast.runtime.before_run import BeforeRun
 from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
@@ -24,6 +23,7 @@ from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import may_be_known
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.backends_beside import BackendsBeside
+from threadcast.runtime.tuning.before_run import BeforeRun
 from threadcast.runtime.tuning.between_steps import BetweenSteps
 from threadcast.runtime.tuning.call_plans import CallPlans
 from threadcast.runtime.tuning.contender import Contender, Kept, MakeBackends, Run, VariantPlan
