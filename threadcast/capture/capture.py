@@ -134,12 +134,12 @@ class Captured:
         return inputs
 
     def written_early(self, arguments: tuple[Any, ...]) -> list[Tensor]:
-        """The tensors in the slots `early` of a run on these arguments."""
-        given: dict[int, Any] = {}
-        if any(self.program.inputs[slot].role == "input" for slot in self.early):
-            slots = (slot for slot, of_size in self._given if not of_size)
-            given = dict(zip(slots, self._checked(arguments), strict=True))
-        return [given[slot] if slot in given else self.held[slot] for slot in self.early]
+        """Those of a run's arguments that are in the slots `early`."""
+        if not any(self.program.inputs[slot].role == "input" for slot in self.early):
+            return []
+        slots = (slot for slot, of_size in self._given if not of_size)
+        given = dict(zip(slots, self._checked(arguments), strict=True))
+        return [given[slot] for slot in self.early if slot in given]
 
     def finish(self, result: Any, inputs: Sequence[Any] = ()) -> Any:
         """Do what is left to do with the result of a run on `inputs`, and return the result.

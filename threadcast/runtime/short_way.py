@@ -214,20 +214,22 @@ class Passes:
         """Return the gradients of all inputs; the `last` pass frees what was saved while it runs."""
         second, engine, serves = self.second, self.backward.engine, self.backward.serves()
         draws = Draws(random=serves and self.backward.random)
-        found: Sequence[Tensor | None]
+        found: Sequence[Tensor | None] | None = None
         if engine is not None and serves:
             with Failure(lambda _: not saved.dropped):  # else it was in its midst
                 found = engine.lend(lambda relay: relay.backward(second, saved, gradients, last))
+            if found is not None:
                 return found
             draws.set_back()
         inputs = second.inputs(saved, gradients)  # raises where one of the caller's tensors was written since
         if engine is None and serves and second.fits(inputs):
             with Failure():  # PyTorch runs it again, which raises what is the program's own
                 found = self.backward.kept.run(*inputs)
+            if found is not None:
                 return found
             draws.set_back()
-        found = self.backward.part(*inputs)
-        return found
+        again: Sequence[Tensor | None] = self.backward.part(*inputs)
+        return again
 
 
 _untraced: Callable[[Callable[..., Any]], Callable[..., Any]] = torch.compiler.disable

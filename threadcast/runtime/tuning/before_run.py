@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -38,8 +39,8 @@ class BeforeRun:
 
     def __init__(self, captured: Captured) -> None:
         self._captured = captured
-        self._tensors: list[Tensor] = []
-        self._copies: list[Tensor] = []
+        self._held = [captured.held[slot] for slot in captured.early if slot in captured.held]
+        self._tensors, self._copies = self._held, _like(self._held)
         self._draws = Draws(random=False)
 
     def take(self, arguments: tuple[Any, ...]) -> None:
@@ -47,12 +48,11 @@ class BeforeRun:
         self._draws = Draws(random=self._captured.random)
         if not self._captured.early:
             return
-        self._tensors = [tensor.detach() for tensor in self._captured.written_early(arguments)]
-        if [copy.shape for copy in self._copies] != [tensor.shape for tensor in self._tensors]:
-            # those of inference mode could not be written to outside of it
-            with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
-                self._copies = [torch.empty_like(tensor) for tensor in self._tensors]
-        torch._foreach_copy_(self._copies, self._tensors)
+        if len(self._held) < len(self._captured.early):
+            given = self._captured.written_early(arguments)
+            self._tensors, self._copies = [*self._held, *given], [*self._copies[: len(self._held)], *_like(given)]
+        with torch.no_grad():
+            torch._foreach_copy_(self._copies, self._tensors)
 
     def suffices(self, error: Exception) -> bool:
         """Whether all that a run which has raised this error may have changed can be set back.
@@ -67,6 +67,17 @@ class BeforeRun:
     def set_back(self) -> None:
         """Set all back to what it was when it was taken."""
         self._draws.set_back()
-        if self._tensors:
-            torch._foreach_copy_(self._tensors, self._copies)
-        self._tensors = []
+        if self._captured.early:
+            with torch.no_grad():  # by then they may be in another order in memory
+                torch._foreach_copy_(self._tensors, self._copies)
+        self.forget()
+
+    def forget(self) -> None:
+        """Keep no arguments alive."""
+        self._tensors, self._copies = self._held, self._copies[: len(self._held)]
+
+
+def _like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Empty tensors for copies of these. Those of inference mode could not be written to outside of it."""
+    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
+        return [torch.empty_like(tensor.detach()) for tensor in tensors]

@@ -120,11 +120,11 @@ class Tuning:
         self._first_steps = FirstSteps(checked, looks)
         self._before = BeforeRun(self._graphs.first)
         self._runs = self._raised = 0
-        """Steps that something else than the default ran, and those in which it raised, but eager PyTorch did not."""
+        """Steps that a plan ran, and those in which it raised, but eager PyTorch did not."""
         self.raised: str | None = None
-        """What the last step raised before eager PyTorch ran it, in words."""
+        """What a plan raised in the last step before eager PyTorch ran it, in words."""
         self.left: str | None = None
-        """Why eager PyTorch runs all further steps; None unless because others raise."""
+        """Why eager PyTorch runs all further steps; None unless because plans raise."""
         self._last: Runner = ContenderStep(DEFAULT)
         """What ran the last step."""
         self._follower = CoreFollower(machine)
@@ -161,10 +161,10 @@ class Tuning:
         return result
 
     def _ran(self, runner: Runner, timed: TimedRun, arguments: tuple[Any, ...]) -> tuple[Any, str | None]:
-        """Run a step, in eager PyTorch from the same state where what `runner` runs raises; see `FirstSteps.run`."""
-        is_default = isinstance(runner, ContenderStep) and runner.contender is DEFAULT
-        self._runs += not is_default
-        if is_default or self._first_steps.compares(runner):
+        """Run a step, in eager PyTorch from the same state where a plan raises; see `FirstSteps.run`."""
+        by_plan = isinstance(runner, SearchStep) or runner.contender.kind is Kind.PLAN
+        self._runs += by_plan
+        if not by_plan or self._first_steps.compares(runner):
             return self._first_steps.run(runner, timed, arguments, self.captured)
         with Failure(self._before.suffices):
             return timed(*arguments), None
@@ -334,16 +334,18 @@ class Tuning:
         if isinstance(runner, SearchStep):
             return partial(self._noted, partial(self._plans.makers[runner.variant].run, runner.step))
         run = self._contenders[runner.contender].run
-        if runner.contender is not DEFAULT:
+        if runner.contender.kind is Kind.PLAN:
             run = partial(self._noted, run)
-        elif not self._planner.free:
+        elif runner.contender is DEFAULT and not self._planner.free:
             run = partial(self._planner.beside, run)
         return lambda *arguments: (run(*arguments), None)
 
     def _noted(self, run: Run, *arguments: Any) -> Any:
         """Run a step that can be set back where it raises; what that takes is part of its time."""
         self._before.take(arguments)
-        return run(*arguments)
+        result = run(*arguments)
+        self._before.forget()
+        return result
 
     def _observe(self, timed: TimedRun, call_s: float, difference: str | None) -> None:
         all_cores = self._follower.all_cores and self._steady
