@@ -14,6 +14,7 @@ from tests.core import trees
 from threadcast.cli.findings import (
     State,
     check_bfloat16,
+    check_binding,
     check_caches,
     check_compiler,
     check_counters,
@@ -136,6 +137,7 @@ def test_an_unlimited_process_is_well():
         (THROTTLED, State.NOTE, "a quota of 2 would fill it"),
         (UsableCores((0, 1, 2), 1, 0.5, "cgroup quota of 0.5 CPUs"), State.MEND, "raise the quota to at least 1"),
         (UsableCores((0, 1, 2), 2, 2.0, "cgroup quota of 2 CPUs"), State.OK, None),
+        (UsableCores((0, 1, 2), 2, 1.99999, "cgroup quota of 1.99999 CPUs"), State.OK, None),
         (UsableCores((0, 1), 2, None, "cpuset 0-1"), State.NOTE, "widen it"),
         (UsableCores((0, 1), 2, 8.0, "affinity mask 0-1"), State.NOTE, "widen it"),
     ],
@@ -164,16 +166,27 @@ def test_torch_with_as_many_threads_as_cores_is_well_with_fewer_worth_a_note():
     [
         ("OMP_NUM_THREADS", "8", "more threads than the 4 usable cores"),
         ("OMP_NUM_THREADS", "8,2", "more threads than the 4 usable cores"),
+        ("OMP_NUM_THREADS", "8 ,2", "more threads than the 4 usable cores"),
+        ("OMP_NUM_THREADS", " 8 , 2 ", "more threads than the 4 usable cores"),
         ("MKL_NUM_THREADS", "8", "more threads"),
+        ("OMP_MAX_ACTIVE_LEVELS", "0", "a single thread"),
         ("OMP_THREAD_LIMIT", "2", "keeps teams below"),
         ("OMP_WAIT_POLICY", "ACTIVE", "keep their cores"),
         ("KMP_BLOCKTIME", "200", "keep their cores"),
         ("KMP_BLOCKTIME", "200ms", "keep their cores"),
+        ("KMP_BLOCKTIME", "200us", "keep their cores"),
         ("KMP_BLOCKTIME", "infinite", "keep their cores"),
+        ("GOMP_SPINCOUNT", "30000000000", "keep their cores"),
+        ("GOMP_SPINCOUNT", "2m", "keep their cores"),
+        ("GOMP_SPINCOUNT", " 301 K", "keep their cores"),
         ("GOMP_SPINCOUNT", "INFINITY", "keep their cores"),
         ("OMP_PROC_BIND", "close", "against the plan's"),
         ("KMP_AFFINITY", "granularity=fine,compact,1,0", "against the plan's"),
+        ("KMP_AFFINITY", "verbose, Scatter", "against the plan's"),
+        ("KMP_AFFINITY", "granularity=fine,proclist=[0,3],explicit", "against the plan's"),
         ("GOMP_CPU_AFFINITY", "0-3", "against the plan's"),
+        ("OMP_PLACES", "cores", "the main thread to the first"),
+        ("OMP_PLACES", "{0:4}", "the main thread to the first"),
         ("OMP_DYNAMIC", "TRUE", "fewer threads than asked"),
     ],
 )
@@ -188,12 +201,26 @@ def test_a_harmful_variable_is_named_with_the_harm(variable, value, advice):
     [
         ("OMP_NUM_THREADS", "4"), ("OMP_NUM_THREADS", "nonsense"), ("OMP_WAIT_POLICY", "passive"),
         ("KMP_BLOCKTIME", "0"), ("OMP_PROC_BIND", "false"), ("KMP_AFFINITY", "none"), ("OMP_DYNAMIC", "false"),
-        ("GOMP_SPINCOUNT", "100"), ("OMP_THREAD_LIMIT", "64"), ("PATH", "active"),
+        ("GOMP_SPINCOUNT", "100"), ("GOMP_SPINCOUNT", "300k"), ("GOMP_SPINCOUNT", "lots"), ("OMP_THREAD_LIMIT", "64"),
+        ("PATH", "active"), ("OMP_MAX_ACTIVE_LEVELS", "1"), ("OMP_NUM_THREADS", "4 ,8"), ("OMP_PLACES", " "),
+        ("KMP_AFFINITY", "verbose,none"), ("KMP_AFFINITY", "verbose"), ("KMP_AFFINITY", "granularity=fine,disabled"),
     ],
 )  # fmt: skip
 def test_a_harmless_variable_is_left_alone(variable, value):
     (finding,) = check_environment({variable: value}, FOUR)
     assert finding.state is State.OK
+
+
+@pytest.mark.parametrize("variable", ["OMP_PLACES", "GOMP_CPU_AFFINITY"])
+def test_places_bind_nothing_where_binding_is_off(variable):
+    (finding,) = check_environment({variable: "0", "OMP_PROC_BIND": "FALSE"}, FOUR)
+    assert finding.state is State.OK
+
+
+def test_a_mask_that_changes_as_torch_is_imported_is_named():
+    assert check_binding(frozenset({0, 1}), frozenset({0, 1})) == []
+    (finding,) = check_binding(frozenset({0, 1, 2}), frozenset({0}))
+    assert (finding.state, "binds the main thread to CPU 0 of 0-2" in finding.found) == (State.MEND, True)
 
 
 def plan_of(*statuses: CounterStatus, groups: tuple[tuple[Event, ...], ...] = ()) -> CountingPlan:
@@ -281,7 +308,7 @@ def test_cache_groups_are_counted_by_size():
     os.geteuid() != 0 or not os.access(V1_CPU / "cgroup.procs", os.W_OK) or len(os.sched_getaffinity(0)) < 2,
     reason="needs root, a version 1 cpu hierarchy and two CPUs",
 )
-def test_doctor_inside_a_real_quota_warns_of_torchs_default():
+def test_doctor_inside_a_real_quota_warns_of_torchs_default_and_of_what_openmp_binds():
     group = V1_CPU / f"threadcast-doctor-{os.getpid()}"
     program = (
         "import os, sys, pathlib\n"
@@ -290,6 +317,7 @@ def test_doctor_inside_a_real_quota_warns_of_torchs_default():
         "main()\n"
     )
     environment = {name: text for name, text in os.environ.items() if not name.startswith("OMP_")}
+    environment["OMP_PLACES"] = "cores"
     try:
         group.mkdir()
         (group / "cpu.cfs_quota_us").write_text("150000")
@@ -302,3 +330,6 @@ def test_doctor_inside_a_real_quota_warns_of_torchs_default():
     findings = {finding["topic"]: finding for finding in json.loads(done.stdout)["findings"]}
     assert findings["cores"]["found"] == "1 usable core, limited by the cgroup quota of 1.5 CPUs"
     assert findings["PyTorch"]["state"] == "mend"
+    assert findings["binding"]["state"] == findings["environment"]["state"] == "mend"
+    assert findings["binding"]["found"].startswith("importing PyTorch binds the main thread to CPU ")
+    assert findings["environment"]["found"] == "OMP_PLACES=cores"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -368,3 +369,58 @@ def test_a_real_version_1_quota_is_seen_from_inside():
     cores = 1 if len(os.sched_getaffinity(0)) > 1 else len(os.sched_getaffinity(0))
     expected = f"{cores};1.5;" + ("cgroup quota of 1.5 CPUs" if len(os.sched_getaffinity(0)) > 1 else "None")
     assert done.stdout.strip() == expected
+
+
+@pytest.mark.parametrize("online", ["0-3", "0", ""])
+@pytest.mark.parametrize("kept", [range(16), range(4), ()])
+def test_a_container_whose_cpus_are_numbered_anew_has_all_those_of_its_mask(tmp_path, online, kept):
+    """LXCFS lists as many CPUs as a container has, from 0 on; Sysbox shows folders of these only."""
+    trees.plain(tmp_path, 16)
+    trees.put(tmp_path, "sys/devices/system/cpu/online", online)
+    for cpu in set(range(16)) - set(kept):
+        shutil.rmtree(tmp_path / f"sys/devices/system/cpu/cpu{cpu}")
+    mask = (2, 5, 10, 12)
+    usable = usable_cores(tmp_path, affinity=mask)
+    assert (usable.cores, usable.cpus) == (4, mask)
+    assert [core.cpus for core in read_machine(tmp_path, affinity=mask).cores] == [(2,), (5,), (10,), (12,)]
+    trees.cgroup_v2(tmp_path, "/", {"cpuset.cpus.effective": "2,5,10,12"})
+    assert (usable_cores(tmp_path, affinity=mask).cpus) == mask
+
+
+def test_the_kernels_mask_alone_says_what_may_be_used(tmp_path, monkeypatch):
+    """Also against a cpuset that is another group's, and against CPUs that are said to be offline."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 5, 10, 12})
+    trees.plain(tmp_path, 4)
+    trees.put(tmp_path, "sys/devices/system/cpu/cpu2/online", 0)
+    trees.cgroup_v2(tmp_path, "/", {"cpuset.cpus.effective": "0-3"})
+    assert usable_cores(tmp_path).cpus == (2, 5, 10, 12)
+
+
+def test_a_cpu_that_is_not_described_belongs_to_the_core_that_names_it(tmp_path):
+    trees.epyc_two_sockets(tmp_path, per_socket=8)
+    shutil.rmtree(tmp_path / "sys/devices/system/cpu/cpu16")
+    assert usable_cores(tmp_path, affinity=[0, 1, 16]).cores == 2
+    assert [core.cpus for core in read_machine(tmp_path, affinity=[0, 1, 16]).cores] == [(0, 16), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("quota_us", "period_us", "cores"),
+    [
+        (199_999, 100_000, 2), (99_999, 50_000, 2), (399_600, 100_000, 4), (99_999, 100_000, 1), (50_000, 100_000, 1),
+        (799_999, 100_000, 8), (199_000, 100_000, 1), (390_000, 100_000, 3), (1_999_999, 1_000_000, 2),
+        (200_001, 100_000, 2),
+    ],
+)  # fmt: skip
+def test_a_quota_that_lacks_next_to_nothing_of_a_cpu_has_it(tmp_path, quota_us, period_us, cores):
+    for version in (1, 2):
+        root = tmp_path / str(version)
+        trees.plain(root, 8)
+        if version == 2:
+            trees.cgroup_v2(root, "/a", {"a/cpu.max": f"{quota_us} {period_us}"})
+        else:
+            names = {"cpu.cfs_quota_us": quota_us, "cpu.cfs_period_us": period_us}
+            trees.cgroup_v1(root, "/a", {f"cpu,cpuacct/a/{name}": number for name, number in names.items()})
+        usable = usable_cores(root, affinity=range(8))
+        assert (usable.cores, usable.quota) == (cores, quota_us / period_us)
+        assert (usable.limited_by is None) == (cores == 8)
+        assert len(read_machine(root, affinity=range(8))) == cores

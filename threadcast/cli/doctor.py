@@ -85,9 +85,11 @@ def _examine(usable: UsableCores, machine: Machine, *, busy_limit: float) -> lis
     load: Load | None = None
     with contextlib.suppress(MeasurementError):  # reported as a finding
         load = measure_load([core.cpus for core in machine.cores])
+    before = frozenset(os.sched_getaffinity(0))
     version, threads = _torch()
     return [
         findings.check_limits(usable),
+        *findings.check_binding(before, frozenset(os.sched_getaffinity(0))),
         findings.check_caches(machine),
         *findings.check_counters(plan_counting(), paranoid=findings.read_paranoid()),
         findings.check_frequency(usable.cpus),

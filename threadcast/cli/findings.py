@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from threadcast.cli.extras import EXTRAS
 from threadcast.core import Machine, UsableCores
-from threadcast.core.sysfs import read_int, read_text
+from threadcast.core.sysfs import format_cpus, read_int, read_text
 
 if TYPE_CHECKING:
     from threadcast.collector.busy import Load
@@ -54,10 +54,10 @@ def check_limits(usable: UsableCores) -> Finding:
     found = f"{count}, limited by the {usable.limited_by}"
     if usable.quota is None or not usable.limited_by.startswith("cgroup quota"):
         return Finding("cores", State.NOTE, found, "widen it (taskset, docker --cpuset-cpus) if it is not meant")
-    if usable.quota < 1:
+    if usable.quota < 0.99:
         advice = "below 1 CPU the kernel stops every op in each period; raise the quota to at least 1 (docker --cpus 1)"
         return Finding("cores", State.MEND, found, advice)
-    if usable.quota != usable.cores:
+    if usable.quota > usable.cores:
         advice = f"a team of {usable.cores + 1} would be stopped mid-op; a quota of {usable.cores + 1} would fill it"
         return Finding("cores", State.NOTE, found, advice)
     return Finding("cores", State.OK, found)
@@ -180,40 +180,71 @@ def read_cpu_flags(root: Path = Path("/")) -> frozenset[str]:
     return frozenset(next((text.split() for name, _, text in named if name.strip() in ("flags", "Features")), ()))
 
 
+def check_binding(before: frozenset[int], after: frozenset[int]) -> list[Finding]:
+    """Checks whether the import of PyTorch has changed this thread's mask: `before` and `after` it."""
+    if before == after:
+        return []
+    found = f"importing PyTorch binds the main thread to CPU {format_cpus(after)} of {format_cpus(before)}"
+    advice = "programs that count their CPUs then see these alone, and threads start there; unset what is named below"
+    return [Finding("binding", State.MEND, found, advice)]
+
+
 def check_environment(environment: Mapping[str, str], usable: UsableCores) -> list[Finding]:
     """Finds OpenMP settings that conflict with the scheduler's placement, oversubscribe cores or spin while waiting."""
-    findings = []
-    for variable, text in sorted(environment.items()):
-        advice = _harm(variable, text.strip().lower(), usable)
-        if advice:
-            findings.append(Finding("environment", State.MEND, f"{variable}={text}", advice))
+    values = {variable: text.strip().lower() for variable, text in sorted(environment.items())}
+    findings = [
+        Finding("environment", State.MEND, f"{variable}={environment[variable]}", advice)
+        for variable in values
+        if (advice := _harm(variable, values, usable))
+    ]
     return findings or [Finding("environment", State.OK, "no OpenMP setting stands in the way")]
 
 
-def _harm(variable: str, value: str, usable: UsableCores) -> str | None:
+_BINDING_TYPES = {"balanced", "compact", "explicit", "logical", "physical", "scatter"}
+"""The types of KMP_AFFINITY that bind threads; without one it binds none, whatever its modifiers."""
+
+_SPINS = 300_000
+"""How often an idle worker of libgomp looks for work before it sleeps, unless GOMP_SPINCOUNT says otherwise."""
+
+_POWERS = {"k": 3, "m": 6, "g": 9, "t": 12}
+
+
+def _harm(variable: str, values: Mapping[str, str], usable: UsableCores) -> str | None:
+    value = values[variable]
     if variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        first = value.partition(",")[0]
+        first = value.partition(",")[0].strip()
         if first.isdecimal() and int(first) > usable.cores:
             return f"more threads than the {usable.cores} usable cores; set {usable.cores} or less"
     if variable == "OMP_THREAD_LIMIT" and value.isdecimal() and int(value) < usable.cores:
         return f"keeps teams below the {usable.cores} usable cores; unset it"
+    if variable == "OMP_MAX_ACTIVE_LEVELS" and value.isdecimal() and int(value) == 0:
+        return "gives every team a single thread, whatever number is asked for; unset it"
     spins = {
         "OMP_WAIT_POLICY": value == "active",
-        "KMP_BLOCKTIME": value == "infinite" or (value.rstrip("ms").isdecimal() and int(value.rstrip("ms")) > 0),
-        "GOMP_SPINCOUNT": value in ("infinite", "infinity"),
+        "KMP_BLOCKTIME": value == "infinite" or (value.rstrip("mus").isdecimal() and int(value.rstrip("mus")) > 0),
+        "GOMP_SPINCOUNT": value in ("infinite", "infinity") or _count(value) > _SPINS,
     }
     if spins.get(variable):
         return "idle threads of a team keep their cores from ops that run beside it; unset it"
+    bound = values.get("OMP_PROC_BIND") != "false"
     pins = {
-        "OMP_PROC_BIND": value not in ("", "false"),
-        "KMP_AFFINITY": value not in ("", "none", "disabled"),
-        "GOMP_CPU_AFFINITY": bool(value),
+        "OMP_PROC_BIND": bool(value) and bound,
+        "OMP_PLACES": bool(value) and bound,
+        "KMP_AFFINITY": not _BINDING_TYPES.isdisjoint(map(str.strip, value.split(","))),
+        "GOMP_CPU_AFFINITY": bool(value) and bound,
     }
     if pins.get(variable):
-        return "binds threads to cores of its own choice, against the plan's; unset it"
+        return "binds threads to cores of its own choice, the main thread to the first, against the plan's; unset it"
     if variable == "OMP_DYNAMIC" and value == "true":
         return "teams may get fewer threads than asked for, so curves would be wrong; unset it"
     return None
+
+
+def _count(value: str) -> int:
+    """A number of libgomp's such as "30000", "30 k" or "2m"; 0 where it is none."""
+    number = value.rstrip("kmgt").strip()
+    power = _POWERS.get(value[-1:], 0)
+    return int(number) * 10**power if number.isdecimal() else 0
 
 
 def check_packages(is_installed: Callable[[str], bool]) -> list[Finding]:

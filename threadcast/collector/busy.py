@@ -71,7 +71,8 @@ def read_cpu_times(
     except (OSError, ValueError) as error:
         raise MeasurementError(f"{path} does not say how busy the cpus are: {error}") from error
     if missing := wanted - set(ticks):
-        raise MeasurementError(f"{path} has no cpus {sorted(missing)}")
+        why = "LXCFS numbers those of a container anew; time anyway with --allow-busy"
+        raise MeasurementError(f"{path} has no cpus {sorted(missing)}: {why}")
     of_cpus = {cpu: _together([ticks[one] for one in threads]) for cpu, threads in of_core.items()}
     return CpuTimes(of_cpus, own_clock(), clock())
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from threadcast.core.cgroup import read_cgroup_limits
 from threadcast.core.errors import InvalidInput
 from threadcast.core.machine import LEAST_HZ, MOST_HZ, Cache, Core, Machine, cache_groups
+from threadcast.core.openmp_places import before_binding
 from threadcast.core.sysfs import format_cpus, numbered, read_cpus, read_int, read_text
 
 _CPU = "sys/devices/system/cpu"
@@ -23,6 +24,10 @@ _CPU = "sys/devices/system/cpu"
 _SAME_SPEED = 0.9
 """Cores within this ratio of the next faster one count as equally fast. Favoured cores of one kind differ by up to
 6 %, performance and efficiency cores by 20 % and more (cpuinfo_max_freq of Intel and AMD desktop parts)."""
+
+_STOPPED = 0.002
+"""Share of the time for which a quota may stop a team, for the sake of one core more: who computes quotas gives 1.99999
+CPUs for two, and 3.996 for four less a little. Far below what timings differ by."""
 
 _ARM_PARTS = {
     ("0x41", "0xd0c"): "Neoverse N1", ("0x41", "0xd40"): "Neoverse V1", ("0x41", "0xd49"): "Neoverse N2",
@@ -53,28 +58,39 @@ class UsableCores:
 def usable_cores(root: Path = Path("/"), *, affinity: Iterable[int] | None = None) -> UsableCores:
     """Return what this process may use, by affinity mask, cpuset, cgroup v1 and v2 quota, and whole cores under SMT.
 
-    `affinity` is used as the mask; None asks the kernel for the calling thread's.
+    `affinity` is used as the mask; None asks the kernel for the calling thread's. Where OpenMP has bound that thread,
+    the mask before it did so counts.
     """
-    mask = frozenset(os.sched_getaffinity(0) if affinity is None else affinity)
-    present = frozenset(cpu for cpu, _ in numbered(root / _CPU, "cpu"))
-    online = read_cpus(root / _CPU / "online") or present or mask
     limits = read_cgroup_limits(root)
-    allowed = online & (limits.cpuset or online) or online
-    cpus = allowed & mask or mask
+    if affinity is None:  # the kernel's is within the cpuset already, and without offline CPUs
+        cpus = frozenset(os.sched_getaffinity(0))
+        if cpus != limits.cpuset and cpus != read_cpus(root / _CPU / "online"):
+            cpus = before_binding(cpus)
+    else:
+        mask = frozenset(affinity)
+        cpus = mask & (limits.cpuset or mask) or mask
+        cpus = frozenset(cpu for cpu in cpus if read_int(root / _CPU / f"cpu{cpu}/online") != 0) or cpus
     if not cpus:
         raise InvalidInput("affinity is empty: a process runs on at least one CPU")
+    machine = _all_cpus(root, cpus)
     cores, quota = len(_hardware_threads(root, cpus)), limits.quota
     limit = None
-    if cpus < allowed:
+    if cpus < (machine & (limits.cpuset or machine) or machine):
         limit = f"affinity mask {format_cpus(cpus)}"
-    elif cpus < online:
+    elif cpus < machine:
         limit = f"cpuset {format_cpus(cpus)}"
     # Rounded down: a step is a chain of barriers. With two threads on 1.5 CPUs the kernel stops both for a quarter of
     # every period, in the middle of some op, waiting threads burn quota as they spin, and no forecast of an
     # op's seconds holds; the half CPU left over serves the interpreter, the loader and the system.
-    if quota is not None and quota < cores:
-        cores, limit = max(1, math.floor(quota)), f"cgroup quota of {quota:g} CPUs"
+    if quota is not None and quota < cores * (1 - _STOPPED):
+        cores, limit = max(1, math.floor(quota / (1 - _STOPPED))), f"cgroup quota of {quota:g} CPUs"
     return UsableCores(tuple(sorted(cpus)), cores, quota, limit)
+
+
+def _all_cpus(root: Path, cpus: frozenset[int]) -> frozenset[int]:
+    """All CPUs of the machine, as far as its lists know `cpus`: LXCFS and Sysbox number those of a container anew."""
+    lists = read_cpus(root / _CPU / "online"), frozenset(cpu for cpu, _ in numbered(root / _CPU, "cpu"))
+    return next((known for known in lists if known and cpus <= known), cpus)
 
 
 def read_machine(root: Path = Path("/"), *, affinity: Iterable[int] | None = None, cores: int | None = None) -> Machine:
@@ -112,11 +128,12 @@ def _siblings(root: Path, cpu: int) -> frozenset[int]:
 
 
 def _hardware_threads(root: Path, cpus: frozenset[int]) -> list[tuple[int, ...]]:
-    """`cpus` by core, in order of each core's first one."""
+    """`cpus` by core, in order of each core's first one. A CPU that is not described belongs where another one says."""
+    siblings = {cpu: found for cpu in sorted(cpus) if cpu in (found := _siblings(root, cpu))}
+    said = {cpu: found for found in siblings.values() for cpu in found}
     threads: dict[object, list[int]] = {}
     for cpu in sorted(cpus):
-        siblings = _siblings(root, cpu)
-        place = siblings if cpu in siblings else _place(root / _CPU / f"cpu{cpu}/topology")
+        place = siblings.get(cpu) or said.get(cpu) or _place(root / _CPU / f"cpu{cpu}/topology")
         threads.setdefault(place or cpu, []).append(cpu)
     return list(map(tuple, threads.values()))
 

@@ -17,6 +17,7 @@ from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.division import Claim
 from threadcast.malleable.member import Member
 from threadcast.malleable.optimizer_steps import OptimizerSteps
+from threadcast.threads.openmp import undo_binding
 from threadcast.threads.this_process import this_process
 
 _attached: Member | None = None
@@ -60,6 +61,7 @@ def attach(
             Deadline.within(*terms.deadline, now_s=0.0)
         if signals and threading.current_thread() is not threading.main_thread():
             raise InvalidInput("signals=True: signals can be followed from the main thread only")
+        undo_binding()
         process = this_process()
         arbiter, steps = settings["arbiter.socket"].absolute(), OptimizerSteps(process.steps)
         member = Member(terms, process, arbiter=arbiter, steps=steps)

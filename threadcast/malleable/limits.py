@@ -10,6 +10,7 @@ from pathlib import Path
 
 from threadcast.core.cgroup import CgroupLimits, read_cgroup_limits
 from threadcast.core.topology import read_machine, usable_cores
+from threadcast.threads.openmp import undo_binding
 from threadcast.threads.process_cores import ProcessCores
 
 Cores = tuple[tuple[int, ...], ...]
@@ -30,7 +31,8 @@ class Limits:
 
     Each call reads the cgroup's quota and cpuset. The affinity mask counts as a limit only as it was at first, because
     threadcast itself changes it later. A mask that somebody else sets (`taskset -p`) is a new limit, unless the kernel
-    sets it because the cpuset changes. While the cpuset has none of the mask's CPUs, the cpuset alone counts.
+    sets it because the cpuset changes, or OpenMP as it is loaded. While the cpuset has none of the mask's CPUs, the
+    cpuset alone counts.
 
     The argument `cores` knows which threads are pinned temporarily. `mask` is the limit to use in place of the
     process's affinity mask (None: its mask). `root` is the folder with /proc and /sys. Where the process may open no
@@ -66,8 +68,9 @@ class Limits:
             self._settled_s, self._unsettled_looks = time.monotonic() + SETTLE_S, SETTLE_LOOKS
         self._unsettled_looks -= self._unsettled_looks > 0
         if mask is not None and mask != self._set:
-            self._set, self.moved = mask, True
-            if time.monotonic() >= self._settled_s and not self._unsettled_looks:
+            unbound = undo_binding()
+            self._set, self.moved = unbound or mask, True
+            if unbound is None and time.monotonic() >= self._settled_s and not self._unsettled_looks:
                 self.mask = mask
         if (self.mask, limits) != self._known:
             both = self.mask & (limits.cpuset or self.mask) or limits.cpuset  # the kernel leaves a mask no other CPUs

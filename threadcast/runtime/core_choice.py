@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from threadcast.core import Machine, read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.model_cores import ModelCores
+from threadcast.threads.openmp import undo_binding
 from threadcast.threads.process_cores import ProcessCores
 
 Cores = int | Iterable[int] | None
@@ -55,10 +56,11 @@ class CoreChoice:
             return known
 
     def machine(self, cores: Cores) -> Machine:
-        """Return the machine of these cores, the fastest first.
+        """Return the machine of these cores, the fastest first, on which OpenMP keeps no thread to one of them.
 
         InvalidInput for a number that is not from 1 to that of the usable cores, and for CPUs that are not usable.
         """
+        undo_binding()
         if cores is None:
             return read_machine()
         whole = read_machine()

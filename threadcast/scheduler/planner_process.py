@@ -28,6 +28,7 @@ from threadcast.core.errors import ExecutionError, InvalidInput
 from threadcast.core.parent_process import end_with_parent
 from threadcast.scheduler.bounds.ceiling import Ceiling
 from threadcast.scheduler.policies import Problem
+from threadcast.threads.openmp import child_environment
 
 _LENGTH_BYTES = 8
 """A problem begins with the length of its JSON part: a big-endian integer of this size."""
@@ -76,11 +77,10 @@ class PlannerProcess:
         self._message = os.memfd_create("threadcast-plan")
         # -P: nothing is imported from the directory that the caller happens to be in
         command = [sys.executable, "-P", "-m", self.module, str(self._message), str(os.getpid()), str(int(background))]
-        path = os.pathsep.join(filter(None, sys.path))
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, pass_fds=[self._message],
-                env={**os.environ, "PYTHONPATH": path, **({} if compiles else _PYTHON)},
+                env=child_environment(**({} if compiles else _PYTHON)),
                 process_group=0,  # Ctrl-C is for the caller
             )  # fmt: skip
         except BaseException:

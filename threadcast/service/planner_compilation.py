@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from threadcast.scheduler import compile_planner
 from threadcast.service.deadlines import Deadline
 from threadcast.service.problems import Problem
+from threadcast.threads.openmp import child_environment
 
 RETRY_S = 5
 """Seconds after which a client is asked to try again."""
@@ -35,8 +36,7 @@ class PlannerCompilation:
         """Start the process, and end it with the block if it still runs then."""
         parent = os.getpid()
         command = [sys.executable, "-P", "-m", compile_planner.__name__, str(parent), str(NICE)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=child_environment())
         self._process = os.pidfd_open(process.pid)
         try:
             yield

@@ -27,6 +27,7 @@ from threadcast.core.errors import ConfigError, ThreadcastError
 from threadcast.core.parent_process import end_with_parent
 from threadcast.service import logs
 from threadcast.service.settings import ServiceSettings
+from threadcast.threads.openmp import child_environment
 
 CHECK_S = 1.0
 """Seconds between two checks of the store, and of whether its lock is free."""
@@ -74,7 +75,7 @@ def beside(settings: ServiceSettings) -> Iterator[None]:
         "every_s": settings.retrain_every_s, "drift": settings.retrain_drift, "train_steps": settings.train_steps,
         "log_format": settings.log_format, "stall_s": settings.retrain_stall_s,
     }  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = child_environment(OMP_NUM_THREADS="1")
     parent = os.getpid()
     process = subprocess.Popen(_command("watch", wanted), stdin=subprocess.DEVNULL, env=environment)
     try:

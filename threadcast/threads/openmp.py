@@ -13,14 +13,25 @@ parallel region makes new ones (about 0.1 ms).
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from threadcast.core.openmp_places import VARIABLES, before_binding, openmp_places
+from threadcast.core.sysfs import format_cpus
+
 _PF_FORKNOEXEC = 0x40
 """Flag of a process that is a fork and has not called exec since (Linux, include/linux/sched.h)."""
+
+_logger = logging.getLogger("threadcast")
+
+_undone: set[str] = set()
+"""Paths of the OpenMP libraries whose binding was undone."""
 
 _SOFT = 1  # omp_pause_soft, OpenMP 5.0, 3.2.44: thread-private values survive
 
@@ -35,6 +46,42 @@ def end_idle_workers() -> bool:
         return False
     pause = _pause()
     return pause is not None and pause(_SOFT) == 0
+
+
+def undo_binding() -> frozenset[int] | None:
+    """Let threads that OpenMP has bound as it was loaded run again wherever it found CPUs, and log a WARNING.
+
+    Return the main thread's mask where that was one of them. What a library has bound is undone once: whoever then
+    gives a thread fewer CPUs is somebody else, and is respected. OpenMP's workers stay on their cores.
+    """
+    new = {path: places for path, places in openmp_places().items() if path not in _undone}
+    _undone.update(new)
+    process, undone = os.getpid(), dict[int, tuple[frozenset[int], frozenset[int]]]()
+    for thread in map(int, os.listdir("/proc/self/task")) if new else ():
+        with suppress(OSError):  # it has ended, or the CPUs were taken away meanwhile
+            bound = frozenset(os.sched_getaffinity(thread))
+            if (found := before_binding(bound, new.values())) != bound:
+                os.sched_setaffinity(thread, found)
+                undone[thread] = bound, frozenset(os.sched_getaffinity(thread))
+    if not undone:
+        return None
+    bound, now = undone.get(process) or next(iter(undone.values()))
+    asked = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
+    _logger.warning(
+        "OpenMP has bound threads to CPU %s as it was loaded (%s); threadcast lets them run on CPUs %s again, as "
+        "the process was started. OpenMP's own workers stay bound: unset it",
+        format_cpus(bound), ", ".join(asked) or "by its environment", format_cpus(now),
+    )  # fmt: skip
+    return undone[process][1] if process in undone else None
+
+
+def child_environment(**more: str) -> dict[str, str]:
+    """Return the environment, with `more`, of a process that serves this one.
+
+    It imports what this process can, and its OpenMP binds no threads: it is given the CPUs to run on.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
 
 
 def set_own_threads(number: int) -> None:

@@ -48,6 +48,7 @@ from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.contender_id import backend
 from threadcast.threads.affinity import PinnedThread
 from threadcast.threads.memory import memory_regime
+from threadcast.threads.openmp import child_environment
 
 BACKENDS = ("onnxruntime", "openvino", "torch.compile")
 
@@ -235,7 +236,7 @@ class BackendSearch:
             self._process = subprocess.Popen(
                 [*guard, *command, json.dumps(asdict(self._options))],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=[file], bufsize=0,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env=child_environment(),
                 # Ctrl-C is for the caller. The session is the caller's: Linux weighs priorities within one.
                 process_group=0,
             )  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from typing import IO
 
 from threadcast.core import Affinity, Case, Machine, Op, OpGraph, Placement, Trace
 from threadcast.runtime.plans.step_rows import Observed, document_of, measurements
+from threadcast.threads.openmp import child_environment
 
 SUMMARY_S = 60.0
 """Seconds between two traced steps."""
@@ -161,7 +161,7 @@ def _started(store: str, document: bytes) -> subprocess.Popen[bytes]:
         given.seek(0)
         return subprocess.Popen(
             command, stdin=given, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=child_environment(),
             process_group=0,  # Ctrl-C is for the caller
         )  # fmt: skip
 
