@@ -23,6 +23,7 @@ from tests.store.next_release import NEXT, become_next_release
 from threadcast.core import Measurement
 from threadcast.core.errors import StoreError
 from threadcast.core.settings import Settings
+from threadcast.runtime.plans.step_forecasts import is_there
 from threadcast.store import Store, sqlite_file
 from threadcast.store.database import SCRIPTS
 from threadcast.store.schema import REVISIONS, VERSION_TABLE, metadata
@@ -37,6 +38,26 @@ def test_the_default_store_is_in_the_users_data_directory(tmp_path: Path, monkey
     assert (tmp_path / "threadcast" / "threadcast.db").is_file()
     with Store.open(Settings.read()["store"], create=False) as same:
         assert same.counts().measurements == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["%41", "%", "100%zz", "a?b=c", "a#b", "a b+c", "é 北", "x@y:z&", "'\"", "\udcff", "a\nb", "~", "%25"]
+)
+def test_the_default_store_is_in_a_folder_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, measure: Measure
+) -> None:
+    home = tmp_path / name / name
+    monkeypatch.setenv("XDG_DATA_HOME", str(home))
+    url, file = Settings.read()["store"], home / "threadcast/threadcast.db"
+    assert not is_there(url)
+    for spelling in (url, None, str(file), file):
+        with Store.open(spelling) as store:
+            store.add([measure()])
+        assert is_there(url)
+        assert is_there(str(file))
+    with Store.open(url, create=False) as store:
+        assert (store.counts().measurements, store.check()) == (4, [])
+    assert [found for found in tmp_path.rglob("*") if found.is_file()] == [file]
 
 
 @pytest.mark.parametrize("spelling", [Path, str, "sqlite:///{}".format])

@@ -26,7 +26,7 @@ def service(store: Path, models: Path, *, log: Path) -> Iterator[str]:
     """
     command = [
         sys.executable, "-c", "from threadcast.cli.main import main; main()", "serve", "--json", "--port", "0",
-        "--store", f"sqlite:///{store}", "--models", str(models),
+        "--store", str(store), "--models", str(models),
     ]  # fmt: skip
     with log.open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)

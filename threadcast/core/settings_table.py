@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import quote
 
 from threadcast.core.secret import Secret
 from threadcast.core.setting import Setting
@@ -19,7 +20,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
     setting.name: setting
     for setting in (
         Setting(
-            "store", str, lambda env: f"sqlite:///{user_data_dir(env) / 'threadcast.db'}",
+            "store", str, lambda env: f"sqlite:///{quote(bytes(user_data_dir(env) / 'threadcast.db'))}",
             "Where measurements live, as an SQLAlchemy URL.", default_text="threadcast.db in the user's data directory",
         ),
         Setting(

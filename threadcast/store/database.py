@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from sqlalchemy import URL, Connection, Engine, column, create_engine, event, inspect, make_url, select, table
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
@@ -212,10 +213,10 @@ def locate(url: str | Path | None) -> tuple[URL, Path | None]:
         raise StoreError(f"{url!r} is not a database URL; give a path, or dialect://user@host/database") from error
     if parsed.get_backend_name() != "sqlite":
         return parsed.set(drivername=_DRIVER.get(parsed.drivername, parsed.drivername)), None
-    if parsed.query or parsed.database in (None, "", ":memory:"):
+    if "?" in url or parsed.database in (None, "", ":memory:"):
         raise StoreError(f"{url!r}: a SQLite store needs a file and no options; give its path")
-    path = Path(str(parsed.database))
-    return parsed, path
+    path = Path(unquote(url.partition(":///")[2], errors="surrogateescape"))  # which SQLAlchemy does from 2.1 on
+    return parsed.set(database=str(path)), path
 
 
 def connect_alone(url: URL) -> Connection:

@@ -24,7 +24,7 @@ def require_store(path: Path, *, version_table: str) -> None:
     `create` made has that table from the beginning. The WAL is read only where the file alone is not whole: during a
     checkpoint, and after one that a kill or a full disk interrupted.
     """
-    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    uri = f"file:{quote(bytes(path.absolute()))}?mode=ro"
     try:
         has_wal = _has_wal(path)
         _check_header(path, has_wal=has_wal)

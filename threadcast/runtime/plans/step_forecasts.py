@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, OpGraph, Plan
 from threadcast.core.errors import ThreadcastError
@@ -79,7 +80,10 @@ def is_there(store: str | None) -> bool:
     """Return whether there may be a store at this URL; it is not opened, which takes long."""
     if store is None:
         return False
-    return not store.startswith(_SQLITE) or os.path.isfile(store.removeprefix(_SQLITE))
+    if "://" not in store:
+        return os.path.isfile(os.path.expanduser(store))
+    path = unquote(store.removeprefix(_SQLITE), errors="surrogateescape")
+    return not store.startswith(_SQLITE) or os.path.isfile(path)
 
 
 def may_be_known(store: str | None) -> bool:
