@@ -17,6 +17,7 @@ from tests.cli.commands import install, invoke
 from threadcast import __version__
 from threadcast.cli import main
 from threadcast.core.errors import FormatError, PlanError, ServiceUnavailable
+from threadcast.store import Store
 
 HEAVY = ("torch", "pandas", "sklearn", "xgboost", "sqlalchemy", "flask", "pyarrow", "scipy", "matplotlib")
 
@@ -114,6 +115,44 @@ def test_a_full_disk_behind_stdout_is_one_line_on_stderr(words):
         )
     assert done.stderr == "threadcast: error: the output cannot be written: No space left on device\n"
     assert done.returncode == 1
+
+
+MAIN = f"{sys.executable} -c 'from threadcast.cli.main import main; main()'"
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", ["db import rows.csv", "db import rows.csv --json", "db --help"])
+def test_a_command_does_its_work_though_its_streams_are_closed(tmp_path, monkeypatch, words, streams):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    (tmp_path / "rows.csv").write_text("machine,op,threads,seconds\nm,relu,1,0.5\n")
+    done = subprocess.run(
+        f"{MAIN} {words} {streams}", shell=True, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    assert (done.returncode, b"rror" in done.stderr) == (0, False)
+    if "import" in words:
+        with Store.open(tmp_path / "threadcast/threadcast.db", create=False) as store:
+            assert (store.counts().measurements, store.check()) == (1, [])
+
+
+def test_nothing_else_gets_the_number_of_a_closed_stream(tmp_path):
+    program = (
+        "import os, sys\nfrom threadcast.cli.main import main\nsys.argv[1:] = ['--version']\n"
+        "try:\n    main()\nfinally:\n    with open('other', 'w') as file:\n        assert file.fileno() > 2\n"
+        "        os.system('echo noise')\n"
+    )
+    done = subprocess.run(
+        f'{sys.executable} -c "$PROGRAM" <&- >&- 2>&-', shell=True, cwd=tmp_path,
+        env={**os.environ, "PROGRAM": program, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert (done.returncode, (tmp_path / "other").read_text()) == (0, "")
+
+
+def test_a_stream_that_is_only_read_is_one_line_on_stderr():
+    done = subprocess.run(f"{MAIN} models list 1</dev/null", shell=True, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (
+        1, "threadcast: error: the output cannot be written: Bad file descriptor\n"
+    )  # fmt: skip
 
 
 def test_too_little_memory_is_one_line_on_stderr(monkeypatch):

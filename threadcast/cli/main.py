@@ -10,6 +10,7 @@ import errno
 import importlib
 import importlib.util
 import json
+import os
 import re
 import sys
 from typing import Any
@@ -45,8 +46,8 @@ COMMANDS = {
 name in this folder."""
 
 
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Numbers of errors, of a full or broken disk, that are explained to the user even if they name no file."""
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Numbers of errors, of a full or broken disk or a stream for reading only, that are explained even without a file."""
 _NO_MEMORY = re.compile(r"tried to allocate (\d+) bytes")
 """What PyTorch says of memory that it does not get."""
 
@@ -111,6 +112,21 @@ def _fail(ctx: click.Context, error: Exception, message: str) -> None:
     ctx.exit(1)
 
 
+def _open_closed_streams() -> None:
+    """Let standard streams that are closed (`>&-`) lead to /dev/null: a command does its work for its exit code too.
+
+    Else the next file that is opened takes their number, and gets what libraries and children write to them.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            file = os.open(os.devnull, os.O_RDWR)
+            if file != number:
+                os.dup2(file, number)
+                os.close(file)
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+
+
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="threadcast")
 def cli() -> None:
@@ -119,6 +135,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    _open_closed_streams()
     try:
         cli(prog_name="threadcast")
     except OSError as error:  # of help and version, which click writes before a command is invoked
