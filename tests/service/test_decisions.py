@@ -179,6 +179,7 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "a plan and a policy": ({"plan": PLAN, "ready": [], "policy": "fifo"}, 422, "/policy"),
     "a context and cores": ({"context": "abc", "ready": [], "cores": 2}, 422, "/cores"),
     "automatic choice": ({**BASE, "ready": [], "policy": "auto"}, 422, "/policy"),
+    "the search": ({**BASE, "ready": [], "policy": "search"}, 422, "/policy"),
 }  # fmt: skip
 
 

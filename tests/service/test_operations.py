@@ -100,7 +100,7 @@ def test_info_shows_every_limit_with_its_unit(client: FlaskClient, settings: Ser
     for name, limit in info["limits"].items():
         assert limit["value"] == getattr(settings, name) == expected[name].default
         assert limit["unit"]
-    assert info["policies"] == ["auto", *names()]
+    assert info["policies"] == ["auto", "search", *names()]
     assert info["default_model"] == "champion"
 
 

@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 from tests.service.service_data import CURVES, GRAPH, MACHINE, OPS, graph_document
 from threadcast.core import Machine, OpGraph, Plan
 from threadcast.scheduler import planner
-from threadcast.scheduler.policies import Problem, names
+from threadcast.scheduler.policies import Problem, names, plan_names
 from threadcast.scheduler.problem.graph_curves import curves_of
 from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.service.app import create_app
@@ -41,13 +41,22 @@ def test_a_graph_without_curves_is_planned_with_the_models(client: FlaskClient, 
     assert {op.id for op in made.ops} == set(GRAPH.ids)
 
 
-@pytest.mark.parametrize("policy", names())
+@pytest.mark.parametrize("policy", plan_names())
 def test_every_policy_makes_a_plan(client: FlaskClient, policy: str) -> None:
     options = {"inter": 2, "intra": 2} if policy == "uniform" else {}
     made = plan(client, graph=graph_document(**CURVES), cores=4, policy=policy, options=options)
     graph, machine = OpGraph.from_json(graph_document(**CURVES)), Machine.uniform("cores", 4)
     check_schedule(graph, made, machine=machine, oversubscribed=True)
     assert made.makespan_s >= made.lower_bound_s > 0
+
+
+def test_the_search_is_one_of_the_policies_and_takes_its_options(client: FlaskClient) -> None:
+    graph, machine = OpGraph.from_json(graph_document(**CURVES)), Machine.uniform("cores", 4)
+    problem, options = Problem(graph, curves_of(graph, machine), machine), {"seed": 3, "budget_s": 0.5, "robust": True}
+    made = plan(client, graph=graph_document(**CURVES), cores=4, policy="search", options=options)
+    assert made.ops == planner.plan(problem, policy="search", seed=3, budget_s=0.5, robust=True).ops
+    assert made.policy == "search"
+    assert client.get("/v1/info").get_json()["policies"] == ["auto", "search", *names()]
 
 
 @pytest.mark.parametrize("option", ["problem", "policy", "seed", "speed"])
@@ -99,6 +108,8 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
                                           "/options"),
     "an option of the search": ({"graph": ONE, "cores": 1, "policy": "fifo", "options": {"seed": 1}}, 422, "/options"),
     "options of the automatic choice": ({"graph": ONE, "cores": 1, "options": {"speed": 9}}, 422, "/options"),
+    "a budget of no time": ({"graph": ONE, "cores": 1, "policy": "search", "options": {"budget_s": 0}}, 422,
+                            "/options"),
     "an option that is text": ({"graph": ONE, "cores": 1, "policy": "fifo", "options": {"threads": "2"}}, 422,
                                "/options/threads"),
     "an option of another type": ({"graph": ONE, "cores": 1, "policy": "fifo", "options": {"threads": [2]}}, 422,

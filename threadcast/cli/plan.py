@@ -22,9 +22,9 @@ from threadcast.cli.plan_input import Question, read_problem
 from threadcast.core import Plan, timeline
 from threadcast.core.settings import Settings
 from threadcast.scheduler.bounds.speedup_bound import ceiling
-from threadcast.scheduler.planner import BUDGET_S, SEARCH, plan_each, whole_cores_bound_s
+from threadcast.scheduler.planner import BUDGET_S, plan_each, whole_cores_bound_s
 from threadcast.scheduler.planner import plan as make_plan
-from threadcast.scheduler.policies import without_options
+from threadcast.scheduler.policies import PLANNERS, without_options
 from threadcast.scheduler.problem.merged_backward import without_split
 
 Row = dict[str, Any]
@@ -133,9 +133,9 @@ def _check_options(policy: str, options: Sequence[tuple[str, Any]], searching: R
     """Raise UsageError for options of a policy, or of the search, that do not fit `policy`."""
     if policy == "auto" and options:
         raise click.UsageError("--option needs --policy: auto tries several, which have other options")
-    if searching and policy not in ("auto", SEARCH):
+    if searching and policy not in PLANNERS:
         named = next(iter(searching)).replace("_", "-")
-        raise click.UsageError(f"--{named} needs the search: --policy auto or {SEARCH}")
+        raise click.UsageError(f"--{named} needs the search: --policy {' or '.join(PLANNERS)}")
     twice = [name for name, times in Counter(name for name, _ in options).items() if times > 1]
     if twice:
         raise click.UsageError(f"--option {twice[0]} is given twice; once is enough")

@@ -15,7 +15,7 @@ from threadcast.scheduler.interference.class_slowdown import ClassInterference
 from threadcast.scheduler.interference.core_sharing import CoreSharing, Interference
 from threadcast.scheduler.policies.best_setting import ROUNDING
 from threadcast.scheduler.policies.plan_replay import PlanReplay
-from threadcast.scheduler.policies.registry import check_name, create, options_of
+from threadcast.scheduler.policies.registry import PLANNERS, check_name, create, options_of
 from threadcast.scheduler.problem import Problem
 from threadcast.scheduler.problem.hardware_threads import any_shares_cores
 from threadcast.scheduler.search.denoising import denoised
@@ -89,7 +89,7 @@ def plan(
     NotFound for an unknown policy. InvalidInput for an option that the policy does not have, for arguments of another
     type, and for numbers outside their range.
     """
-    check_name(policy, "auto", SEARCH)
+    check_name(policy, *PLANNERS)
     if not (interference is None or hasattr(interference, "slowdowns")):
         raise InvalidInput(f"interference={interference!r} must be an Interference or None")
     numbers: tuple[tuple[str, object, type, str], ...] = (
@@ -98,7 +98,7 @@ def plan(
     for name, value, kind, what in numbers:
         if not isinstance(value, kind):
             raise InvalidInput(f"{name}={value!r} must be {what}")
-    if policy not in ("auto", SEARCH):
+    if policy not in PLANNERS:
         if robust or seed or budget_s != BUDGET_S:
             raise InvalidInput(f"robust, seed and budget_s are the search's; policy {policy!r} has none")
         return _plan_of_policy(problem, policy, lower_bounds(problem).best_s, interference, options)

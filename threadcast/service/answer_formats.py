@@ -108,7 +108,7 @@ class Info(TypedDict):
 
     version: str
     limits: dict[str, Limit]
-    policies: Annotated[list[str], Field(description="names for plans; for decisions all but auto")]
+    policies: Annotated[list[str], Field(description="names for plans; for decisions all but auto and search")]
     default_model: str
     formats: list[str]
 

@@ -8,11 +8,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from threadcast import __version__
 from threadcast.core.errors import ThreadcastError
-from threadcast.scheduler.policies import names
+from threadcast.scheduler.policies import plan_names
 from threadcast.service import planners
 from threadcast.service.answers import answer
 from threadcast.service.context import context, reply
-from threadcast.service.planning import AUTO
 from threadcast.service.problems import unexpected
 
 blueprint = APIBlueprint("operations", __name__)
@@ -51,7 +50,7 @@ def info() -> Response:
     return reply({
         "version": __version__,
         "limits": here.settings.limits(),
-        "policies": [AUTO, *names()],
+        "policies": plan_names(),
         "default_model": here.models.default,
         "formats": ["threadcast.graph/1", "threadcast.plan/1"],
     })  # fmt: skip

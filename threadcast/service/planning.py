@@ -7,16 +7,13 @@ from typing import Any
 
 from threadcast.core import Case, CurveTable, Machine, OpGraph
 from threadcast.core.errors import FormatError, PlanError
-from threadcast.scheduler.policies import Policy, Problem, names
+from threadcast.scheduler.policies import PLANNERS, Policy, Problem, names, plan_names
 from threadcast.scheduler.problem.graph_curves import curves_of
 from threadcast.service.context import Context
 from threadcast.service.deadlines import curves_in_time, deadline
 from threadcast.service.decision_contexts import DecisionContext
 from threadcast.service.documents import read_graph, read_machine
 from threadcast.service.schemas import Planned
-
-AUTO = "auto"
-"""The policy name with which the planner itself chooses among the policies."""
 
 MAX_OPTION = 4_096
 """Largest number in the options of a policy, which count cores, threads and executors."""
@@ -70,23 +67,22 @@ def _predicted(graph: OpGraph, machine: Machine, model: str | None, here: Contex
 
 def read_policy(asked: DecisionContext) -> Policy:
     """Return the policy that a request asks for; errors point to /policy or /options."""
-    if asked.policy_name == AUTO:
-        raise FormatError(f"{AUTO} makes plans; decisions need one of {', '.join(names())}", pointer="/policy")
-    check_policy(asked.policy_name, asked.options)
+    if (policy := asked.policy_name) in PLANNERS:
+        raise FormatError(f"{policy} makes plans; decisions need one of {', '.join(names())}", pointer="/policy")
+    check_policy(policy, asked.options)
     try:
         return asked.policy()
     except (TypeError, ValueError) as error:
         raise refused_options(error, asked.options) from error
 
 
-def check_policy(name: str, options: Mapping[str, Any], *, more: tuple[str, ...] = ()) -> None:
-    """Raise FormatError for a policy that is neither registered nor among `more`, and for options of a wrong type.
+def check_policy(name: str, options: Mapping[str, Any]) -> None:
+    """Raise FormatError for a name by which no plan can be made, and for options of a wrong type.
 
     Options are null, booleans, numbers up to `MAX_OPTION`, or arrays of these.
     """
-    known = (*more, *names())
-    if name not in known:
-        raise FormatError(f"no policy is called {name[:80]!r}; known are {', '.join(known)}", pointer="/policy")
+    if name not in plan_names():
+        raise FormatError(f"no policy is called {name[:80]!r}; known are {', '.join(plan_names())}", pointer="/policy")
     for option, value in options.items():
         pointer = f"/options/{option}"
         if option == "interference":  # an object, for callers in process

@@ -11,14 +11,14 @@ from flask import Response
 
 from threadcast import __version__
 from threadcast.core import Plan
-from threadcast.core.errors import FormatError, PlanError
+from threadcast.core.errors import PlanError
 from threadcast.scheduler.policies import Problem as PlanProblem
 from threadcast.service import planners
 from threadcast.service.answers import answer
 from threadcast.service.conditional import etag_of
 from threadcast.service.context import context
 from threadcast.service.deadlines import deadline
-from threadcast.service.planning import AUTO, check_policy, read_problem
+from threadcast.service.planning import check_policy, read_problem
 from threadcast.service.point_sources import PointSources
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
@@ -48,10 +48,8 @@ def make_plan(asked: PlanRequest) -> Response:
     came from in `curves_from`, and for each op what its time is in `source`. It is stored for a while at
     Content-Location: asked again, with the same curves, it is not made again.
     """
-    policy = asked.policy or AUTO
-    check_policy(policy, asked.options, more=(AUTO,))
-    if asked.options and policy == AUTO:
-        raise FormatError("options go to a policy; name one", pointer="/options")
+    policy = asked.policy or "auto"
+    check_policy(policy, asked.options)
     here = context()
     until = deadline(here.settings.deadline_s)
     with timed("model"):

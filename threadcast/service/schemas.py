@@ -77,8 +77,10 @@ class Planned(Body):
     machine: MachineOrFingerprint | None = Field(
         None, description="with curves in the graph: equal cores that share one cache if left out"
     )
-    policy: Name | None = Field(None, description="as listed by /v1/info; the service's choice if left out")
-    options: Options = Field(default_factory=dict, description="options of the policy")
+    policy: Name | None = Field(None, description="as listed by /v1/info; auto if left out")
+    options: Options = Field(
+        default_factory=dict, description="options of the policy; of auto and search: budget_s, seed, robust"
+    )
     model: Name | None = Field(None, description="predicts where the graph brings no curves")
 
 

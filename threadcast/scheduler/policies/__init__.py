@@ -3,10 +3,19 @@
 Add your own with `register("mine", MyPolicy)`, as the built-in ones below are added.
 """
 
-from threadcast.scheduler.policies.registry import create, names, options_of, register, without_options
+from threadcast.scheduler.policies.registry import (
+    PLANNERS,
+    create,
+    names,
+    options_of,
+    plan_names,
+    register,
+    without_options,
+)
 from threadcast.scheduler.problem import Launch, Policy, Problem, Running, State
 
 __all__ = [
+    "PLANNERS",
     "Launch",
     "Policy",
     "Problem",
@@ -15,6 +24,7 @@ __all__ = [
     "create",
     "names",
     "options_of",
+    "plan_names",
     "register",
     "without_options",
 ]

@@ -15,6 +15,9 @@ from threadcast.scheduler.problem import Policy, Problem
 Factory = Callable[..., Policy]
 """Called as `factory(problem, **options)`."""
 
+PLANNERS = ("auto", "search")
+"""Names of the plans that the planner itself finds (`planner.plan`), which it takes where it takes a policy's name."""
+
 _factories: dict[str, Factory | str] = {}
 
 
@@ -31,6 +34,11 @@ def register(name: str, factory: Factory | str) -> None:
 def names() -> tuple[str, ...]:
     """Return the registered names, in order of registration."""
     return tuple(_factories)
+
+
+def plan_names() -> tuple[str, ...]:
+    """Return every name by which a plan can be made: those of the planner itself, and the registered ones."""
+    return (*PLANNERS, *names())
 
 
 def create(name: str, problem: Problem, /, **options: Any) -> Policy:
