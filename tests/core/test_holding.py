@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample, TensorSpec
-from threadcast.core.holding import STATES_APART, op_courses, what_holds
+from threadcast.core.holding import STATES_APART, op_courses, what_holds, why_not_held
 from threadcast.core.machine_changes import MachineChanges
 from threadcast.core.measurement import Doubt
 from threadcast.core.measurement_time import REPLACES, dated, not_void
@@ -92,6 +92,48 @@ def test_times_of_steps_and_of_states_that_are_not_said_stay_as_they_are() -> No
     assert [(m.seconds, m.doubt) for m in held.values()] == [(1.0, None), (2.0, None), (2.0, None)]
     unsaid = replace(other[2], conditions={})
     assert what_holds([rotated, unsaid])[CASES[2]] is unsaid
+
+
+def said_nothing(m):
+    return replace(m, conditions={name: value for name, value in m.conditions.items() if name != "cache"})
+
+
+@pytest.mark.parametrize("cache", ["rotated", "warm", "cold", "step"])
+@pytest.mark.parametrize("together", [False, True])
+def test_what_says_nothing_of_its_caches_is_compared_with_and_counts_for_what_is_forecast(cache, together) -> None:
+    before = [at(day, case, 1.0, 1.01, 0.99, cache=cache) for day in (0, 1, 2) for case in CASES[:3]]
+    new = [[3.0, 3.03, 2.97]] if together else [[3.0], [3.03], [2.97]]
+    slow = [said_nothing(at(3 + i, CASES[0], *seconds)) for i, seconds in enumerate(new)]
+    held = what_holds([*before, *slow])
+    assert held[CASES[0]].seconds == pytest.approx(3.0)
+    assert held[CASES[1]].stale, "its case was not measured since"
+    assert why_not_held([*before, *slow])[-len(slow) :] == [""] * len(slow)
+    assert what_holds([*before, slow[0]])[CASES[0]].seconds != 1.0 or not together
+    later = at(9, CASES[0], 1.0, 1.0, 1.0, cache=cache)
+    assert what_holds([*before, *slow, later])[CASES[0]].seconds == pytest.approx(1.0), "it is compared with it, too"
+
+
+def test_what_says_nothing_of_its_caches_goes_with_the_likest_of_its_case() -> None:
+    found = [at(0, CASES[0], 2.0, cache="cold"), at(0, CASES[0], 1.0, cache="rotated"), at(0, CASES[1], 0.8)]
+    silent = [said_nothing(at(1, case, 1.0)) for case in CASES[:3]]
+    held = what_holds([*found, *silent])
+    assert [s.seconds for s in held[CASES[0]].samples] == [1.0, 1.0]
+    assert [s.seconds for s in held[CASES[1]].samples] == pytest.approx([0.8, 1.0])
+    assert held[CASES[2]] is silent[2]
+    assert what_holds(silent) == {m.case: m for m in silent}
+
+
+def test_why_a_measurement_is_in_nothing_that_holds_is_said() -> None:
+    rotated, warm = at(0, CASES[0], 1.0, cache="rotated"), at(1, CASES[0], 1.0)
+    reasons = why_not_held([rotated, warm, at(1, CASES[1], 1.0)])
+    assert (reasons[0], reasons[2]) == ("", "")
+    assert reasons[1].startswith("its caches were warm, and times with rotated ones")
+    changed = why_not_held([*everywhere(0), *everywhere(9, 3.0), at(4, CASES[0], 1.0)])
+    assert [why[:18] for why in changed[-2:]] == ["", "newer measurements"]
+    (void, _) = why_not_held([warm, replace(at(5, CASES[1], 1.0), conditions={
+        "time": (DAY_0 + timedelta(days=5)).isoformat(), "replaces_before": (DAY_0 + timedelta(days=2)).isoformat(),
+    })])  # fmt: skip
+    assert "void" in void
 
 
 def test_each_state_is_compared_with_itself_in_other_cases() -> None:

@@ -56,7 +56,10 @@ def test_the_dense_form_goes_from_one_service_to_another_without_loss(
     page = get(client, limit=1000)
     sent = {name: page[name] for name in ("machines", "ops", "measurements")}
     response = other.test_client().post("/v1/measurements", json=sent)
-    assert (response.status_code, response.get_json()) == (201, {"measurements": len(MEASURED), "samples": 60})
+    assert (response.status_code, response.get_json()) == (
+        201,
+        {"measurements": len(MEASURED), "samples": 60, "counted": len(MEASURED)},
+    )
     assert other.extensions["threadcast"].store.measurements() == list(MEASURED)
     other.extensions["threadcast"].store.close()
 
@@ -70,7 +73,7 @@ def test_the_long_form_has_one_row_a_sample_and_can_be_sent_back(
     assert page["rows"][0]["counter.cycles"] is None
     rows = [{**row, "machine": NEW.fingerprint} for row in reversed(page["rows"])]
     response = client.post("/v1/measurements", json={"machines": [NEW.to_json()], "rows": rows})
-    assert response.get_json() == {"measurements": 1, "samples": 3}
+    assert response.get_json() == {"measurements": 1, "samples": 3, "counted": 1}
     with Store.open(settings.store) as store:
         [stored] = store.measurements(machine=NEW.fingerprint)
     assert stored.samples == MEASURED[0].samples
@@ -93,7 +96,7 @@ SENT = {"machine": MACHINE.fingerprint, "ops": [OP], "rows": [{"op": 0, "threads
 def test_the_same_key_and_body_store_once_and_get_the_same_answer(client: FlaskClient) -> None:
     answers = [client.post("/v1/measurements", json=SENT, headers={"Idempotency-Key": "run-7"}) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [201, 201, 201]
-    assert [answer.get_json() for answer in answers] == [{"measurements": 1, "samples": 1}] * 3
+    assert [answer.get_json() for answer in answers] == [{"measurements": 1, "samples": 1, "counted": 1}] * 3
     assert [answer.headers.get("Idempotency-Replayed") for answer in answers] == [None, "true", "true"]
     assert get(client, op=UNSEEN.key)["total"] == 1
     assert "threadcast_stored_samples_total 1.0" in client.get("/metrics").text

@@ -14,7 +14,7 @@ from sqlalchemy import event, select
 
 from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample
 from threadcast.store import Store, schema
-from threadcast.store.case_figures import MOST_NEWEST, NEAR, CaseFigures, medians_in, op_figures, unlikeness
+from threadcast.store.case_figures import MOST_NEWEST, NEAR, UNSAID, CaseFigures, medians_in, op_figures, unlikeness
 
 seconds = st.floats(1e-9, 1e3)
 added = st.lists(
@@ -63,11 +63,22 @@ def test_a_measurement_that_was_made_earlier_does_not_displace_newer_ones() -> N
     assert figures_of([(early, 10.0, 1), (late, 20.0, 1)]).median_s == 2.0
 
 
+def test_what_says_nothing_of_its_caches_goes_with_the_newest_samples_whatever_they_are() -> None:
+    for rank in (0, 1, 2):
+        said, unsaid = ([1.0], 5.0, rank), ([1.1], 6.0, UNSAID)
+        for parts in ([said, unsaid], [unsaid, said]):
+            assert (figures_of(parts).median_s, figures_of(parts).unlikeness) == (1.05, rank)
+    slower = [([3.0], 9.0 + i, UNSAID) for i in range(3)]
+    assert figures_of([*[([1.0] * 3, float(day), 0) for day in range(5)], *slower]).median_s == 3.0
+    assert figures_of([([1.0], 5.0, 0), ([9.0], 6.0, 1), ([1.1], 7.0, UNSAID)]).median_s == 1.05
+    assert figures_of([([9.0], 6.0, 1), ([1.0], 5.0, 0)]).median_s == 1.0
+
+
 def test_only_the_conditions_of_its_caches_say_how_like_a_step_a_measurement_is() -> None:
     told = ['{"cache":"rotated"}', "{}", '{"cache":"warm"}', '{"note":"cold"}', '{"cache":"cold"}']
-    assert [unlikeness(conditions) for conditions in told] == [0, 1, 1, 1, 2]
+    assert [unlikeness(conditions) for conditions in told] == [0, UNSAID, 1, UNSAID, 2]
     nested = ['{"cache":"cold","x":{"cache":"rotated"}}', '{"x":[{"cache":"rotated"}]}', '{"cache":"rotated","x":{}}']
-    assert [unlikeness(conditions) for conditions in nested] == [2, 1, 0]
+    assert [unlikeness(conditions) for conditions in nested] == [2, UNSAID, 0]
 
 
 @given(

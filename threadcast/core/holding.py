@@ -48,10 +48,13 @@ class Elsewhere(Protocol):
 
 
 class Standing(NamedTuple):
-    """What holds now in one case, and the time in seconds since 1970 up to which the op itself tells that it does."""
+    """What holds now in one case: as one measurement, the state of its caches, the time in seconds since 1970 up to
+    which the op itself tells that it does, and the measurements whose samples are in it."""
 
     measurement: Measurement
+    state: str
     until_s: float
+    parts: Sequence[Measurement]
 
 
 def what_holds(found: Sequence[Measurement], elsewhere: Elsewhere | None = None) -> dict[Case, Measurement]:
@@ -59,9 +62,9 @@ def what_holds(found: Sequence[Measurement], elsewhere: Elsewhere | None = None)
 
     `found` is in the order in which it was stored. Of each case only those measurements are used that were made since
     its last change (`core.changes`), and of these those in which caches were most as they are in a step: rotated, else
-    warm, else cold. Their samples are joined, fewer of the older ones (`FADE_S`). Samples of warm and cold caches in
-    cases of an op whose others are more as in a step are multiplied by what the states differ in cases that have both,
-    and such cases count as stale.
+    warm, else cold. What says nothing of its caches goes with these. Their samples are joined, fewer of the older ones
+    (`FADE_S`). Samples of warm and cold caches in cases of an op whose others are more as in a step are multiplied by
+    what the states differ in cases that have both, and such cases count as stale.
 
     A case that was not measured since the op changed in other cases, or since other ops of the machine did
     (`elsewhere`), is stale: its samples are multiplied by how much the nearest cases have changed, and its `doubt`
@@ -70,21 +73,49 @@ def what_holds(found: Sequence[Measurement], elsewhere: Elsewhere | None = None)
     """
     elsewhere = elsewhere if elsewhere is not None and elsewhere.stamp else None
     kept = not_void(found)
-    by_case: dict[Case, list[Measurement]] = {}
-    for measurement in kept:
-        by_case.setdefault(measurement.case, []).append(measurement)
-    levels: _Levels = {}
-    if len(by_case) < len(kept):
-        standing, levels = _compared(kept, by_case)
-    elif elsewhere is None:  # nothing to compare
-        return _as_in_one_state({case: only for case, (only,) in by_case.items()}, kept, levels)
-    else:
-        standing = {m.case: Standing(m, time_s) for m, time_s in zip(kept, dated(kept), strict=True)}
+    standing, levels = _standing(kept, dates=elsewhere is not None)
     held = {case: one.measurement for case, one in standing.items()}
     if elsewhere is not None and kept:
         since, kind = elsewhere.since, kept[0].op.kind
         held = {c: _shifted(m, None if m.stale else since(kind, standing[c].until_s)) for c, m in held.items()}
-    return _as_in_one_state(held, kept, levels)
+    if len({one.state for one in standing.values()}) < 2:  # as nearly always
+        return held
+    before = {m.case for m in kept if m.stale}
+    return _as_in_one_state(held, {c: one.state for c, one in standing.items() if c not in before}, levels)
+
+
+def why_not_held(found: Sequence[Measurement]) -> list[str]:
+    """For each of an op's measurements on one machine, why what holds now (`what_holds`) has no sample of it, in words;
+    empty where it has one."""
+    kept = not_void(found)
+    standing, _ = _standing(kept)
+    states = dict(zip(map(id, kept), _states(kept), strict=True))
+    held = {id(part) for one in standing.values() for part in one.parts}
+
+    def why(one: Measurement) -> str:
+        if id(one) in held:
+            return ""
+        if id(one) not in states:
+            return "a later measurement declares void what was measured before the machine changed"
+        state, forecast = states[id(one)], standing[one.case].state
+        if state != forecast:
+            return f"its caches were {state}, and times with {forecast} ones, which are forecast, are known of its case"
+        return "newer measurements of its case have replaced it: it is much older, or times have changed since"
+
+    return list(map(why, found))
+
+
+def _standing(kept: Sequence[Measurement], *, dates: bool = False) -> tuple[dict[Case, Standing], _Levels]:
+    """What holds in each case by the op's own measurements; with `dates`, up to when also where there is nothing to
+    compare."""
+    by_case: dict[Case, list[Measurement]] = {}
+    for measurement in kept:
+        by_case.setdefault(measurement.case, []).append(measurement)
+    if len(by_case) < len(kept):
+        return _compared(kept, by_case)
+    times = dated(kept) if dates else [0.0] * len(kept)
+    alone = zip(kept, _states(kept), times, strict=True)
+    return {m.case: Standing(m, state, time_s, [m]) for m, state, time_s in alone}, {}
 
 
 def all_that_holds(
@@ -106,16 +137,26 @@ def op_courses(found: Sequence[Measurement]) -> list[Course]:
     return [course for course, _ in _series(not_void(found)).values()]
 
 
-def unlikeness(measurement: Measurement) -> int:
-    """Rank of how different the caches were from those in a step; measurements that do not say count as warm."""
-    return _UNLIKENESS.get(_state(measurement), 1)
+def _states(found: Sequence[Measurement]) -> list[str]:
+    """The state of caches in each measurement of an op; where one does not say it, that which is forecast: the one of
+    its case, or else of the op, that is most as in a step; empty where none is said."""
+    said = [str(m.conditions.get("cache") or "") for m in found]
+    if "" not in said:
+        return said
+    by_case: dict[Case, set[str]] = {}
+    for m, state in zip(found, said, strict=True):
+        by_case.setdefault(m.case, set()).add(state)
+    every = set(said)
+    return [state or _likest(by_case[m.case]) or _likest(every) for m, state in zip(found, said, strict=True)]
 
 
-def _state(measurement: Measurement) -> str:
-    return str(measurement.conditions.get("cache"))
+def _likest(states: Iterable[str]) -> str:
+    """The state that is most as in a step, of those that are said."""
+    return min(filter(None, states), key=lambda state: (_UNLIKENESS.get(state, 1), state != "step", state), default="")
 
 
 _UNLIKENESS = {"rotated": 0, "cold": 2}
+"""Rank of how different caches in a state are from those in a step; of all other states it is 1."""
 
 _LIKER = {"warm": ("rotated", "step"), "cold": ("rotated", "step", "warm")}
 """For each state of caches that is not as in a step, those that are more so, the first one the most; "step" are times
@@ -132,32 +173,26 @@ def _series(found: Sequence[Measurement]) -> dict[tuple[Case, str], tuple[Course
     """The course of each case with caches in one state, and what holds of it. Times of 0 have no logarithm and are left
     out."""
     numbers: dict[tuple[Case, str], int] = {}
-    timed = sorted(((t, m) for t, m in zip(dated(found), found, strict=True) if m.seconds > 0), key=lambda one: one[0])
+    told = zip(dated(found), _states(found), found, strict=True)
+    timed = sorted((one for one in told if one[2].seconds > 0), key=lambda one: one[0])
     points = [
-        Point(
-            time_s, numbers.setdefault((m.case, _state(m)), len(numbers)), math.log(m.seconds),
-            len(m.samples),
-        )
-        for time_s, m in timed
-    ]  # fmt: skip
+        Point(time_s, numbers.setdefault((m.case, state), len(numbers)), math.log(m.seconds), len(m.samples))
+        for time_s, state, m in timed
+    ]
     by_number = courses(points)
     return {
-        series: (by_number[number], [timed[i] for i in by_number[number].holding]) for series, number in numbers.items()
+        series: (by_number[number], [(timed[i][0], timed[i][2]) for i in by_number[number].holding])
+        for series, number in numbers.items()
     }
 
 
 def _as_in_one_state(
-    held: dict[Case, Measurement], kept: Sequence[Measurement], levels: _Levels
+    held: dict[Case, Measurement], states: Mapping[Case, str], levels: _Levels
 ) -> dict[Case, Measurement]:
     """What holds in each case, as if warm and cold caches had been in the state of other cases that is as in a step.
 
-    `kept` is what `held` was found in; what was stale there has been through this before. What does not say how it was
-    measured stays as it is.
+    `states` are those of the caches in each case, but of cases that have been through this before.
     """
-    if len(set(map(_state, kept))) < 2:  # as nearly always
-        return held
-    before = {m.case for m in kept if m.stale}
-    states = {case: _state(m) for case, m in held.items() if case not in before}
     present = set(states.values())
     for case, state in states.items():
         likest = next((other for other in _LIKER.get(state, ()) if other in present), None)
@@ -177,9 +212,9 @@ def _compared(
     """What holds in each case, by comparison of measurements with earlier ones of the op; and in which state of
     caches."""
     series = _series(kept)
-    series_of: dict[Case, list[tuple[Course, _Held]]] = {}
-    for (case, _), one in series.items():
-        series_of.setdefault(case, []).append(one)
+    series_of: dict[Case, list[tuple[str, Course, _Held]]] = {}
+    for (case, state), one in series.items():
+        series_of.setdefault(case, []).append((state, *one))
     others = [(case, course) for (case, _), (course, _) in series.items()]
     changed = any(course.ended for _, course in others)
     kept_until = _kept_until([course for _, course in others])
@@ -188,17 +223,19 @@ def _compared(
     for case, every in by_case.items():
         own = series_of.get(case, [])
         if not own or any(m.seconds <= 0 for m in every):  # a defect, which models name
-            found[case] = Standing(_joined(list(zip(dated(every), every, strict=True))), 0.0)
+            found[case] = _joined(list(zip(dated(every), every, strict=True)), _likest(s for s, *_ in own), 0.0)
             continue
-        shifts = [shift_of(case, course, others) if changed else (kept_until(course), None) for course, _ in own]
-        fresh = [(course, held) for (course, held), (_, shift) in zip(own, shifts, strict=True) if shift is None]
-        for course, measured in fresh:
-            levels.setdefault(_state(measured[0][1]), {})[case] = course.log_s
+        shifts = [shift_of(case, course, others) if changed else (kept_until(course), None) for _, course, _ in own]
+        fresh = [one for one, (_, shift) in zip(own, shifts, strict=True) if shift is None]
+        for state, course, _ in fresh:
+            levels.setdefault(state, {})[case] = course.log_s
         if fresh:
             found[case] = _fresh(fresh, max(time_s for time_s, shift in shifts if shift is None))
         else:
-            newest = max(range(len(own)), key=lambda i: own[i][0].last_s)
-            found[case] = Standing(_shifted(_joined(own[newest][1]), shifts[newest][1]), shifts[newest][0])
+            newest = max(range(len(own)), key=lambda i: own[i][1].last_s)
+            state, _, held = own[newest]
+            joined = _joined(held, state, shifts[newest][0])
+            found[case] = joined._replace(measurement=_shifted(joined.measurement, shifts[newest][1]))
     return found, levels
 
 
@@ -211,27 +248,32 @@ def _kept_until(courses: Sequence[Course]) -> Callable[[Course], float]:
     return lambda course: latest_s[bisect_right(begun_s, course.last_s) - 1]
 
 
-def _fresh(series: Sequence[tuple[Course, _Held]], until_s: float) -> Standing:
+def _fresh(series: Sequence[tuple[str, Course, _Held]], until_s: float) -> Standing:
     """What holds in a case by those of its series that nothing contradicts."""
-    least = min(unlikeness(held[0][1]) for _, held in series)
-    chosen = [(course, held) for course, held in series if unlikeness(held[0][1]) == least]
-    one = _joined(sorted((timed for _, held in chosen for timed in held), key=lambda timed: timed[0]))
+    likest = _likest(state for state, *_ in series)
+    least = _UNLIKENESS.get(likest, 1)
+    chosen = [(course, held) for state, course, held in series if _UNLIKENESS.get(state, 1) == least]
+    joined = _joined(
+        sorted((timed for _, held in chosen for timed in held), key=lambda timed: timed[0]), likest, until_s
+    )
+    one = joined.measurement
     off = [course.suspected - math.log(one.seconds) for course, _ in chosen if course.suspected is not None]
     new = [course for course, held in chosen if course.ended and len(held) < SETTLED]
     shift = max((course.log_s - course.ended[-1].log_s for course in new), key=abs, default=0.0)
     unsettled = max((NORMAL_95 * SCATTER / math.sqrt(len(course.holding)) for course in new), default=0.0)
     if off or new:
         one = replace(one, doubt=Doubt(max(unsettled, -min(off, default=0.0)), max([unsettled, *off]), False, shift))
-    return Standing(one, until_s)
+    return joined._replace(measurement=one)
 
 
-def _joined(held: _Held) -> Measurement:
+def _joined(held: _Held, state: str, until_s: float) -> Standing:
     """One measurement with the samples of all, made when the newest one was; of older ones fewer samples are kept, so
     that each counts by its age."""
     if len(held) == 1:
-        return held[0][1]
+        return Standing(held[0][1], state, until_s, [held[0][1]])
     newest_s, newest = held[-1]
     kept: list[Sample] = []
+    parts: list[Measurement] = []
     due = 0.5
     for time_s, measurement in reversed(held):
         weight = 2.0 ** -((newest_s - time_s) / FADE_S)
@@ -240,7 +282,8 @@ def _joined(held: _Held) -> Measurement:
             if due >= 1:
                 due -= 1
                 kept.append(sample)
-    return replace(newest, samples=tuple(reversed(kept)))
+                parts.append(measurement)
+    return Standing(replace(newest, samples=tuple(reversed(kept))), state, until_s, parts)
 
 
 def _shifted(measurement: Measurement, shift: Shift | None, *, added: bool = False) -> Measurement:

@@ -16,6 +16,7 @@ from threadcast.core.errors import FormatError
 from threadcast.service.answers import answer
 from threadcast.service.auth import owned
 from threadcast.service.context import Context, context, reply
+from threadcast.service.counted import counted
 from threadcast.service.documents import read_machine, read_ops
 from threadcast.service.measurement_documents import (
     Entry,
@@ -65,7 +66,10 @@ def add(asked: MeasurementsRequest) -> Response:
     key = _idempotency_key()
     with timed("read"):
         measured = _read(asked, here)
-    answer = {"measurements": len(measured), "samples": sum(len(m.samples) for m in measured)}
+    answer = {
+        "measurements": len(measured), "samples": sum(len(m.samples) for m in measured),
+        **counted(measured, here.stored, now_s=time.time()),
+    }  # fmt: skip
     receipt = None if key is None else Receipt(owned(key), _digest(), json.dumps(answer))
     ratios = observed_over_predicted(measured, here)
     with timed("store"):

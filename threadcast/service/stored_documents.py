@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from threadcast.core import Machine, Measurement, Op
+from threadcast.core import Case, Machine, Measurement, Op
 from threadcast.core.machine_changes import MachineChanges
 from threadcast.prediction.lru_cache import LruCache
 from threadcast.service.expiring_value import ExpiringValue
@@ -67,14 +67,23 @@ class StoredDocuments:
 
     def measurements(self, *, machine: str, keys: Collection[str]) -> list[Measurement]:
         """As `Store.measurements`, but the store is not queried for ops that were never measured, as most new ops."""
+        measured = self._measured(keys)
+        return self._store.measurements(machine=machine, keys=measured) if measured else []
+
+    def newest(self, *, machine: str, keys: Collection[str]) -> dict[tuple[str, Case], tuple[int, float]]:
+        """As `Store.newest`; the store is not queried for ops that were never measured."""
+        measured = self._measured(keys)
+        return self._store.newest(machine=machine, keys=measured) if measured else {}
+
+    def _measured(self, keys: Collection[str]) -> list[str]:
+        """Those of the ops with these keys that were measured on any machine."""
         last = self.last_measurement()
         if last != self._measured_ops_read_at:
             newer = self._store.ops_measured_since(self._measured_ops_read_at)
             with self._lock:
                 self._measured_ops |= newer
                 self._measured_ops_read_at = max(last, self._measured_ops_read_at)
-        measured = [key for key in keys if key in self._measured_ops]
-        return self._store.measurements(machine=machine, keys=measured) if measured else []
+        return [key for key in keys if key in self._measured_ops]
 
     def changes(self, machine: str) -> MachineChanges:
         """As `Store.changes`, found again once there are new measurements; where that takes longer than `CHEAP_S`, not

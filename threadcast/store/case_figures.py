@@ -27,6 +27,9 @@ MOST_NEWEST = 64
 NEAR = 1.2
 """Where the newest three samples are within this factor of all, none is looked for that has changed."""
 
+UNSAID = 3
+"""Rank (`unlikeness`) of measurements that say nothing of their caches: they go with whatever is forecast."""
+
 CaseKey = tuple[int, str]
 """Threads and affinity, as the tables have them."""
 
@@ -41,13 +44,13 @@ class CaseFigures:
 
     `oldest_s` is the time of the oldest measurement in seconds since 1970, None where none says when it was made.
     `newest` are the newest samples, the oldest first, packed: of those measurements only in which the caches were most
-    as they are in a step (`unlikeness`), as models use them (`models.measured.by_case`).
+    as they are in a step (`unlikeness`), and of those that say nothing of them, as models use them (`core.holding`).
     """
 
     measurements: int = 0
     samples: int = 0
     oldest_s: float | None = None
-    unlikeness: int = 3
+    unlikeness: int = UNSAID
     newest: bytes = b""
     _median_s: float | None = None
     """What `median_s` is; None before it was asked for and when samples were added since."""
@@ -59,10 +62,11 @@ class CaseFigures:
         self._median_s = None
         if not isnan(time_s):
             self.oldest_s = time_s if self.oldest_s is None else min(self.oldest_s, time_s)
-        if unlikeness > self.unlikeness:
+        if self.unlikeness < unlikeness < UNSAID:
             return
         if unlikeness < self.unlikeness:
-            self.unlikeness, self.newest = unlikeness, b""
+            self.newest = self.newest if self.unlikeness == UNSAID else b""
+            self.unlikeness = unlikeness
         added = b"".join([_SAMPLE.pack(time_s, s) for s in seconds[-MOST_NEWEST:]])
         in_order = not self.newest or not time_s < _SAMPLE.unpack(self.newest[-_SAMPLE.size :])[0]
         found = self.newest + added
@@ -116,12 +120,22 @@ def _time_of(sample: tuple[float, float]) -> float:
 
 
 def unlikeness(conditions: str) -> int:
-    """Rank of how different the caches were from those in a step (`models.measured.by_case`), from a row's JSON."""
+    """Rank of how different the caches were from those in a step (`core.holding`), from a row's JSON."""
     if '"cache"' not in conditions:
-        return 1
+        return UNSAID
     if '"cache":"rotated"' in conditions and conditions.count("{") == 1:  # within texts quotes are escaped
         return 0
-    return {"rotated": 0, "cold": 2}.get(str(json.loads(conditions).get("cache")), 1)
+    return rank_of(json.loads(conditions).get("cache"))
+
+
+def rank_of(cache: object) -> int:
+    """The rank of a measurement with this condition "cache"."""
+    return {"rotated": 0, "cold": 2}.get(str(cache), 1) if cache else UNSAID
+
+
+def newest_s(newest: bytes) -> float:
+    """The time of the newest of a case's packed samples; NaN where none says it."""
+    return float(_SAMPLE.unpack(newest[-_SAMPLE.size :])[0]) if newest else math.nan
 
 
 def seconds_of(samples: bytes, count: int) -> tuple[float, ...]:

@@ -12,12 +12,13 @@ from typing import Any, Self
 
 from sqlalchemy import Column, Connection, Select, func, select
 
-from threadcast.core import Machine, Measurement, Op, OpGraph, Plan, Trace
+from threadcast.core import Affinity, Case, Machine, Measurement, Op, OpGraph, Plan, Trace
 from threadcast.core.errors import NotFound, StoreError
 from threadcast.core.holding import op_courses
 from threadcast.core.machine_changes import MachineChanges
 from threadcast.store import schema
 from threadcast.store.browsing import Browser
+from threadcast.store.case_figures import newest_s
 from threadcast.store.database import Database
 from threadcast.store.decision_contexts import context_content, insert_context
 from threadcast.store.paging import MeasurementFilter, count_of, page_of
@@ -227,6 +228,21 @@ class Store:
                     for row in connection.execute(query.where(op_id.in_(ids(schema.ops.c.key, some))))
                 ]
             return self._measured(connection, sorted(rows, key=lambda row: int(row.id)))
+
+    def newest(self, *, machine: str, keys: Collection[str]) -> dict[tuple[str, Case], tuple[int, float]]:
+        """Of each case in which these ops were measured on the machine with this fingerprint, by op key: the rank of
+        caches in the newest samples (`case_figures.unlikeness`), and their time in seconds since 1970, NaN for none."""
+        cases, ops = schema.cases.c, schema.ops.c
+        query = select(ops.key, cases.threads, cases.affinity, cases.unlikeness, cases.newest).join(
+            schema.ops, ops.id == cases.op_id
+        )
+        query = query.where(cases.machine_id.in_(ids(schema.machines.c.fingerprint, [machine])))
+        with self._database.read() as connection:
+            return {
+                (row.key, Case(row.threads, Affinity(row.affinity))): (row.unlikeness, newest_s(bytes(row.newest)))
+                for some in chunks(set(keys))
+                for row in connection.execute(query.where(ops.key.in_(some)))
+            }
 
     def in_batches(self, *, since: int = 0, size: int = 1000) -> Iterator[list[Measurement]]:
         """All measurements that were added after `last_measurement` returned `since`, `size` at a time, in order."""
