@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from threadcast.core import Case, Machine, Measurement, Op
+from threadcast.core import Machine, Measurement, Op
 from threadcast.core.machine_changes import MachineChanges
 from threadcast.prediction.lru_cache import LruCache
 from threadcast.service.expiring_value import ExpiringValue
@@ -70,7 +70,7 @@ class StoredDocuments:
         measured = self._measured(keys)
         return self._store.measurements(machine=machine, keys=measured) if measured else []
 
-    def newest(self, *, machine: str, keys: Collection[str]) -> dict[tuple[str, Case], tuple[int, float]]:
+    def newest(self, *, machine: str, keys: Collection[str]) -> dict[tuple[str, int, str], tuple[int, float]]:
         """As `Store.newest`; the store is not queried for ops that were never measured."""
         measured = self._measured(keys)
         return self._store.newest(machine=machine, keys=measured) if measured else {}

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from sqlalchemy import Column, Connection, Select, func, select
 
-from threadcast.core import Affinity, Case, Machine, Measurement, Op, OpGraph, Plan, Trace
+from threadcast.core import Machine, Measurement, Op, OpGraph, Plan, Trace
 from threadcast.core.errors import NotFound, StoreError
 from threadcast.core.holding import op_courses
 from threadcast.core.machine_changes import MachineChanges
@@ -229,9 +229,10 @@ class Store:
                 ]
             return self._measured(connection, sorted(rows, key=lambda row: int(row.id)))
 
-    def newest(self, *, machine: str, keys: Collection[str]) -> dict[tuple[str, Case], tuple[int, float]]:
-        """Of each case in which these ops were measured on the machine with this fingerprint, by op key: the rank of
-        caches in the newest samples (`case_figures.unlikeness`), and their time in seconds since 1970, NaN for none."""
+    def newest(self, *, machine: str, keys: Collection[str]) -> dict[tuple[str, int, str], tuple[int, float]]:
+        """By op key, threads and affinity, of each case in which these ops were measured on the machine with this
+        fingerprint: the rank of caches in the newest samples (`case_figures.unlikeness`), and their time in seconds
+        since 1970, NaN for none."""
         cases, ops = schema.cases.c, schema.ops.c
         query = select(ops.key, cases.threads, cases.affinity, cases.unlikeness, cases.newest).join(
             schema.ops, ops.id == cases.op_id
@@ -239,7 +240,7 @@ class Store:
         query = query.where(cases.machine_id.in_(ids(schema.machines.c.fingerprint, [machine])))
         with self._database.read() as connection:
             return {
-                (row.key, Case(row.threads, Affinity(row.affinity))): (row.unlikeness, newest_s(bytes(row.newest)))
+                (row.key, row.threads, row.affinity): (row.unlikeness, newest_s(bytes(row.newest)))
                 for some in chunks(set(keys))
                 for row in connection.execute(query.where(ops.key.in_(some)))
             }
