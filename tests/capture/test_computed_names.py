@@ -57,7 +57,7 @@ def without(meter: Taking) -> Callable[[Tensor], Tensor]:
 @pytest.mark.parametrize("before", [{}, {"last": torch.ones(3)}, {"largest": 2, "last": 3}])
 def test_attributes_set_by_computed_names_are_refused_and_put_back(kind: type[Meter], before: dict[str, Any]) -> None:
     meter = kind(**before)
-    with pytest.raises(ModuleChanged, match=f"of {kind.__name__} is set in every call"):
+    with pytest.raises(ModuleChanged, match=r"meter\.la(st|rgest) \(a variable of function\) is set in every call"):
         capture_forward(updated(meter), torch.ones(3))
     assert list(vars(meter)) == list(before)
     assert all(vars(meter)[name] is value for name, value in before.items())
@@ -66,7 +66,7 @@ def test_attributes_set_by_computed_names_are_refused_and_put_back(kind: type[Me
 def test_an_attribute_deleted_by_a_computed_name_is_put_back() -> None:
     first, second = torch.ones(3), torch.zeros(3)
     meter = Taking(first=first, second=second)
-    with pytest.raises(ModuleChanged, match="'first' of Taking"):
+    with pytest.raises(ModuleChanged, match=r"meter\.first \(a variable of function\) is set"):
         capture_forward(without(meter), torch.ones(3))
     assert list(vars(meter)) == ["first", "second"]
     assert all(map(is_, vars(meter).values(), (first, second)))

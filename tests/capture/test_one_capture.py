@@ -74,7 +74,7 @@ def test_two_captures_at_once_leave_the_process_and_what_both_reach_as_they_were
     other.join()
     assert of_the_process() == before
     assert held.last is None
-    assert "'last' of SimpleNamespace is set in every call" in one.failure
+    assert "held.last (a variable of function) is set in every call" in one.failure
     assert other.failure == one.failure
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import threadcast
-from threadcast.runtime.short_calls import LONG, MOST_KINDS, TIMED, ShortCalls
+from threadcast.runtime.short_calls import LONG, MOST_KINDS, NEW_IN_A_ROW, TIMED, ShortCalls
 
 
 def test_a_short_kind_is_timed_and_left_alone() -> None:
@@ -91,3 +91,16 @@ def test_most_calls_that_are_too_short_are_not_even_looked_at(monkeypatch: pytes
             assert torch.equal(call(few), layer(few)), "as in PyTorch, whatever the model has become"
             assert torch.equal(call(many), layer(many))
         assert looks, "calls of another kind are looked at"
+
+
+def test_calls_that_are_each_the_first_of_their_kind_are_left_alone_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "1")
+    x = torch.ones(64, 64)
+    with closing(threadcast.optimize(lambda x, factor: x * factor)) as call:
+        for i in range(1, NEW_IN_A_ROW):
+            assert torch.equal(call(x, 0.5 * i), x * (0.5 * i))
+        with pytest.warns(UserWarning, match="that came once: they differ by shapes, types or values of the arguments"):
+            call(x, 0.25)
+        assert not call.learning
+        assert "came once" in call.reports[0].reason
+        assert call._optimized._left_alone.has(((x, 0.1), {}))

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-FOLLOWS_PARAMETERS = ("_flat_weights", "_flat_weight_refs")
-"""Attributes of recurrent layers that PyTorch sets where it calls them with other parameters, as capturing does."""
+from threadcast.capture.python_state import same
+from threadcast.capture.reachable import FOLLOWS_PARAMETERS
 
 Contents = tuple[Any, ...] | dict[Any, Any]
 
@@ -55,7 +55,7 @@ class ModuleState:
         if id(container) not in self._owners or not isinstance(contents, dict):
             return name or None
         own = FOLLOWS_PARAMETERS if self._owners[id(container)] else ()
-        changed = (key for key in {**contents, **container} if container.get(key) is not contents.get(key))
+        changed = (key for key in {**contents, **container} if not same(container.get(key), contents.get(key)))
         attribute = next((key for key in changed if key not in own), None)
         return None if attribute is None else f"{name}.{attribute}"
 
@@ -64,7 +64,7 @@ def _same(container: Any, contents: Contents) -> bool:
     if len(container) != len(contents):
         return False
     if isinstance(contents, dict):
-        return all(key in container and container[key] is value for key, value in contents.items())
+        return all(key in container and same(container[key], value) for key, value in contents.items())
     if isinstance(container, set):
         return all(value in container for value in contents)
-    return all(now is before for now, before in zip(container, contents, strict=True))
+    return all(map(same, container, contents))

@@ -83,10 +83,10 @@ class ModuleValues:
         try:
             yield caches
         finally:
-            of_modules, elsewhere, filled = modules.restore(), reads.restore(), caches.clear_filled()
-        changed = of_modules or elsewhere
-        if changed is not None:
-            raise ModuleChanged(f"cannot capture: {changed} is set in every call, which a graph would not do")
+            changed = [what for what in (reads.restore(), modules.restore()) if what is not None]
+            filled = caches.clear_filled()
+        if changed:
+            raise ModuleChanged(f"cannot capture: {changed[0]} is set in every call, which a graph would not do")
         if filled is not None:
             raise filled
 

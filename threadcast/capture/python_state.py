@@ -18,8 +18,9 @@ from torch import nn
 from threadcast.capture.opaque_values import CONSTANTS, is_constant, is_opaque
 from threadcast.capture.own_items import attribute_of, contents_of, items_of
 from threadcast.capture.reachable import Reachable
+from threadcast.capture.value_names import name_of
 
-_MISSING = object()
+_MISSING, _ORDER = object(), object()
 _CONTENTS = "cell_contents"
 
 
@@ -40,18 +41,16 @@ class Table:
         """The watched items, as they are now."""
         return items_of(self.items, self.names)
 
-    def difference(self) -> str | None:
-        """The first item that has changed, as text; None where none has."""
+    def difference(self) -> tuple[Any] | None:
+        """The name of the first item that has changed, or `_ORDER` for that of all; None where none has."""
         if not (self.before or dict.__len__(self.items)):
             return None
         now = self.present()
         for name in {**self.before, **now}:
             one, other = now.get(name, _MISSING), self.before.get(name, _MISSING)
             if not (same(one, other) or (not self.constants and _is_setting(name, one) and _is_setting(name, other))):
-                return f"{name!r} of {self.owner}" if isinstance(name, str) else f"an item of {self.owner}"
-        if self.names is None and not all(map(is_, now, self.before)):
-            return f"the order of {self.owner}"
-        return None
+                return (name,)
+        return (_ORDER,) if self.names is None and not all(map(is_, now, self.before)) else None
 
     def restore(self) -> None:
         """Give every watched item the value that it had when the snapshot was taken."""
@@ -80,7 +79,8 @@ class PythonState:
     """
 
     def __init__(self, roots: Iterable[Any], *, besides: nn.Module | None = None, wholly: bool = False) -> None:
-        found = Reachable(roots)
+        self._roots = tuple(roots)
+        found = Reachable(self._roots)
         whole = found.set_by_name if wholly else frozenset()
         known = set() if besides is None else {id(vars(module)) for module in besides.modules()}
         self.tensors, self.modules, self.names = found.tensors, found.modules, found.names
@@ -107,17 +107,27 @@ class PythonState:
         self._values = [_value_of(owner, name) for owner, name in self.attributes]
 
     def changed(self) -> str | None:
-        """A description of the first value that differs from the snapshot; None where all are the same."""
+        """The name of the first value that differs from the snapshot; None where all are the same."""
         attributes = self.changed_attributes(range(len(self.attributes)))
-        return self.changed_in(self.tables) or self.changed_lists() or attributes or self.changed_elsewhere()
+        return self.changed_in(self.tables) or self._changed_lists() or attributes or self.changed_elsewhere()
 
     def changed_in(self, tables: Iterable[Table]) -> str | None:
         """As `changed`, for these tables only."""
-        return next((found for table in tables if (found := table.difference()) is not None), None)
+        for table in tables:
+            if (found := table.difference()) is None:
+                continue
+            (key,) = found
+            if key is _ORDER:
+                return f"the order of {name_of(self._roots, table.items) or table.owner}"
+            return name_of(self._roots, table.items, key) or f"{key!r} of {table.owner}"
+        return None
 
-    def changed_lists(self) -> str | None:
-        """As `changed`, for lists only."""
-        return None if all(map(_same_items, self.lists, self._lists)) else "a list"
+    def _changed_lists(self) -> str | None:
+        pairs = zip(self.lists, self._lists, strict=True)
+        return next((self._named(now) for now, before in pairs if not _same_items(now, before)), None)
+
+    def _named(self, value: Any) -> str:
+        return name_of(self._roots, value) or f"a {type(value).__name__}"
 
     def changed_attributes(self, numbers: Iterable[int]) -> str | None:
         """As `changed`, for the `attributes` with these numbers only."""
@@ -126,8 +136,9 @@ class PythonState:
             if (now := _value_of(owner, name)) is self._values[i] or same(now, self._values[i]):
                 continue
             if name == _CONTENTS:
-                return "a variable of a closure"
-            return f"{name!r} of {attribute_of(owner, '__qualname__', type(owner).__name__)}"
+                return name_of(self._roots, owner) or "a variable of a closure"
+            of: str = attribute_of(owner, "__qualname__", type(owner).__name__)
+            return name_of(self._roots, owner, name) or f"{name!r} of {of}"
         return None
 
     def changed_elsewhere(self) -> str | None:
@@ -137,10 +148,10 @@ class PythonState:
                 return f"the context variable {variable.name}"
         for table in self._ordered:
             if not all(map(is_, table.items, table.before)):
-                return f"the order of {table.owner}"
+                return f"the order of {name_of(self._roots, table.items) or table.owner}"
         for value, before in self._others:
             if not _same_contents(value, before):
-                return f"a {type(value).__name__}"
+                return self._named(value)
         return None
 
     def restore(self) -> str | None:

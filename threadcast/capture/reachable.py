@@ -34,7 +34,6 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 from threadcast.capture.code_names import CodeNames, names_in
 from threadcast.capture.evaluated_texts import EVALUATORS
 from threadcast.capture.libraries import attributes_read_by, is_library, is_of_library, runs_users_code
-from threadcast.capture.module_state import FOLLOWS_PARAMETERS
 from threadcast.capture.opaque_values import holds_memory, is_constant, is_opaque, may_hide_values
 from threadcast.capture.own_items import attribute_of, attributes_of, contents_of, items_of, own_dictionary, slots_of
 
@@ -61,6 +60,8 @@ _CALLS = frozenset(("forward", "__call__", "_call_impl"))
 """The methods of a library's layer that a call of it runs."""
 _FUNCTION_CALLS = frozenset(("forward", "setup_context", "backward", "vjp", "jvp", "vmap"))
 """The methods of a `torch.autograd.Function` that PyTorch calls, though no code names them."""
+FOLLOWS_PARAMETERS = ("_flat_weights", "_flat_weight_refs")
+"""Attributes of recurrent layers that PyTorch sets where it calls them with other parameters, as capturing does."""
 _MODULE_OWN = frozenset(vars(nn.Module()))
 """Attributes that every `nn.Module` has; they are checked elsewhere, where modules are watched."""
 

@@ -153,6 +153,8 @@ class CallTunings:
         if isinstance(error, ModuleChanged | CacheFilled) and kind.arguments not in self._changing:
             self._awaited = kind.arguments
             return FIRST_CALL
+        if isinstance(error, ModuleChanged):
+            self._watch.set_by_calls(str(error))
         by_caller = error.__cause__ is not None and not isinstance(error.__cause__, REFUSALS)  # as in eager PyTorch
         return Fallback(str(error) if by_caller else f"{error}{BREAKS}")
 

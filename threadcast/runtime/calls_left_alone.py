@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 CALLS, SHORT_CALLS = 20, 500
@@ -46,6 +47,10 @@ class CallsLeftAlone:
         """Leave the next calls with the same numbers of dimensions alone, after one whose sizes vary."""
         self._begin(CALLS, _dimensions, arguments)
 
+    def for_changes(self, calls: int) -> None:
+        """Leave so many next calls alone, whatever their arguments, as something that they read changes too often."""
+        self._begin(calls, lambda _: None, ())
+
     def _begin(
         self,
         calls: int,
@@ -61,6 +66,7 @@ def _shapes(arguments: tuple[Any, ...]) -> object:
     """What tells calls of other shapes apart at a glance: number, names and shapes of the arguments."""
     positional, named = _positional_and_named(arguments)
     return (
+        torch.is_autocast_enabled("cpu"),
         [value.shape if isinstance(value, Tensor) and not value.is_nested else type(value) for value in positional],
         [
             (name, value.shape if isinstance(value, Tensor) and not value.is_nested else None)
@@ -73,6 +79,7 @@ def _dimensions(arguments: tuple[Any, ...]) -> object:
     """What tells calls whose sizes vary apart at a glance: number, names and numbers of dimensions of the arguments."""
     positional, named = _positional_and_named(arguments)
     return (
+        torch.is_autocast_enabled("cpu"),
         len(positional),
         [value.ndim if isinstance(value, Tensor) else type(value) for value in positional[:2]],
         [(name, value.ndim if isinstance(value, Tensor) else None) for name, value in named.items()],

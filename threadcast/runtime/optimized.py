@@ -12,7 +12,6 @@ from functools import partial
 from threading import RLock
 from typing import Any
 
-import torch
 from torch import nn
 
 from threadcast.capture.argument_classes import own_classes
@@ -140,7 +139,7 @@ class Optimized:
             self._last = self._last or Fallback(WITHIN)
             return self._default(*arguments)
         as_given = self._format.current is MemoryFormat.AS_GIVEN  # else a change would hide behind that of the format
-        if as_given and self._left_alone.has(arguments) and not torch.is_autocast_enabled("cpu"):
+        if as_given and self._left_alone.has(arguments):
             return self._alone(arguments)
         with self._lock, self._counted():
             self._last, began_s = self._last or FIRST_CALL, time.perf_counter()
@@ -179,6 +178,8 @@ class Optimized:
             return Fallback(transformed)
         leaves, structure = flattened(arguments)
         observed = self._observed()
+        if observed.unsteady is not None and not now:
+            self._drop_graphs()
         if observed.apart is not None:
             raise UpdateApart(observed.apart)
         if (fallback := self._conditions.why_not_by_graph(leaves, observed, now=now)) is not None:
@@ -210,14 +211,19 @@ class Optimized:
 
     def _begun(self, arguments: tuple[Any, ...], call: KnownCall, *, now: bool) -> Tuning | Fallback | FirstCall:
         """Have a call timed whose kind nothing runs yet, or capture it and return what runs its kind from now on."""
+        if not (now or self._watch.steady):
+            return FIRST_CALL
         kind, family = call.kind, call.family
         further = len(self._table) > 0
         may_capture = not further or call.shares_graph or self._allowance.allows(self._tunings.capture_s)
         if not now and (self._short.wants(kind, further=further) or not may_capture):
             if self._short.new_in_a_row == NEW_IN_A_ROW:
-                self._once = f"kinds of calls that came once: {differences(kind, self._table.kinds)}"
+                self._once = (
+                    f"kinds of calls that came once: {differences(kind, (*self._table.kinds, *self._short.kinds))}"
+                )
             if self._short.new_in_a_row >= NEW_IN_A_ROW:
                 self._short.ran(kind, 0.0)  # a first call, of which the time does not count
+                self._left_alone.after_varying(arguments)
                 return Fallback(self._once)
             self._timed = kind
             return FIRST_CALL
@@ -255,9 +261,7 @@ class Optimized:
         if observed.changed:
             self._drop_graphs()
             self._format.reset()
-            self._watch.renew()
-            now = self._watch.observe()
-            observed = replace(now, unsteady=observed.unsteady or now.unsteady)
+            observed = self._watch.renewed()
         return observed
 
     @property
@@ -354,8 +358,7 @@ class Optimized:
         beside, began_s = not planner.free, time.perf_counter()
         result = planner.beside(self._as_given, *arguments) if beside else self._as_given(*arguments)
         seconds = time.perf_counter() - began_s
-        if not beside:
-            self._short.ran(kind, seconds)
+        self._short.ran(kind, None if beside else seconds)
         self._allowance.ran_eager(seconds)
         return result
 
@@ -367,7 +370,9 @@ class Optimized:
         seconds = time.perf_counter() - began_s
         self._allowance.ran_eager(seconds)
         felt = self._looking_s > LOOKING_SHARE * seconds
-        if felt and not fallback.short and not self._table.tunings and fallback in self._table:
+        if self._watch.rest:
+            self._left_alone.for_changes(self._watch.rest)
+        elif felt and not fallback.short and not self._table.tunings and fallback in self._table:
             self._left_alone.after_fastest(arguments)
         return result
 

@@ -164,7 +164,7 @@ def test_numbers_that_show_too_few_digits_are_told_apart() -> None:
 def test_what_a_property_sets_in_each_call_runs_as_pytorch_does() -> None:
     with closing(threadcast.optimize(scaled, cores=1, backends=False)) as call:
         Counted.read = 0
-        with pytest.warns(UserWarning, match="'read' of class Counted is set in every call"):
+        with pytest.warns(UserWarning, match="Counted.read is set in every call"):
             found = [call(Counted(X)) for _ in range(4)]
         assert all(torch.equal(one, X * 2) for one in found)
         assert Counted.read == 4

@@ -379,5 +379,5 @@ def test_a_deque_of_tensors_is_compared_by_its_items() -> None:
     state = PythonState([lambda x: x * numbers[0]])
     assert state.changed() is None
     numbers[0] = True
-    assert state.restore() == "a deque"
+    assert state.restore() == "numbers (a variable of <lambda>)"
     assert numbers[0] is not True

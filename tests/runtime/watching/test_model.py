@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tests.runtime.compiler import HAS_COMPILER, needs_compiler
@@ -36,6 +36,10 @@ class Model(nn.Module):
         self.register_buffer("sparse", torch.eye(3).to_sparse())
         self.table = torch.zeros(2)
         self.alpha = 0.1
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x) * self.alpha
+        return found
 
 
 @pytest.fixture(params=["quick", pytest.param("slow", id="without the library")])
@@ -96,7 +100,7 @@ SETTINGS: dict[str, Callable[[Model, Optimizer], Any]] = {
     "a rate that is a tensor": lambda m, o: o.param_groups[0].update(lr=torch.tensor(0.1)),
     "another group": _add_group,
     "a number": lambda m, o: setattr(m, "alpha", 0.5),
-    "a tuple": lambda m, o: setattr(m.layer, "sides", (1, 2)),
+    "a tuple": lambda m, o: setattr(m, "alpha", (1, 2)),
     "other parameters in a group": lambda m, o: o.param_groups[0]["params"].reverse(),
     "a choice that cannot be hashed": lambda m, o: o.param_groups[0].update(nesterov=[]),
 }

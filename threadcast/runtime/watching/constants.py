@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -10,10 +10,10 @@ from torch import Tensor
 _CONSTANTS = (bool, int, float, complex, str, bytes, tuple, type(None))
 
 
-def constants_of(attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values of a module's own public attributes that are numbers, texts, tuples or None."""
+def constants_of(attributes: dict[str, Any], names: Container[str]) -> Iterator[tuple[str, Any]]:
+    """Names and values of a module's mode, and of its public numbers, texts, tuples and Nones that are in `names`."""
     for name, value in attributes.items():
-        if isinstance(value, _CONSTANTS) and not name.startswith("_"):
+        if isinstance(value, _CONSTANTS) and not name.startswith("_") and (name in names or name == "training"):
             yield name, _hashable(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter, is_
@@ -23,6 +24,9 @@ from threadcast.runtime.watching.python_values import ReadsWatch
 MOST_CLASSES = 100
 """Most classes of arguments that are watched at a time, and so kept alive. A convention."""
 
+MOST_SETTINGS = 32
+"""Most combinations of a model's numbers and texts between which it may alternate without a word. A convention."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
@@ -34,8 +38,8 @@ class Observation:
     hooked: str | None
     """The owner of hooks, in words; a graph would not call them. None where there are no hooks."""
     settings: tuple[Any, ...]
-    """Other values that a graph has built in: the modules' numbers and texts (modes too), which tensors are
-    trained, and the optimizer's settings except the numbers that a graph takes as inputs."""
+    """Other values that a graph has built in: the modules' numbers and texts that code can read (modes too), which
+    tensors are trained, and the optimizer's settings except the numbers that a graph takes as inputs."""
     unsteady: str | None = None
     """Why no graph is used: something changes too often, or cannot be watched. None where neither is so."""
     watchable: bool = True
@@ -61,7 +65,12 @@ class Watch:
         self._functions = tuple(functions)
         self._classes: dict[type, None] = {}
         self._patience = Patience()
-        self._what = ""
+        self.steady = True
+        """Whether it is long enough ago that something has changed, so that a graph is worth its capture."""
+        self._unsteady: str | None = None
+        self._constants: tuple[Any, ...] | None = None
+        self._known: deque[tuple[Any, ...]] = deque(maxlen=MOST_SETTINGS)
+        """Constants of the modules as they were: alternating between these is no change."""
         self._reads = self._new_reads(())
         self._note()
 
@@ -107,6 +116,8 @@ class Watch:
         reached = (part for module in self._reads.state.modules for part in module.modules())
         self._own = len(list(self.model.modules()))
         self._modules = list(dict.fromkeys([*self.model.modules(), *reached]))
+        tables = {id(table.items): table.names for table in self._reads.state.tables}
+        self._readable = [tables.get(id(vars(one))) or () for one in self._modules[: self._own]]
         held = list(self._held_by_modules())
         self._bare = _tensors_in(value for _, _, value in held if _is_bare(value))
         self._trainable = _tensors_in([*(value for _, _, value in held), *self._reads.state.tensors])
@@ -148,7 +159,7 @@ class Watch:
             self._untouched = self._last = None
 
     def observe(self) -> Observation:
-        """Return the current state. Call it exactly once before each call, because changes are counted by calls."""
+        """Return the current state. Call it once before each call that is looked at: it counts how often it changes."""
         read = self._reads.changed()
         untouched = self._last is not None and self._untouched is not None and self._untouched.holds()
         if read is None and untouched and self._same_kinds():
@@ -156,27 +167,80 @@ class Watch:
             if not self._groups_untouched.holds():  # as before each step of a learning-rate schedule
                 self._groups_untouched = self._touches_of_groups()
                 self._last = replace(self._last, settings=(*self._last.settings[:2], *self._groups()))
-            return self._last if self._patience.after(changed=False) else self._restless(self._last)
+            return self._judged(self._last, self._new_constant(self._last.settings))
+        self._last = self._present(changed=read is not None or not self._holds())
+        if self._last.changed:
+            return self._judged(self._last, read or self._moved() or "a tensor, a layer or the optimizer's state")
+        return self._judged(self._last, self._new_constant(self._last.settings))
+
+    def renewed(self) -> Observation:
+        """After a change: compare with the current state from here on, and return it. It counts as no other change."""
+        self.renew()
+        self._last = self._present(changed=False)
+        self._new_constant(self._last.settings)
+        return self._verdict(self._last)
+
+    def _present(self, *, changed: bool) -> Observation:
         self._note_touches()  # first: what another thread changes meanwhile then counts as touched
-        changed = read is not None or not self._holds()
-        if changed:
-            self._what = read or "a tensor or a layer of the model, or the optimizer's state"
-        self._last = Observation(
-            changed,
-            owner_of_hooks(self._modules, self._parameters),
-            self._settings(),
-            self._cannot_watch(),
-            self._reads.state.unwatchable is None,
-            why_update_apart(self.optimizer),
-        )
-        return self._last if self._patience.after(changed=changed) else self._restless(self._last)
+        hooked = owner_of_hooks(self._modules, self._parameters)
+        apart, watchable = why_update_apart(self.optimizer), self._reads.state.unwatchable is None
+        return Observation(changed, hooked, self._settings(), watchable=watchable, apart=apart)
 
-    def _restless(self, found: Observation) -> Observation:
-        return replace(found, unsteady=f"{self._what} changes from call to call")
+    def _judged(self, found: Observation, what: str | None) -> Observation:
+        """The observation with what follows from it, as `what` has changed now; None where nothing has."""
+        self.steady = self._patience.after(changed=what is not None)
+        if self._patience.rest:
+            self._unsteady = self._unsteady or f"{what} changes from call to call"
+        elif self.steady:
+            self._unsteady = None
+        return self._verdict(found)
 
-    def _cannot_watch(self) -> str | None:
-        reason = self._reads.state.unwatchable
-        return None if reason is None else f"it reads {reason}"
+    def set_by_calls(self, why: str) -> None:
+        """Take note that calls are not captured for this reason, as each sets a value."""
+        self._patience.exhaust()
+        self._unsteady = why
+
+    @property
+    def rest(self) -> int:
+        """Number of calls that need no look from now on, as something changes too often or cannot be watched."""
+        unwatchable = self._reads.state.unwatchable is not None
+        return max(self._patience.rest, Patience.LEAST_REST) if unwatchable else self._patience.rest
+
+    def _verdict(self, found: Observation) -> Observation:
+        """The observation with what follows from the changes so far."""
+        unwatchable = self._reads.state.unwatchable
+        why = self._unsteady if unwatchable is None else f"it reads {unwatchable}"
+        return found if why is None else replace(found, unsteady=why)
+
+    def _new_constant(self, settings: tuple[Any, ...]) -> str | None:
+        """The name of a constant that has changed, where those of the modules were not so before; else None."""
+        before, self._constants = self._constants, settings[0]
+        if settings[0] == before or settings[0] in self._known:
+            return None
+        self._known.append(settings[0])
+        if before is None:
+            return None
+        for module, now, other in zip(self._modules, settings[0][0], before[0], strict=False):
+            found, known = dict(now), dict(other)
+            name = next((name for name in {**found, **known} if found.get(name) != known.get(name)), None)
+            if name is not None:
+                return self._named(vars(module), name)
+        return "the mode of a module"
+
+    def _moved(self) -> str | None:
+        """The name of a tensor or a layer that was exchanged; None for the optimizer's state, and for moved memory."""
+        found = map(dict.get, self._holders, self._names)
+        items = zip(found, self._values, self._holders, self._names, strict=True)
+        names = (self._named(holder, name) for now, before, holder, name in items if now is not before)
+        return next(filter(None, names), None)
+
+    def _named(self, holder: Any, name: str) -> str | None:
+        """The name of an attribute, a tensor or a layer of a module, which one of its dictionaries, `holder`, holds."""
+        for root in (self.model, *self._reads.state.modules):
+            for at, part in root.named_modules(prefix=type(root).__name__):
+                if any(holder is one for one in (vars(part), part._parameters, part._buffers, part._modules)):
+                    return f"{at}.{name}"
+        return None
 
     def _same_kinds(self) -> bool:
         """Whether all modules are still of the classes that they had: assigning `__class__` touches no dictionary."""
@@ -237,7 +301,10 @@ class Watch:
 
     def _settings(self) -> tuple[Any, ...]:
         own, others = self._modules[: self._own], self._modules[self._own :]
-        constants = tuple([tuple(constants_of(vars(m))) for m in own]), tuple([m.training for m in others])
+        constants = (
+            tuple([tuple(constants_of(vars(m), n)) for m, n in zip(own, self._readable)]),
+            tuple([m.training for m in others]),
+        )
         if self.optimizer is None and "requires_grad" not in self._reads.state.names:
             return (constants,)
         trained = tuple(map(attrgetter("requires_grad"), self._trainable))

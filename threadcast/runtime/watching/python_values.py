@@ -51,7 +51,7 @@ class ReadsWatch:
             library = loaded_library()
             assert library is not None
             now = library.Untouched([table.items], [], [])
-            if (changed := table.difference()) is not None:
+            if (changed := self.state.changed_in([table])) is not None:
                 return changed
             self._often[i] = table, now
         return None
