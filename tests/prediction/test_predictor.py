@@ -121,7 +121,7 @@ def test_an_answer_survives_its_way_through_json(share: float, sizes: list[int])
     keys = [op.key for op in ops]
     content = json.dumps({**to_answer(table), "machine": MACHINE.fingerprint, "ops": keys}).encode()
     assert len(content) <= max_answer_bytes(len(ops), len(table.cases))
-    assert_same(read_curves(content, keys=keys, cases=table.cases, machine=MACHINE), table)
+    assert_same(read_curves(content, keys=keys, cases=table.cases, machine=MACHINE).table, table)
 
 
 def test_remote_predictor_asks_once_for_an_op_and_for_whole_curves(service: Service) -> None:

@@ -81,7 +81,10 @@ def test_what_cannot_count_is_stored_and_the_answer_says_why(client: FlaskClient
     long_ago = (datetime.now(UTC) - timedelta(days=400)).isoformat()
     late = post(client, before_s, time=long_ago)
     assert (late["counted"], "much older" in late["uncounted"][0]["detail"]) == (0, True)
-    assert client.get("/v1/measurements", query_string={"op": OPS[0].key}).get_json()["total"] == len(MACHINE.cases()) * DAYS + 4
+    assert (
+        client.get("/v1/measurements", query_string={"op": OPS[0].key}).get_json()["total"]
+        == len(MACHINE.cases()) * DAYS + 4
+    )
 
 
 def test_of_one_request_each_measurement_is_counted_or_not(client: FlaskClient) -> None:

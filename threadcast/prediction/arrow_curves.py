@@ -2,7 +2,8 @@
 
 One record batch: `op` (key of each row's op), `seconds`, `low`, `high` (lists of float64, one number a case; seconds)
 and `source` (lists of int8). The schema's metadata has a JSON document under `threadcast`: `schema`, `machine`,
-`model`, `cases` and `sources`, the names that the numbers in `source` are positions of.
+`model`, `cases` and `sources`, the names that the numbers in `source` are positions of; and where an op has no forecast
+`errors`, its problem in the place of its row, null for each other one.
 """
 
 from __future__ import annotations
@@ -41,18 +42,27 @@ def is_available() -> bool:
     return False
 
 
-def write_stream(table: CurveTable, *, machine: str, keys: Sequence[str]) -> bytes:
-    """Return the stream of a table; `machine` is a fingerprint, `keys` are those of its ops."""
+def write_stream(
+    table: CurveTable, *, machine: str, keys: Sequence[str], errors: Sequence[Mapping[str, Any] | None] = ()
+) -> bytes:
+    """Return the stream of a table; `machine` is a fingerprint, `keys` are those of its ops.
+
+    `errors`, where there are any, has None for each op with a row in the table, and the problem of each other one,
+    whose row is 0 throughout.
+    """
     import pyarrow as pa
 
-    cases = len(table.cases)
+    cases, known = len(table.cases), [row for row, error in enumerate(errors) if error is None]
     columns = [pa.array(keys, pa.string())]
     for name in (*_NUMBERS, "source"):
-        numbers = np.ascontiguousarray(getattr(table, name)).reshape(-1)
-        columns.append(pa.FixedSizeListArray.from_arrays(pa.array(numbers), cases))
+        numbers = getattr(table, name)
+        if errors:
+            numbers, some = np.zeros((len(keys), cases), numbers.dtype), numbers
+            numbers[known] = some
+        columns.append(pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(numbers).reshape(-1)), cases))
     document = {
         "schema": SCHEMA, "machine": machine, "model": table.model, "cases": case_documents(table.cases),
-        "sources": SOURCE_NAMES,
+        "sources": SOURCE_NAMES, **({"errors": errors} if errors else {}),
     }  # fmt: skip
     schema = _schema(pa, cases).with_metadata({_METADATA: json.dumps(document).encode()})
     batch = pa.record_batch(columns, schema=schema)

@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from threadcast.core import CurveTable, Machine, Op
+from threadcast.core import Machine, Op
 from threadcast.prediction import arrow_curves
-from threadcast.prediction.answers import max_answer_bytes, read_curves, read_stream
+from threadcast.prediction.answers import Forecasts, max_answer_bytes, read_curves, read_stream
 from threadcast.prediction.bounded_request import Request
 from threadcast.prediction.http_answer import JSON, Answer
 from threadcast.prediction.lru_cache import LruCache
@@ -74,11 +74,11 @@ class Questions:
         """Remember tag and model of the answer to this body; of too many, the least recently used is forgotten."""
         self._tagged.put(_digest(body), answer)
 
-    def reader(self, ops: Sequence[Op]) -> Callable[[Answer], tuple[CurveTable | None, str | None]]:
-        """Return a function that reads an answer about these ops into (table, tag); table None: nothing has changed."""
+    def reader(self, ops: Sequence[Op]) -> Callable[[Answer], tuple[Forecasts | None, str | None]]:
+        """Return a function that reads an answer about these ops into (forecasts, tag); None: nothing has changed."""
         keys = [op.key for op in ops]
 
-        def read(answer: Answer) -> tuple[CurveTable | None, str | None]:
+        def read(answer: Answer) -> tuple[Forecasts | None, str | None]:
             if answer.content is None:
                 return None, answer.etag
             reader = read_stream if answer.form == arrow_curves.MEDIA_TYPE else read_curves

@@ -192,6 +192,8 @@ class RemotePredictor:
         raise ServiceError("the service changed its model while it was asked; ask again")
 
     def _fetch(self, ops: Sequence[Op], until_s: float) -> None:
+        """Ask for these curves; ServiceError, with all others kept, where the service forecasts none of some op."""
+        refused, why_not = 0, ""
         for part in self._questions.parts(ops):
             body, keys = self._questions.body(part), [op.forecast_key for op in part]
             last = self._questions.last_answer(body)
@@ -199,13 +201,16 @@ class RemotePredictor:
                 last = None
             request = self._questions.request(body, len(part), etag=last.etag if last else None)
             read = self._questions.reader(part)
-            table, etag = self._client.ask(request, read, until_s=until_s)
-            if table is not None:
-                self._curves.add(keys, table)
-                if etag is not None:
-                    self._questions.remember(body, TaggedAnswer(etag, table.model))
+            found, etag = self._client.ask(request, read, until_s=until_s)
+            if found is not None:
+                self._curves.add([keys[row] for row in found.rows], found.table)
+                refused, why_not = refused + len(part) - len(found.rows), why_not or found.why_not
+                if etag is not None and not found.why_not:
+                    self._questions.remember(body, TaggedAnswer(etag, found.table.model))
             elif last is not None:
                 self._curves.confirm(keys, last.model)
+        if refused:
+            raise ServiceError(f"the service forecasts {refused} of {len(ops)} ops not: {why_not}")
 
     def _refresh(self, ops: Sequence[Op]) -> None:
         """Ask for these curves again; called in the background thread."""

@@ -23,7 +23,18 @@ from threadcast.service.formats import (
 Fingerprint = Annotated[str, Field(description="fingerprint")]
 Version = Annotated[str, Field(description="name@number")]
 Aliases = Annotated[dict[str, str], Field(description="name@number by alias")]
-SecondsTable = list[list[Seconds]]
+SecondsTable = list[list[Seconds] | None]
+
+
+@with_config(CLOSED)
+class OpProblem(TypedDict):
+    """Why there is no forecast of an op (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    pointer: Annotated[str, Field(description="JSON pointer to the op in the request")]
 
 
 @with_config(CLOSED)
@@ -37,7 +48,13 @@ class CurveTable(TypedDict):
     seconds: SecondsTable
     low: SecondsTable
     high: SecondsTable
-    source: Annotated[list[list[SourceName]], Field(description="where each predicted time comes from")]
+    source: Annotated[list[list[SourceName] | None], Field(description="where each predicted time comes from")]
+    errors: NotRequired[
+        Annotated[
+            list[OpProblem | None],
+            Field(description="where an op has no forecast: its problem, null for each other op; its rows are null"),
+        ]
+    ]
 
 
 @with_config(CLOSED)

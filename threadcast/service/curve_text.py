@@ -30,11 +30,22 @@ def curve_json(head: Mapping[str, Any], table: CurveTable) -> bytes:
     return orjson.dumps({**head, **to_answer(table, cases=_cases, numbers=_numbers, sources=_sources)})
 
 
-def curve_content(form: str, table: CurveTable, *, machine: str, keys: Sequence[str]) -> bytes:
-    """The body of an answer with this table in one of `answer_forms.FORMS`."""
+def curve_content(
+    form: str, table: CurveTable, *, machine: str, keys: Sequence[str], errors: Sequence[Mapping[str, Any] | None] = ()
+) -> bytes:
+    """The body of an answer with this table in one of `answer_forms.FORMS`.
+
+    `errors`, where there are any, has None for each op with a row in the table, and the problem of each other one.
+    """
     if form == arrow_curves.MEDIA_TYPE:
-        return arrow_curves.write_stream(table, machine=machine, keys=keys)
-    return curve_json({"machine": machine, "ops": keys}, table)
+        return arrow_curves.write_stream(table, machine=machine, keys=keys, errors=errors)
+    if not errors:
+        return curve_json({"machine": machine, "ops": keys}, table)
+    document = to_answer(table, cases=_cases)
+    for name in ("seconds", "low", "high", "source"):
+        rows = iter(document[name])
+        document[name] = [next(rows) if error is None else None for error in errors]
+    return orjson.dumps({"machine": machine, "ops": keys, **document, "errors": errors})
 
 
 @CachedByIdentity

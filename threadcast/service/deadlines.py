@@ -12,6 +12,7 @@ from typing import TypeVar
 from flask import g, request
 
 from threadcast.core import Case, CurveTable, Op
+from threadcast.core.errors import ModelError
 from threadcast.prediction.predictor import Predictor, all_differ, different_ops
 from threadcast.service.problems import Problem
 
@@ -91,6 +92,21 @@ def curves_in_time(
         return table
     rows = {key: row for row, key in enumerate(different)}
     return table.take([rows[op.forecast_key] for op in ops])
+
+
+def curves_of_each(
+    predictor: Predictor, ops: Sequence[Op], cases: Sequence[Case] | None, until: Deadline
+) -> tuple[CurveTable, dict[int, ModelError]]:
+    """As `curves_in_time`, of those ops that can be forecast; and by position why each of the others cannot."""
+    try:
+        return curves_in_time(predictor, ops, cases, until), {}
+    except ModelError as error:
+        if len(ops) == 1:
+            return predictor.curves((), cases=cases), {0: error}
+    half = len(ops) // 2
+    first, wrong = curves_of_each(predictor, ops[:half], cases, until)
+    second, others = curves_of_each(predictor, ops[half:], cases, until)
+    return CurveTable.concat([first, second]), wrong | {half + row: error for row, error in others.items()}
 
 
 def computed_in_time(until: Deadline, compute: Callable[[], T]) -> T:

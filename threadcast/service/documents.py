@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from threadcast.core import Affinity, Case, Machine, Op, OpGraph
 from threadcast.core.errors import FormatError, InvalidInput
@@ -56,23 +56,31 @@ def read_machine(value: Any, stored: StoredDocuments, *, pointer: str = "/machin
 
 
 def read_ops(values: Sequence[Any], stored: StoredDocuments, *, pointer: str = "/ops") -> list[Op]:
-    """Return the ops that `values` give as documents, or as keys of stored ops; Problem 404 for an unknown key.
+    """Return the ops that `values` give as documents, or as keys of stored ops; Problem 404 for an unknown key."""
+    ops = read_each_op(values, stored, pointer=pointer)
+    for op in ops:
+        if isinstance(op, Problem):
+            raise op
+    return cast(list[Op], ops)
+
+
+def read_each_op(values: Sequence[Any], stored: StoredDocuments, *, pointer: str = "/ops") -> list[Op | Problem]:
+    """As `read_ops`, with the problem in place of an op whose key is unknown.
 
     Ops that were read already (`formats.OpOrKey`) are returned as they are.
     """
     if all(type(value) is Op for value in values):
         return list(values)
     known = stored.ops({value for value in values if isinstance(value, str)})
-    ops = []
+    ops: list[Op | Problem] = []
     for i, value in enumerate(values):
         if type(value) is Op:
             ops.append(value)
             continue
         where = f"{pointer}/{i}"
         if isinstance(value, str):
-            if value not in known:
-                raise Problem(404, f"the store knows no op with the key {value[:80]!r}; send it in full", pointer=where)
-            ops.append(known[value])
+            unknown = f"the store knows no op with the key {value[:80]!r}; send it in full"
+            ops.append(known.get(value) or Problem(404, unknown, pointer=where))
         else:
             with reading(where):
                 ops.append(Op.from_json(value, pointer=where))

@@ -12,8 +12,9 @@ from threadcast.service.answers import answer
 from threadcast.service.conditional import etag_of_table, matches, unchanged
 from threadcast.service.context import context
 from threadcast.service.curve_text import curve_content
-from threadcast.service.deadlines import curves_in_time, deadline
-from threadcast.service.documents import read_cases, read_graph, read_machine, read_ops
+from threadcast.service.deadlines import curves_of_each, deadline
+from threadcast.service.documents import read_cases, read_each_op, read_graph, read_machine
+from threadcast.service.problems import Problem, all_of
 from threadcast.service.request_marks import timed
 from threadcast.service.schemas import PredictionRequest
 from threadcast.service.settings import ServiceSettings
@@ -35,8 +36,10 @@ def predict(asked: PredictionRequest) -> Response:
 
     One row an op (in the order given) and one column a case, with a 90 % interval and the source of every point.
     Ops are given in full or by the keys of measured ones, or as a whole graph. What the store holds of an op on
-    this machine is taken into account. Asked with the If-None-Match of an earlier answer, 412 says that it still
-    holds. Large tables are shorter and sooner written as an Arrow stream (docs/formats.md).
+    this machine is taken into account. An op whose key is unknown, or that cannot be forecast, has a problem in
+    `errors` and null for its rows; where that are all ops, the answer is the first one's problem. Asked with the
+    If-None-Match of an earlier answer, 412 says that it still holds. Large tables are shorter and sooner written as an
+    Arrow stream (docs/formats.md).
     """
     here = context()
     until = deadline(here.settings.deadline_s)
@@ -45,30 +48,38 @@ def predict(asked: PredictionRequest) -> Response:
     ops = _ops(asked)
     cases = read_cases(asked.cases)
     _check_size(len(ops), machine, cases, here.settings)
+    wrong = {row: op for row, op in enumerate(ops) if isinstance(op, Problem)}
+    known = {row: op for row, op in enumerate(ops) if not isinstance(op, Problem)}
     try:
         with timed("model"):
             predictor = here.predictor_asked_for(machine, asked.model)
-            table = curves_in_time(predictor, ops, cases, until)
+            table, refused = curves_of_each(predictor, [*known.values()], cases, until)
     except InvalidInput as error:
         raise FormatError(str(error), pointer="/cases") from error
+    rows = [*known]
+    member = "/ops" if asked.graph is None else "/graph/ops"
+    wrong |= {rows[i]: Problem(422, str(why), pointer=f"{member}/{rows[i]}") for i, why in refused.items()}
+    if len(wrong) == len(ops):
+        raise all_of(wrong.values())
     here.metrics.count_points(table.model, table.seconds.size)
-    keys = [op.key for op in ops]
-    etag = etag_of_table(table, form, machine.fingerprint, *keys)
+    keys = [known[row].key if row in known else (asked.ops or ())[row] for row in range(len(ops))]
+    errors = [wrong[row].member() if row in wrong else None for row in range(len(ops))] if wrong else []
+    etag = etag_of_table(table, form, machine.fingerprint, *keys, *map(str, errors))
     if matches(etag):
         raise unchanged(etag)
     with timed("write"):
-        content = curve_content(form, table, machine=machine.fingerprint, keys=keys)
+        content = curve_content(form, table, machine=machine.fingerprint, keys=keys, errors=errors)
     headers = {"ETag": etag, "Cache-Control": "no-cache", "Vary": "Accept"}
     return WholeAnswer(content, headers=headers, content_type=form)
 
 
-def _ops(asked: PredictionRequest) -> list[Op]:
+def _ops(asked: PredictionRequest) -> list[Op | Problem]:
     here = context()
     if (asked.ops is None) == (asked.graph is None):
         raise FormatError("give either ops or a graph", pointer="/ops" if asked.graph is None else "/graph")
     if asked.ops is not None:
-        return read_ops(asked.ops, here.stored)
-    ops = list(read_graph(asked.graph, here.store, here.settings).ops)
+        return read_each_op(asked.ops, here.stored)
+    ops: list[Op | Problem] = list(read_graph(asked.graph, here.store, here.settings).ops)
     if not ops:
         raise FormatError("the graph has no ops", pointer="/graph/ops")
     return ops

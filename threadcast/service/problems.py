@@ -37,6 +37,9 @@ _SAID = {"missing": "this member is missing", "extra_forbidden": "unknown member
 MOST_FINDINGS = 50
 """Most findings about a body that a problem lists."""
 
+MOST_DETAIL = 300
+"""Most characters of what is wrong with one op of many: clients bound their answers (`prediction.answers`)."""
+
 _STATUS: tuple[tuple[type[ThreadcastError], int], ...] = (
     (NotFound, 404),
     (InvalidInput, 422),
@@ -56,13 +59,33 @@ _log = logging.getLogger(__name__)
 
 
 class Problem(Exception):
-    """An error that is answered with this HTTP status; `pointer` is a JSON pointer into `where`."""
+    """An error that is answered with this HTTP status; `pointer` is a JSON pointer into `where`.
+
+    `errors` are all findings, as `answer` takes them.
+    """
 
     def __init__(
-        self, status: int, detail: str, *, pointer: str = "", where: Where = "body", headers: Headers = ()
-    ) -> None:
+        self, status: int, detail: str, *, pointer: str = "", where: Where = "body", headers: Headers = (),
+        errors: Sequence[Mapping[str, str]] = (),
+    ) -> None:  # fmt: skip
         super().__init__(detail)
-        self.status, self.detail, self.pointer, self.where, self.headers = status, detail, pointer, where, headers
+        self.status, self.detail, self.pointer, self.where = status, detail, pointer, where
+        self.headers, self.errors = headers, errors
+
+    def member(self) -> dict[str, Any]:
+        """The problem of one op in an answer that has forecasts of others."""
+        title = HTTPStatus(self.status).phrase
+        return {
+            "type": "about:blank", "title": title, "status": self.status, "detail": self.detail[:MOST_DETAIL],
+            "pointer": self.pointer,
+        }  # fmt: skip
+
+
+def all_of(problems: Iterable[Problem]) -> Problem:
+    """The first of these problems, with what is wrong by all of them."""
+    found = list(problems)
+    errors = [{"detail": one.detail, "pointer": one.pointer} for one in found[:MOST_FINDINGS]]
+    return Problem(found[0].status, found[0].detail, pointer=found[0].pointer, errors=errors)
 
 
 def document(status: int, detail: str, reference: str, *, pointer: str = "", where: Where = "body") -> dict[str, Any]:
@@ -107,7 +130,10 @@ def install(app: APIFlask) -> None:
 
 
 def _problem(problem: Problem) -> Response:
-    return answer(problem.status, problem.detail, pointer=problem.pointer, where=problem.where, headers=problem.headers)
+    return answer(
+        problem.status, problem.detail, pointer=problem.pointer, where=problem.where, headers=problem.headers,
+        errors=problem.errors,
+    )  # fmt: skip
 
 
 def _http(error: HTTPException) -> Response:

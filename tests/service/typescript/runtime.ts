@@ -18,10 +18,15 @@ assert.ok((await getModelsAliases({ throwOnError: true })).data.aliases["champio
 const asked = await postPredictionsPredict({ body: { ops: [op] }, throwOnError: true });
 const [seconds] = asked.data.seconds;
 assert.equal(seconds?.length, asked.data.cases.length);
-assert.ok(seconds.every((s, i) => asked.data.low[0][i] <= s && s <= asked.data.high[0][i]));
+assert.ok(seconds.every((s, i) => asked.data.low[0]![i] <= s && s <= asked.data.high[0]![i]));
 const etag = asked.response.headers.get("ETag")!;
 const again = await postPredictionsPredict({ body: { ops: [op] }, headers: { "If-None-Match": etag } });
 assert.equal(again.response.status, 412);
+
+// an operation without a forecast has a problem of its own
+const partly = await postPredictionsPredict({ body: { ops: [op, "mm-0000000000000000"] }, throwOnError: true });
+assert.deepEqual(partly.data.seconds, [seconds, null]);
+assert.deepEqual(partly.data.errors?.map((error) => error?.status ?? 200), [200, 404]);
 
 // what is wrong is said with a pointer
 const wrong = await postPredictionsPredict({ body: { ops: ["mm-0000000000000000"] } });
