@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
@@ -289,7 +290,12 @@ def capture_forward(
 
     def call(parameters: list[Tensor], buffers: list[Tensor], arguments: Any) -> Any:
         with torch.no_grad():
-            return module.call(function, parameters, buffers, arguments)
+            found = module.call(function, parameters, buffers, arguments)
+        held = {one.untyped_storage()._cdata for one in (*parameters, *buffers)}
+        made = (leaf for leaf in pytree.tree_leaves(found) if isinstance(leaf, FakeTensor) and leaf.requires_grad)
+        if any(leaf.untyped_storage()._cdata not in held for leaf in made):  # views of parameters do so without it
+            raise CaptureError("cannot capture: a result requires a gradient (enable_grad), which a graph's would not")
+        return found
 
     groups = {"parameter": module.parameters, "buffer": module.buffers}
     recorder = Recorder()

@@ -90,6 +90,13 @@ _AT_OFFSET = {aten.as_strided.default, aten.as_strided_.default, aten.as_strided
 """Operators that take an offset from the start of a tensor's memory, not of the tensor."""
 
 
+class _Sides(list[int]):
+    """The sides of a `torch.Size` that is returned, of which pytree itself would make a tuple."""
+
+
+pytree.register_pytree_node(_Sides, lambda sides: (list(sides), None), lambda sides, _: torch.Size(sides))
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records one callable. `phase` is the part of a step that is running; the recorded callable may set it.
 
@@ -173,6 +180,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise CaptureError(f"cannot capture: {type(error).__name__}: {reason}{advice}") from error
         finally:
             gained = self._fakes.have_gained_gradients()
+        outputs = pytree.tree_map_only(torch.Size, _Sides, outputs, lambda value: isinstance(value, torch.Size))
         found, self.recording.structure = pytree.tree_flatten(outputs)
         strange = next((leaf for leaf in found if not isinstance(leaf, (Tensor, *PLAIN))), None)
         if strange is not None:
@@ -182,6 +190,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise CaptureError("cannot capture: a gradient is added to `.grad` (backward), which a graph would not do")
         if any(isinstance(leaf, Tensor) and fakes.has_attributes(leaf) for leaf in found):
             raise CaptureError("cannot capture: an attribute of a result is set, which a graph would not do")
+        if any(
+            isinstance(leaf, Tensor) and leaf.requires_grad != one.requires_grad for leaf, one in zip(leaves, given)
+        ):
+            raise CaptureError("cannot capture: an argument is told to require a gradient, which a graph would not do")
         returned = fakes.faked(found)
         self.recording.outputs = [fakes.ref(leaf) if isinstance(leaf, Tensor) else leaf for leaf in returned]
         self.recording.returned = [id(leaf) if isinstance(leaf, Tensor) else None for leaf in returned]
