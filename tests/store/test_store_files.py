@@ -19,6 +19,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
+from tests import refused_calls
 from tests.store.next_release import NEXT, become_next_release
 from threadcast.core import Measurement
 from threadcast.core.errors import StoreError
@@ -246,6 +247,37 @@ def test_a_new_file_appears_only_with_all_that_is_in_its_wal(store_path: Path, r
         else:
             sqlite_file.create(store_path, fill)
             sqlite_file.require_store(store_path, version_table=VERSION_TABLE)
+
+
+OPENED = "import sys\nfrom threadcast.store import Store\nStore.open(sys.argv[1]).add([])\n"
+
+
+@pytest.mark.skipif(not refused_calls.POSSIBLE, reason="calls are refused by their numbers on x86-64")
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    ("lacking", "words"),
+    [
+        ("hard links", "its file system makes no hard links (Operation not permitted)"),
+        ("shared mmap", "its file system shares no memory between processes (mmap)"),
+    ],
+)
+def test_what_a_file_system_lacks_is_named(
+    store_path: Path, measure: Measure, lacking: str, words: str, known: bool
+) -> None:
+    if known:
+        with Store.open(store_path) as store:
+            store.add([measure()])
+    done = subprocess.run(
+        [*refused_calls.command(lacking), sys.executable, "-c", OPENED, str(store_path)], capture_output=True, text=True
+    )
+    if known and lacking == "hard links":
+        assert (done.returncode, done.stderr) == (0, "")
+        return
+    assert words in (said := done.stderr.splitlines()[-1])
+    assert "StoreError" in said
+    assert "choose another place" in said
+    assert "free some space" not in said
+    assert os.path.exists(store_path) == known
 
 
 def left_without_database(path: Path, measure: Measure) -> bytes:

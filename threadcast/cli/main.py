@@ -9,6 +9,7 @@ import contextlib
 import errno
 import importlib
 import importlib.util
+import io
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import click
 
 from threadcast import __version__
 from threadcast.cli.extras import extra_for
-from threadcast.cli.terminal import printable
+from threadcast.core.printable import printable
 
 COMMANDS = {
     "doctor": "Say what this machine offers, and what to improve.",
@@ -112,10 +113,11 @@ def _fail(ctx: click.Context, error: Exception, message: str) -> None:
     ctx.exit(1)
 
 
-def _open_closed_streams() -> None:
+def _prepare_streams() -> None:
     """Let standard streams that are closed (`>&-`) lead to /dev/null: a command does its work for its exit code too.
 
-    Else the next file that is opened takes their number, and gets what libraries and children write to them.
+    Else the next file that is opened takes their number, and gets what libraries and children write to them. What a
+    stream cannot encode, as in a file's name that is not UTF-8, is escaped.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
@@ -125,6 +127,9 @@ def _open_closed_streams() -> None:
                 os.close(file)
             os.set_inheritable(number, True)
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -135,7 +140,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    _open_closed_streams()
+    _prepare_streams()
     try:
         cli(prog_name="threadcast")
     except OSError as error:  # of help and version, which click writes before a command is invoked

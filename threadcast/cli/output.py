@@ -21,8 +21,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from threadcast.cli.progress import ProgressBar
-from threadcast.cli.terminal import printable
 from threadcast.core.figures import duration, significant
+from threadcast.core.printable import printable
 
 PIPED_COLUMNS = 80
 """Width of tables, in characters, on a stdout that is no terminal."""

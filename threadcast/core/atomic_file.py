@@ -38,6 +38,20 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+def put_new(draft: Path, path: Path) -> None:
+    """Put `draft` at `path` too, unless something is there: FileExistsError, at the same moment in all processes.
+
+    A hard link, which unlike a rename never replaces a file; an OSError says so where the file system has none.
+    """
+    try:
+        os.link(draft, path)
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            why = f"its file system makes no hard links ({error.strerror}), which are needed there"
+            raise OSError(error.errno, why, str(path)) from error
+        raise
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """An OSError of the system that names no file, as that of writing to a full disk, names `path` behind the block."""

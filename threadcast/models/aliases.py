@@ -6,7 +6,6 @@ directory. The link fails where the number exists already, and the writer then d
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from threadcast.core.atomic_file import put_new
 from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.core.json_reading import check_schema, member, parse
 from threadcast.models.artefacts import json_bytes, reading
@@ -126,7 +126,7 @@ class Aliases:
                 (stage / "move.json").chmod(0o644)
                 directory.mkdir(parents=True, exist_ok=True)
                 try:
-                    os.link(stage / "move.json", directory / f"{number}.json")
+                    put_new(stage / "move.json", directory / f"{number}.json")
                 except FileExistsError:
                     continue  # somebody moved it meanwhile
                 sync(directory)

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from threadcast.core.errors import InvalidInput, NetworkError, NotFound, ThreadcastError
+from threadcast.core.printable import printable
 from threadcast.networks.registry import load, seeded
 from threadcast.networks.workload import ALLOWED_FORMS, Workload, as_workload
 
@@ -57,7 +58,7 @@ def load_spec(
     with _importable(folder), seeded(seed):
         module = _import_file(where) if is_file else _import_module(where)
         returned = _call(_function(module, function_name, spec), spec)
-    return as_workload(returned, source=spec, name=spec, size="own")
+    return as_workload(returned, source=spec, name=printable(spec), size="own")
 
 
 def without_function(path: str) -> InvalidInput:

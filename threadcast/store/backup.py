@@ -76,7 +76,9 @@ def _copy_file(source: Path, target: Path) -> None:
         with closing(sqlite3.connect(source)) as here, closing(sqlite3.connect(target, timeout=60.0)) as there:
             here.backup(there, pages=-1)
     except sqlite3.Error as error:
-        raise StoreError(f"{source} cannot be copied to {target}: {error}; nothing was changed") from error
+        raise StoreError(
+            f"{source} cannot be copied to {target}: {sqlite_file.cause(error)}; nothing was changed"
+        ) from error
 
 
 def _checked_copy(backup: Path, draft: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from sqlalchemy import URL, Connection, Engine, column, create_engine, event, inspect, make_url, select, table
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
@@ -70,6 +70,8 @@ class Database:
     @property
     def name(self) -> str:
         """The URL without its password."""
+        if self.url.get_backend_name() == "sqlite":
+            return f"sqlite:///{quote(os.fsencode(str(self.url.database)), safe=' +/')}"
         return self.url.render_as_string(hide_password=True)
 
     def watch_statements(
@@ -191,6 +193,8 @@ class Database:
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"the store cannot keep or look for {error.object!r}: it is not UTF-8") from error
         except DataError as error:  # PostgreSQL's error for text with a NUL, and numbers that are too large
             raise InvalidInput(f"the store cannot keep or look for this: {_reason(error, self._wait_s)}") from error
         except SQLAlchemyError as error:
@@ -287,7 +291,9 @@ def _upgrade_slowly(connection: Connection) -> None:
 
 
 def _reason(error: Exception, wait_s: float) -> str:
-    cause = str(error.orig if isinstance(error, DBAPIError) else error).strip()
-    if "disk is full" in cause or "disk I/O error" in cause:
-        return f"{cause}; nothing of this transaction was stored and what was there is intact; free some space"
-    return cause + hint(cause, wait_s)
+    found = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(found, sqlite3.Error):
+        said = sqlite_file.cause(found)
+        if said != str(found):
+            return f"{said}; nothing of this transaction was stored and what was there is intact"
+    return (said := str(found).strip()) + hint(said, wait_s)

@@ -15,6 +15,7 @@ from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.machine import MAX_CORES
 from threadcast.core.measurement import LONGEST_S, SHORTEST_S
 from threadcast.core.measurement_time import require_past
+from threadcast.core.printable import printable
 from threadcast.store.cells import Cells, Row, feature_value
 from threadcast.store.table_files import TableFile
 
@@ -62,7 +63,7 @@ class LongFormReader:
         for name, given in (("machine", machine), ("op", op)):
             if given is not None and name in self._cells.columns:
                 raise InvalidInput(f"{table.path} has a column {name!r}; leave out {name}={given!r}")
-        plain = table.path.name.split(".")[0] or "table"
+        plain = printable(table.path.name.split(".")[0]) or "table"
         self._default_machine, self._default_op = machine or plain, op or plain
         self._features = self._cells.features()
         # ops are told apart by what describes them where they have no label, or a label that is that of their kind

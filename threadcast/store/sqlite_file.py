@@ -10,10 +10,14 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
+from threadcast.core.atomic_file import put_new
 from threadcast.core.errors import StoreError
 
 _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100  # https://sqlite.org/fileformat.html, section 1.3, as for the offsets below
+
+
+_ELSEWHERE = "choose another place, such as a local disk, with --store"
 
 
 def require_store(path: Path, *, version_table: str) -> None:
@@ -78,9 +82,8 @@ def _number(header: bytes, offset: int, length: int) -> int:
 def create(path: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` create a database, and put it at `path` once it is whole; StoreError where that is not possible.
 
-    Where another process was faster, its file stays and the new one is deleted. A hard link is used, which unlike a
-    rename never replaces an existing file. StoreError also where the disk is full, and where a journal of an earlier
-    database of this name is left: SQLite would write what is in it into the new one.
+    Where another process was faster, its file stays and the new one is deleted. StoreError also where the disk is full,
+    and where a journal of an earlier database of this name is left: SQLite would write what is in it into the new one.
     """
     refuse_journals(path)
     try:
@@ -91,11 +94,9 @@ def create(path: Path, fill: Callable[[Path], None]) -> None:
             try:
                 _settle(draft)
             except sqlite3.Error as error:
-                raise StoreError(
-                    f"{path} cannot be created: {error}; free some space, or choose another place"
-                ) from error
+                raise StoreError(f"{path} cannot be created: {cause(error)}, or choose another place") from error
             if not path.exists():
-                os.link(draft, path)
+                put_new(draft, path)
     except FileExistsError:
         if not path.exists():  # the error is that the parent is not a directory
             raise StoreError(f"{path} cannot be created: {path.parent} is not a directory") from None
@@ -118,6 +119,20 @@ def _settle(path: Path) -> None:
         if size < pages * page_bytes:
             raise sqlite3.OperationalError(f"only {size} bytes of {pages * page_bytes} were written")
         os.fsync(file.fileno())
+
+
+def cause(error: sqlite3.Error) -> str:
+    """What an error of SQLite says, and where it comes from the disk, what to do about it."""
+    name = getattr(error, "sqlite_errorname", None) or ""
+    said = f"{error} ({name})" if name.startswith("SQLITE_IOERR_") else str(error)
+    if name in ("SQLITE_IOERR_SHMMAP", "SQLITE_IOERR_SHMOPEN"):
+        lacks = "shares no memory between processes (mmap), as SQLite's write-ahead log does"
+        return f"{said}: its file system {lacks}; {_ELSEWHERE}"
+    if name in ("SQLITE_IOERR_LOCK", "SQLITE_IOERR_RDLOCK", "SQLITE_IOERR_UNLOCK", "SQLITE_IOERR_SHMLOCK"):
+        return f"{said}: its file system locks no files; {_ELSEWHERE}"
+    if name == "SQLITE_FULL" or "disk" in said or (not name and isinstance(error, sqlite3.OperationalError)):  # of ours
+        return f"{said}; free some space"
+    return said
 
 
 def refuse_journals(path: Path) -> None:

@@ -156,7 +156,7 @@ def _write_parquet(path: Path, columns: Mapping[str, ColumnKind], rows: Iterable
         "number": pyarrow.float64(),
     }
     schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
-    with parquet.ParquetWriter(path, schema) as writer:
+    with path.open("wb") as file, parquet.ParquetWriter(file, schema) as writer:  # which opens names in UTF-8 only
         for some in _batches(rows):
             cells = zip(*some)
             arrays = [pyarrow.array(column, type=field.type) for column, field in zip(cells, schema)]

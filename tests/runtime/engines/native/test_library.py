@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import errno
 import os
 import shutil
@@ -19,6 +20,7 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
+from tests import refused_calls
 from tests.runtime.compiler import needs_compiler
 from tests.waiting import eventually
 from threadcast.capture.capture import Captured, capture_forward
@@ -78,6 +80,52 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(
     with pytest.raises(ExecutionError, match="cannot be made"):
         native_library()
     assert left(cache) == []
+
+
+LOADED = "from threadcast.runtime.engines.native.library import native_library; native_library()"
+
+
+@pytest.mark.needs_root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_cache_from_which_nothing_can_be_loaded_is_told_before_anything_is_compiled(
+    cache: Path, tmp_path: Path, compiled: bool
+) -> None:
+    cache.mkdir()
+    told, built = tmp_path / "told", library.library_folder() / f"{library.NAME}.so"
+    fill = f"install -D {_ctypes.__file__} {built}" if compiled else "true"
+    mounted = f'mount -t tmpfs -o noexec none {cache} && {fill} && exec "$0" -c "{LOADED}"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", mounted, sys.executable], capture_output=True, text=True,
+        env={**os.environ, "CXX": str(compiler(tmp_path / "cxx", f"touch {told}; exit 1"))},
+    )  # fmt: skip
+    if "permi" in done.stderr.splitlines()[0]:
+        pytest.skip(done.stderr)
+    said = done.stderr.splitlines()[-1]
+    assert f"ExecutionError: no library can be loaded from {cache}/" in said
+    assert "mounted noexec" in said
+    assert "set engine.cache" in said
+    assert not told.exists()
+
+
+@pytest.mark.skipif(not refused_calls.POSSIBLE, reason="calls are refused by their numbers on x86-64")
+def test_a_cache_without_locks_is_told(cache: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*refused_calls.command("locks"), sys.executable, "-c", LOADED], capture_output=True, text=True,
+        env={**os.environ, "CXX": str(compiler(tmp_path / "cxx", "exit 1"))},
+    )  # fmt: skip
+    assert "lock cannot be locked: Function not implemented; set engine.cache" in done.stderr.splitlines()[-1]
+
+
+def test_a_cache_whose_name_is_not_utf_8_is_compiled_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uncached: None
+) -> None:
+    told = tmp_path / "told"
+    monkeypatch.setenv("THREADCAST_ENGINE_CACHE", str(tmp_path / "cache \udcff"))
+    monkeypatch.setenv("CXX", str(compiler(tmp_path / "cxx", f'printf "%s\\n" "$@" > {told}; exit 1')))
+    with pytest.raises(ExecutionError, match="cannot be made"):
+        native_library()
+    assert bytes(tmp_path / "cache \udcff") in told.read_bytes()
 
 
 def test_without_ninja_the_compiler_is_called_as_pytorch_would(

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import importlib.util
 import logging
+import mmap
 import os
 import shlex
 import shutil
@@ -165,7 +166,10 @@ def _build(built: Path) -> None:
     global _locked
     with lock:
         _locked = lock
-        fcntl.flock(lock, fcntl.LOCK_EX)  # given up by the kernel when its holder dies
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # given up by the kernel when its holder dies
+        except OSError as error:
+            raise ExecutionError(f"{lock.name} cannot be locked: {error.strerror}; set engine.cache") from error
         try:
             _build_alone(built)
         finally:
@@ -203,9 +207,10 @@ def draft_folder(parent: Path) -> Iterator[Path]:
 def _compile(folder: Path) -> None:
     """Compile all sources as one: nearly all of a compiler's time goes into torch's headers, which all of them need."""
     whole = folder / f"{NAME}.cpp"
-    whole.write_text("".join(f'#include "{source}"\n' for source in sorted(SOURCES.glob("*.cpp"))), encoding="utf-8")
+    whole.write_bytes(b"".join(b'#include "%b"\n' % bytes(source) for source in sorted(SOURCES.glob("*.cpp"))))
     built = folder / f"{NAME}.so"
-    if shutil.which("ninja") is not None and importlib.util.find_spec("setuptools") is not None:
+    names_in_utf8 = str(folder).isprintable()  # as ninja's files want them
+    if shutil.which("ninja") is not None and importlib.util.find_spec("setuptools") is not None and names_in_utf8:
         command = [sys.executable, "-c", _SCRIPT, NAME, str(folder), *FLAGS, "--", str(whole)]
     else:
         command = _plain_command(whole, built)
@@ -239,11 +244,16 @@ def compiler() -> list[str]:
 
 
 def make_file(command: Sequence[str], built: Path, what: str) -> None:
-    """Run `command`, which must make the file `built`; `what` names the file in errors.
+    """Run `command`, which must make the file `built`, a library; `what` names the file in errors.
 
     The command runs in a process group of its own, which ends with this call or with this process. ExecutionError where
-    the command fails, leaves no file, or takes longer than the setting `engine.compile_timeout_s`.
+    the command fails, leaves no file, or takes longer than the setting `engine.compile_timeout_s`, and before it where
+    no library could be loaded from the folder.
     """
+    with tempfile.TemporaryFile(dir=built.parent) as probe:
+        probe.write(b"a library's place")
+        probe.flush()
+        _require_executable(probe.fileno(), built.parent)
     timeout_s: float = Settings.read()["engine.compile_timeout_s"]
     with subprocess.Popen(
         [sys.executable, "-I", parent_process.__file__, str(os.getpid()), *command],
@@ -262,6 +272,17 @@ def make_file(command: Sequence[str], built: Path, what: str) -> None:
     if running.returncode != 0 or not built.is_file():
         tail = "\n".join(output.strip().splitlines()[-_TAIL_LINES:])
         raise ExecutionError(f"{what} cannot be made:\n{tail}")
+
+
+def _require_executable(file: int, folder: Path) -> None:
+    """Raise ExecutionError where the system runs no code from this open file in `folder`, as it does for a library."""
+    try:
+        mmap.mmap(file, 1, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
+    except OSError as error:
+        raise ExecutionError(
+            f"no library can be loaded from {folder}: its file system is mounted noexec, or maps no files into memory "
+            f"({error.strerror}); set engine.cache to a folder of another one"
+        ) from error
 
 
 def _end(running: subprocess.Popen[str]) -> None:
@@ -291,5 +312,7 @@ def _loaded(path: Path) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     except ImportError as error:
+        with path.open("rb") as file:
+            _require_executable(file.fileno(), path.parent)
         raise ExecutionError(f"{path} cannot be loaded: {error}; delete it to have it made anew") from error
     return module
