@@ -20,7 +20,6 @@ import click
 
 from threadcast import __version__
 from threadcast.cli.extras import extra_for
-from threadcast.core.printable import printable
 
 COMMANDS = {
     "doctor": "Say what this machine offers, and what to improve.",
@@ -70,6 +69,10 @@ class _Commands(click.Group):
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        _prepare_streams()
+        return super().main(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -109,6 +112,8 @@ def _fail(ctx: click.Context, error: Exception, message: str) -> None:
             described["pointer"] = pointer
         with contextlib.suppress(OSError):  # stdout itself may be what failed
             click.echo(json.dumps({"error": described}, indent=2))
+    from threadcast.core.printable import printable  # here: see above
+
     click.echo(f"threadcast: error: {printable(message)}", err=True)
     ctx.exit(1)
 
@@ -140,7 +145,6 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    _prepare_streams()
     try:
         cli(prog_name="threadcast")
     except OSError as error:  # of help and version, which click writes before a command is invoked
