@@ -439,7 +439,7 @@ def _capture(
         is_tensor = isinstance(leaf, Tensor)
         paths.append(Input("input", f"argument {i}") if is_tensor else Input("constant", f"{_FIXED_ARGUMENT}{i}"))
     given = [*(tensor for group in groups.values() for tensor in group.values()), *leaves]
-    lowered = lower(recording, [*inputs, *paths], given, split=split)
+    lowered = lower(recording, [*inputs, *paths], given, split=split, static=not dynamic)
     if not lowered.program.nodes:
         raise CaptureError("cannot capture: nothing is computed")
     check_kernels(lowered.program.nodes, lowered.graph.ops)

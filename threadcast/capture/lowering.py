@@ -15,6 +15,7 @@ from threadcast.capture.dependencies import edges, lies_in, may_draw, returns_wr
 from threadcast.capture.program import Input, Node, Phase, Program
 from threadcast.capture.raising import may_raise
 from threadcast.capture.recording import Recorded, Recording, Result
+from threadcast.capture.shape_alone import PREVIOUS, by_shape_alone
 from threadcast.capture.simplify import Simplifier
 from threadcast.capture.sizes import Size
 from threadcast.capture.splitting import Part, split_call
@@ -73,21 +74,25 @@ class _Call:
     result: Result
 
 
-def lower(recording: Recording, inputs: Sequence[Input], values: Sequence[Any], *, split: bool) -> Lowered:
+def lower(
+    recording: Recording, inputs: Sequence[Input], values: Sequence[Any], *, split: bool, static: bool = True
+) -> Lowered:
     """Turn recorded calls into an op graph and its program.
 
     `inputs` name the arguments in order, `values` are the objects that they represent. `split` divides an operator that
-    computes several gradients into one op for each.
+    computes several gradients into one op for each. `static`: all sizes are those of the recording.
     """
-    builder = _Builder(recording, inputs, values, split)
+    builder = _Builder(recording, inputs, values, split, static)
     for call in recording.calls:
         builder.add(call)
     return builder.finish(recording)
 
 
 class _Builder:
-    def __init__(self, recording: Recording, inputs: Sequence[Input], given: Sequence[Any], split: bool) -> None:
-        self.split = split
+    def __init__(
+        self, recording: Recording, inputs: Sequence[Input], given: Sequence[Any], split: bool, static: bool
+    ) -> None:
+        self.split, self.static = split, static
         names = [*inputs, *(Input("constant", f"constant {i}") for i in range(len(recording.constants)))]
         self.constants = dict(enumerate(recording.constants.values(), len(inputs)))
         self.inputs = _sharing(names, [*given, *self.constants.values()])
@@ -106,6 +111,8 @@ class _Builder:
         """Add a call, or the parts of a split one."""
         args, kwargs = map_refs(self._meant, call.args), map_refs(self._meant, call.kwargs)
         parts = split_call(call.target, args, kwargs, self._first(args)) if self.split else []
+        if not parts and self.static and self._add_alone(call, args, kwargs):
+            return
         if not parts:
             slot = self._append(_Call(call.name, Part(call.target, args, kwargs), call.phase, call.result))
             for item, spec in _items(call.result):
@@ -121,6 +128,19 @@ class _Builder:
             for item in part.members:
                 mine = Ref(slot, item if part.single is None else None)
                 self._define(Ref(call.number, item), mine, call.result[item])
+
+    def _add_alone(self, call: Recorded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Add a call by parts that do not wait for a value of which they need the shape; return whether it has such."""
+        parts, returned = by_shape_alone(call.target, args, kwargs, self._first(args), call.result)
+        slots: list[int] = []
+        for part, spec in parts:
+            own = replace(part, args=map_refs(lambda ref: Ref(slots[-1]) if ref == PREVIOUS else ref, part.args))
+            name = f"{call.name}.{part.suffix}" if part.suffix else call.name
+            slots.append(self._append(_Call(name, own, call.phase, spec)))
+            self.specs[Ref(slots[-1])] = spec
+        for (item, spec), number in zip(_items(call.result), returned):
+            self._define(Ref(call.number, item), Ref(slots[number]), spec)
+        return bool(parts)
 
     def _first(self, args: tuple[Any, ...]) -> TensorSpec:
         """The first tensor among arguments; one float32 where there is none."""

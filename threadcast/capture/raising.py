@@ -28,7 +28,11 @@ _OURS = frozenset(("prims", "threadcast"))
 _OURS_BY_INDEX = frozenset(("gather_add",))
 """Those of our operators that look at values all the same: at indices."""
 _LINEAR_ALGEBRA = ("linalg_", "_linalg_")
-_NEVER_RAISE = frozenset(("linalg_vector_norm", "linalg_cross", "linalg_diagonal"))
+_NEVER_RAISE = frozenset((
+    "linalg_vector_norm", "linalg_cross", "linalg_diagonal", "bernoulli.float", "bernoulli.p", "normal.default",
+    "normal.float_float",
+))  # fmt: skip
+"""Names of operators, or of those overloads that take a number where others take a tensor: it is checked at capture."""
 
 
 def may_raise(node: Node) -> bool:
@@ -43,6 +47,8 @@ def may_raise(node: Node) -> bool:
     if library != "aten":
         return library not in _OURS or (name in _OURS_BY_INDEX and node.phase == "forward")
     name = name if name.startswith("__") else name.rstrip("_")
-    linear_algebra = name.startswith(_LINEAR_ALGEBRA) and name not in _NEVER_RAISE
+    if {name, f"{name}.{node.target._overloadname}"} & _NEVER_RAISE:
+        return False
+    linear_algebra = name.startswith(_LINEAR_ALGEBRA)
     divides_integers = name == "div" and node.kwargs.get("rounding_mode") is not None
     return node.phase == "forward" and (name in _NAMES or linear_algebra or divides_integers)
