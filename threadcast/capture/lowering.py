@@ -138,8 +138,8 @@ class _Builder:
             name = f"{call.name}.{part.suffix}" if part.suffix else call.name
             slots.append(self._append(_Call(name, own, call.phase, spec)))
             self.specs[Ref(slots[-1])] = spec
-        for (item, spec), number in zip(_items(call.result), returned):
-            self._define(Ref(call.number, item), Ref(slots[number]), spec)
+        for (item, found), number in zip(_items(call.result), returned):
+            self._define(Ref(call.number, item), Ref(slots[number]), found)
         return bool(parts)
 
     def _first(self, args: tuple[Any, ...]) -> TensorSpec:
