@@ -53,7 +53,8 @@ class CallConditions:
         if torch.is_grad_enabled() and saves_by_hooks():
             reason = SAVED_BY_HOOKS
         if reason is None and observed.hooked is not None:
-            reason = f"there are hooks on {observed.hooked}, which a captured step does not call{BREAKS}"
+            why = f"there are hooks on {observed.hooked}, which a captured step does not call{BREAKS}"
+            return Fallback(why, hooks=True)
         return None if reason is None else Fallback(reason)
 
     def _why_other_casts(self, *, now: bool) -> str | None:

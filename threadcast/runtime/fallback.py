@@ -20,10 +20,14 @@ from threadcast.capture.unsupported import is_plain
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """PyTorch's default runs calls with these arguments. `reason` tells a user why; `short`: they are too short."""
+    """PyTorch's default runs calls with these arguments. `reason` tells a user why.
+
+    `short`: they are too short. `hooks`: there are hooks, which most programs keep.
+    """
 
     reason: str
     short: bool = False
+    hooks: bool = False
 
 
 class Told:

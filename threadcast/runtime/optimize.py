@@ -32,7 +32,7 @@ def optimize(
 ) -> OptimizedCall:  # fmt: skip
     """Return a callable that does what `function` (a module or a plain function) does, faster where a way is found.
 
-    It is for inference: results carry no gradients. The calls themselves measure and plan, and lose no more time by it
+    It is for inference: calls run as under `torch.no_grad()`. The calls themselves measure and plan, and lose no more time by it
     than the setting `engine.tuning_share` allows. With `example` arguments this begins at once, in calls with them for
     some `EXAMPLE_S` seconds; `learn` goes on until nothing is left to learn. `cores` is the number of cores to use, or
     their CPU numbers (None: all that this process may use). A number takes those that the fewest other models of the

@@ -372,7 +372,7 @@ class Optimized:
         felt = self._looking_s > LOOKING_SHARE * seconds
         if self._watch.rest:
             self._left_alone.for_changes(self._watch.rest)
-        elif felt and not fallback.short and not self._table.tunings and fallback in self._table:
+        elif felt and not (fallback.short or self._table.tunings) and (fallback.hooks or fallback in self._table):
             self._left_alone.after_fastest(arguments)
         return result
 
