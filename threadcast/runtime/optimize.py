@@ -32,12 +32,12 @@ def optimize(
 ) -> OptimizedCall:  # fmt: skip
     """Return a callable that does what `function` (a module or a plain function) does, faster where a way is found.
 
-    It is for inference: calls run as under `torch.no_grad()`. The calls themselves measure and plan, and lose no more time by it
-    than the setting `engine.tuning_share` allows. With `example` arguments this begins at once, in calls with them for
-    some `EXAMPLE_S` seconds; `learn` goes on until nothing is left to learn. `cores` is the number of cores to use, or
-    their CPU numbers (None: all that this process may use). A number takes those that the fewest other models of the
-    process use; calls of models on different cores run at the same time. Calls that are left to PyTorch run on its own
-    threads.
+    It is for inference: calls run as under `torch.no_grad()`. The calls themselves measure and plan, and lose no more
+    time by it than the setting `engine.tuning_share` allows. With `example` arguments this begins at once, in calls
+    with them for some `EXAMPLE_S` seconds; `learn` goes on until nothing is left to learn. `cores` is the number of
+    cores to use, or their CPU numbers (None: all that this process may use). A number takes those that the fewest other
+    models of the process use; calls of models on different cores run at the same time. Calls that are left to PyTorch
+    run on its own threads.
 
     A module in eval mode is also tried with ONNX Runtime and OpenVINO (where installed) and `torch.compile`. What is
     fastest is kept; `repr` and `reports` of what is returned say what runs, and why. `backends=False` leaves the three
