@@ -23,13 +23,16 @@ class CallsLeftAlone:
     def __init__(self) -> None:
         self.short = False
         """Whether they are too short to gain anything."""
+        self.timed = False
+        """Whether their times count: those in which learning goes on some time."""
         self._calls = 0
-        self._glance: Callable[[tuple[Any, ...]], object] = _shapes
+        self._glance: Callable[[tuple[Any, ...]], object] | None = None
+        """What tells calls apart at a glance; None where all are left alone."""
         self._alike: object = None
 
     def has(self, arguments: tuple[Any, ...]) -> bool:
         """Return whether a call is one of them."""
-        return self._calls > 0 and self._glance(arguments) == self._alike
+        return self._calls > 0 and (self._glance is None or self._glance(arguments) == self._alike)
 
     def count(self) -> None:
         """Count a call that was one of them."""
@@ -49,7 +52,7 @@ class CallsLeftAlone:
 
     def for_changes(self, calls: int) -> None:
         """Leave so many next calls alone, whatever their arguments, as something that they read changes too often."""
-        self._begin(calls, lambda _: None, ())
+        self._calls, self._glance, self.short, self.timed = calls, None, False, False
 
     def _begin(
         self,
@@ -60,6 +63,7 @@ class CallsLeftAlone:
         short: bool = False,
     ) -> None:
         self._calls, self._glance, self._alike, self.short = calls, glance, glance(arguments), short
+        self.timed = not short
 
 
 def _shapes(arguments: tuple[Any, ...]) -> object:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from threading import Lock, local
+from typing import Self
 from weakref import WeakMethod
 
 
@@ -22,19 +22,21 @@ class StepCounter:
         self._learning: list[WeakMethod[Callable[[], str]]] = []
         self._depth = _Depth()
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Count the block as one step once it has ended without an error.
+    def step(self) -> Self:
+        """Count the block as one step once it has ended without an error: `with counter.step(): ...`.
 
         `is_counting` is True inside, so that the step of a torch optimizer inside is not counted a second time.
         """
+        return self
+
+    def __enter__(self) -> None:
         self._depth.value += 1
-        try:
-            yield
-        finally:
-            self._depth.value -= 1
-        with self._lock:
-            self._count += 1
+
+    def __exit__(self, error: object, *_: object) -> None:
+        self._depth.value -= 1
+        if error is None:
+            with self._lock:
+                self._count += 1
 
     @property
     def is_counting(self) -> bool:
