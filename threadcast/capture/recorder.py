@@ -6,11 +6,9 @@ that too.
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +33,7 @@ from threadcast.capture.mask_sizes import counted_result, ctc_result
 from threadcast.capture.number_reads import READS, NumberReads, ReadRecorder
 from threadcast.capture.numbers import Number, Numbers
 from threadcast.capture.one_hot import OneHots
+from threadcast.capture.printing import Said, not_shown
 from threadcast.capture.program import Phase
 from threadcast.capture.random_state import RandomStateWatch
 from threadcast.capture.recording import PLAIN, TRANSPARENT, Recorded, Recording, Result
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from threadcast.capture.symbols import Symbols
 
 aten = torch.ops.aten
-_fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
 
 _BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException)
 REFUSALS: tuple[type[Exception], ...] = (
@@ -152,8 +150,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise CaptureError("cannot capture within torch.nn.utils.parametrize.cached(), which keeps tensors")
         self._fakes = FakeTensors(self.recording, dynamic)
         try:
-            with warnings.catch_warnings(), ExitStack() as end:
-                warnings.simplefilter("ignore")
+            with not_shown() as said, ExitStack() as end:
                 # Autocast keeps no casts of weights meanwhile: they would outlive the fake tensors.
                 end.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
                 torch.set_autocast_cache_enabled(False)
@@ -162,7 +159,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 given = self._stand_ins(leaves, own if repeated else len(leaves))
                 random_state = end.enter_context(RandomStateWatch())
                 refused = end.enter_context(refused_reads())
-                end.enter_context(_no_tracebacks_logged())
                 if (symbols := self._fakes.symbols) is not None:
                     end.enter_context(symbols.fixed_in_texts())
                 rebuilt = pytree.tree_unflatten(given, structure)
@@ -170,6 +166,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     outputs = function(*rebuilt)
                 if refusal := self._refusal or "".join(refused[:1]):
                     raise CaptureError(f"cannot capture: the callable catches what only recording raises: {refusal}")
+                if said:
+                    raise Said(f"cannot capture: it {said[0]} in each call, which a graph would not do")
                 random_state.check(self.recording)
         except CaptureError:
             raise
@@ -349,16 +347,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._names[base] += 1
         count = self._names[base] - 1
         return f"{base}_{count}" if count else base
-
-
-@contextmanager
-def _no_tracebacks_logged() -> Iterator[None]:
-    """Within the context, PyTorch does not log an operator's exception on fake tensors: CaptureError says it."""
-    before, _fake_tensor_log.disabled = _fake_tensor_log.disabled, True
-    try:
-        yield
-    finally:
-        _fake_tensor_log.disabled = before
 
 
 def _first_line(error: Exception) -> str:

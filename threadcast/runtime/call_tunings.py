@@ -14,6 +14,7 @@ from threadcast.capture.function_caches import CacheFilled
 from threadcast.capture.module_values import ModuleChanged
 from threadcast.capture.one_capture import NoTurn, one_capture
 from threadcast.capture.optimizers import FirstStepMissing, OptimizerRefused
+from threadcast.capture.printing import Said
 from threadcast.capture.recorder import REFUSALS
 from threadcast.capture.same_way import takes_the_same_way
 from threadcast.capture.sizes import Dynamic
@@ -150,7 +151,7 @@ class CallTunings:
         """What runs a kind of calls that cannot be captured. UpdateApart where only the optimizer's part cannot."""
         if isinstance(error, OptimizerRefused):
             raise UpdateApart(str(error)) from error
-        if isinstance(error, ModuleChanged | CacheFilled) and kind.arguments not in self._changing:
+        if isinstance(error, ModuleChanged | CacheFilled | Said) and kind.arguments not in self._changing:
             self._awaited = kind.arguments
             return FIRST_CALL
         if isinstance(error, ModuleChanged):

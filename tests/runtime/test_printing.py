@@ -1,0 +1,149 @@
+# ruff: noqa: T201
+"""What a model or a loss prints, logs or warns of is shown as by PyTorch: once in each call, and never of a capture."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+import threadcast
+from threadcast.capture.printing import not_shown
+from threadcast.runtime.tuning.tuning import Tuning
+
+pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
+
+_logger = logging.getLogger("of a user")
+
+
+class Progress:
+    """As bars of progress are: keeps the stream that is there when it is made."""
+
+    def __init__(self) -> None:
+        self.file = sys.stderr
+
+    def show(self, text: str) -> None:
+        self.file.writelines([text, "\r"])
+        self.file.flush()
+
+
+class Saying(nn.Module):
+    def __init__(self, say: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.layer, self.say = nn.Linear(3, 3).double(), say
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.say(x)
+        found: Tensor = self.layer(x)
+        return found
+
+
+def warn(_: Tensor) -> None:
+    warnings.warn("of a user", UserWarning, stacklevel=1)
+
+
+SAYS: dict[str, tuple[Callable[[Tensor], object], str]] = {
+    "print": (lambda x: print("said", x.shape, x), "prints"),
+    "to the stream of errors": (lambda x: print("said", type(x), file=sys.stderr, flush=True), "prints"),
+    "write": (lambda x: sys.stdout.write(f"said {x}\n"), "prints"),
+    "a bar of progress": (lambda _: Progress().show("said"), "prints"),
+    "a log": (lambda x: _logger.warning("said of %s", x), "logs"),
+    "a warning": (warn, "warns"),
+}
+
+
+@pytest.mark.parametrize("where", ["model", "loss"])
+@pytest.mark.parametrize(("say", "does"), SAYS.values(), ids=list(SAYS))
+def test_what_calls_say_is_said_once_in_each_call(
+    say: Callable[[Tensor], object], does: str, where: str, capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    model, x = Saying(say if where == "model" else bool_of), torch.ones(2, 3, dtype=torch.float64)
+
+    def loss(found: Tensor, wanted: Tensor) -> Tensor:
+        if where == "loss":
+            say(found)
+        return mse_loss(found, wanted)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        closing(threadcast.optimize_training(model, loss, optimizer, x, x, cores=1)) as step,
+        warnings.catch_warnings(record=True) as warned,
+    ):
+        warnings.simplefilter("always")
+        for _ in range(10):
+            step(x, x)
+        assert f"it {does} in each call" in step.reports[0].reason
+        assert not step.learning
+    shown = capsys.readouterr()
+    printed = shown.out + shown.err
+    assert "Fake" not in printed + caplog.text
+    said = sum(record.name == "of a user" for record in caplog.records)
+    of_user = sum(str(one.message) == "of a user" for one in warned)
+    assert (printed.count("said"), said, of_user) == tuple(10 * (does == one) for one in ("prints", "logs", "warns"))
+
+
+def bool_of(_: Tensor) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("say", [lambda _: _logger.debug("said"), lambda _: None, warn], ids=["debug", "none", "warn"])
+def test_what_is_not_shown_in_each_call_hinders_no_plan(say: Callable[[Tensor], object]) -> None:
+    model, x = Saying(say).eval(), torch.ones(2, 3, dtype=torch.float64)
+    with (
+        closing(threadcast.optimize(model, cores=1, backends=False)) as call,
+        warnings.catch_warnings(),
+        torch.no_grad(),
+    ):
+        warnings.simplefilter("ignore" if say is warn else "error")
+        for _ in range(5):
+            torch.testing.assert_close(call(x), model(x))
+        assert isinstance(call._optimized._last, Tuning)
+
+
+def test_what_only_the_first_call_prints_hinders_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    class Once(nn.Module):
+        told = False
+
+        def forward(self, x: Tensor) -> Tensor:
+            if not self.told:
+                print("said")
+                self.told = True
+            return x * 2
+
+    model, x = Once(), torch.ones(3)
+    with closing(threadcast.optimize(model, cores=1, backends=False)) as call:
+        for _ in range(6):
+            assert call(x).equal(x * 2)
+        assert isinstance(call._optimized._last, Tuning)
+    assert capsys.readouterr().out == "said\n"
+
+
+def test_other_threads_print_while_one_captures(capsys: pytest.CaptureFixture[str]) -> None:
+    def other() -> None:
+        print("of another thread")
+        _logger.warning("of another thread")
+
+    before: Any = (sys.stdout, logging.Logger.callHandlers, warnings.warn)
+    with not_shown() as said:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        logging.getLogger("torch").warning("of a compiler")
+        assert said == []
+        print("of this one")
+        assert said == ["prints", "prints"]
+    assert (sys.stdout, logging.Logger.callHandlers, warnings.warn) == before
+    shown = capsys.readouterr()
+    assert "of another thread" in shown.out
+    assert "of this one" not in shown.out + shown.err
+    assert "compiler" not in shown.out + shown.err
