@@ -19,7 +19,6 @@ EXTRAS = {
     ),
     "traces": ("opentelemetry",),
     "collect": ("torch", "sympy", "pyperf"),
-    "engine": ("ninja", "setuptools"),
     "backends": ("onnx", "onnxscript", "onnxruntime", "openvino"),
     "plan": ("numba", "ortools"),
     "tune": ("optuna",),

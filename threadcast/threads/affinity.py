@@ -14,19 +14,18 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import count, cycle, islice
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from threadcast.core.errors import ExecutionError, InvalidInput, MeasurementError
+from threadcast.threads.lasting import Jobs, serve
 from threadcast.threads.openmp import end_idle_workers, set_own_threads
 
 T = TypeVar("T")
-
-_Jobs = SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[object, ...]] | None]
-"""What a thread of its own is to call, with the future of the result; None: it is to end."""
 
 _FORMING_ELEMENTS = 1 << 16
 """Elements of the addition that forms a team: twice the 32,768 (`at::internal::GRAIN_SIZE`, torch 2.13) up to which
@@ -197,8 +196,9 @@ class PinnedThread:
 
     def __init__(self, cpus: Iterable[int], *, threads: int) -> None:
         self._process = os.getpid()
-        self._jobs: _Jobs = SimpleQueue()
-        threading.Thread(target=_serve, args=(self._jobs,), name="threadcast-pinned", daemon=True).start()
+        self._jobs: Jobs = SimpleQueue()
+        work = self._jobs, end_idle_workers
+        threading.Thread(target=serve, args=work, name="threadcast-pinned", daemon=True).start()
         weakref.finalize(self, self._jobs.put, None).atexit = False
         self.run(_begin_pinned, tuple(cpus), threads)
 
@@ -217,23 +217,8 @@ class PinnedThread:
             raise ExecutionError(f"the thread belongs to process {self._process}, which has forked this one or ends")
         end_idle_workers()
         answer: Future[T] = Future()
-        self._jobs.put((answer, function, arguments))
+        self._jobs.put((answer, partial(function, *arguments)))
         return answer.result()
-
-
-def _serve(jobs: _Jobs) -> None:
-    while (job := jobs.get()) is not None:
-        answer, function, arguments = job
-        try:
-            result = function(*arguments)
-        except BaseException as error:  # noqa: BLE001 - passed on to who asked for it
-            end_idle_workers()
-            answer.set_exception(error)
-        else:
-            end_idle_workers()
-            answer.set_result(result)
-            del result
-        del job, answer, function, arguments  # they would stay alive until the next job
 
 
 def _begin_pinned(cpus: tuple[int, ...], threads: int) -> None:

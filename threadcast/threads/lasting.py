@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_Jobs = SimpleQueue[tuple[Future[Any], Callable[[], Any]]]
+Jobs = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
+"""What a thread is to call, with the future of the result; None: it is to end."""
 
 _starting = threading.Lock()
-_jobs: _Jobs | None = None
-"""What the thread is to call, with the future of the result; None: there is no thread yet."""
+_jobs: Jobs | None = None
+"""None: there is no thread yet."""
 
 
 def in_lasting_thread(function: Callable[[], T]) -> T:
@@ -34,27 +35,30 @@ def in_lasting_thread(function: Callable[[], T]) -> T:
     return answer.result()
 
 
-def _begun() -> _Jobs:
+def _begun() -> Jobs:
     global _jobs
     with _starting:
         if _jobs is None:
-            jobs: _Jobs = SimpleQueue()
-            threading.Thread(target=_serve, args=(jobs,), name="threadcast-lasting", daemon=True).start()
+            jobs: Jobs = SimpleQueue()
+            threading.Thread(target=serve, args=(jobs,), name="threadcast-lasting", daemon=True).start()
             _jobs = jobs
         return _jobs
 
 
-def _serve(jobs: _Jobs) -> None:
-    while True:
-        answer, function = jobs.get()
+def serve(jobs: Jobs, after: Callable[[], object] = lambda: None) -> None:
+    """Make the calls that are asked for, until None is; call `after` behind each, before its result is known."""
+    while (job := jobs.get()) is not None:
+        answer, function = job
         try:
             result = function()
         except BaseException as error:  # noqa: BLE001 - passed on to who asked for it
+            after()
             answer.set_exception(error)
         else:
+            after()
             answer.set_result(result)
             del result
-        del answer, function  # they would stay alive until the next job
+        del job, answer, function  # they would stay alive until the next job
 
 
 def _renew() -> None:

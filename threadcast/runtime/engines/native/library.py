@@ -205,32 +205,23 @@ def draft_folder(parent: Path) -> Iterator[Path]:
 
 
 def _compile(folder: Path) -> None:
-    """Compile all sources as one: nearly all of a compiler's time goes into torch's headers, which all of them need."""
-    whole = folder / f"{NAME}.cpp"
-    whole.write_bytes(b"".join(b'#include "%b"\n' % bytes(source) for source in sorted(SOURCES.glob("*.cpp"))))
-    built = folder / f"{NAME}.so"
-    names_in_utf8 = str(folder).isprintable()  # as ninja's files want them
-    if shutil.which("ninja") is not None and importlib.util.find_spec("setuptools") is not None and names_in_utf8:
-        command = [sys.executable, "-c", _SCRIPT, NAME, str(folder), *FLAGS, "--", str(whole)]
-    else:
-        command = _plain_command(whole, built)
-    make_file(command, built, "the native engine")
+    """Compile all sources as one: nearly all of a compiler's time goes into torch's headers, which all of them need.
 
-
-def _plain_command(source: Path, built: Path) -> list[str]:
-    """The compiler's own command, for systems that lack ninja or setuptools, without which PyTorch's way does not work.
-
-    The same flags as those of `torch.utils.cpp_extension` of PyTorch 2.11 to 2.13.
+    By the compiler's own command, with the flags of `torch.utils.cpp_extension` of PyTorch 2.11 to 2.13, which needs
+    ninja and setuptools and takes no names that are not UTF-8.
     """
+    whole, built = folder / f"{NAME}.cpp", folder / f"{NAME}.so"
+    whole.write_bytes(b"".join(b'#include "%b"\n' % bytes(source) for source in sorted(SOURCES.glob("*.cpp"))))
     includes = [*include_folders(), sysconfig.get_path("include", scheme="posix_prefix")]
     defined = f"-DTORCH_EXTENSION_NAME={NAME}", "-DTORCH_API_INCLUDE_EXTENSION_H"
     linked = f"-L{Path(torch.__file__).parent / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"
-    included = [flag for folder in includes for flag in ("-isystem", folder)]
-    return [*compiler(), *defined, *included, "-fPIC", "-shared", *FLAGS, str(source), *linked, "-o", str(built)]
+    included = [flag for path in includes for flag in ("-isystem", path)]
+    command = [*compiler(), *defined, *included, "-fPIC", "-shared", *FLAGS, str(whole), *linked, "-o", str(built)]
+    make_file(command, built, "the native engine")
 
 
 def include_folders() -> tuple[str, str]:
-    """Folders of PyTorch's headers. `torch.utils.cpp_extension` names them too, but needs setuptools."""
+    """Folders of PyTorch's headers."""
     headers = Path(torch.__file__).parent / "include"
     return str(headers), str(headers / "torch" / "csrc" / "api" / "include")
 
@@ -286,22 +277,13 @@ def _require_executable(file: int, folder: Path) -> None:
 
 
 def _end(running: subprocess.Popen[str]) -> None:
-    """End the command's process group. Compilers of ninja have groups of their own; ninja ends them on SIGTERM."""
+    """End the command's process group."""
     for ending in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(running.pid, ending)
         with suppress(subprocess.TimeoutExpired):
             running.communicate(timeout=_END_S)  # until none of them holds the output any more
             return
-
-
-_SCRIPT = """
-import sys
-from torch.utils import cpp_extension
-name, folder, *rest = sys.argv[1:]
-cut = rest.index("--")
-cpp_extension.load(name, rest[cut + 1:], extra_cflags=rest[:cut], build_directory=folder, is_python_module=False)
-"""
 
 
 def _loaded(path: Path) -> ModuleType:
