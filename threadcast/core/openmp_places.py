@@ -46,7 +46,9 @@ def _loaded_libraries() -> list[str]:
     except OSError:
         return []
     paths = dict.fromkeys(line[line.index("/") :] for line in lines if "/" in line)
-    return [path for path in paths if _NAME.fullmatch(path.rpartition("/")[2])]
+    found = {path: name for path in paths if (name := _NAME.fullmatch(path.rpartition("/")[2]))}
+    asked = any(variable in os.environ for variable in VARIABLES)  # else LLVM's begins as it is asked, in this thread
+    return [path for path, name in found.items() if asked or name[1] == "gomp"]
 
 
 def _places_of(path: str) -> Places:
