@@ -18,10 +18,9 @@ from statistics import median
 
 import urllib3
 from run_facts import RunFacts
-from service_place import MACHINE, Server, make_place, measured, ops, service
+from service_place import MACHINE, Server, make_place, ops, service
 
 from threadcast.core import Op, OpGraph
-from threadcast.store import Store
 
 PAGE = Path(__file__).parents[1] / "docs/service-sizes.md"
 LARGE_OPS, GRAPH_OPS = 10_000, 100
@@ -32,7 +31,7 @@ HEAD = """# What a service takes
 
 ## Memory
 
-MiB of one service with one worker process and retraining, whose model learned from {ops} ops x 68 cases x 3 samples.
+MiB of one service with one worker process, whose model learned from {ops} ops x 68 cases x 3 samples.
 Of pages that processes share, each counts its part (PSS). Each row is after what the rows above did, too.
 
 {size}
@@ -48,10 +47,6 @@ own part. Medians of {rounds} turns of {requests} requests, least to most; the s
 
 def kind_of(pid: int, workers: list[int], parent: int) -> str:
     """What a process of the service is for."""
-    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-    for text, kind in ((b"retraining watch", "watches the retraining"), (b"retraining retrain", "retrains")):
-        if text in command:
-            return kind
     return "parent" if pid == parent else "worker" if pid in workers else "planner and helpers"
 
 
@@ -83,9 +78,9 @@ def post(server: Server, path: str, body: object) -> None:
 
 
 def sizes(directory: Path, learned: list[Op]) -> list[str]:
-    """The rows of memory: one worker, retraining on, after more and more of the work."""
+    """The rows of memory: one worker, after more and more of the work."""
     stages = []
-    with service(directory, THREADCAST_SERVICE_RETRAIN_DRIFT="1.5") as server:
+    with service(directory) as server:
         wait(lambda: b'"ready"}' in urllib3.request("GET", f"{server.url}/health/ready").data.replace(b" ", b""))
         stages.append(("started", memory(server)))
         for op in learned:
@@ -96,11 +91,6 @@ def sizes(directory: Path, learned: list[Op]) -> list[str]:
         graph = OpGraph(tuple(map(str, range(GRAPH_OPS))), tuple(learned[:GRAPH_OPS]), ())
         post(server, "/v1/plans", {"graph": graph.to_json(), "machine": MACHINE.fingerprint})
         stages.append((f"a plan of {GRAPH_OPS} ops", memory(server)))
-        with Store.open(directory / "store.db") as store:
-            store.add(measured(learned, seed=5, factor=3.0))
-        runs = re.compile(rb"retraining_runs_total\{[^}]*\} 1\.0")
-        wait(lambda: runs.search(urllib3.request("GET", f"{server.url}/metrics").data) is not None)
-        stages.append(("a retraining", memory(server)))
     kinds = sorted({kind for _, found in stages for kind in found})
     head = [f"| after | {' | '.join(kinds)} | all |", "|---" * (len(kinds) + 2) + "|"]
     return head + [

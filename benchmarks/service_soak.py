@@ -1,4 +1,4 @@
-"""Minutes of mixed load with reloads, retraining and killed workers: no wrong answer, nothing lost, memory flat.
+"""Minutes of mixed load with reloads, a retraining and killed workers: no wrong answer, nothing lost, memory flat.
 
 Part of `service.py --soak MINUTES`. Clients ask for curves and plans and store measurements under idempotency keys,
 with retries, as clients should. `soak_truth` says what every answer must be.
@@ -30,6 +30,10 @@ from soak_truth import Truth, judge_plan
 
 from threadcast.core import Machine, Op
 from threadcast.core.curve_codec import from_answer
+from threadcast.core.holding import all_that_holds
+from threadcast.core.settings_table import STEPS
+from threadcast.models.measured import group
+from threadcast.models.promotion import promote_if_better
 from threadcast.models.registry import ModelRegistry
 from threadcast.prediction import arrow_curves
 from threadcast.store import Store
@@ -56,8 +60,8 @@ HEAD = """## {title}
 {services} of {workers} worker processes on one store and one registry of models, and {clients} clients
 that ask one of them at random, with retries, for forecasts of {batch} ops (as JSON and as Arrow) and of one,
 for curves of measured ops, for plans, and store measurements. Models are read anew every {reload:g} s, the youngest
-worker of one service is killed every {kill:g} s, and every {move:g} s what is measured changes, so that the service
-retrains. Every number of every forecast, curve and plan is held against what the version that it names says in the
+worker of one service is killed every {kill:g} s, and every {move:g} s what is measured changes, and
+the model is retrained. Every number of every forecast, curve and plan is held against what its version says in the
 clients' process, and every acknowledged measurement is looked for in the store at the end; a worker that ends unkilled
 is wrong, too. All of it took only time that other work on the machine left: load {load}.
 """
@@ -225,12 +229,14 @@ class Soak:
             self.count("killed worker")
 
     def move(self) -> None:
-        """Measurements that drift, so that the service retrains."""
+        """Measurements that drift, and a model that is retrained by them."""
         moves = self.counts.get("drifted", 0)
         self.factor = (3.0, 1.0)[moves % 2]
         with self.truth.moving():
             self.store.add(measured(self.learned, seed=100 + moves, factor=self.factor))
         self.count("drifted")
+        entries = group(all_that_holds(self.store.measurements(), self.store.changes))
+        promote_if_better(self.registry, "champion", entries, steps=STEPS, by="soak")
 
     def sample(self) -> None:
         """Note the memory of the oldest workers, which live from the beginning to the end, and workers that ended."""
@@ -322,7 +328,7 @@ def soak(seconds: float, kind: Database) -> tuple[str, int]:
         learned = make_place(directory, url)
         store = stack.enter_context(Store.open(url))
         with ExitStack() as serving:
-            settings = {"workers": WORKERS, "threads": THREADS, "THREADCAST_SERVICE_RETRAIN_DRIFT": "1.3"}
+            settings = {"workers": WORKERS, "threads": THREADS}
             servers = [serving.enter_context(service(directory, url, **settings)) for _ in range(SERVICES[kind])]
             load = Soak(servers, directory, store, learned)
             load.run(seconds)

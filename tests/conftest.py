@@ -101,7 +101,6 @@ SLOW = frozenset(
         "service/test_pages.py",
         "service/test_postgresql.py",
         "service/test_rate_limits.py",
-        "service/test_retraining.py",
         "service/test_server.py",
         "service/test_slow_clients.py",
         "service/test_traces.py",

@@ -19,6 +19,7 @@ from threadcast.core import Case, Machine, Op, OpGraph, Sample, TensorSpec
 from threadcast.core.topology import read_machine
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.registry import ModelRegistry
+from threadcast.models.retraining import is_held_out
 from threadcast.service.model_shelf import ModelShelf
 from threadcast.store import Store
 from threadcast.store.long_form import write_long_form
@@ -92,6 +93,26 @@ def test_training_again_makes_new_versions_and_may_leave_the_alias(folder):
     again = document("train", "--model", "hill_climb", "--no-alias", "--jobs", "1")
     assert (again["alias"], again["models"][0]["version"]) == (None, "hill_climb@2")
     assert document("models", "list")["aliases"] == before
+
+
+
+def test_an_alias_is_retrained_and_moves_only_to_a_better_model(folder, monkeypatch):
+    held_out = [op for op in make_ops(90) if is_held_out(op.key)][-6:]
+    with Store.open(folder / "store.sqlite") as store:
+        store.add(measure_all(held_out))
+    document("train", "--model", "static_hist_boosting", "--jobs", "1")
+    kept = document("train", "--promote-if-better")
+    assert (kept["promoted"], kept["now"]) == (False, "static_hist_boosting@1")
+    with Store.open(folder / "store.sqlite") as store, Store.open(folder / "slower.sqlite") as slower:
+        slower.add([replace(m, samples=tuple(Sample(3 * s.seconds) for s in m.samples)) for m in store.measurements()])
+    monkeypatch.setenv("THREADCAST_STORE", str(folder / "slower.sqlite"))
+    moved = document("train", "--promote-if-better")
+    assert (moved["promoted"], moved["before"], moved["now"]) == (
+        True, "static_hist_boosting@1", "static_hist_boosting@2"
+    )  # fmt: skip
+    assert moved["candidate"]["accuracy"] > moved["champion"]["accuracy"]
+    assert "champion stays static_hist_boosting@2" in invoke("train", "--promote-if-better").stdout
+    assert "leave out other choices" in refused("train", "--promote-if-better", "--tune", "1", code=2)
 
 
 def test_the_training_table_fits_eighty_columns_and_names_the_alias(folder):

@@ -94,13 +94,11 @@ def test_a_store_that_no_prediction_can_be_made_from_is_found(folder: Path) -> N
     assert "holds a damaged row" in found["prediction"]
 
 
-def test_a_port_in_use_keys_that_others_may_write_and_a_fixed_model_are_found(folder: Path) -> None:
+def test_a_port_in_use_and_keys_that_others_may_write_are_found(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert set(wrong("--port", str(taken.getsockname()[1]))) == {"address"}
     (folder / "keys.json").chmod(0o666)
     assert "chmod 600" in wrong("--keys", "keys.json")["keys"]
-    (folder / "threadcast.toml").write_text("[service]\nretrain_every_s = 60\n")
-    assert "retraining moves an alias" in wrong("--model", "hill_climb@1")["retraining"]
 
 
 def test_an_address_that_others_reach_needs_keys(folder: Path) -> None:

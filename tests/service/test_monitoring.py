@@ -13,7 +13,6 @@ import yaml
 
 from tests.debian import program
 from threadcast.service.metrics import Metrics
-from threadcast.service.retraining_metrics import RetrainingMetrics
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SUFFIXES = re.compile(r"_(total|bucket|count|sum)$")
@@ -37,19 +36,19 @@ def expressions() -> Iterator[str]:
 
 
 def exposed() -> dict[str, set[str]]:
-    """The labels of each metric that the service and what retrains beside it have."""
+    """The labels of each metric that the service has."""
     found = {}
-    for owner in (Metrics(), RetrainingMetrics("champion")):
-        for metric in vars(owner).values():
-            if hasattr(metric, "describe"):
-                (family,) = metric.describe()
-                found[family.name] = set(metric._labelnames)
+    for metric in vars(Metrics()).values():
+        if hasattr(metric, "describe"):
+            (family,) = metric.describe()
+            found[family.name] = set(metric._labelnames)
     return found
 
 
 def test_every_metric_and_label_is_one_of_the_service() -> None:
     known, seen = exposed(), set()
-    assert {"threadcast_http_requests", "threadcast_drift_factor", "threadcast_rate_limited_requests"} < known.keys()
+    some = {"threadcast_http_requests", "threadcast_observed_over_predicted", "threadcast_rate_limited_requests"}
+    assert some < known.keys()
     for expression in expressions():
         named = {SUFFIXES.sub("", name) for name in re.findall(r"threadcast_\w+", expression)} - {"threadcast"}
         assert named <= known.keys(), expression
@@ -61,7 +60,7 @@ def test_every_metric_and_label_is_one_of_the_service() -> None:
             have.add("le")
         for by in re.findall(r"by \(([^)]*)\)", expression):
             assert set(re.split(r",\s*", by)) <= have, expression
-    assert len(seen) >= 12
+    assert len(seen) >= 9
 
 
 def test_legends_name_labels_that_remain() -> None:
@@ -73,7 +72,7 @@ def test_legends_name_labels_that_remain() -> None:
 
 def test_panels_do_not_cover_each_other() -> None:
     taken = set()
-    assert len({panel["id"] for panel in panels()}) == len(panels()) >= 12
+    assert len({panel["id"] for panel in panels()}) == len(panels()) >= 10
     for panel in panels():
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from threadcast.cli.model_table import SPLITS, choose_split, judge, make_models, models_asked_for, shown
 from threadcast.cli.options import common, setting
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from threadcast.core import Measurement
     from threadcast.models.base import PerformanceModel
     from threadcast.models.judgement import Row
+    from threadcast.models.registry import ModelRegistry
 
 
 @click.command()
@@ -44,6 +46,11 @@ if TYPE_CHECKING:
 )
 @click.option("--no-alias", is_flag=True, help="Move no alias.")
 @click.option(
+    "--promote-if-better",
+    is_flag=True,
+    help="Retrain the alias's model, and move the alias only to a candidate that is better on ops held out.",
+)
+@click.option(
     "--backend",
     type=click.Choice(["loky", "dask"]),
     default="loky",
@@ -58,7 +65,8 @@ if TYPE_CHECKING:
 @common
 def command(
     output: Output, settings: Settings, names: tuple[str, ...], samples: int | None, split: str, tune: int,
-    machine: str | None, calibrate: bool, alias: str, no_alias: bool, backend: str, address: str | None,
+    machine: str | None, calibrate: bool, alias: str, no_alias: bool, promote_if_better: bool, backend: str,
+    address: str | None,
 ) -> None:  # fmt: skip
     """Fit models to what holds now of the store's measurements and register each as a new version.
 
@@ -66,11 +74,14 @@ def command(
     time of --steps runs of these ops at the chosen cases, and of measuring the samples that the model asks for. One
     that no op could judge is not registered. A registered joint_process forecasts ops of which nothing was measured
     with the shipped prior, as `plan`, `run` and `predict` do without a champion.
+
+    With --promote-if-better nothing else is compared: a copy of the alias's model learns from four ops of five, and
+    takes the alias where it is better on the others and not worse on the golden set. Run it by a timer.
     """
     from threadcast.models import parallel
     from threadcast.models.aliases import check_alias
     from threadcast.models.judgement import ranking
-    from threadcast.models.registry import ModelRegistry
+    from threadcast.models.registry import ModelRegistry as Registry
     from threadcast.store import Store
 
     check_alias(alias)
@@ -78,7 +89,11 @@ def command(
         raise click.UsageError("--calibrate is for the roofline; add --model roofline")
     if (backend == "dask") != (address is not None):
         raise click.UsageError("--backend dask and --address go together")
-    registry = ModelRegistry(settings["models"])
+    given = click.get_current_context().get_parameter_source
+    others = ("names", "samples", "split", "tune", "calibrate", "no_alias", "backend", "address")
+    if promote_if_better and any(given(name) is ParameterSource.COMMANDLINE for name in others):
+        raise click.UsageError("--promote-if-better retrains the alias's model as it is: leave out other choices")
+    registry = Registry(settings["models"])
     with Store.open(settings["store"], create=False) as store:
         stored = store.measurements(machine=machine)
         measurements = all_that_holds(stored, store.changes)
@@ -87,6 +102,9 @@ def command(
     if not measurements:
         of = f" of {machine}" if machine else ""
         raise ModelError(f"{where} has no measurements{of}; `threadcast profile NETWORK` makes some")
+    if promote_if_better:
+        _promote(output, registry, alias, measurements, steps=settings["train.steps"])
+        return
     candidates = make_models(names, [samples] if samples else [], measurements, tune=tune)
     if calibrate:
         candidates = [(name, _calibrated() if name == "roofline" else model) for name, model in candidates]
@@ -115,6 +133,21 @@ def command(
     }  # fmt: skip
     said = f"{alias} is {best}" if best else f"{len(registered)} models registered, no alias moved"
     output.result(document, shown([row for _, row in registered], title=f"judged by {chosen[1]}"), said)
+
+
+def _promote(
+    output: Output, registry: ModelRegistry, alias: str, measurements: Sequence[Measurement], *, steps: int
+) -> None:
+    from threadcast.models.measured import group
+    from threadcast.models.promotion import promote_if_better
+
+    found = promote_if_better(registry, alias, group(measurements), steps=steps, by=user())
+    rows = [found.verdict.champion_row, found.verdict.candidate_row]
+    stays = "is" if found.now != found.before else "stays"
+    output.result(
+        {"alias": alias, **found.to_json()}, shown(rows, title="judged by ops held out"),
+        f"{alias} {stays} {found.now}: {found.why}",
+    )  # fmt: skip
 
 
 def _calibrated() -> PerformanceModel:

@@ -144,13 +144,6 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
                 "keys, of one address.", default_text="none"),
         Setting("service.access_log", bool, False, "Whether the log has a line for each request."),
         Setting("service.log_format", str, "text", "Form of the log on stderr: text or json."),
-        Setting("service.retrain_every_s", float, 0.0, "Seconds from one retraining to the next; 0 is never.",
-                "seconds", minimum=0),
-        Setting("service.retrain_drift", float, 0.0, "Models are retrained once new measurements are typically off the "
-                "forecast by this factor; 0 is never.", minimum=0),
-        Setting("service.retrain_stall_s", float, 1_800.0, "Longest time that the retraining process may take without "
-                "progress: reading some ops, training, judging. Then it is killed and started again.", "seconds",
-                minimum=1),
         Setting(
             "arbiter.socket", Path, lambda env: user_runtime_dir(env) / "arbiter.sock",
             "Socket of the daemon that divides the cores among processes.",

@@ -255,7 +255,7 @@ class ModelRegistry:
     def set_alias(self, alias: str, version: str, *, by: str = "") -> None:
         """Let `alias` stand for "name@number" (or for the version of another alias) from now on.
 
-        `by` says who moves it, for the history: "key NAME", "user NAME" or "retraining". NotFound where there is no
+        `by` says who moves it, for the history: "key NAME" or "user NAME". NotFound where there is no
         such version, InvalidInput for an alias that is not a legal name.
         """
         self.manifest(version)  # before the lock: where there is no version, there may be no registry

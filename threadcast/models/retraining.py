@@ -10,12 +10,11 @@ from typing import Any
 
 from threadcast.core import Measurement
 from threadcast.core.errors import ModelError
-from threadcast.core.holding import all_that_holds
 from threadcast.core.settings_table import STEPS
 from threadcast.models.base import PerformanceModel
 from threadcast.models.evaluation import judge_together
 from threadcast.models.judgement import Row
-from threadcast.models.measured import MeasuredOp, group, usable
+from threadcast.models.measured import MeasuredOp, usable
 
 HELD_OUT = 5
 """One op in so many is held out: models are judged by it, and candidates never learn from it."""
@@ -70,24 +69,13 @@ def is_held_out(key: str) -> bool:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % HELD_OUT == 0
 
 
-def latest(measured: Sequence[Measurement]) -> list[Measurement]:
-    """What holds now of each op in each case on each machine."""
-    return all_that_holds(measured)
-
-
-def compete(champion: PerformanceModel, measured: Sequence[Measurement], *, steps: int = STEPS) -> Verdict:
+def compete(champion: PerformanceModel, measured: Sequence[MeasuredOp], *, steps: int = STEPS) -> Verdict:
     """Fit a copy of `champion` to the ops that are not held out, and compare both on the held-out ones.
 
-    `steps` is how often a user runs each op, over which the measuring of samples must pay off.
-
-    A champion that was fitted elsewhere may have learned from some of the held-out ops, which is in its favour.
-    ModelError where there are too few measurements to learn from or to judge by.
+    `measured` is what holds of each op now. `steps` is how often a user runs each op, over which the measuring of
+    samples must pay off. A champion that was fitted elsewhere may have learned from some of the held-out ops, which is
+    in its favour. ModelError where there are too few measurements to learn from or to judge by.
     """
-    return compete_on(champion, group(latest(measured)), steps=steps)
-
-
-def compete_on(champion: PerformanceModel, measured: Sequence[MeasuredOp], *, steps: int = STEPS) -> Verdict:
-    """`compete`, where what holds of each op was found already."""
     entries, _ = usable(measured)
     judging = held_out(entries)
     learning = [entry for entry in entries if not is_held_out(entry.op.key)]

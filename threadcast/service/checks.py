@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from threadcast.core.errors import NoStore, ThreadcastError
-from threadcast.service import retraining
 from threadcast.service.settings import ServiceSettings
 
 
@@ -37,7 +36,6 @@ def check(settings: ServiceSettings, *, host: str, port: int, allow_public: bool
         ("tls", lambda: _tls(settings)),
         ("address", lambda: _address(settings, host, port, allow_public=allow_public)),
         ("temporary files", lambda: _writable(Path(tempfile.gettempdir()))),
-        ("retraining", lambda: _retraining(settings)),
         ("traces", _traces),
     )
     failed = set[str]()
@@ -141,11 +139,3 @@ def _traces() -> str:
     from threadcast.service import traces
 
     return "sent to where OTEL_EXPORTER_OTLP_* says" if traces.asked() else "off"
-
-
-def _retraining(settings: ServiceSettings) -> str:
-    if not retraining.asked(settings):
-        return "off"
-    retraining.require_alias(settings)
-    folder = settings.models
-    return f"moves {settings.model}; {_writable(folder)}"

@@ -29,7 +29,7 @@ from gunicorn.errors import HaltServer
 from gunicorn.glogging import Logger
 
 from threadcast.core.errors import ConfigError, InvalidInput, ServiceError, ThreadcastError
-from threadcast.service import logs, planners, request_marks, retraining
+from threadcast.service import logs, planners, request_marks
 from threadcast.service.http_server import Bounds
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.worker import Worker
@@ -134,10 +134,9 @@ def serve(
         "graceful_timeout": math.ceil(settings.stops_within_s), "loglevel": "warning", "logger_class": _Log,
         "control_socket_disable": True,
     }  # fmt: skip
-    shared = _shared_metrics() if workers > 1 or retraining.asked(settings) else contextlib.nullcontext()
+    shared = _shared_metrics() if workers > 1 else contextlib.nullcontext()
     with (
-        shared, retraining.beside(settings), planners.compilation.beside(),
-        _shared_buckets(settings, workers) as settings,
+        shared, planners.compilation.beside(), _shared_buckets(settings, workers) as settings,
     ):  # fmt: skip
         try:
             _Gunicorn(settings, options, tls, lambda: ready(url)).run()

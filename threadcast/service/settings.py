@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from threadcast.core.errors import ConfigError, InvalidInput
 from threadcast.core.settings import SETTINGS, Settings
-from threadcast.core.settings_table import STEPS
 from threadcast.service.rates import Rate
 from threadcast.service.trusted_proxies import networks_of
 
@@ -62,11 +61,6 @@ class ServiceSettings:
     log_format: str = _default("log_format")
     rate_buckets: Path | None = None
     """File in which several processes count requests together; None: in the memory of each process."""
-    retrain_every_s: float = _default("retrain_every_s")
-    retrain_drift: float = _default("retrain_drift")
-    retrain_stall_s: float = _default("retrain_stall_s")
-    train_steps: int = STEPS
-    """Runs of each op over which the measuring of a retrained model's samples must pay off."""
     local_only: bool = False
 
     def __post_init__(self) -> None:
@@ -89,7 +83,7 @@ class ServiceSettings:
     def from_settings(cls, settings: Settings) -> Self:
         """Return the settings of the service among all settings."""
         own = {name: settings[f"service.{name}"] for name in (*_limit_names(), "model", *_OTHERS)}
-        return cls(store=settings["store"], models=settings["models"], train_steps=settings["train.steps"], **own)
+        return cls(store=settings["store"], models=settings["models"], **own)
 
     @property
     def stops_within_s(self) -> float:
@@ -106,8 +100,7 @@ class ServiceSettings:
 
 
 _OTHERS = (
-    "keys", "rate_limit", "access_log", "log_format",
-    "retrain_every_s", "retrain_drift", "retrain_stall_s", "grace_s", "trusted_proxies", "tls_cert", "tls_key",
+    "keys", "rate_limit", "access_log", "log_format", "grace_s", "trusted_proxies", "tls_cert", "tls_key",
 )  # fmt: skip
 """Settings that are not limits of a request."""
 

@@ -16,7 +16,6 @@ from urllib.parse import quote, unquote
 
 from sqlalchemy import URL, Connection, Engine, column, create_engine, event, inspect, make_url, select, table
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
 from threadcast.core.errors import InvalidInput, NoStore, StoreError
 from threadcast.core.user_directories import user_data_dir
@@ -221,12 +220,6 @@ def locate(url: str | Path | None) -> tuple[URL, Path | None]:
         raise StoreError(f"{url!r}: a SQLite store needs a file and no options; give its path")
     path = Path(unquote(url.partition(":///")[2], errors="surrogateescape"))  # which SQLAlchemy does from 2.1 on
     return parsed.set(database=str(path)), path
-
-
-def connect_alone(url: URL) -> Connection:
-    """A connection outside of any pool whose statements commit by themselves; close it and dispose of its engine."""
-    waits = engine_options(url, WAIT_S)["connect_args"]
-    return create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=waits).connect()
 
 
 def _connect(url: URL, wait_s: float) -> Engine:

@@ -245,19 +245,6 @@ class Store:
                 for row in connection.execute(query.where(ops.key.in_(some)))
             }
 
-    def in_batches(self, *, since: int = 0, size: int = 1000) -> Iterator[list[Measurement]]:
-        """All measurements that were added after `last_measurement` returned `since`, `size` at a time, in order."""
-        table = schema.measurements
-        while True:
-            query = select(table).where(table.c.id > since).order_by(table.c.id).limit(size)
-            with self._database.read() as connection:
-                rows = list(connection.execute(query))
-                measured = self._measured(connection, rows)
-            if not rows:
-                return
-            yield measured
-            since = rows[-1].id
-
     def page(
         self, which: MeasurementFilter, *, after: int = 0, limit: int
     ) -> tuple[int, list[Measurement], int | None]:
