@@ -161,3 +161,18 @@ def test_a_module_that_keeps_something_in_every_call_is_refused_and_left_alone(h
         capture_forward(model, torch.ones(4))
     assert (model.calls, model.seen, type(model.count)) == (0, [], Tensor)
     model(torch.ones(4))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_layer_elsewhere_whose_weights_get_other_memory_keeps_its_own(whole: bool) -> None:
+    layer, x = nn.Linear(3, 3), torch.ones(2, 3)
+    memory, wanted = layer.bias.data_ptr(), layer.bias.detach().clone()
+
+    def moves(x: Tensor) -> Tensor:
+        layer.bias.data = (x[0] if whole else layer.bias.data) + 1
+        return layer(x)
+
+    with pytest.raises(ModuleChanged, match="the memory of a tensor is set"):
+        capture_forward(moves, x)
+    assert layer.bias.data_ptr() == memory
+    assert torch.equal(layer.bias, wanted)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -25,6 +26,9 @@ class ModuleChanged(CaptureError):
 
 class Unwatchable(CaptureError):
     """A callable reads a Python value, such as a generator's state, of which changes would not be noticed."""
+
+
+_SET = "cannot capture: {} is set in every call, which a graph would not do"
 
 
 class ModuleValues:
@@ -80,15 +84,32 @@ class ModuleValues:
         check_supported(nn.ModuleList(reads.modules))
         modules = ModuleState(nn.ModuleList([self.module, *reads.modules]))
         caches = FunctionCaches(reads.caches)
+        memory = [(tensor, tensor.detach()) for tensor in self.reached if tensor.layout is torch.strided]
+        failed: RuntimeError | None = None
         try:
             yield caches
+        except RuntimeError as error:
+            failed = error
+            raise
         finally:
-            changed = [what for what in (reads.restore(), modules.restore()) if what is not None]
+            moved = _moved_back(memory)
+            changed = [what for what in (reads.restore(), modules.restore(), moved) if what is not None]
             filled = caches.clear_filled()
+            if moved is not None and failed is not None:  # by fake memory
+                raise ModuleChanged(_SET.format(moved)) from failed
         if changed:
-            raise ModuleChanged(f"cannot capture: {changed[0]} is set in every call, which a graph would not do")
+            raise ModuleChanged(_SET.format(changed[0]))
         if filled is not None:
             raise filled
+
+
+def _moved_back(held: Iterable[tuple[Tensor, Tensor]]) -> str | None:
+    """Give tensors that got other memory than their aliases' by `tensor.data = ...` their own; what changed, in words."""
+    moved = None
+    for tensor, alias in held:
+        if tensor.device != alias.device or tensor.data_ptr() != alias.data_ptr() or tensor.shape != alias.shape:
+            tensor.data, moved = alias, "the memory of a tensor"
+    return moved
 
 
 @contextmanager

@@ -84,6 +84,7 @@ class PythonState:
         whole = found.set_by_name if wholly else frozenset()
         known = set() if besides is None else {id(vars(module)) for module in besides.modules()}
         self.tensors, self.modules, self.names = found.tensors, found.modules, found.names
+        self.generators = found.generators
         self.unwatchable = found.unwatchable
         """A value that is read but cannot be watched for changes, as text; None where there is none."""
         tables = ((table, owner, None if id(table) in whole else names, of) for table, owner, names, of in found.tables)

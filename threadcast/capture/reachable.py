@@ -71,7 +71,7 @@ class Reachable:
 
     `tables` are dictionaries and the names of their items that can be read. `attributes` are pairs of an owner and the
     name of an attribute that is not stored in a dictionary. `containers` are lists, sets, deques and arrays,
-    `variables` are context variables, `caches` those of functions. All objects found stay alive as long as this does,
+    `variables` are context variables, `caches` those of functions, `generators` PyTorch's. All objects found stay alive as long as this does,
     so that no id is used twice.
     """
 
@@ -82,6 +82,7 @@ class Reachable:
         self.attributes: list[tuple[Any, str]] = []
         self.variables: list[ContextVar[Any]] = []
         self.caches: list[FunctionCache[Any]] = []
+        self.generators: list[torch.Generator] = []
         self.unwatchable: str | None = None
         """A reachable value whose changes cannot be detected, as text; None where there is none."""
         self._names: set[str] = set()
@@ -223,6 +224,8 @@ class Reachable:
                 yield from value
         elif isinstance(value, _CONTAINERS):
             yield from self._of_container(value)
+        elif isinstance(value, torch.Generator):
+            self.generators.append(value)
         elif isinstance(value, ContextVar):
             self.variables.append(value)
             yield value.get(None)

@@ -34,10 +34,10 @@ def optimize(
 
     It is for inference: calls run as under `torch.no_grad()`. The calls themselves measure and plan, and lose no more
     time by it than the setting `engine.tuning_share` allows. With `example` arguments this begins at once, in calls
-    with them for some `EXAMPLE_S` seconds; `learn` goes on until nothing is left to learn. `cores` is the number of
-    cores to use, or their CPU numbers (None: all that this process may use). A number takes those that the fewest other
-    models of the process use; calls of models on different cores run at the same time. Calls that are left to PyTorch
-    run on its own threads.
+    with them for some `EXAMPLE_S` seconds, which leave model, example and random generators as they were; `learn` goes
+    on until nothing is left to learn. `cores` is the number of cores to use, or their CPU numbers (None: all that this
+    process may use). A number takes those that the fewest other models of the process use; calls of models on different
+    cores run at the same time. Calls that are left to PyTorch run on its own threads.
 
     A module in eval mode is also tried with ONNX Runtime and OpenVINO (where installed) and `torch.compile`. What is
     fastest is kept; `repr` and `reports` of what is returned say what runs, and why. `backends=False` leaves the three

@@ -312,6 +312,15 @@ class Optimized:
         with self._lock:
             return traced_step(self._shadowed, ran_by_plan(self._last))
 
+    def put_back(self) -> None:
+        """Give the parameters the memory format that they had; the next call may change it again."""
+        if self.forked or self._format.current is MemoryFormat.AS_GIVEN:
+            return
+        with self._lock:  # within a transformation tensors cannot be looked at
+            if why_transformed() is None and (why := self._format.why_fixed()) is not None:
+                self._keep_format(why)
+            self._format.set(MemoryFormat.AS_GIVEN)
+
     def close(self) -> None:
         """End all threads and restore the memory format that the parameters had. Later calls measure anew."""
         with self._lock:
@@ -380,11 +389,7 @@ class Optimized:
 
     def _as_given(self, *arguments: Any) -> Any:
         """Run a call in eager PyTorch in the given memory format."""
-        # within a transformation tensors cannot be looked at
-        reorders = self._format.current is not MemoryFormat.AS_GIVEN and why_transformed() is None
-        if reorders and (why := self._format.why_fixed()) is not None:
-            self._keep_format(why)
-        self._format.set(MemoryFormat.AS_GIVEN)
+        self.put_back()
         return self._default(*arguments)
 
     def _verified(self, tuning: Tuning, arguments: tuple[Any, ...]) -> Any:

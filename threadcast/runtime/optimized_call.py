@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -23,6 +24,7 @@ from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.call_spec import CallSpec
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
+from threadcast.runtime.own_calls import OwnCalls, in_training
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.short_calls import TIMED
 from threadcast.runtime.tuning.contender import MakeBackends
@@ -47,6 +49,7 @@ class OptimizedCall(OptimizedModel):
         rough: bool = False,
     ) -> None:  # fmt: skip
         self.__wrapped__ = function  # what is captured of a function that calls this
+        self._told_of_training = False
         model = function if isinstance(function, nn.Module) else None
 
         def default(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -54,6 +57,8 @@ class OptimizedCall(OptimizedModel):
                 return function(*args, **kwargs)
 
         def capture(arguments: tuple[Any, ...], model_format: ModelFormat, dynamic: Dynamic | None) -> Captured:
+            if model is not None:
+                self._tell_of_training(model)
             called: Callable[..., Any] = (
                 (lambda args, kwargs: function(*args, **kwargs)) if model is None else Formatted(model, model_format)
             )
@@ -100,18 +105,42 @@ class OptimizedCall(OptimizedModel):
     def learn(self, *args: Any, at_most_s: float = math.inf, **kwargs: Any) -> Self:
         """Call with these arguments until nothing is left to learn about such calls, or for `at_most_s` seconds.
 
-        Learning is not limited to `engine.tuning_share` meanwhile. Returns this object. InvalidInput for no time.
+        What these calls change is set back at the end: the model and all else that the function can reach, the
+        arguments, and the random generators (`OwnCalls`); where that cannot be, a warning says why, and nothing is
+        called. Learning is not limited to `engine.tuning_share` meanwhile. Returns this object. InvalidInput for no
+        time.
         """
         if not at_most_s > 0:
             raise InvalidInput(f"at_most_s={at_most_s!r} must be above 0")
+        own = OwnCalls(self.__wrapped__, (args, kwargs))
+        if own.refused is not None:
+            warnings.warn(f"threadcast learns nothing from this example: {own.refused}", stacklevel=2)
+            return self
+        self._tell_of_training(own.modules)
         end_s = time.monotonic() + at_most_s
-        for _ in range(TIMED + 1):  # the first calls may fill caches of the model's
-            self(*args, **kwargs)
-        with self._hurry():
-            while self.learning and time.monotonic() < end_s:
-                self(*args, **kwargs)
-                self._wait(max(0.0, min(_WAIT_S, end_s - time.monotonic())))
+        with own:
+            try:
+                for _ in range(TIMED + 1):  # the first calls may fill caches of the model's
+                    self(*args, **kwargs)
+                    own.after_call()
+                with self._hurry():
+                    while self.learning and time.monotonic() < end_s:
+                        self(*args, **kwargs)
+                        own.after_call()
+                        self._wait(max(0.0, min(_WAIT_S, end_s - time.monotonic())))
+            finally:
+                self._optimized.put_back()
         return self
+
+    def _tell_of_training(self, model: nn.Module) -> None:
+        """Warn once of layers that compute something else in training mode, as batch norms and dropouts do."""
+        if not self._told_of_training and (layers := in_training(model)):
+            self._told_of_training = True
+            warnings.warn(
+                f"the model is in training mode, in which {', '.join(layers[:3])} may give other results than for "
+                "inference, and no backend is tried; call model.eval() before",
+                stacklevel=3,
+            )
 
     def _wait(self, timeout_s: float) -> None:
         """Leave the cores to the search for backends for the kind of the last call; see `Tuning.wait`."""

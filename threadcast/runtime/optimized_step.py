@@ -74,13 +74,12 @@ class OptimizedStep(OptimizedModel):
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Capture the step for arguments of this kind (inputs, then the target). Nothing is trained."""
-        if not self._apart:
-            try:
-                self._optimized.prepare(args, kwargs)
-                return
-            except UpdateApart as reason:
-                self._take_apart(str(reason))
-        self._optimized.prepare(*self._data(args, kwargs))
+        try:
+            self._optimized.prepare(*((args, kwargs) if not self._apart else self._data(args, kwargs)))
+        except UpdateApart as reason:
+            self._take_apart(str(reason))
+            self._optimized.prepare(*self._data(args, kwargs))
+        self._optimized.put_back()
 
     def _differentiated(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Add the gradients of one batch to `.grad`, and return its loss."""

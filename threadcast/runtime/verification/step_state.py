@@ -161,6 +161,9 @@ def _comparable(value: Any) -> Any:
 
 def _set(tensor: Tensor, value: Tensor) -> None:
     """Write a value to a tensor that does not have it already, bit by bit: 0 and -0 are different values here."""
+    if (tensor.shape, tensor.dtype) != (value.shape, value.dtype):  # it was resized, or got other memory
+        tensor.data = value.clone()
+        return
     tensor = tensor.detach()
     if not torch.equal(_bits(tensor), _bits(value)):
         tensor.copy_(value)
