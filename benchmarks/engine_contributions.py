@@ -134,7 +134,7 @@ def table(name: str, size: str, rounds: int) -> str:
         "|---|---|---|---|",
     ]
     lines += [
-        f"| {timed.setting.name} | {timed.seconds.median * 1e3:.3g} | {timed.gain.median:.2f} | {timed.faults:.0f} |"
+        f"| {timed.setting.name} | {timed.seconds.median * 1e3:.3g} | {timed.gain.gain:.2f} | {timed.faults:.0f} |"
         for timed in plain.timed
     ]
     found = contributions(name, size, rounds)

@@ -25,6 +25,7 @@ from threadcast.core import CurveTable, Op, OpGraph, Placement, Plan, Trace
 from threadcast.core.errors import ServiceUnavailable
 from threadcast.models import registry_of_kinds
 from threadcast.models.registry import ModelRegistry
+from threadcast.runtime.tuning.guard import Verdict
 from threadcast.store import Store
 
 PROMISED = {
@@ -179,7 +180,10 @@ def test_a_traced_step_of_the_report_is_not_taken_for_the_median_step() -> None:
     graph = OpGraph(("a",), (Op("mm"),))
     plan = Plan(1, "search", (Placement("a", (0,), 1, 0.0, 4e-3),))
     trace = Trace(1, "search", (Placement("a", (0,), 1, 0.0, 4.1e-3),))
-    run = RunReport("net", graph, plan, trace, 5e-3, 4.6e-3, "1.0 to 1.1", "plan", ())
+    verdict = Verdict(0.97, 0.94, 0.99, 9, "default")
+    run = RunReport("net", graph, plan, trace, 5e-3, 4.6e-3, verdict, ())
+    assert demo_report._step_row(run)[4] == "0.97 (0.94 to 0.99)"
+    assert demo_report._step_row(run)[-1] == "default: the plan was 3% slower than it (0.94 to 0.99)"
     section = "".join(demo_report._run_section(run)).replace("\N{NO-BREAK SPACE}", " ")
     assert "<h3>One traced step: 4.10 ms</h3>" in section
     assert "The median planned step took 4.60 ms, 1.15x of the prediction." in section

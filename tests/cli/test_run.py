@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +40,9 @@ def test_default_plan_and_sequential_steps_are_told_with_what_the_guard_keeps(st
     assert names[:3] == ["default", "plan", "sequential, 1 threads"]
     assert all(0 < c["low_s"] <= c["median_s"] <= c["high_s"] for c in told["contenders"])
     assert 0 < told["lower_bound_s"] <= told["predicted_s"]
+    assert all(c["gain_low"] <= c["gain"] <= c["gain_high"] for c in told["contenders"])
+    assert told["contenders"][1]["gain"] == told["gain"]["median"]
+    assert told["why"].startswith("the plan was ")
     assert told["guard_keeps"] == ("plan" if told["gain"]["low"] > 1 else "default")
     plain = told["plain_gains"]
     assert (plain["network"], plain["mode"], plain["rounds"]) == ("lenet", "training", 10)
@@ -71,6 +75,7 @@ def test_a_plan_made_before_is_run(store: str, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "ops by critical_path" in done.stdout
     assert "lower bound not known" in done.stdout
+    assert re.search(r"the guard keeps the (plan|default): the plan was .*the default \(", done.stdout)
 
 
 @pytest.mark.parametrize(

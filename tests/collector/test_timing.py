@@ -15,7 +15,6 @@ from threadcast.collector.timing import (
     MIN_BATCHES,
     Goal,
     is_settled,
-    median_interval,
     next_length,
     time_callable,
 )
@@ -192,35 +191,5 @@ def test_batch_length_grows_until_the_batch_is_long_enough(length, took_s):
     assert longer is None or length < longer <= 10 * length + 1
 
 
-@pytest.mark.parametrize(
-    ("count", "low", "high"), [(6, 0, 5), (8, 0, 7), (9, 1, 7), (10, 1, 8), (20, 5, 14), (25, 7, 17)]
-)
-def test_interval_ranks_are_those_of_the_binomial_tables(count, low, high):
-    # Conover, Practical Nonparametric Statistics, table of order statistics for the median at 95 %.
-    assert median_interval([float(i) for i in range(count)]) == (low, high)
-
-
-def test_five_samples_bound_no_median_at_95_percent():
-    assert median_interval([1.0] * 5) is None
+def test_five_samples_settle_nothing_at_95_percent():
     assert not is_settled([1.0] * 5, Goal())
-
-
-def test_interval_of_many_samples_is_computable():
-    low, high = median_interval([float(i) for i in range(3000)]) or (0.0, 0.0)
-    assert 1440 < low < 1500 < high < 1560
-
-
-def test_the_interval_holds_the_true_median_as_often_as_promised():
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(2000):
-        low, high = median_interval(sorted(rng.lognormal(0, 1, size=15))) or (0.0, 0.0)
-        hits += low <= 1.0 <= high  # the median of this distribution is 1
-    assert hits / 2000 >= 0.95 - 0.01  # exact coverage at 15 samples is 0.965
-
-
-@given(st.lists(st.floats(0, 1e3), min_size=6, max_size=60))
-def test_the_interval_encloses_the_sample_median(values):
-    ordered = sorted(values)
-    low, high = median_interval(ordered) or (0.0, -1.0)
-    assert low <= statistics.median(ordered) <= high

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadcast.core.errors import ArtefactError, FormatError
-from threadcast.models.intervals import LONE_SAMPLE_SPREAD, TAIL, median_interval, residual_bounds
+from threadcast.models.intervals import LONE_SAMPLE_SPREAD, TAIL, bounds_of_median, residual_bounds
 from threadcast.models.novelty import MOST_SLOPE, NoveltyWidth
 
 ROUNDS = 4000
@@ -19,22 +19,22 @@ SLACK = 4 * math.sqrt(0.9 * 0.1 / ROUNDS)  # four standard errors of a share of 
 def test_the_interval_of_a_median_holds_in_nine_of_ten_runs(count):
     rng = np.random.default_rng(count)
     runs = np.exp(0.1 * rng.standard_normal((ROUNDS, count)))  # median 1
-    held = np.mean([low <= 1.0 <= high for low, high in map(median_interval, runs.tolist())])
+    held = np.mean([low <= 1.0 <= high for low, high in map(bounds_of_median, runs.tolist())])
     assert held >= 0.9 - SLACK
 
 
 def test_order_statistics_do_not_mind_outliers():
-    assert median_interval([1.0, 1.0, 1.0, 1.01, 1.02, 1.02, 1.03, 50.0, 90.0]) == (1.0, 50.0)
-    assert median_interval([1.0] * 20 + [90.0]) == (1.0, 1.0)
+    assert bounds_of_median([1.0, 1.0, 1.0, 1.01, 1.02, 1.02, 1.03, 50.0, 90.0]) == (1.0, 50.0)
+    assert bounds_of_median([1.0] * 20 + [90.0]) == (1.0, 1.0)
 
 
 def test_a_lone_sample_gets_the_assumed_spread():
-    assert median_interval([2.0]) == (2.0 * (1 - LONE_SAMPLE_SPREAD), 2.0 * (1 + LONE_SAMPLE_SPREAD))
+    assert bounds_of_median([2.0]) == (2.0 * (1 - LONE_SAMPLE_SPREAD), 2.0 * (1 + LONE_SAMPLE_SPREAD))
 
 
 @given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=60))
 def test_the_interval_is_positive_ordered_and_holds_the_median(samples):
-    low, high = median_interval(samples)
+    low, high = bounds_of_median(samples)
     assert 0 < low <= high
     assert low <= np.median(samples) * (1 + 1e-9)
     assert high >= np.median(samples) * (1 - 1e-9)

@@ -324,11 +324,10 @@ def test_the_memory_format_of_the_weights_is_as_before(monkeypatch: pytest.Monke
 @pytest.mark.filterwarnings("error")
 def test_training_mode_is_told_once(model: nn.Module, layers: str) -> None:
     x = torch.rand(SHAPE)
-    with closing(threadcast.optimize(model, backends=False)) as call:
-        with pytest.warns(UserWarning, match=rf"in training mode, in which {layers} .*model\.eval\(\)") as told:
-            call.learn(x, at_most_s=0.1)
-            call(x)
-        assert sum("training mode" in str(one.message) for one in told) == 1
+    match = rf"in training mode, in which {layers} .*model\.eval\(\)"
+    with closing(threadcast.optimize(model, backends=False)) as call, pytest.warns(UserWarning, match=match) as told:
+        call.learn(x, at_most_s=0.1)(x)
+    assert sum("training mode" in str(one.message) for one in told) == 1
 
 
 @pytest.mark.parametrize("model", [nn.Linear(3, 3), nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()])

@@ -105,7 +105,7 @@ def test_a_training_step_is_timed_at_every_setting_in_turns(children: Callable[[
     assert told == [(i + 1, ROUNDS * len(names)) for i in range(ROUNDS * len(names))]
     for timed in gains.timed:
         assert 0 < timed.seconds.low <= timed.seconds.median <= timed.seconds.high
-        assert 0 < timed.gain.low <= timed.gain.median <= timed.gain.high
+        assert 0 < timed.gain.low <= timed.gain.gain <= timed.gain.high
         assert timed.peak_bytes > 1 << 20
         assert timed.faults >= 0
         assert not timed.gains or timed.gain.low > 1

@@ -19,6 +19,7 @@ from threadcast.core import Case, Edge, Machine, Op, OpGraph, TensorSpec, Trace
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.traced_step import TracedStep, timeline_page
+from threadcast.runtime.tuning.guard import Verdict
 from threadcast.threads.this_process import this_process
 
 usual = pytest.mark.usefixtures("plans_win")
@@ -123,16 +124,18 @@ def test_without_a_plan_a_timeline_is_refused_with_the_reason_and_nothing_is_wri
 
 
 @usual
-def test_repr_says_what_is_optimised_what_runs_it_and_how_far_behind_it_is(trained: Any) -> None:
+def test_repr_says_what_is_optimised_what_runs_it_and_by_which_gain(trained: Any) -> None:
     step, *_ = trained
     begins = "OptimizedStep(training of Net by SGD: "
     assert repr(step) == begins + "not called yet)"
     while not step.reports:
         step(*batch(0))
     assert repr(step).startswith(begins + "measuring")
+    assert not re.search(r"\d", repr(step).removeprefix(begins)), "nothing is claimed while measuring"
     assert "training of Net by SGD: measuring" in this_process().steps.learning
     run_until_settled(step, lambda seed: step(*batch(seed)))
-    step.reports[0].warm_up.ran_eager(1e-3)  # nothing but looks has run beside the plan, which are not of the caller's
-    assert re.fullmatch(re.escape(begins) + r"plan, [\d,]+ calls, \d+\.\d\d s (behind|ahead of) eager\)", repr(step))
+    assert repr(step) == f"{begins}plan)", "nothing was compared"
+    step.reports[0].verdicts["plan, as given"] = Verdict(1.25, 1.21, 1.3, 9, "plan")
+    assert repr(step) == f"{begins}plan, 1.25 times as fast as PyTorch (1.21 to 1.30))"
     assert "training of Net by SGD" not in this_process().steps.learning
     assert repr(threadcast.optimize(torch.relu)).startswith("OptimizedCall(inference of relu: ")

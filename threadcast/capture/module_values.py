@@ -104,7 +104,7 @@ class ModuleValues:
 
 
 def _moved_back(held: Iterable[tuple[Tensor, Tensor]]) -> str | None:
-    """Give tensors that got other memory than their aliases' by `tensor.data = ...` their own; what changed, in words."""
+    """Give tensors that got other memory than their aliases by `tensor.data = ...` their own; what changed."""
     moved = None
     for tensor, alias in held:
         if tensor.device != alias.device or tensor.data_ptr() != alias.data_ptr() or tensor.shape != alias.shape:

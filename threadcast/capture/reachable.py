@@ -71,8 +71,8 @@ class Reachable:
 
     `tables` are dictionaries and the names of their items that can be read. `attributes` are pairs of an owner and the
     name of an attribute that is not stored in a dictionary. `containers` are lists, sets, deques and arrays,
-    `variables` are context variables, `caches` those of functions, `generators` PyTorch's. All objects found stay alive as long as this does,
-    so that no id is used twice.
+    `variables` are context variables, `caches` those of functions, `generators` PyTorch's. All objects found stay
+    alive as long as this does, so that no id is used twice.
     """
 
     def __init__(self, roots: Iterable[Any]) -> None:

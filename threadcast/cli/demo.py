@@ -195,9 +195,7 @@ def _run(
         CurvePlot(graph.ids[i], curves[i], {m.case.threads: m.seconds for m in observed.get(graph.ops[i].key, ())})
         for i in heaviest
     ]
-    verdict = result.verdict
     return RunReport(
-        name=network.name, graph=graph, plan=planned, trace=result.trace, plots=plots, kept=verdict.kept,
+        name=network.name, graph=graph, plan=planned, trace=result.trace, plots=plots, verdict=result.verdict,
         default_step_s=result.median_s("default"), planned_step_s=result.median_s("plan"),
-        spread=f"{verdict.low:.2f} to {verdict.high:.2f}",
     )  # fmt: skip

@@ -17,6 +17,7 @@ from threadcast.core.timeline_svg import colours_by_time, timeline
 
 if TYPE_CHECKING:
     from threadcast.models.judgement import Row
+    from threadcast.runtime.tuning.guard import Verdict
 
 MANY_CORE_TRACK_HEIGHT = 4.0
 """Height of a core's track where there are 68 of them, in the units of `charts.timeline`."""
@@ -32,11 +33,15 @@ class RunReport:
     trace: Trace
     default_step_s: float
     planned_step_s: float
-    spread: str
-    """95 % interval of the ratio of default to planned step time, as text."""
-    kept: str
-    """The faster of the two, which the guard keeps: "plan" or "default"."""
+    verdict: Verdict
+    """The gain of the plan, with its interval, and which of both the guard keeps."""
     plots: Sequence[CurvePlot]
+
+    @property
+    def keeps(self) -> str:
+        """What the guard keeps; with the default why."""
+        kept = self.verdict.kept
+        return kept if kept == "plan" else f"{kept}: the plan was {self.verdict.against('it')}"
 
 
 _MODEL_COLUMNS = (
@@ -45,7 +50,7 @@ _MODEL_COLUMNS = (
     ("predict_us", "us a curve", 1),
 )  # fmt: skip
 _STEP_COLUMNS = (
-    "network", "ops", "default", "planned", "gain", "predicted", "lower bound", "95 % interval of gain", "guard keeps",
+    "network", "ops", "default", "planned", "gain, 95 % interval", "predicted", "lower bound", "guard keeps",
 )  # fmt: skip
 
 
@@ -61,7 +66,8 @@ def page(
         "<h2>Step times</h2>",
         html_table(_STEP_COLUMNS, [_step_row(run) for run in runs]),
         "<p class=note>Default: eager PyTorch with all threads. Lower bound: no schedule of these ops, each alone "
-        "as fast as it was measured, is shorter. The guard keeps the plan where it was faster beyond doubt.</p>",
+        "as fast as it was measured, is shorter. Gain: the median of the ratios of neighbouring steps. The guard keeps "
+        "the plan where it was faster beyond doubt.</p>",
         "<h2>How well each model forecasts</h2>",
         "<p class=note>Leave one network out: the model learns on the other networks, then sees only the samples it "
         "asked for. Accuracy is 1 - mean(|predicted - measured| / measured) over the cases it did not see; regret is "
@@ -77,10 +83,9 @@ def page(
 
 
 def _step_row(run: RunReport) -> list[str]:
-    gain = f"{run.default_step_s / run.planned_step_s:.2f}x"
     return [
-        run.name, f"{len(run.graph):,}", duration(run.default_step_s), duration(run.planned_step_s), gain,
-        duration(run.plan.makespan_s), duration(run.plan.lower_bound_s), run.spread, run.kept,
+        run.name, f"{len(run.graph):,}", duration(run.default_step_s), duration(run.planned_step_s), str(run.verdict),
+        duration(run.plan.makespan_s), duration(run.plan.lower_bound_s), run.keeps,
     ]  # fmt: skip
 
 

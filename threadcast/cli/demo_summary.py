@@ -31,7 +31,8 @@ def summary(
         run.name: {
             "ops": len(run.graph), "lower_bound_s": run.plan.lower_bound_s, "predicted_step_s": run.plan.makespan_s,
             "default_step_s": run.default_step_s, "planned_step_s": run.planned_step_s, "policy": run.plan.policy,
-            "guard_keeps": run.kept, "spread": run.spread,
+            "guard_keeps": run.verdict.kept, "why": f"the plan was {run.verdict.against('the default')}",
+            "gain": {"median": run.verdict.gain, "low": run.verdict.low, "high": run.verdict.high},
         }
         for run in runs
     }  # fmt: skip
@@ -66,11 +67,11 @@ def runs_table(runs: Sequence[RunReport]) -> Table:
     """The step times of the networks as a table."""
     columns = ("step", "default_s", "planned_s", "gain", "predicted_s", "bound_s", "keeps")
     lines = [
-        [run.name, run.default_step_s, run.planned_step_s, run.default_step_s / run.planned_step_s,
-         run.plan.makespan_s, run.plan.lower_bound_s, run.kept]
+        [run.name, run.default_step_s, run.planned_step_s, str(run.verdict), run.plan.makespan_s,
+         run.plan.lower_bound_s, run.keeps]
         for run in runs
     ]  # fmt: skip
-    return table(columns, lines, title="Steps, medians")
+    return table(columns, lines, title="Steps, medians; gain with its 95 % interval")
 
 
 def many_core_table(report: ManyCoreReport) -> Table:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def to_json(gains: PlainGains) -> dict[str, Any]:
     """The gains as a JSON object: for each setting times in seconds, gain over the present step, page faults, memory.
 
-    Times and gains are medians with quartiles.
+    Times are medians with quartiles, gains medians with 95 % intervals.
     """
     settings = [
         {
@@ -24,7 +24,7 @@ def to_json(gains: PlainGains) -> dict[str, Any]:
             "median_s": timed.seconds.median,
             "low_s": timed.seconds.low,
             "high_s": timed.seconds.high,
-            "gain": {"median": timed.gain.median, "low": timed.gain.low, "high": timed.gain.high},
+            "gain": {"median": timed.gain.gain, "low": timed.gain.low, "high": timed.gain.high},
             "gains": timed.gains,
             "faults": timed.faults,
             "peak_bytes": timed.peak_bytes,
@@ -39,14 +39,11 @@ def to_json(gains: PlainGains) -> dict[str, Any]:
 
 
 def times(gains: PlainGains) -> Table:
-    """A table of all settings: step times with quartiles, gain and page faults."""
-    rows = [
-        [t.setting.name, t.seconds.median, t.seconds.low, t.seconds.high, t.gain.median, round(t.faults)]
-        for t in gains.timed
-    ]
+    """A table of all settings: step times, gain with its interval, and page faults."""
+    rows = [[t.setting.name, t.seconds.median, str(t.gain), round(t.faults)] for t in gains.timed]
     threads = f"{gains.threads} thread{'s' if gains.threads > 1 else ''}"
     title = f"plain PyTorch: {gains.network} {gains.size}, batch {gains.batch}, {gains.mode}, {threads} as run now"
-    columns = ("setting", "median_s", "lower quartile_s", "upper quartile_s", "gain", "page faults")
+    columns = ("setting", "median_s", "gain, 95 % interval", "page faults")
     return table(columns, rows, title=title)
 
 
@@ -63,11 +60,11 @@ def to_findings(gains: PlainGains) -> list[Finding]:
     findings = []
     for timed in gains.timed[1:]:
         topic = f"gain of {timed.setting.name}"
-        ratio = f"{timed.gain.median:.2f} (quartiles {timed.gain.low:.2f} to {timed.gain.high:.2f})"
         if timed.gains:
-            findings.append(Finding(topic, State.NOTE, ratio, timed.setting.advice))
+            findings.append(Finding(topic, State.NOTE, str(timed.gain), timed.setting.advice))
         else:
-            findings.append(Finding(topic, State.OK, f"none{' beyond noise' if timed.gain.high > 1 else ''}: {ratio}"))
+            beyond = " beyond noise" if timed.gain.high > 1 else ""
+            findings.append(Finding(topic, State.OK, f"none{beyond}: {timed.gain}"))
     return findings + [
         Finding(f"gain of {name}", State.OK, f"cannot be run: {why}") for name, why in gains.failed.items()
     ]

@@ -189,29 +189,33 @@ def _thread_counts(machine: Machine) -> list[int]:
 
 
 def _document(graph: OpGraph, planned: Plan, machine: Machine, result: Comparison) -> dict[str, Any]:
-    default = np.array(result.seconds["default"])
     contenders = []
     for name, times_s in result.seconds.items():
         low, median, high = np.quantile(times_s, [0.25, 0.5, 0.75])
-        gain = float(np.median(default / np.array(times_s)))
-        contenders.append({"what": name, "median_s": median, "low_s": low, "high_s": high, "gain": gain})
+        gain = result.gain(name)
+        contenders.append({
+            "what": name, "median_s": median, "low_s": low, "high_s": high,
+            "gain": gain.gain, "gain_low": gain.low, "gain_high": gain.high,
+        })  # fmt: skip
     verdict = result.verdict
     return {
         "machine": machine.fingerprint, "ops": len(graph), "policy": planned.policy, "cores": planned.cores,
         "curves_from": planned.curves_from, "contenders": contenders, "predicted_s": planned.makespan_s,
         "lower_bound_s": planned.lower_bound_s, "guard_keeps": verdict.kept,
         "gain": {"median": verdict.gain, "low": verdict.low, "high": verdict.high},
+        "why": f"the plan was {verdict.against('the default')}",
     }  # fmt: skip
 
 
 def _shown(document: dict[str, Any]) -> list[Any]:
-    rows = [[c["what"], c["median_s"], c["low_s"], c["high_s"], c["gain"]] for c in document["contenders"]]
-    gain = document["gain"]
+    rows = [
+        [c["what"], c["median_s"], c["low_s"], c["high_s"], c["gain"], c["gain_low"], c["gain_high"]]
+        for c in document["contenders"]
+    ]
     return [
         f"{document['ops']} ops by {document['policy']} on {document['cores']} cores of {document['machine']}",
-        table(("step", "median_s", "lower_quartile_s", "upper_quartile_s", "gain"), rows),
+        table(("step", "median_s", "lower_quartile_s", "upper_quartile_s", "gain", "gain low", "gain high"), rows),
         f"predicted {duration(document['predicted_s'])}, lower bound "
         + (duration(document["lower_bound_s"]) if document["lower_bound_s"] else "not known"),
-        f"the guard keeps the {document['guard_keeps']}: default over plan is {gain['median']:.2f} "
-        f"(95 % interval {gain['low']:.2f} to {gain['high']:.2f})",
+        f"the guard keeps the {document['guard_keeps']}: {document['why']}; in brackets the 95 % interval",
     ]

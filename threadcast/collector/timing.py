@@ -10,18 +10,17 @@ coverage is somewhat below the one asked for.
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Protocol
 
 from threadcast.collector.counters.counts import Count
 from threadcast.core.errors import InvalidInput
+from threadcast.core.gains import median_interval
 from threadcast.core.measurement import Sample
 
 BATCH_S = 2e-4
@@ -207,31 +206,6 @@ def is_settled(ordered: Sequence[float], goal: Goal) -> bool:
         return False
     middle = _median(ordered)
     return max(interval[1] - middle, middle - interval[0]) <= goal.tolerance * middle
-
-
-def median_interval(ordered: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Lower and upper bound that enclose the true median with at least `confidence`.
-
-    `ordered` are the samples, sorted. None where they are too few (fewer than 6 at 95 %).
-    """
-    rank = _rank(len(ordered), confidence)
-    return None if rank is None else (ordered[rank], ordered[-1 - rank])
-
-
-@functools.lru_cache(maxsize=1024)
-def _rank(count: int, confidence: float) -> int | None:
-    """Largest k such that the k-th smallest and the k-th largest (from 0) of `count` samples enclose the median.
-
-    The median lies below the k-th smallest when at most k samples fall under it: the lower tail of Binomial(n, 1/2).
-    """
-    tail = Fraction(1 - confidence) / 2 * 2**count
-    below, ways, found = 0, 1, None
-    for k in range(count // 2):
-        below += ways
-        if below > tail:
-            break
-        found, ways = k, ways * (count - k) // (k + 1)
-    return found
 
 
 def _median(ordered: Sequence[float]) -> float:

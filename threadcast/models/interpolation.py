@@ -11,7 +11,7 @@ import numpy as np
 
 from threadcast.core import Affinity, Case, Curve, CurveTable, Measurement, Source
 from threadcast.core.errors import ModelError
-from threadcast.models.intervals import median_interval
+from threadcast.models.intervals import bounds_of_median
 from threadcast.models.measured import by_case, defect_of
 
 Between = Literal["threads", "reciprocal", "log"]
@@ -43,7 +43,7 @@ def knots_of(measured_at: Mapping[Case, Measurement]) -> dict[Case, Knot]:
     knots = {}
     for case, measurement in measured_at.items():
         refuse_defect(measurement)
-        low, high = median_interval([sample.seconds for sample in measurement.samples])
+        low, high = bounds_of_median([sample.seconds for sample in measurement.samples])
         seconds, source, doubt = measurement.seconds, Source.MEASURED, measurement.doubt
         if doubt is not None:
             low, high = low * math.exp(-doubt.low), high * math.exp(doubt.high)

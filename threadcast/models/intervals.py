@@ -11,6 +11,7 @@ import numpy as np
 
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError
+from threadcast.core.gains import median_interval
 from threadcast.core.json_reading import finite
 
 TAIL = 0.05
@@ -30,8 +31,8 @@ _T_95 = {2: 6.314, 3: 2.920, 4: 2.353}
 """95th percentile of Student's t with n - 1 degrees of freedom, by number of samples n."""
 
 
-def median_interval(seconds: Sequence[float]) -> tuple[float, float]:
-    """Bounds of the true median with 90 % confidence, from positive samples, in their unit.
+def bounds_of_median(seconds: Sequence[float]) -> tuple[float, float]:
+    """Bounds of the true median with 90 % confidence, from any number of positive samples, in their unit.
 
     Order statistics from five samples on (no assumption on the distribution), Student's t on logarithms for two to four
     (exact if they are normal), `LONE_SAMPLE_SPREAD` for one. Samples count as independent; drift within a run is not
@@ -40,24 +41,11 @@ def median_interval(seconds: Sequence[float]) -> tuple[float, float]:
     n = len(seconds)
     if n == 1:
         return seconds[0] * (1 - LONE_SAMPLE_SPREAD), seconds[0] * (1 + LONE_SAMPLE_SPREAD)
-    ordered = sorted(seconds)
-    if n < 5:
-        logs = [math.log(value) for value in ordered]
-        middle, half = statistics.fmean(logs), _T_95[n] * statistics.stdev(logs) / math.sqrt(n)
-        return math.exp(middle - half), math.exp(middle + half)
-    left = _ranks_left_out(n)
-    return ordered[left], ordered[n - 1 - left]
-
-
-def _ranks_left_out(n: int) -> int:
-    """Largest k such that fewer than k + 1 of n samples fall below the median with probability at most `TAIL`."""
-    if n > 100:  # the binomial's normal approximation, within one rank from here on
-        return max(math.floor(n / 2 - 1.645 * math.sqrt(n) / 2) - 1, 0)
-    below, k = 0.5**n, 0
-    while below + math.comb(n, k + 1) * 0.5**n <= TAIL:
-        k += 1
-        below += math.comb(n, k) * 0.5**n
-    return k
+    if (found := median_interval(seconds, 1 - 2 * TAIL)) is not None:
+        return found
+    logs = [math.log(value) for value in seconds]
+    middle, half = statistics.fmean(logs), _T_95[n] * statistics.stdev(logs) / math.sqrt(n)
+    return math.exp(middle - half), math.exp(middle + half)
 
 
 def residual_bounds(residuals: Floats) -> tuple[float, float]:

@@ -27,7 +27,7 @@ from threadcast.runtime.in_bfloat16 import InBfloat16
 from threadcast.runtime.optimized_call import OptimizedCall
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.contender_id import Kind
-from threadcast.runtime.tuning.report import Report
+from threadcast.runtime.tuning.report import SHOWN, Report, in_brief
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.type_choice import Type, TypeChoice, TypeReport, Way, largest_difference
 from threadcast.runtime.watching.held_state import Change, HeldState
@@ -113,7 +113,7 @@ class CallInTypes(OptimizedCall):
         return {name: reports[0].runs if reports else "" for name, reports in calls.items()}
 
     def __repr__(self) -> str:
-        types = "; ".join(str(report) for report in self.types)
+        types = "; ".join(in_brief(map(str, self.types), SHOWN, "kinds of calls"))
         return f"{super().__repr__()[:-1]}; {types})" if types else super().__repr__()
 
     def resize(self, cores: int | Iterable[int] | None) -> tuple[tuple[int, ...], ...]:
@@ -245,7 +245,7 @@ class CallInTypes(OptimizedCall):
             self._leave_backends(backend)
             return result
         casting_s = 0.0 if self._module is None else self._module.cast_s
-        eager_s = last.report.warm_up.eager_s if isinstance(last, Tuning) else None
+        eager_s = last.eager_s if isinstance(last, Tuning) else None
         choice.compared(difference, why, eager_s=seconds - casting_s, eager_float32_s=eager_s or 0.0)
         if before == "bfloat16" and choice.report.runs == "float32":
             warnings.warn(f"threadcast leaves bfloat16: {choice.report.reason}", stacklevel=3)

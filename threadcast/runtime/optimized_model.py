@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, SupportsIndex
 
@@ -17,7 +17,7 @@ from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.traced_step import timeline_page
 from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.report import Report
+from threadcast.runtime.tuning.report import SHOWN, Report, Reports, in_brief
 
 
 class OptimizedModel:
@@ -28,14 +28,13 @@ class OptimizedModel:
     """What is run, for people: "training of Net by SGD"."""
 
     def __repr__(self) -> str:
-        """Return what is run and how, one state for each kind of arguments."""
-        states = "; ".join(_state(report) for report in self.reports) or "not called yet"
-        return f"{type(self).__name__}({self._title}: {states})"
+        """Return what is run and how, one state for each kind of arguments, in ten lines at most."""
+        return f"{type(self).__name__}({self._title}: {_states(self.reports) or 'not called yet'})"
 
     @property
-    def reports(self) -> list[Report]:
+    def reports(self) -> Reports:
         """One report for each kind of arguments (shapes, types, modes): what runs it and why. In order of first use."""
-        return self._optimized.reports
+        return Reports(self._optimized.reports)
 
     @property
     def fastest(self) -> list[Contender]:
@@ -61,8 +60,8 @@ class OptimizedModel:
 
     def _learning(self) -> str:
         """What is still being learned, in one line; empty where nothing is. May be called from any thread."""
-        learning = [_state(report) for report in self.reports if report.measuring]
-        return f"{self._title}: {'; '.join(learning)}" if learning else ""
+        learning = _states([report for report in self.reports if report.measuring])
+        return f"{self._title}: {learning}" if learning else ""
 
     def timeline(self, path: Path | str) -> None:
         """Write an HTML page without links to other files: the plan that ran the last call, and when its operators ran.
@@ -95,17 +94,9 @@ def short_name(function: Callable[..., Any]) -> str:
     return name
 
 
-def _state(report: Report) -> str:
-    """What runs the calls of one kind, how many there were, and how far they are behind PyTorch or ahead of it."""
-    if report.runs == "default" and report.reason:
-        return f"default, {report.reason}"
-    warm_up = report.warm_up
-    said = [report.runs]
-    if warm_up.calls:
-        said.append("1 call" if warm_up.calls == 1 else f"{warm_up.calls:,} calls")
-    if warm_up.eager_s is not None:
-        said.append(f"{abs(warm_up.gained_s):.2f} s {'behind' if warm_up.gained_s < 0 else 'ahead of'} eager")
-    return ", ".join(said)
+def _states(reports: Sequence[Report]) -> str:
+    """What runs the calls of each kind, one in a line."""
+    return ";\n".join(in_brief((report.state for report in reports), SHOWN, "kinds of calls"))
 
 
 def described(function: Callable[..., Any]) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from threadcast.core import usable_cores
 from threadcast.core.errors import InvalidInput, MeasurementError
+from threadcast.core.gains import Gain, gain_of
 from threadcast.runtime.plain_process import PlainProcess, Setting
 from threadcast.threads.memory import KEEPING, free_bytes
 
@@ -24,11 +25,11 @@ STEPS = 3
 """Timed steps in a turn. A step before them is not timed: it finds caches and thread teams cold."""
 
 ROUNDS = 10
-"""Fewest rounds; in a round each process has one turn. Of 10 ratios of equally fast settings, the lower quartile is
-above 1 in 1 of 20 cases."""
+"""Fewest rounds; in a round each process has one turn. Of 10 ratios the 95 % interval of the median leaves out the
+lowest and the highest."""
 
 ADVISED_GAIN = 1.02
-"""Gain (a ratio of times) that the lower quartile must reach; a smaller gain is not worth a line of advice."""
+"""Gain (a ratio of times) that the interval's lower end must reach; less is not worth a line of advice."""
 
 TIMEOUT_S = 300.0
 """Longest wait in seconds for the start of a process or for one of its turns."""
@@ -57,14 +58,11 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class TimedSetting:
-    """Seconds of a step at a setting, and its gain: the time at the current setting over the time at this one.
-
-    The gain is computed for each turn, from the medians of neighbouring turns.
-    """
+    """Seconds of a step at a setting, and its gain over the current setting, from the medians of neighbouring turns."""
 
     setting: Setting
     seconds: Spread
-    gain: Spread
+    gain: Gain
     faults: float
     """Page faults in one step, on average."""
     peak_bytes: int
@@ -152,8 +150,7 @@ def _take_turns(processes: list[PlainProcess], rounds: int, progress: Callable[[
 
 def _summary(process: PlainProcess, usual: PlainProcess) -> TimedSetting:
     seconds = [s for turn in process.turns for s in turn["seconds"]]
-    pairs = zip(usual.turns, process.turns, strict=True)
-    gain = Spread.of([median(before["seconds"]) / median(turn["seconds"]) for before, turn in pairs])
+    gain = gain_of(*([median(turn["seconds"]) for turn in one.turns] for one in (usual, process)))
     faults = _faults(process)
     memory_alone = process.setting.advice == _MALLOC  # gains by page faults or not at all
     gains = gain.low >= ADVISED_GAIN and (faults < _faults(usual) or not memory_alone)

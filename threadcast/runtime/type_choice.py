@@ -61,7 +61,7 @@ class TypeReport:
     def __str__(self) -> str:
         said: list[str] = [self.runs or "comparing types"]
         if self.verdict is not None:
-            said.append(f"bfloat16 {self.verdict.gain:.2f} times as fast")
+            said.append(f"bfloat16 {self.verdict.against('float32')}")
         if self.largest_difference is not None:
             said.append(f"differs by up to {self.largest_difference:.2g} (allowed {self.tolerance:g})")
         return ", ".join([*said, *([self.reason] if self.reason else [])])

@@ -166,10 +166,10 @@ def test_a_comparison_waits_until_learning_may_take_its_time_and_is_counted() ->
     world = misled({PLAN: 0.95, DEFAULT: 1.0}, {}, warm_up=warm_up)
     assert world.machine.best == PLAN
     world.run_to(State.COMPARING)
-    lost_s = warm_up.lost_s
+    lost_s = warm_up._allowance.lost_s
     world.ran.clear()
     world.run_to(State.SETTLED)
-    assert warm_up.lost_s - lost_s == pytest.approx(0.05 * world.ran.count(DEFAULT))
+    assert warm_up._allowance.lost_s - lost_s == pytest.approx(0.05 * world.ran.count(DEFAULT))
     stuck = misled({PLAN: 0.95, DEFAULT: 1.0}, {}, warm_up=WarmUp(Allowance(1.0)))
     stuck.machine.warm_up._allowance.share = 0.0
     stuck.machine.warm_up.charge(100.0)

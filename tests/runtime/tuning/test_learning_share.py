@@ -32,7 +32,7 @@ def test_learning_loses_no_more_time_than_it_may(far_slower: float, more_s: floa
     worst = 0.0
     for _ in range(5_000):
         world.run()
-        worst = max(worst, machine.warm_up.lost_s - max(START_S, share * machine.warm_up.seconds))
+        worst = max(worst, machine.warm_up._allowance.lost_s - max(START_S, share * machine.warm_up._allowance.seconds))
     assert (machine.state, machine.tried_fused) == (State.SETTLED, True)
     assert machine.best == plan_of(AS_GIVEN)
     assert worst < more_s, "not more than what two steps were not expected to take"
@@ -96,7 +96,9 @@ def test_what_runs_beside_the_calls_begins_once_its_cost_may_be_lost() -> None:
     world.run_to(State.SETTLED)
     assert Capture(FUSED) not in world.done, "the plan is in use and stored before"
     world.run_until(lambda: Capture(FUSED) in world.done)
-    assert 0.05 * machine.warm_up.seconds > 0.75 * BESIDE_S, "looks faster than the best way had gained the rest"
+    assert 0.05 * machine.warm_up._allowance.seconds > 0.75 * BESIDE_S, (
+        "looks faster than the best way had gained the rest"
+    )
     world.run_until(machine.may_search_backends)
     machine.searches_backends()
     assert not machine.may_search_backends(), "the first one's cost is counted"

@@ -53,7 +53,7 @@ class LatestWins(Guard):
     """What is compared last wins each comparison, at its first step."""
 
     def observe(self, *, started_s: float, seconds: float) -> None:
-        self.verdict = Verdict("plan", 1.1, 1.05, 1.2, 6)
+        self.verdict = Verdict(1.1, 1.05, 1.2, 6, "plan")
 
     def next_runner(self) -> Side:
         return "plan"

@@ -39,18 +39,20 @@ pytestmark = pytest.mark.usefixtures("planned_at_once")
 def test_the_fastest_is_found_stored_and_compared_again_once_it_is_slower(machine: Machine, tmp_path: Path) -> None:
     clock = Clock()
     with made(clock, machine, tmp_path) as tuned:
-        assert tuned.report.runs == "measuring"
+        assert tuned.report.state == "measuring"
         run_until(tuned, lambda: not tuned.report.measuring)
         assert (tuned.report.runs, tuned.fastest.name) == ("plan", "plan, as given")
         assert tuned.report.plan is not None
         assert list(tuned.report.verdicts) == ["plan, as given"]
+        said = tuned.report.verdicts["plan, as given"].against("PyTorch")
+        assert tuned.report.state == f"plan, {said}"
         run(tuned, 2 * DRIFT_STEPS)
         assert list(tmp_path.glob("*.json"))
         clock.other_s *= 3
         run_until(tuned, lambda: tuned.report.measuring)
         clock.default_s = 0.0
         run_until(tuned, lambda: not tuned.report.measuring)
-        assert tuned.report.runs == "default"
+        assert tuned.report.state.startswith("default; plan, as given was not shown to be faster or slower, 1.00 times")
         assert not list(tmp_path.glob("*.json")), "a plan that has become slow is not for the next process"
 
 

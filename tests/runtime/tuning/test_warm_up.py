@@ -50,7 +50,7 @@ def test_learning_may_lose_a_share_of_the_time_beside_the_first_capture() -> Non
     assert not warm_up.allows(0.1)
     for _ in range(20):
         warm_up.ran(1.0, lost_s=0.0)
-    assert warm_up.seconds == 29.0
+    assert allowance.seconds == 29.0
     assert warm_up.allows(2.9 - START_S)
     assert not warm_up.allows(3.0 - START_S)
 
@@ -62,7 +62,7 @@ def test_all_kinds_of_calls_have_one_allowance() -> None:
     assert other.allows(START_S), "the first capture is free"
     other.charge(START_S)
     assert not one.allows(0.1)
-    assert (one.lost_s, other.lost_s, allowance.seconds) == (0.1, START_S, 1.0)
+    assert (allowance.lost_s, allowance.seconds) == (0.1 + START_S, 1.0)
 
 
 @pytest.mark.parametrize(("captured_s", "start_s"), [(0.7, 1.0), (1.0, 0.7), (9.0, LEAST_START_S)])
@@ -97,13 +97,3 @@ def test_learning_may_lose_anything_until_the_last_that_asks_for_it_has_ended() 
         first.close()
         assert allowance.share == 1.0
     assert allowance.share == 0.1
-
-
-def test_the_call_that_breaks_even_is_the_first_that_stays_so() -> None:
-    warm_up = WarmUp(eager_s=[1.0, 1.0, 1.0])
-    found = []
-    for seconds in (3.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5):
-        warm_up.ran(seconds, lost_s=0.0)
-        found.append(warm_up.break_even)
-    assert found == [None, None, None, None, 8, 8, 8]
-    assert warm_up.gained_s == pytest.approx(1.0)

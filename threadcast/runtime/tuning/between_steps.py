@@ -47,7 +47,7 @@ class BetweenSteps:
         self._states, self._plans, self._contenders, self._first_steps = states, plans, contenders, first_steps
         self._backends, self._follower, self._stored, self._like = backends, follower, stored, like
         self._graphs, self._planner = plans.graphs, plans.planner
-        self.report = Report(warm_up=states.warm_up)
+        self.report = Report()
         self.fastest = contenders[DEFAULT]
         """The fastest contender of the last comparison."""
         self.instructions: Instructions = ()
@@ -185,7 +185,7 @@ class BetweenSteps:
                 return self._states.contest.opened(contender)
             case do.Compared(contender, verdict):
                 self.report.verdicts[str(contender)] = verdict
-                _logger.info("%s over the best before it: %.2f", contender, verdict.gain)
+                _logger.info("%s: %s", contender, verdict.against(verdict.over))
                 self._contenders.close_all_but(self._states.best, self._plans.of(self._states.best))
             case do.Refuse(contender, difference):
                 self._refuse(contender, difference)
@@ -269,7 +269,7 @@ class BetweenSteps:
             self.report.contender = None
         if forget:
             self._contenders.close_all_but(DEFAULT)
-            self.report = Report(warm_up=self._states.warm_up)
+            self.report = Report()
 
     def _give_up(self, reason: str) -> None:
         _logger.warning("this step runs as before: %s", reason)

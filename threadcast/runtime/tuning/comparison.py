@@ -11,8 +11,9 @@ from typing import Any
 
 from threadcast.core import Trace
 from threadcast.core.errors import InvalidInput
+from threadcast.core.gains import PAIRS_AT_LEAST, Gain, gain_of
 from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.tuning.guard import PAIRS_AT_LEAST, Verdict, judge
+from threadcast.runtime.tuning.guard import Verdict, judge
 from threadcast.threads.openmp import end_idle_workers
 
 WARM_UP = 3
@@ -31,6 +32,10 @@ class Comparison:
     def median_s(self, name: str) -> float:
         """Median seconds of a step of the contender `name`."""
         return median(self.seconds[name])
+
+    def gain(self, name: str) -> Gain:
+        """How many times as fast as the default the contender `name` is, of which `verdict` is that of the plan."""
+        return gain_of(self.seconds["default"], self.seconds[name])
 
 
 def compare(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind
 from threadcast.runtime.tuning.guard import ALONE, Guard, Side, Verdict
 from threadcast.runtime.tuning.instructions import ContenderStep
@@ -55,7 +57,8 @@ class Duel:
     def observe(self, *, started_s: float, seconds: float) -> Verdict | None:
         """Record the step that `next_runner` named; return the verdict on `new` against `base` once there is one."""
         self._guard.observe(started_s=started_s, seconds=seconds)
-        return self._guard.verdict
+        verdict = self._guard.verdict
+        return None if verdict is None else replace(verdict, over=str(self.base))
 
     @property
     def new_s(self) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from threadcast.core.gains import PAIRS_AT_LEAST
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.variant import Variant
 from threadcast.runtime.tuning import instructions as do
-from threadcast.runtime.tuning.guard import ALONE, CONFIDENT_PAIRS, PAIRS_AT_LEAST
+from threadcast.runtime.tuning.guard import ALONE, CONFIDENT_PAIRS
 from threadcast.runtime.tuning.instructions import Instruction
 from threadcast.runtime.tuning.plan_search import Look, PlanSearch
 from threadcast.runtime.tuning.warm_up import WarmUp

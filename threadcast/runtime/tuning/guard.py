@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
-import numpy as np
-
 from threadcast.core.errors import InvalidInput
+from threadcast.core.gains import PAIRS_AT_LEAST, Gain, gain_of
 
 Side = Literal["plan", "default"]
 
-PAIRS_AT_LEAST = 3
-"""Fewest pairs of steps for a comparison: a median of two values is only their mean."""
-
-CONFIDENCE = 0.95
-"""Confidence of the interval around the median ratio, from 6 pairs on. Fewer pairs cannot reach it; their interval is
-from the lowest to the highest ratio."""
 CONFIDENT_PAIRS = 6
 """Fewest pairs that end a comparison where one is faster, but not by far."""
 
@@ -75,52 +67,21 @@ ALONE = Rows(3, LONG_S, 0.06)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The faster of plan and default, and by how much, from `pairs` pairs of neighbouring steps.
+class Verdict(Gain):
+    """The gain of a new way (the plan) over the one before it (the default), `over` which the faster of both is kept.
 
-    `gain` is the median ratio of the default's time to the plan's, above 1 where the plan is faster. `low` and `high`
-    are the ends of its 95 % interval. `kept` is what to run from now on.
+    `kept` is what to run from now on; `over` names the way before.
     """
 
-    kept: Side
-    gain: float
-    low: float
-    high: float
-    pairs: int
-
-    @property
-    def shown(self) -> bool:
-        """Whether the interval excludes 1, so that one of the two is faster beyond doubt."""
-        return self.low > 1.0 or self.high < 1.0
+    kept: Side = "default"
+    over: str = "default"
 
 
 def judge(default_s: Sequence[float], planned_s: Sequence[float]) -> Verdict:
-    """Return a verdict that keeps the plan where it is faster beyond doubt, else the default.
-
-    Both arguments are seconds of steps. Entry i of one was measured next to entry i of the other, so that a change in
-    the machine's speed affects both; the ratios of these pairs are judged. The interval comes from order statistics
-    and assumes nothing about the distribution (David and Nagaraja, Order Statistics, 7.1). InvalidInput for fewer than
-    `PAIRS_AT_LEAST` pairs, for different numbers of steps, and for times that are not finite and above 0.
-    """
-    if len(default_s) != len(planned_s) or len(default_s) < PAIRS_AT_LEAST:
-        raise InvalidInput(
-            f"{len(default_s)} default and {len(planned_s)} planned steps: give as many, {PAIRS_AT_LEAST} or more"
-        )
-    pairs = np.array([default_s, planned_s], dtype=np.float64)
-    if not np.all(np.isfinite(pairs)) or np.any(pairs <= 0):
-        raise InvalidInput("step times must be finite and above 0")
-    ratios = sorted((pairs[0] / pairs[1]).tolist())
-    outside = _outside(len(ratios))
-    low, high = ratios[outside], ratios[-1 - outside]
-    return Verdict("plan" if low > 1.0 else "default", median(ratios), low, high, len(ratios))
-
-
-def _outside(n: int) -> int:
-    """How many of n sorted values lie beyond each end of the `CONFIDENCE` interval around their median."""
-    outside, chance = 0, 1 / 2**n  # that at most `outside` values lie below the true median
-    while outside + 1 < n / 2 and (chance := chance + math.comb(n, outside + 1) / 2**n) <= (1 - CONFIDENCE) / 2:
-        outside += 1
-    return outside
+    """Return a verdict that keeps the plan where it is faster beyond doubt, else the default; for the arguments and
+    errors see `gain_of`."""
+    found = gain_of(default_s, planned_s)
+    return Verdict(found.gain, found.low, found.high, found.pairs, "plan" if found.low > 1.0 else "default")
 
 
 class Guard:
@@ -210,7 +171,7 @@ class Guard:
         self._begun = False
         ratio = default_s[0] / planned_s[0]
         if self._at_once and len(default_s) == 1 and ratio < HOPELESS_AT_ONCE:
-            self.verdict = Verdict("default", ratio, ratio, ratio, 1)
+            self.verdict = Verdict(ratio, ratio, ratio, 1)
         if len(default_s) < PAIRS_AT_LEAST:
             return
         verdict = judge(default_s, planned_s)

@@ -187,6 +187,11 @@ class Tuning:
         return self._between.report
 
     @property
+    def eager_s(self) -> float | None:
+        """Seconds of a step in eager PyTorch; None until they are known."""
+        return self._warm_up.eager_s
+
+    @property
     def fastest(self) -> Contender:
         """The fastest contender of the last comparison."""
         return self._between.fastest

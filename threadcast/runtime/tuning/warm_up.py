@@ -94,7 +94,7 @@ class Allowance:
 
 
 class WarmUp:
-    """Counts calls of one kind and their seconds, and what was lost against the best way that was known.
+    """Knows how long calls of one kind take in eager PyTorch, and counts what learning costs them in `allowance`.
 
     `eager_s` are seconds of the calls before, which ran in eager PyTorch and are in `allowance` already.
     """
@@ -102,15 +102,8 @@ class WarmUp:
     def __init__(self, allowance: Allowance | None = None, *, eager_s: Sequence[float] = ()) -> None:
         self._allowance = allowance or Allowance()
         self._eager_s: deque[float] = deque(eager_s[1:], maxlen=_RECENT)
-        self.calls = len(eager_s)
-        """Number of calls so far."""
-        self.seconds = sum(eager_s)
-        """Seconds that these calls took."""
-        self.lost_s = 0.0
-        """Seconds that the calls took longer than they would have by the best way that was known then."""
+        self._calls = len(eager_s)
         self._ready = False
-        self._last_behind = 0
-        """Number of the last call after which all calls so far had taken longer than in eager PyTorch."""
 
     @property
     def ready(self) -> bool:
@@ -122,16 +115,6 @@ class WarmUp:
     def eager_s(self) -> float | None:
         """Seconds of a step in eager PyTorch, the lower quartile of recent ones; None until it is `ready`."""
         return sorted(self._eager_s)[(len(self._eager_s) - 1) // 4] if self.ready and self._eager_s else None
-
-    @property
-    def gained_s(self) -> float:
-        """Seconds that all calls so far took less than in eager PyTorch; below 0 where they took more."""
-        return 0.0 if self.eager_s is None else self.calls * self.eager_s - self.seconds
-
-    @property
-    def break_even(self) -> int | None:
-        """Number of the first call from which on the calls have taken no longer than in eager PyTorch; else None."""
-        return None if self._last_behind >= self.calls else self._last_behind + 1
 
     @property
     def share(self) -> float:
@@ -154,19 +137,14 @@ class WarmUp:
 
     def charge(self, lost_s: float) -> None:
         """Count seconds as lost that processes beside the calls are expected to cost them, all in all."""
-        self.lost_s += lost_s
         self._allowance.charge(lost_s)
 
     def ran(self, seconds: float, *, lost_s: float) -> None:
         """Record a call that took `seconds`, `lost_s` longer than it would have by the best way known."""
-        self.calls += 1
-        self.seconds += seconds
-        self.lost_s += lost_s
+        self._calls += 1
         self._allowance.ran(seconds, lost_s=lost_s)
-        if self.gained_s < 0:
-            self._last_behind = self.calls
 
     def ran_eager(self, seconds: float) -> None:
         """Record the seconds of a step in eager PyTorch, after `ran`; the first call, a slow one, does not count."""
-        if self.calls > 1:
+        if self._calls > 1:
             self._eager_s.append(seconds)
