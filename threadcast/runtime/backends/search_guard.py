@@ -75,10 +75,10 @@ def main(parent: int, nice: int, file: int, command: list[str]) -> None:
 
 
 def _lock(folder: Path) -> bool:
-    """Own the folder until this process ends; False where another process owns it."""
+    """Own the folder until this process ends; False where another process owns it, or there are no locks."""
     try:
         fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:
         return False
     return True
 
