@@ -165,7 +165,7 @@ def test_changed_numbers_that_an_operator_refuses_do_not_reach_the_caller() -> N
     (model, shadowed), (alone, eager) = _drawn(), _drawn()
     alone.load_state_dict(model.state_dict())
     arguments = torch.ones(6, 8), torch.randn(6, 4)
-    result, difference, _ = checked_step(shadowed, lambda *a: shadowed.eager(*a) * 2, arguments, None)
+    result, difference, *_ = checked_step(shadowed, lambda *a: shadowed.eager(*a) * 2, arguments, None)
     assert difference is not None
     assert torch.equal(result, eager.eager(*arguments))
     torch.testing.assert_close(model.state_dict(), alone.state_dict(), rtol=0, atol=0)
@@ -234,7 +234,7 @@ def test_a_tensor_that_is_written_by_way_of_a_view_is_set_back() -> None:
     x = torch.randn(3)
     captured, shadowed = capture_forward(function, x), Shadowed(function, function, None, None, leaves)
     for number in (1, 2):
-        result, difference, _ = checked_step(shadowed, captured.run, (x,), captured)
+        result, difference, *_ = checked_step(shadowed, captured.run, (x,), captured)
         assert difference is None
         assert torch.equal(result, x * number)
         assert counts.tolist() == [number, 0, 0]
