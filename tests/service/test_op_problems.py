@@ -14,9 +14,9 @@ from flask.testing import FlaskClient
 from werkzeug.serving import make_server
 
 from tests.prediction.predicting import SerialShare
-from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN
+from tests.service.service_data import MACHINE, OPS, UNSEEN
 from tests.service.test_server import LONG_S
-from threadcast.core import Case, Curve, Machine, Measurement, Op, OpGraph
+from threadcast.core import Case, Curve, Machine, Measurement, Op, OpGraph, Source
 from threadcast.core.errors import ModelError
 from threadcast.models import registry_of_kinds
 from threadcast.models.registry import ModelRegistry
@@ -33,13 +33,17 @@ NOBODY = "mm-0123456789abcdef"
 
 
 class Picky(SerialShare):
-    """Refuses ops of one kind, measured or not."""
+    """Refuses ops of one kind."""
 
     name = "picky"
 
-    def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
+    def knows(self, op: Op) -> Source | None:
         if op.kind == ODD.kind:
             raise ModelError(f"{op.kind} lacks the feature rows; did you mean row?")
+        return Source.LEARNED
+
+    def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
+        self.knows(op)
         return super().predict(op, observed, cases, machine=machine)
 
     def from_files(self, files: Mapping[str, bytes]) -> Picky:
@@ -54,7 +58,6 @@ def client(settings: ServiceSettings, tmp_path: Path) -> Iterator[FlaskClient]:
     registry = ModelRegistry(tmp_path / "models")
     registry.set_alias("champion", registry.save(Picky(), trained_on={}, metrics={}))
     with Store.open(settings.store) as store:
-        store.add([replace(m, op=ODD) for m in MEASURED[:4]])
         store.add_graph("odd", OpGraph(("a", "b"), (OPS[0], ODD)))
     app = create_app(replace(settings, models=tmp_path / "models"))
     yield app.test_client()

@@ -59,22 +59,6 @@ def test_a_model_that_knows_no_machine_of_the_store_keeps_it_from_being_ready(tm
     app.extensions["threadcast"].store.close()
 
 
-def test_measurements_of_a_case_that_the_machine_lacks_stop_nothing(
-    settings: ServiceSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch, Store.open(settings.store) as store:
-        patch.setattr(Machine, "require", lambda machine, case: None)  # as versions that stored them
-        store.add([measure(OPS[0], Case(9)), measure(UNSEEN, Case(9))])
-    app = create_app(settings)
-    client = app.test_client()
-    assert client.get("/health/ready").status_code == 200
-    for op, page in ((OPS[0], 200), (UNSEEN, 404)):
-        assert client.post("/v1/predictions", json={"ops": [op.key]}).status_code == 200
-        assert client.get(f"/v1/curves/{op.key}").status_code == 200
-        assert client.get(f"/ops/{op.key}").status_code == page
-    app.extensions["threadcast"].store.close()
-
-
 def test_a_missing_model_does(settings: ServiceSettings) -> None:
     app = create_app(replace(settings, model="oracle"))
     client = app.test_client()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 from threadcast.core import Case, CurveTable, Machine
 from threadcast.core.curve_codec import case_documents, check_points, from_answer
@@ -66,9 +66,9 @@ def read_curves(content: bytes, *, keys: Sequence[str], cases: Sequence[Case], m
             raise ServiceError(f"the answer is about other {name} than were asked for")
     try:
         rows, why_not = _forecast(document, len(keys))
-        if why_not:
-            tables = {name: document.get(name) for name in ("seconds", "low", "high", "source")}
-            document |= {name: [table[row] for row in rows] for name, table in tables.items() if _has(table, len(keys))}
+        for name in ("seconds", "low", "high", "source") if why_not else ():
+            if _has(found := document.get(name), len(keys)):
+                document[name] = [found[row] for row in rows]
         return Forecasts(rows, from_answer(document, cases=cases, rows=len(rows)), why_not)
     except FormatError as error:
         raise ServiceError(f"the answer has no table of curves: {error}") from error
@@ -85,7 +85,7 @@ def _forecast(document: Mapping[str, Any], ops: int) -> tuple[list[int], str]:
     return [row for row, error in enumerate(errors) if error is None], wrong[0]["detail"][:300] if wrong else ""
 
 
-def _has(table: object, rows: int) -> bool:
+def _has(table: object, rows: int) -> TypeGuard[list[Any]]:
     return isinstance(table, list) and len(table) == rows
 
 

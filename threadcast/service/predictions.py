@@ -62,7 +62,7 @@ def predict(asked: PredictionRequest) -> Response:
     if len(wrong) == len(ops):
         raise all_of(wrong.values())
     here.metrics.count_points(table.model, table.seconds.size)
-    keys = [known[row].key if row in known else (asked.ops or ())[row] for row in range(len(ops))]
+    keys = [known[row].key if row in known else str((asked.ops or ())[row]) for row in range(len(ops))]
     errors = [wrong[row].member() if row in wrong else None for row in range(len(ops))] if wrong else []
     etag = etag_of_table(table, form, machine.fingerprint, *keys, *map(str, errors))
     if matches(etag):
