@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -17,6 +18,7 @@ from threadcast.capture.own_items import attributes_of, contents_of, items_of, o
 
 _MOST = 50_000
 """Most objects that are looked at for a name. A convention."""
+_SEQUENCES: tuple[Any, ...] = (list, tuple, deque)
 _PLACES = ("_modules", "_parameters", "_buffers")
 
 
@@ -46,14 +48,24 @@ def name_of(roots: Iterable[Any], holder: Any, key: Any = None) -> str | None:
         if id(one.value) in seen or is_opaque(one.value) or _is_of_library(one.value):
             continue
         seen.add(id(one.value))
-        attributes = one.value is not holder and own_dictionary(one.value) is holder
-        if one.value is holder or attributes or (isinstance(one.value, type) and attributes_of(one.value) is holder):
-            how = "" if key is None else f"[{key!r}]" if one.value is holder and isinstance(holder, dict) else f".{key}"
+        if one.value is holder or any(held is holder for held in _dictionaries_of(one.value)):
+            how = "" if key is None else _item(key) if one.value is holder and isinstance(holder, dict) else f".{key}"
             return f"{one.name}{how}{one.of}"
         if isinstance(one.value, FunctionType) and one.value.__globals__ is holder:
             return f"{one.value.__module__}.{key}"
         found.extend(_parts(one))
     return None
+
+
+def _dictionaries_of(value: Any) -> Iterator[Any]:
+    """The dictionaries in which an object holds its attributes, and a module its tensors and layers."""
+    yield attributes_of(value) if isinstance(value, type) else own_dictionary(value)
+    if isinstance(value, nn.Module):
+        yield from map(vars(value).get, _PLACES)
+
+
+def _item(key: Any) -> str:
+    return f"[{reprlib.repr(key)}]"  # short, and also where a user's own class cannot say what it is
 
 
 def _is_of_library(value: Any) -> bool:
@@ -81,9 +93,9 @@ def _parts(one: _Named) -> Iterator[_Named]:
         yield from (_Named(value.func, _called(value.func)), one.part(value.keywords, ".keywords"))
         yield from (one.part(given, f".args[{i}]") for i, given in enumerate(value.args))
     elif isinstance(value, dict):
-        yield from (one.part(item, f"[{key!r}]") for key, item in items_of(value, None).items())
-    elif isinstance(value, list | tuple | deque):
-        yield from (one.part(item, f"[{i}]") for i, item in enumerate(value))
+        yield from (one.part(item, _item(key)) for key, item in items_of(value, None).items())
+    elif (kind := next((kind for kind in _SEQUENCES if isinstance(value, kind)), None)) is not None:
+        yield from (one.part(item, _item(i)) for i, item in enumerate(kind.__iter__(value)))
     if isinstance(value, type):
         yield from (one.part(item, f".{name}") for name, item in attributes_of(value).items())
     elif (attributes := own_dictionary(value)) is not None and not isinstance(value, type):

@@ -33,7 +33,7 @@ class HeldState:
         self._before = self._observed()[1]
         self._tensors = self._watch.tensors
         self.unwatchable = ""
-        if not self._watch.observe().watchable:
+        if not self._watch.watchable:
             self.unwatchable = "the function reads values that cannot be watched for changes"
         elif any(tensor.is_inference() for tensor in self._tensors):
             self.unwatchable = "tensors made under torch.inference_mode do not count writes to them"
@@ -61,4 +61,4 @@ class HeldState:
     def _observed(self) -> tuple[bool, tuple[Any, ...]]:
         """Whether any object was replaced, and all settings and the owner of hooks."""
         now = self._watch.observe()
-        return now.changed or not now.watchable, (now.hooked, now.settings)
+        return now.changed or not self._watch.watchable, (now.hooked, now.settings)

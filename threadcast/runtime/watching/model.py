@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from threadcast.capture.optimizers import built_in
 from threadcast.capture.own_items import attributes_of
 from threadcast.capture.unsupported import is_plain
+from threadcast.capture.value_names import name_of
 from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.watching.constants import constants_of
 from threadcast.runtime.watching.hooks import hook_tables, owner_of_hooks, why_update_apart
@@ -42,8 +43,6 @@ class Observation:
     tensors are trained, and the optimizer's settings except the numbers that a graph takes as inputs."""
     unsteady: str | None = None
     """Why no graph is used: something changes too often, or cannot be watched. None where neither is so."""
-    watchable: bool = True
-    """Whether all Python values that code reads can be watched for changes."""
     apart: str | None = None
     """Why the optimizer's own `step` must run, which a graph would not call; None where it need not."""
 
@@ -183,8 +182,7 @@ class Watch:
     def _present(self, *, changed: bool) -> Observation:
         self._note_touches()  # first: what another thread changes meanwhile then counts as touched
         hooked = owner_of_hooks(self._modules, self._parameters)
-        apart, watchable = why_update_apart(self.optimizer), self._reads.state.unwatchable is None
-        return Observation(changed, hooked, self._settings(), watchable=watchable, apart=apart)
+        return Observation(changed, hooked, self._settings(), apart=why_update_apart(self.optimizer))
 
     def _judged(self, found: Observation, what: str | None) -> Observation:
         """The observation with what follows from it, as `what` has changed now; None where nothing has."""
@@ -203,8 +201,12 @@ class Watch:
     @property
     def rest(self) -> int:
         """Number of calls that need no look from now on, as something changes too often or cannot be watched."""
-        unwatchable = self._reads.state.unwatchable is not None
-        return max(self._patience.rest, Patience.LEAST_REST) if unwatchable else self._patience.rest
+        return self._patience.rest if self.watchable else max(self._patience.rest, Patience.LEAST_REST)
+
+    @property
+    def watchable(self) -> bool:
+        """Whether all Python values that code reads can be watched for changes."""
+        return self._reads.state.unwatchable is None
 
     def _verdict(self, found: Observation) -> Observation:
         """The observation with what follows from the changes so far."""
@@ -235,12 +237,7 @@ class Watch:
         return next(filter(None, names), None)
 
     def _named(self, holder: Any, name: str) -> str | None:
-        """The name of an attribute, a tensor or a layer of a module, which one of its dictionaries, `holder`, holds."""
-        for root in (self.model, *self._reads.state.modules):
-            for at, part in root.named_modules(prefix=type(root).__name__):
-                if any(holder is one for one in (vars(part), part._parameters, part._buffers, part._modules)):
-                    return f"{at}.{name}"
-        return None
+        return name_of((self.model, *self._functions), holder, name)
 
     def _same_kinds(self) -> bool:
         """Whether all modules are still of the classes that they had: assigning `__class__` touches no dictionary."""
