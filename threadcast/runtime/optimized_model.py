@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn, SupportsIndex
 
@@ -17,7 +17,7 @@ from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.traced_step import timeline_page
 from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.report import SHOWN, Report, Reports, in_brief
+from threadcast.runtime.tuning.report import SHOWN, Reports, in_brief
 
 
 class OptimizedModel:
@@ -29,7 +29,9 @@ class OptimizedModel:
 
     def __repr__(self) -> str:
         """Return what is run and how, one state for each kind of arguments, in ten lines at most."""
-        return f"{type(self).__name__}({self._title}: {_states(self.reports) or 'not called yet'})"
+        states = in_brief((report.state for report in self.reports), SHOWN, "kinds of calls") or ["not called yet"]
+        said = ";\n".join(states)
+        return f"{type(self).__name__}({self._title}: {said})"
 
     @property
     def reports(self) -> Reports:
@@ -60,8 +62,8 @@ class OptimizedModel:
 
     def _learning(self) -> str:
         """What is still being learned, in one line; empty where nothing is. May be called from any thread."""
-        learning = _states([report for report in self.reports if report.measuring])
-        return f"{self._title}: {learning}" if learning else ""
+        kinds = sum(report.measuring for report in self.reports)
+        return f"{self._title}: measuring{f' {kinds} kinds of calls' if kinds > 1 else ''}" if kinds else ""
 
     def timeline(self, path: Path | str) -> None:
         """Write an HTML page without links to other files: the plan that ran the last call, and when its operators ran.
@@ -92,11 +94,6 @@ def short_name(function: Callable[..., Any]) -> str:
         return type(function).__name__
     name: str = attribute_of(function, "__name__", repr(function))
     return name
-
-
-def _states(reports: Sequence[Report]) -> str:
-    """What runs the calls of each kind, one in a line."""
-    return ";\n".join(in_brief((report.state for report in reports), SHOWN, "kinds of calls"))
 
 
 def described(function: Callable[..., Any]) -> str:
