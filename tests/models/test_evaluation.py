@@ -9,6 +9,7 @@ import pytest
 from tests.models.synthetic_ops import MACHINE, make_ops, measure_all, true_seconds
 from threadcast.core import Affinity, Case, Curve, Sample
 from threadcast.core.errors import ModelError
+from threadcast.models import registry_of_kinds
 from threadcast.models.base import PerformanceModel
 from threadcast.models.evaluation import ALL_FOLDS, evaluate, judge_together, replay
 from threadcast.models.hill_climb import HillClimb
@@ -53,6 +54,17 @@ class Oracle(PerformanceModel):
 
     def from_files(self, files):
         return self
+
+
+@pytest.mark.parametrize("name", ["hill_climb", "patient_climb", "amdahl", "overhead_law", "universal_scalability",
+                                  "roofline_saturation"])  # fmt: skip
+def test_climbs_and_laws_are_judged_on_the_cases_that_were_recorded(name):
+    recorded = {Case(1, Affinity.SPREAD), Case(2), Case(4), Case(MACHINE.cases()[-1].threads)}
+    some = [m for m in MEASUREMENTS if m.case in recorded]
+    (row,) = evaluate(some, [(name, registry_of_kinds.create(name))], **SPLIT).rows
+    assert (row.ops, row.unusable, row.problem) == (18, 0, None)
+    assert 0 < row.samples <= len(recorded)
+    assert row.regret_mean is not None
 
 
 def timeless(row):

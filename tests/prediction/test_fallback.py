@@ -11,7 +11,7 @@ import pytest
 
 from tests.prediction.predicting import MACHINE, OPS, SerialShare, local
 from threadcast.core import Case, Curve, Edge, Machine, Measurement, Op, OpGraph, Sample, Source
-from threadcast.core.errors import InvalidInput, ModelError
+from threadcast.core.errors import FeatureError, InvalidInput, ModelError, ServiceError
 from threadcast.prediction.fallback import ROOFLINE, FirstOf, roofline
 from threadcast.prediction.predictor import LocalPredictor, Predictor
 from threadcast.prediction.remote import FALLBACK_MARK, RemotePredictor
@@ -38,6 +38,18 @@ def test_the_first_who_can_tell_answers_and_is_named() -> None:
 def test_where_nobody_can_tell_the_first_says_why() -> None:
     with pytest.raises(ModelError, match="nothing was measured"):
         FirstOf([ignorant(), ignorant()]).curves(OPS)
+
+
+def test_nothing_is_guessed_of_an_op_that_lacks_what_describes_its_kind() -> None:
+    class Strict(SerialShare):
+        def knows(self, op: Op) -> Source | None:
+            raise FeatureError("lacks 'm'")
+
+    strict = LocalPredictor(Strict(), MACHINE, {})
+    with pytest.raises(FeatureError, match="lacks 'm'"):
+        FirstOf([strict, roofline(MACHINE)]).curves(OPS)
+    with pytest.raises(ServiceError, match="nor can the local model answer: lacks 'm'"):
+        RemotePredictor(NOBODY, MACHINE, fallback=strict).curves(OPS)
 
 
 def test_predictors_of_two_machines_are_refused() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, SerialShare, Se
 from tests.waiting import eventually
 from threadcast.core import Case, Curve, Machine, Measurement, Op, Sample, Source, TensorSpec
 from threadcast.core.curve_codec import to_answer
-from threadcast.core.errors import InvalidInput
+from threadcast.core.errors import FeatureError, InvalidInput, ModelError
 from threadcast.prediction.predictor import LocalPredictor, Predictor
 from threadcast.prediction.remote import RemotePredictor
 
@@ -102,6 +104,68 @@ def test_threads_get_the_same_curves_from_one_local_predictor() -> None:
     with ThreadPoolExecutor(8) as pool:
         for table in pool.map(lambda i: predictor.curves(OPS[i % 3 :] + OPS[: i % 3]), range(64)):
             assert sorted(table.seconds[:, 0]) == sorted(expected.seconds[:, 0])
+
+
+class OfOneKind(SerialShare):
+    """Has learned ops of kind "mm" with m; needs samples of those of kind "add"."""
+
+    least_s = 2e-6
+
+    def knows(self, op: Op) -> Source | None:
+        if op.kind == "mm" and "m" not in op.attributes:
+            raise FeatureError("lacks 'm'")
+        return {"mm": Source.LEARNED, "add": Source.LEARNED, "far": Source.EXTRAPOLATED}.get(op.kind)
+
+    def predict(self, op: Op, observed: Sequence[Measurement], *more: Any, **named: Any) -> Curve:
+        if op.kind == "add" and len(observed) < 2:
+            raise ModelError("needs samples")
+        return super().predict(op, observed, *more, **named)
+
+
+KNOWN, FAR, ADD = Op("mm", attributes={"m": 3}, cost=(3e6, 0.0)), Op("far", cost=(3e6, 0.0)), Op("add", cost=(3e6, 0.0))
+STRANGE, SHORT = Op("strange", cost=(3e6, 0.0)), Op("mm", attributes={"m": 1}, cost=(1.0, 0.0))
+
+
+def completed(observed: dict[str, list[Measurement]] | None = None) -> LocalPredictor:
+    return LocalPredictor(
+        OfOneKind(0.1), MACHINE, observed or {}, version="a@1", otherwise=lambda: SerialShare(1.0), completed="a@1, b"
+    )
+
+
+def test_unknown_kinds_and_unmeasured_ops_are_forecast_by_the_other_model_and_said_to_be_extrapolated() -> None:
+    predictor = completed()
+    assert (predictor.curves([KNOWN]).model, predictor.curves([FAR]).model) == ("a@1", "a@1")
+    table = predictor.curves([KNOWN, STRANGE, ADD, FAR])
+    by_other = [len(set(row)) == 1 for row in table.seconds.tolist()]
+    assert by_other == [False, True, True, False]
+    assert [set(table[row].source) for row in range(4)] == [{Source.LEARNED}, *[{Source.EXTRAPOLATED}] * 3]
+    assert table.model == "a@1, b"
+
+
+def test_of_a_batch_only_ops_that_lack_samples_are_forecast_by_the_other_model() -> None:
+    once = {op.key: [Measurement(op, MACHINE, Case(1), (Sample(0.5),))] for op in (ADD, KNOWN)}
+    table = completed(once).curves([KNOWN, ADD])
+    assert [Source.LEARNED in table[row].source for row in range(2)] == [True, False]
+    assert [table[row].source[0] for row in range(2)] == [Source.MEASURED] * 2
+    with pytest.raises(ModelError, match="needs samples"):
+        LocalPredictor(OfOneKind(), MACHINE, once).curves([KNOWN, ADD])
+
+
+def test_ops_that_lack_features_are_refused_unless_they_were_measured() -> None:
+    misspelt = Op("mm", attributes={"M": 3}, cost=(3e6, 0.0))
+    with pytest.raises(FeatureError, match="lacks 'm'"):
+        completed().curves([KNOWN, misspelt])
+    curve = completed({misspelt.key: [Measurement(misspelt, MACHINE, Case(1), (Sample(0.5),))]}).curves([misspelt])[0]
+    assert curve.source == (Source.MEASURED, *[Source.EXTRAPOLATED] * 3)
+    with pytest.raises(ModelError, match="has learned no op of kind 'strange'"):
+        LocalPredictor(OfOneKind(), MACHINE, {}).curves([KNOWN, STRANGE])
+
+
+def test_no_forecast_is_shorter_than_a_call_unless_the_op_was_measured_to_be() -> None:
+    curve = completed().curves([SHORT])[0]
+    np.testing.assert_array_equal([curve.seconds, curve.low, curve.high], np.full((3, 4), 2e-6))
+    curve = completed({SHORT.key: [Measurement(SHORT, MACHINE, Case(1), (Sample(1e-9),))]}).curves([SHORT])[0]
+    np.testing.assert_array_equal(curve.seconds, [1e-9] * 4)
 
 
 def test_remote_curves_are_the_local_ones_to_the_last_bit(service: Service) -> None:

@@ -21,10 +21,7 @@ from threadcast.networks.spec import without_function
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.graph_curves import curves_of, farthest_count
 
-UNTRAINED = "joint_process (shipped prior and store)"
-"""Version of the model that is used where none was named or registered."""
-
-OF_UNMEASURED = "for ops that were not measured"
+_TOLD = Source.MEASURED, Source.EXTRAPOLATED
 
 if TYPE_CHECKING:
     from threadcast.models.base import PerformanceModel
@@ -66,11 +63,11 @@ def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[
         predictor = chosen_predictor(question.model, measured, settings, open_stores)
         if not network.spec.endswith(".json"):  # only now: capturing takes long, and the rest may fail
             graph = _graph(network, settings, open_stores)
+        profiling = None if network.spec.endswith(".json") else f"threadcast profile {network.spec}"
         try:
             table = predictor.curves(graph.ops)
         except ModelError as error:
-            raise ModelError(f"{error}; `threadcast profile {network.spec}` measures its ops") from error
-        profiling = None if network.spec.endswith(".json") else f"threadcast profile {network.spec}"
+            raise ModelError(f"{error}; `{profiling}` measures its ops" if profiling else str(error)) from error
         return Problem(graph, table, machine), [
             *remote_remarks(predictor), *unmeasured_remarks(graph.ops, table, profiling)
         ]  # fmt: skip
@@ -143,26 +140,25 @@ def chosen_predictor(named: str | None, machine: Machine, settings: Settings, op
 
 
 def _local_predictor(named: str | None, machine: Machine, settings: Settings, open_stores: ExitStack) -> LocalPredictor:
-    """The model `named`; for ops that were not measured the untrained joint process, where a registered model cannot
-    forecast these."""
-    from threadcast.models.untrained import CompletedModel, forecasts_unmeasured
+    """The model `named`; a registered one is completed by the untrained joint process, for ops that it cannot
+    forecast."""
+    from threadcast.models.untrained import VERSION
     from threadcast.prediction.predictor import LocalPredictor
 
     model, version = _model(named, machine, settings, open_stores)
     try:
         store = chosen_store(settings, open_stores)
-        if model.adapts_to(machine):
-            model = model.adapted(_holding(store, machine))
-        if "@" in version and not forecasts_unmeasured(model, machine):
-            completed = CompletedModel(model, _untrained(machine, settings, open_stores))
-            predictor = LocalPredictor(completed, machine, store, version=version)
-            completed.on_completed = partial(setattr, predictor, "version", f"{version}, {UNTRAINED} {OF_UNMEASURED}")
-            return predictor
-        return LocalPredictor(model, machine, store, version=version)
     except NoStore:
-        if version != UNTRAINED:
+        if version != VERSION:
             raise
         return LocalPredictor(model, machine, {}, version=version)
+    if model.adapts_to(machine):
+        model = model.adapted(_holding(store, machine))
+    if "@" not in version:
+        return LocalPredictor(model, machine, store, version=version)
+    otherwise = partial(_untrained, machine, settings, open_stores)
+    completed = f"{version}, {VERSION} for ops that were not measured"
+    return LocalPredictor(model, machine, store, version=version, otherwise=otherwise, completed=completed)
 
 
 def _model(
@@ -171,7 +167,7 @@ def _model(
     """The registered model of this alias or version, or an untrained one of this kind; None: the best available."""
     from threadcast.models import registry_of_kinds
     from threadcast.models.registry import ModelRegistry
-    from threadcast.models.untrained import UntrainedModel
+    from threadcast.models.untrained import VERSION, UntrainedModel
 
     registry = ModelRegistry(settings["models"])
     wanted = settings["service.model"] if named is None else named
@@ -188,7 +184,7 @@ def _model(
         )
     if named is not None and named != UntrainedModel.name:
         return registry_of_kinds.create(named), f"{named} (untrained)"
-    return _untrained(machine, settings, open_stores), UNTRAINED
+    return _untrained(machine, settings, open_stores), VERSION
 
 
 def _untrained(machine: Machine, settings: Settings, open_stores: ExitStack) -> UntrainedModel:
@@ -223,15 +219,17 @@ def _remarks(graph: OpGraph, table: CurveTable, machine: Machine) -> list[str]:
 
 
 def unmeasured_remarks(ops: Sequence[Op], table: CurveTable, profiling: str | None) -> list[str]:
-    """A warning for the user if nothing was measured of some ops, and the command that measures them, if there is
-    one."""
-    measured = (table.source == list(Source).index(Source.MEASURED)).any(axis=1)
-    every = {op.key for op in ops}
-    unmeasured = every - {op.key for op, known in zip(ops, measured, strict=True) if known}
-    if not unmeasured or UNTRAINED not in table.model:
+    """A warning for the user if some ops were not measured and are unlike all that was learned, and the command that
+    measures them, if there is one."""
+    from threadcast.models.untrained import VERSION
+
+    measured, extrapolated = (table.source == list(Source).index(source) for source in _TOLD)
+    rough = ~measured.any(axis=1) & (extrapolated.all(axis=1) | table.model.startswith(VERSION))
+    every, unlike = {op.key for op in ops}, {op.key for op, is_rough in zip(ops, rough, strict=True) if is_rough}
+    if not unlike:
         return []
     return [
-        f"nothing was measured on this machine of {len(unmeasured)} of {len(every)} different ops: their times are "
+        f"nothing was measured on this machine of {len(unlike)} of {len(every)} different ops: their times are "
         "rough forecasts, with wide intervals" + (f"; `{profiling}` measures some of them" if profiling else "")
     ]
 

@@ -12,6 +12,7 @@ ThreadcastError
 │   └── BusyMachine                    something else is using the cores to be timed
 ├── CounterUnavailable (OSError)       a hardware or software counter that cannot be opened
 ├── ModelError (ValueError)            too little or unusable data to learn from
+│   └── FeatureError                   an op that lacks what describes its kind
 ├── StoreError (RuntimeError)          the measurement store cannot be read or written
 ├── ArtefactError (RuntimeError)       a model artefact that must not or cannot be loaded
 ├── BundleError (RuntimeError)         a bundle that must not or cannot be loaded, or nothing to make one of
@@ -81,6 +82,10 @@ class CounterUnavailable(ThreadcastError, OSError):
 
 class ModelError(ThreadcastError, ValueError):
     """Too little or unusable data to learn a performance model from."""
+
+
+class FeatureError(ModelError):
+    """An op that lacks a feature by which ops of its kind were learned, or has it under another name."""
 
 
 class StoreError(ThreadcastError, RuntimeError):

@@ -9,11 +9,14 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op
+from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
 from threadcast.core.holding import Elsewhere
 from threadcast.models.choosing import Outlook, interval_covariance, outlook
+
+LEAST_CALL_S = 1e-8
+"""Seconds of a call that does nothing, at least: some dozens of clock cycles. A convention."""
 
 
 class Range(NamedTuple):
@@ -51,18 +54,36 @@ class PerformanceModel(ABC):
     searched: ClassVar[Mapping[str, Range]] = MappingProxyType({})
     """Options that `threadcast.models.tuned` may choose."""
 
+    @property
+    def least_s(self) -> float:
+        """Seconds of a call, below which no forecast is believed. Override where the model has learned how few."""
+        return LEAST_CALL_S
+
+    def knows(self, op: Op) -> Source | None:
+        """What a forecast of the op is: learned; extrapolated where more, or values beyond theirs, describe it than the
+        ops that were learned; None where no op of its kind was learned.
+
+        FeatureError where it lacks what describes all learned ops of its kind. Override where a model learns from
+        descriptions of ops.
+        """
+        return Source.LEARNED
+
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
-        """Return the case to measure next, or None when enough is known. Never a case that is in `observed`."""
-        return None
+        """Return the case to measure next, or None when enough is known. Never a case that is in `observed`.
+
+        Override this, or `propose_among` for a model that can choose among any cases.
+        """
+        return self.propose_among(op, observed, machine, machine.cases())
 
     def propose_among(
         self, op: Op, observed: Sequence[Measurement], machine: Machine, cases: Sequence[Case]
     ) -> Case | None:
         """As `propose`, where only these cases of the machine can be measured, as in a table of past measurements.
 
-        Override where the model can do with other cases; else what `propose` returns may be another one.
+        Unless a model overrides it, what `propose` returns may be another one.
         """
-        return self.propose(op, observed, machine)
+        overridden = type(self).propose is not PerformanceModel.propose
+        return self.propose(op, observed, machine) if overridden else None
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Learn from measured ops of one or more machines and return self; ModelError on data that cannot be learned

@@ -82,17 +82,17 @@ def next_count(steps: Sequence[int], measured: Mapping[int, float]) -> int | Non
 
 def next_case(
     observed: Sequence[Measurement],
-    machine: Machine,
+    cases: Sequence[Case],
     next_count: Callable[[Sequence[int], Mapping[int, float]], int | None],
 ) -> Case | None:
-    """The next case of a climb with cache sharing (COMPACT); after its end, of one without (SPREAD).
+    """The next of the legal `cases` of a climb with cache sharing (COMPACT); after its end, of one without (SPREAD).
 
     `next_count` gets the ascending legal thread counts of an affinity and the measured seconds by thread count; it
     returns the next count of the climb, None at its end.
     """
     measured_at = by_case(observed)
     for affinity in Affinity:
-        counts = [case.threads for case in machine.cases() if case.affinity is affinity]
+        counts = [case.threads for case in sorted(cases) if case.affinity is affinity]
         times = {case.threads: m.seconds for case, m in measured_at.items() if case.affinity is affinity}
         threads = next_count(counts, times)
         if threads is not None:
@@ -128,10 +128,12 @@ class HillClimb(PerformanceModel):
             ladder((1,), interval)
         self.interval = interval
 
-    def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
+    def propose_among(
+        self, op: Op, observed: Sequence[Measurement], machine: Machine, cases: Sequence[Case]
+    ) -> Case | None:
         """The next step of the climb with cache sharing (COMPACT); after its end, of the one without (SPREAD)."""
         interval = self.interval or min(INTERVAL, max(1, len(machine) // 4))
-        return next_case(observed, machine, lambda counts, times: next_count(ladder(counts, interval), times))
+        return next_case(observed, cases, lambda counts, times: next_count(ladder(counts, interval), times))
 
     def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
         """Measured points and straight lines between them; see `interpolation.curve_through` for the rest."""

@@ -151,10 +151,6 @@ class JointProcess(BatchModel):
             learned.for_unmeasured = self.for_unmeasured.adapted(new)
         return learned
 
-    def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
-        """The case that lowers the expected regret most; None once that is `enough`."""
-        return self.propose_among(op, observed, machine, machine.cases())
-
     def propose_among(
         self, op: Op, observed: Sequence[Measurement], machine: Machine, cases: Sequence[Case]
     ) -> Case | None:

@@ -111,6 +111,15 @@ class LearnedCurve(BatchModel):
         """The op and the machine of the last call for one op, and its forecast without samples: while an op is sampled,
         each proposal begins with it."""
 
+    @property
+    def least_s(self) -> float:
+        """The seconds of a call, or the shortest that were learned."""
+        return self._op_features.kinds.least_s
+
+    def knows(self, op: Op) -> Source | None:
+        """Whether an op is described as those that were learned; FeatureError where it lacks something."""
+        return self._op_features.kinds.knows(op)
+
     def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
         """The most informative case; None once `samples` cases are measured or the choice is good enough."""
         measured_at = by_case(observed)
@@ -374,7 +383,7 @@ class LearnedCurve(BatchModel):
             "features": self._features, "fitted": self._trees is not None,
             "transfer": self._transfer.to_json(),
             "limits": self._trees.limits.to_json() if self._trees else MachineLimits().to_json(),
-            **({"op_features": self._op_features.to_json()} if self._op_features.names else {}),
+            "op_features": self._op_features.to_json(),
             "machines": {name: described for name, (described, _, _) in parts.items()},
         }  # fmt: skip
         arrays = {f"{i}.{name}": array for i, (_, own, _) in enumerate(parts.values()) for name, array in own.items()}

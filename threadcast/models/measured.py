@@ -10,6 +10,9 @@ from threadcast.core.errors import ModelError
 from threadcast.core.holding import what_holds
 from threadcast.core.measurement import LONGEST_S, SHORTEST_S
 
+LABEL = "label"
+"""The attribute that only names an op."""
+
 MOST_WORK = 1e24
 """Most flops or bytes that an op can have: those of `LONGEST_S` at 1e15 a second."""
 
@@ -83,3 +86,25 @@ def usable(entries: Sequence[MeasuredOp]) -> tuple[tuple[MeasuredOp, ...], dict[
             "check the seconds column or the clock"
         )
     return sound, refused
+
+
+def by_content(entries: Iterable[MeasuredOp]) -> list[str]:
+    """The keys of the ops, each once, in an order that is as good as random.
+
+    Kinds and labels of ops without tensors may come from the name of a file: their order depends on what else describes
+    them, and then on their times.
+    """
+    times: dict[str, list[tuple[Case, float]]] = {}
+    ops = {}
+    for entry in entries:
+        ops[entry.op.key] = entry.op
+        times.setdefault(entry.op.key, []).extend((case, m.seconds) for case, m in entry.by_case.items())
+
+    def content(op: Op) -> tuple[bool, str, list[tuple[Case, float]]]:
+        if op.inputs or op.outputs:
+            return False, op.key, []
+        attributes = {name: value for name, value in op.attributes.items() if name != LABEL}
+        unnamed = Op("-", attributes={**attributes, "cost": [op.flops, op.bytes_moved]})
+        return True, unnamed.key, sorted(times[op.key])
+
+    return [op.key for op in sorted(ops.values(), key=content)]

@@ -17,13 +17,8 @@ from threadcast.core import Op
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError
 from threadcast.core.json_reading import finite, member
+from threadcast.models.known_kinds import CATEGORIES, KnownKinds, is_bare, scalars
 from threadcast.models.measured import MeasuredOp
-
-LABEL = "label"
-"""The attribute that only names an op."""
-
-CATEGORIES = 16
-"""Most values of a text that are told apart, the most frequent ones."""
 
 NOMINAL_FLOPS_PER_S = 1e10
 """Flops that an op without a cost is given for each second that it was measured to take."""
@@ -40,21 +35,23 @@ class OpFeatures:
     hyperbolic sine, which is close to the logarithm for large values of either sign. `categories`: for each text, the
     values that are told apart. `exponents`: for each kind of op, how the logarithm of its mean time depends on the
     numbers: a constant, then a factor for each attribute of `logs` in order. It stands in for the work of ops whose
-    FLOPs and bytes are not known: `m`, `k` and `n` of a matrix product get exponents near 1.
+    FLOPs and bytes are not known: `m`, `k` and `n` of a matrix product get exponents near 1. `kinds`: what the ops that
+    were learned were described by.
     """
 
     logs: Mapping[str, bool] = field(default_factory=dict)
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     exponents: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    kinds: KnownKinds = field(default_factory=KnownKinds)
 
     @classmethod
     def learned(cls, entries: Sequence[MeasuredOp]) -> OpFeatures:
-        """The features of all ops without tensors; empty where all ops have tensors."""
-        bare = [entry for entry in entries if _is_bare(entry.op)]
+        """The features of all ops without tensors; no `names` where all ops have tensors."""
+        bare = [entry for entry in entries if is_bare(entry.op)]
         numbers: dict[str, list[float]] = {}
         texts: dict[str, dict[str, int]] = {}
         for op in {entry.op.key: entry.op for entry in bare}.values():
-            for name, value in _scalars(op):
+            for name, value in scalars(op):
                 if isinstance(value, str):
                     counts = texts.setdefault(name, {})
                     counts[value] = counts.get(value, 0) + 1
@@ -66,7 +63,8 @@ class OpFeatures:
         by_kind: dict[str, list[MeasuredOp]] = {}
         for entry in bare:
             by_kind.setdefault(entry.op.kind, []).append(entry)
-        return replace(known, exponents={kind: known._exponents(of_kind) for kind, of_kind in by_kind.items()})
+        exponents = {kind: known._exponents(of_kind) for kind, of_kind in by_kind.items()}
+        return replace(known, exponents=exponents, kinds=KnownKinds.learned(entries))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,9 +84,9 @@ class OpFeatures:
         return tuple(replace(entry, op=self._translated(entry.op)) for entry in entries)
 
     def _translated(self, op: Op) -> Op:
-        if not _is_bare(op):
+        if not is_bare(op):
             return op
-        given = dict(_scalars(op))
+        given = dict(scalars(op))
         numbers = {name: self._number(name, given.get(name)) for name in self.logs}
         attributes: dict[str, float] = {name: value for name, value in numbers.items() if value is not None}
         known = [value for value in attributes.values() if value > 0]
@@ -114,7 +112,7 @@ class OpFeatures:
         """The regression of one kind's log times (ridge, so that constant and redundant numbers get 0)."""
         rows = []
         for entry in entries:
-            given = dict(_scalars(entry.op))
+            given = dict(scalars(entry.op))
             rows.append([self._number(name, given.get(name)) or 0.0 for name in self.logs])
         levels = _levels(entries)
         inputs = np.array(rows, dtype=np.float64).reshape(len(rows), len(self.logs))
@@ -129,11 +127,12 @@ class OpFeatures:
         return {
             "logs": dict(self.logs), "categories": {name: list(values) for name, values in self.categories.items()},
             "exponents": {kind: list(values) for kind, values in self.exponents.items()},
+            "kinds": self.kinds.to_json(),
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, document: Any) -> OpFeatures:
-        """Read what `to_json` returned; ArtefactError on anything else."""
+        """Read what `to_json` returned, or versions up to 0.1 did, without `kinds`; ArtefactError on anything else."""
         logs = member(document, "logs", dict)
         categories = {str(n): tuple(map(str, v)) for n, v in member(document, "categories", dict).items()}
         exponents = {
@@ -144,35 +143,21 @@ class OpFeatures:
             len(values) != len(logs) + 1 for values in exponents.values()
         ):
             raise ArtefactError("features of ops that do not fit each other")
-        return cls({str(name): logged for name, logged in logs.items()}, categories, exponents)
+        kinds = KnownKinds.from_json(document.get("kinds"))
+        return cls({str(name): logged for name, logged in logs.items()}, categories, exponents, kinds)
 
 
 def numbers_of(ops: Sequence[Op], names: Sequence[str], *, missing: float) -> Floats:
     """(n_ops, n_names) the attributes of these names of translated ops; `missing` where an op has none."""
     found = np.full((len(ops), len(names)), float(missing))
     for row, op in zip(found, ops, strict=True):
-        if _is_bare(op):
+        if is_bare(op):
             row[:] = [op.attributes.get(name, missing) for name in names]
     return found
 
 
 def _most_frequent(counts: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(sorted(counts, key=lambda value: (-counts[value], value))[:CATEGORIES])
-
-
-def _is_bare(op: Op) -> bool:
-    return not op.inputs and not op.outputs
-
-
-def _scalars(op: Op) -> Iterable[tuple[str, float | str]]:
-    """The op's finite numbers and its texts, by name."""
-    for name, value in op.attributes.items():
-        if name == LABEL:
-            continue
-        if isinstance(value, bool | str):
-            yield name, str(value)
-        elif isinstance(value, int | float) and math.isfinite(value):
-            yield name, float(value)
 
 
 def _levels(entries: Sequence[MeasuredOp]) -> Floats:

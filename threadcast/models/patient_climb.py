@@ -35,9 +35,11 @@ class PatientClimb(PerformanceModel):
             raise InvalidInput(f"between={between!r} is unknown; known: {', '.join(get_args(Between))}")
         self.patience, self.refine, self.between = patience, refine, between
 
-    def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
+    def propose_among(
+        self, op: Op, observed: Sequence[Measurement], machine: Machine, cases: Sequence[Case]
+    ) -> Case | None:
         """The next case of the climb with cache sharing and its refinement; after these, of the climb without."""
-        return next_case(observed, machine, self._next)
+        return next_case(observed, cases, self._next)
 
     def _next(self, counts: Sequence[int], times: Mapping[int, float]) -> int | None:
         if not counts:

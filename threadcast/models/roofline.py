@@ -63,6 +63,10 @@ class Roofline(BatchModel):
         self._limits, self._bounds = limits, bounds
         return self
 
+    def knows(self, op: Op) -> Source | None:
+        """None for an op without tensors, FLOPs and bytes: nothing tells its time."""
+        return self._source if op.inputs or op.outputs or op.flops or op.bytes_moved else None
+
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
     ) -> CurveTable:

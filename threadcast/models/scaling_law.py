@@ -100,10 +100,12 @@ class ScalingLaw(PerformanceModel):
     def terms(self, threads: Floats, machine: Machine) -> Sequence[Floats]:
         """Sets of terms at the thread counts `threads`, each (n_threads, n_terms); the set that fits best is used."""
 
-    def propose(self, op: Op, observed: Sequence[Measurement], machine: Machine) -> Case | None:
+    def propose_among(
+        self, op: Op, observed: Sequence[Measurement], machine: Machine, cases: Sequence[Case]
+    ) -> Case | None:
         """The next of the evenly spread cases."""
         measured_at = by_case(observed)
-        return next((case for case in evenly_spread(machine.cases(), self.samples) if case not in measured_at), None)
+        return next((case for case in evenly_spread(cases, self.samples) if case not in measured_at), None)
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Set the interval from residuals; nothing else is learned."""

@@ -62,6 +62,15 @@ class StaticRegressor(BatchModel):
         self._bounds = min(lows), max(highs)
         return self
 
+    @property
+    def least_s(self) -> float:
+        """The seconds of a call, or the shortest that were learned."""
+        return self._op_features.kinds.least_s
+
+    def knows(self, op: Op) -> Source | None:
+        """Whether an op is described as those that were learned; FeatureError where it lacks something."""
+        return self._op_features.kinds.knows(op)
+
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
     ) -> CurveTable:
@@ -87,7 +96,7 @@ class StaticRegressor(BatchModel):
             "log_bounds": list(self._bounds), "fitted": self._trees is not None,
             "log_bounds_of_kinds": {kind: list(bounds) for kind, bounds in self._of_kind.items()},
             "limits": self._trees.limits.to_json() if self._trees else MachineLimits().to_json(),
-            **({"op_features": self._op_features.to_json()} if self._op_features.names else {}),
+            "op_features": self._op_features.to_json(),
         }  # fmt: skip
         return {
             "model.json": json_bytes(document),

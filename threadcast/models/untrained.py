@@ -11,55 +11,13 @@ import numpy as np
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.errors import ArtefactError, ModelError
-from threadcast.models.base import BatchModel, PerformanceModel
+from threadcast.models.base import BatchModel
 from threadcast.models.choosing import Outlook
 from threadcast.models.joint_process import FEW_OPS, JointProcess
 from threadcast.models.measured import by_case
 
-
-def forecasts_unmeasured(model: PerformanceModel, machine: Machine) -> bool:
-    """Whether a model forecasts ops of which nothing was measured on this machine."""
-    try:
-        model.predict(Op("add", cost=(1e6, 1e7)), (), machine.cases(), machine=machine)
-    except ModelError:
-        return False
-    return True
-
-
-class CompletedModel(BatchModel):
-    """A model for ops that were measured, with another one in its place for those that it cannot forecast without.
-
-    `on_completed` is called, if set, when the other one has forecast something.
-    """
-
-    def __init__(self, model: PerformanceModel, otherwise: PerformanceModel) -> None:
-        self.name = model.name
-        self._model, self._otherwise = model, otherwise
-        self.on_completed: Callable[[], None] = lambda: None
-
-    def predict_many(
-        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
-    ) -> CurveTable:
-        """The curves of many ops, one row each; ModelError where an op cannot be forecast by either."""
-        self.check_batch(ops, observed)
-        measured = [i for i, of_op in enumerate(observed) if of_op]
-        others = [i for i, of_op in enumerate(observed) if not of_op]
-        tables = [
-            model.predict_many([ops[i] for i in rows], [observed[i] for i in rows], cases, machine=machine)
-            for model, rows in ((self._model, measured), (self._otherwise, others))
-            if rows
-        ]
-        if others:
-            self.on_completed()
-        return CurveTable.concat(tables).take(np.argsort([*measured, *others]).tolist())
-
-    def to_files(self) -> dict[str, bytes]:
-        """ArtefactError: the two models are stored by themselves."""
-        raise ArtefactError("a model is stored without the one that completes it")
-
-    def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """ArtefactError, as no files are of two models."""
-        raise ArtefactError("no files are of a model and one that completes it")
+VERSION = "joint_process (shipped prior and store)"
+"""Name of its forecasts where it stands in for a registered model, or where there is none."""
 
 
 class UntrainedModel(BatchModel):

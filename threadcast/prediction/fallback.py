@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
-from threadcast.core.errors import InvalidInput, ModelError
+from threadcast.core.errors import FeatureError, InvalidInput, ModelError
 from threadcast.models.base import Measurements
 from threadcast.prediction.predictor import LocalPredictor, Predictor
 
@@ -43,7 +43,8 @@ class FirstOf:
     def curves(
         self, ops: Sequence[Op], *, cases: Sequence[Case] | None = None, until_s: float = math.inf
     ) -> CurveTable:
-        """Return the table of the first predictor that can predict; if none can, raise the first one's ModelError.
+        """Return the table of the first predictor that can predict; if none can, raise the first one's ModelError, and
+        a FeatureError at once.
 
         `until_s`: seconds of the clock until which it is wanted.
         """
@@ -52,6 +53,8 @@ class FirstOf:
         for predictor in others:
             try:
                 return self._in_time(predictor, ops, cases, until_s - reserve_s(len(ops), self.machine))
+            except FeatureError:  # a guess would hide that the op is misspelt
+                raise
             except ModelError as error:
                 first = first or error
         try:

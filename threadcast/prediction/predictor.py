@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
-from threadcast.core import Case, CurveTable, Machine, Measurement, Op
+import numpy as np
+
+from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
+from threadcast.core.errors import FeatureError, ModelError
 from threadcast.core.holding import what_holds
 from threadcast.models.base import Measurements, PerformanceModel
 from threadcast.prediction.gathering import Gathering
 from threadcast.prediction.held_curves import MOST_POINTS, HeldCurves
+
+_MEASURED, _EXTRAPOLATED = (list(Source).index(source) for source in (Source.MEASURED, Source.EXTRAPOLATED))
 
 
 @runtime_checkable
@@ -48,8 +54,12 @@ class LocalPredictor:
     `table.model`: the model's name in the registry ("name@version"; by default the model's own name). Curves are cached
     by `Op.forecast_key`, about `most_points` of them (ops times cases): beyond that, only those of the latest call
     stay; with 0, none. With a `gathering`, which predictors share, the model is called for several threads at once.
-    Call `forget` when there are new measurements. Safe to use from threads. `curves` raises ModelError where the model
-    cannot predict.
+    Call `forget` when there are new measurements. Safe to use from threads.
+
+    Ops of kinds that the model has not learned, and those for which it needs samples, are forecast by the model that
+    `otherwise` returns when there is the first such op; the version is `completed` from then on. What is forecast of
+    ops unlike all that was learned is extrapolated, and no forecast is shorter than a call (`least_s` of the model).
+    `curves` raises ModelError where no model can predict, FeatureError for an op that lacks what describes its kind.
     """
 
     def __init__(
@@ -61,10 +71,13 @@ class LocalPredictor:
         version: str = "",
         most_points: int = MOST_POINTS,
         gathering: Gathering | None = None,
+        otherwise: Callable[[], PerformanceModel] | None = None,
+        completed: str = "",
     ) -> None:
         self.machine = machine
         self._most_points = most_points
         self.version = version or model.name
+        self._otherwise, self._completed = otherwise, completed
         self._model, self._observed, self._gathering = model, observed, gathering
         self._none = HeldCurves(CurveTable.empty(machine.cases()), {})
         self._cache = [self._none]
@@ -109,12 +122,65 @@ class LocalPredictor:
         observed: list[Sequence[Measurement]] = [()] * len(ops)
         if measured:
             observed = [measured.get(op.key, ()) for op in ops]
+        known = [self._known(op, of_op) for op, of_op in zip(ops, observed, strict=True)]
+        try:
+            table = self._by_both(ops, observed, known)
+        except ModelError:
+            if self._otherwise is None:
+                raise
+            able = self._able(ops, observed, [row for row, source in enumerate(known) if source])
+            known = [source if row in able else None for row, source in enumerate(known)]
+            table = self._by_both(ops, observed, known)
+        return replace(_believed(table, observed, known, self._model.least_s), model=self.version)
+
+    def _known(self, op: Op, observed: Sequence[Measurement]) -> Source | None:
+        """As `PerformanceModel.knows`; None for a measured op that lacks what describes those that were learned."""
+        try:
+            found = self._model.knows(op)
+        except FeatureError:
+            if not observed:
+                raise
+            return None
+        if found or self._otherwise or observed or op.inputs or op.outputs:
+            return found
+        raise ModelError(
+            f"{op.key}: no op of kind {op.kind!r} without tensors was learned by {self.version}: no forecast"
+        )
+
+    def _able(self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], rows: Sequence[int]) -> set[int]:
+        """Those of the ops in `rows` that the model can forecast; mostly it can all measured ones."""
+        able: set[int] = set()
+        measured, others = ([row for row in rows if bool(observed[row]) is wanted] for wanted in (True, False))
+        for part in (measured, *([row] for row in (*others, *measured))):
+            if not able.issuperset(part):
+                with suppress(ModelError):
+                    self._forecast(self._model, [ops[row] for row in part], [observed[row] for row in part])
+                    able.update(part)
+        return able
+
+    def _by_both(
+        self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], known: Sequence[Source | None]
+    ) -> CurveTable:
+        """The curves of the ops that the model has `known`, and of all others by the other model, if there is one."""
+        own = [row for row, source in enumerate(known) if source]
+        if self._otherwise is None or len(own) == len(ops):
+            return self._forecast(self._model, ops, observed)
+        others = [row for row, source in enumerate(known) if not source]
+        tables = [
+            self._forecast(model, [ops[row] for row in rows], [observed[row] for row in rows])
+            for model, rows in ((self._model, own), (self._otherwise(), others))
+            if rows
+        ]
+        self.version = self._completed or self.version
+        return CurveTable.concat(tables).take(np.argsort([*own, *others]))
+
+    def _forecast(
+        self, model: PerformanceModel, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]]
+    ) -> CurveTable:
         cases = self.machine.cases()
         if self._gathering is None:
-            table = self._model.predict_many(ops, observed, cases, machine=self.machine)
-        else:
-            table = self._gathering.predict_many(self._model, ops, observed, cases, self.machine)
-        return replace(table, model=self.version)
+            return model.predict_many(ops, observed, cases, machine=self.machine)
+        return self._gathering.predict_many(model, ops, observed, cases, self.machine)
 
     def _measured(self, keys: Sequence[str]) -> Mapping[str, Sequence[Measurement]]:
         """What holds now of these ops."""
@@ -129,3 +195,19 @@ class LocalPredictor:
         for measurement in found:
             by_key.setdefault(measurement.op.key, []).append(measurement)
         return {key: list(what_holds(of_op, elsewhere).values()) for key, of_op in by_key.items()}
+
+
+def _believed(
+    table: CurveTable, observed: Sequence[Sequence[Measurement]], known: Sequence[Source | None], least_s: float
+) -> CurveTable:
+    """The table with forecasts of at least `least_s`, or the shortest that was measured of the op, and marked as
+    extrapolated where the op is not `known` as those that were learned."""
+    measured = table.source == _MEASURED
+    strange = np.array([source is not Source.LEARNED for source in known])
+    if strange.any():
+        table = replace(table, source=np.where(strange[:, None] & ~measured, np.int8(_EXTRAPOLATED), table.source))
+    least = np.array([[min([least_s, *(found.seconds for found in of_op)])] for of_op in observed])
+    if not ((table.seconds < least) & ~measured).any():
+        return table
+    arrays = {name: getattr(table, name) for name in ("seconds", "low", "high")}
+    return replace(table, **{name: np.where(measured, a, np.maximum(a, least)) for name, a in arrays.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from flask import Response, current_app
@@ -10,6 +11,7 @@ from flask import Response, current_app
 from threadcast.core import Machine
 from threadcast.core.errors import NotFound
 from threadcast.models.base import PerformanceModel
+from threadcast.models.joint_process import JointProcess
 from threadcast.prediction.gathering import Gathering
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.service.adapted_models import AdaptedModels
@@ -24,6 +26,10 @@ from threadcast.service.stored_documents import StoredDocuments
 from threadcast.store import Store
 
 EXTENSION = "threadcast"
+
+_PRIOR = JointProcess(prior="unmeasured")
+"""Forecasts what the model of a request cannot, on machines of the store, of which it learns what is stored. Those
+that a client describes may have thousands of cases, which would take it a minute and a gigabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +54,14 @@ class Context:
 
     def predictor_with(self, loaded: PerformanceModel, machine: Machine, version: str) -> LocalPredictor:
         """Return a predictor with a loaded model and its version, as `models.get` returns them."""
-        model = self.adapted.of(loaded, version, machine).model
-        # it lives for a request
-        return LocalPredictor(model, machine, self.stored, version=version, most_points=0, gathering=self.gathering)
+
+        def adapted(model: PerformanceModel, named: str) -> PerformanceModel:
+            return self.adapted.of(model, named, machine).model
+
+        return LocalPredictor(  # it lives for a request
+            adapted(loaded, version), machine, self.stored, version=version, most_points=0, gathering=self.gathering,
+            otherwise=partial(adapted, _PRIOR, _PRIOR.name) if machine.fingerprint in self.stored.machines() else None,
+        )  # fmt: skip
 
     def predictor_asked_for(self, machine: Machine, model: str | None) -> LocalPredictor:
         """As `predictor`, but raise a Problem for an unknown model: 404 at /model, or 503 if it is the default."""
