@@ -20,6 +20,29 @@ machines = st.builds(
 )
 
 
+def test_a_machine_of_a_table_has_the_cases_of_its_table():
+    only = (Case(8), Case(1, SPREAD), Case(1), Case(4))
+    machine = replace(Machine.uniform("m", 8, group_size=4), only=only)
+    assert machine.cases() == tuple(sorted(only))
+    assert machine == Machine.uniform("m", 8, group_size=4), "what was measured does not make it another machine"
+    assert Machine.described(machine.to_json()).cases() == machine.cases()
+    assert "cases" not in replace(machine, only=()).to_json()
+    assert machine.limited_to(range(4)).cases() == (Case(1), Case(1, SPREAD), Case(4))
+    assert replace(machine, only=(Case(6),)).limited_to(range(2)).cases() == (Case(1), Case(2))
+
+
+@pytest.mark.parametrize(
+    ("cases", "pointer"),
+    [([[1, "compact"], [9, "compact"]], "/cases/1"), ([[3, "spread"]], "/cases/0"), ([["1", "compact"]], "/cases/0"),
+     ([[0, "compact"]], "/cases/0"), ([[1, "wide"]], "/cases/0"), ([1], "/cases/0"), (3, "/cases")],
+)  # fmt: skip
+def test_wrong_cases_of_a_machine_are_refused(cases, pointer):
+    document = {**Machine.uniform("m", 8, group_size=4).to_json(), "cases": cases}
+    with pytest.raises(FormatError) as refused:
+        Machine.described(document)
+    assert refused.value.pointer == pointer
+
+
 @given(machines)
 def test_legal_cases_place_threads_on_distinct_cores_and_no_two_alike(machine):
     places = [machine.place(case) for case in machine.cases()]

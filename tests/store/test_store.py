@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,25 @@ def test_everything_measured_comes_back_equal_and_in_order(store_url: Path | str
     assert [m.op.key for m in read] == [m.op.key for m in added]
     assert [m.op.outputs for m in read] == [m.op.outputs for m in added]
     assert [m.op.flops for m in read] == [m.op.flops for m in added]
+
+
+def test_a_machine_of_tables_has_the_cases_of_all_of_them(store_url: Path | str) -> None:
+    whole = Machine.uniform("m", 8)
+    with Store.open(store_url) as store:
+        for only in ((Case(1), Case(8)), (Case(2),), (Case(2), Case(8))):
+            machine = replace(whole, only=only)
+            store.add([Measurement(Op("a"), machine, case, (Sample(1.0),)) for case in only])
+        assert [machine.cases() for machine in store.machines()] == [(Case(1), Case(2), Case(8))]
+        assert not store.check()
+    assert len(whole.cases()) == 8
+
+
+def test_a_machine_that_says_its_cores_alone_keeps_their_cases(store_url: Path | str) -> None:
+    whole = Machine.uniform("m", 8)
+    with Store.open(store_url) as store:
+        for machine in (whole, replace(whole, only=(Case(1),))):
+            store.add([Measurement(Op("a"), machine, Case(1), (Sample(1.0),))])
+        assert [machine.cases() for machine in store.machines()] == [whole.cases()]
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

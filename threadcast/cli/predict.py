@@ -114,11 +114,11 @@ def _on(machine: Machine, curves: CurveTable) -> CurveTable:
     """The curves at the cases of `machine`, which may be a part of the one that they are for.
 
     Of counts that the curves offer at the other affinity alone, that one is taken: one thread is SPREAD on a machine of
-    several cache groups, and COMPACT on one group of it.
+    several cache groups, and COMPACT on one group of it. Counts that only the curves have stay: a graph gave them.
     """
     known = set(curves.cases)
     columns: dict[Case, Case] = {}
-    for case in machine.cases():
+    for case in machine.cases_with(case.threads for case in known if case.affinity is Affinity.COMPACT):
         others = (Case(case.threads, affinity) for affinity in Affinity)
         if same := next((column for column in (case, *others) if column in known), None):
             columns[case] = same

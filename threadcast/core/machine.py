@@ -66,8 +66,12 @@ class Machine:
     name: str
     cores: tuple[Core, ...]
     caches: tuple[Cache, ...] = ()
+    only: tuple[Case, ...] = ()
+    """The only legal cases, where the machine is that of a table of past measurements; those that need more cores than
+    there are are left out. Empty: what `cores` allow."""
     fingerprint: str = field(init=False)
-    """Stable identity as text: a short name, the core count, and 8 hexadecimal digits of a hash of all fields above."""
+    """Stable identity as text: a short name, the core count, and 8 hexadecimal digits of a hash of name, cores and
+    caches."""
     _group_sizes: tuple[int, ...] = field(init=False, repr=False)
     """Number of cores of each of `groups`."""
 
@@ -77,11 +81,12 @@ class Machine:
         for what, values in (("core id", [c.id for c in self.cores]), ("cpu", [x for c in self.cores for x in c.cpus])):
             if len(set(values)) != len(values):
                 raise InvalidInput(f"machine {self.name!r} uses a {what} twice: {sorted(values)}")
-        text = json.dumps(self.to_json(), sort_keys=True)
+        object.__setattr__(self, "_group_sizes", tuple(map(len, self.groups)))
+        object.__setattr__(self, "only", tuple(sorted(case for case in set(self.only) if not self._lacks(case))))
+        text = json.dumps({key: value for key, value in self.to_json().items() if key != "cases"}, sort_keys=True)
         short = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40] or "machine"
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         object.__setattr__(self, "fingerprint", f"{short}-{len(self.cores)}c-{digest}")
-        object.__setattr__(self, "_group_sizes", tuple(map(len, self.groups)))
 
     def __eq__(self, other: object) -> bool:
         return self.fingerprint == other.fingerprint if isinstance(other, Machine) else NotImplemented
@@ -112,7 +117,12 @@ class Machine:
         With a single group there is one affinity, COMPACT. On 34 tiles of two cores these are the 68 cases of Liu et
         al. 2018, III-B.
         """
-        return _cases(self._group_sizes)
+        return self.only or _cases(self._group_sizes)
+
+    def cases_with(self, counts: Iterable[int]) -> tuple[Case, ...]:
+        """The machine's cases; of these counts, as far as there are so many cores, those that it lacks are COMPACT."""
+        further = {count for count in counts if count <= len(self)} - {case.threads for case in self.cases()}
+        return tuple(sorted([*self.cases(), *map(Case, further)]))
 
     def place(self, case: Case) -> tuple[int, ...]:
         """Core ids that `case` uses on an otherwise idle machine, one for each thread.
@@ -128,11 +138,14 @@ class Machine:
 
     def require(self, case: Case) -> None:
         """Raise InvalidInput where `case` needs more cores than there are, or under SPREAD more cache groups."""
+        if lacking := self._lacks(case):
+            raise InvalidInput(f"threads={case.threads} {case.affinity} exceeds the {lacking} of {self.name}")
+
+    def _lacks(self, case: Case) -> str:
+        """How many there are of what `case` needs more of, in words; empty where there are enough."""
         spread = case.affinity is Affinity.SPREAD
         most = len(self._group_sizes if spread else self.cores)
-        if case.threads > most:
-            what = "cache groups" if spread else "usable cores"
-            raise InvalidInput(f"threads={case.threads} {case.affinity} exceeds the {most} {what} of {self.name}")
+        return f"{most} {'cache groups' if spread else 'usable cores'}" if case.threads > most else ""
 
     def cpus(self, cores: Iterable[int], *, hardware_thread: int = 0) -> tuple[int, ...]:
         """The kernel's CPU numbers of these core ids; InvalidInput for a core that the machine lacks.
@@ -181,11 +194,12 @@ class Machine:
         return cls(name, equal_cores)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the fingerprint, as JSON."""
+        """Everything but the fingerprint, as JSON; "cases" where the machine has `only` some."""
         return {
             "name": self.name,
             "cores": [[c.id, list(c.cpus), c.group, c.node, c.socket, c.max_hz] for c in self.cores],
             "caches": [[c.level, c.size_bytes, list(c.cores)] for c in self.caches],
+            **({"cases": [[case.threads, case.affinity.value] for case in self.only]} if self.only else {}),
         }
 
     @classmethod
@@ -209,10 +223,22 @@ class Machine:
                 case _:
                     what = "a cache must be [level, size_bytes, [core id, ...]]"
                     raise FormatError(f"{what}, got {entry!r}", pointer=f"{pointer}/caches/{i}")
+        only = []
+        for i, entry in enumerate(member(document, "cases", list, pointer=pointer, default=[])):
+            match entry:
+                case [int() as threads, "compact" | "spread" as affinity] if threads > 0 and threads is not True:
+                    only.append(Case(threads, Affinity(affinity)))
+                case _:
+                    what = "a case must be [threads, affinity]"
+                    raise FormatError(f"{what}, got {entry!r}", pointer=f"{pointer}/cases/{i}")
         try:
-            return cls(name, tuple(cores), tuple(caches))
+            machine = cls(name, tuple(cores), tuple(caches), tuple(only))
         except InvalidInput as error:
             raise FormatError(str(error), pointer=f"{pointer}/cores") from error
+        for i, case in enumerate(only):
+            if lacking := machine._lacks(case):
+                raise FormatError(f"{case} exceeds the {lacking}", pointer=f"{pointer}/cases/{i}")
+        return machine
 
     @classmethod
     def described(cls, document: Any, *, pointer: str = "") -> Machine:

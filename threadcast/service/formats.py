@@ -19,6 +19,7 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetPydanticSchema,
     Strict,
+    StringConstraints,
     Tag,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
@@ -114,7 +115,11 @@ NAME = r"[^\x00-\x1f\x7f]+"
 """Pattern of names that tables and terminals show as they are: without control characters."""
 
 Text = Annotated[str, Field(max_length=10_000)]
-Kind = Annotated[str, Field(min_length=1, max_length=MAX_KIND, pattern=f"^{NAME}$")]
+Kind = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True),
+    Field(min_length=1, max_length=MAX_KIND, pattern=f"^{NAME}$"),
+]
 CounterName = Annotated[str, Field(pattern=f"^{NAME}$")]
 Key = Annotated[str, Field(min_length=1, max_length=200)]
 OpKey = Annotated[str, Field(min_length=1, max_length=MAX_KEY)]
@@ -168,6 +173,7 @@ Core = Annotated[
 Level = Annotated[int, whole(1, 16)]
 Bytes = Annotated[int, whole(0, 2**53)]
 Cache = Annotated[tuple[Level, Bytes, list[CoreId]], Strict(False), AfterValidator(list)]
+LegalCase = Annotated[tuple[Threads, AffinityName], Strict(False), AfterValidator(list)]
 Scalar = Annotated[Text | bool | int | float, _or_say("a condition must be a JSON scalar")] | None
 OpReference = Annotated[
     OpKey | Annotated[int, whole(0, 2**31 - 1)],
@@ -211,6 +217,12 @@ class Machine(TypedDict):
         ),
     ]
     caches: NotRequired[Annotated[list[Cache], Field(description="[level, size_bytes, [core ids]] of each cache")]]
+    cases: NotRequired[
+        Annotated[
+            list[LegalCase],
+            Field(max_length=2 * MAX_CORES, description="[threads, affinity] of each, where only some are legal"),
+        ]
+    ]
     fingerprint: NotRequired[Annotated[str, Field(description="in answers; follows from the rest")]]
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from sqlalchemy import Connection, delete, insert
+from sqlalchemy import Connection, delete, insert, update
 
 from threadcast.core import Machine, Measurement, Op
 from threadcast.core.measurement_time import date_s
 from threadcast.store import schema
 from threadcast.store.bulk import insert_rows
-from threadcast.store.queries import ensure, ids
-from threadcast.store.rows import Row, machine_row, op_row
+from threadcast.store.queries import documents, ensure, ids
+from threadcast.store.rows import Row, machine_row, op_row, read
 from threadcast.store.summaries import add_to_summaries
 
 _AT_ONCE = 10_000
@@ -64,4 +65,12 @@ def insert_run(connection: Connection, row: Row, machine: Machine) -> None:
 
 
 def _machine_ids(connection: Connection, machines: Mapping[str, Machine]) -> dict[str, int]:
-    return ensure(connection, schema.machines.c.fingerprint, machines, machine_row)
+    """The ids of these machines, by fingerprint; a stored one with `only` some cases also gets those of the new one."""
+    found = ensure(connection, schema.machines.c.fingerprint, machines, machine_row)
+    for row_id, machine in ((found[fingerprint], machine) for fingerprint, machine in machines.items() if machine.only):
+        stored = read(Machine, documents(connection, schema.machines, {row_id}))[row_id]
+        both = replace(stored, only=(*stored.only, *machine.only))
+        if stored.only and both.only != stored.only:
+            table = schema.machines
+            connection.execute(update(table).where(table.c.id == row_id).values(machine_row(both)))
+    return found

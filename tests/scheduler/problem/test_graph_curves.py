@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.scheduler.random_problems import graph_of
 from threadcast.core import Affinity, Case, Machine, OpGraph, Source
 from threadcast.core.errors import PlanError
+from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.graph_curves import curves_of, farthest_count
 
@@ -49,6 +50,24 @@ def test_both_affinities_get_the_given_time() -> None:
     table = curves_of(graph_of([{1: 6.0, 2: 3.0}]), machine)
     at = dict(zip(table.cases, table.seconds[0].tolist()))
     assert at[Case(2, Affinity.COMPACT)] == at[Case(2, Affinity.SPREAD)] == 3.0
+
+
+def test_given_counts_are_cases_where_the_machine_has_none_of_so_many_threads() -> None:
+    machine = Machine.uniform("two groups", 8, group_size=4)
+    graph = graph_of([{1: 8.0, 3: 3.0, 6: 1.0, 99: 0.1}, {1: 8.0, 8: 2.0}])
+    table = curves_of(graph, machine)
+    assert not {3, 5, 6, 7} & {case.threads for case in machine.cases()}
+    assert sorted({case.threads for case in table.cases}) == [1, 2, 3, 4, 6, 8]
+    at = {case: (table.seconds[0, i], table.source[0, i]) for i, case in enumerate(table.cases)}
+    assert [at[Case(1, Affinity.SPREAD)], at[Case(3)], at[Case(6)]] == [
+        (8.0, MEASURED),
+        (3.0, MEASURED),
+        (1.0, MEASURED),
+    ]
+    assert at[Case(4)][1] == INTERPOLATED
+    alone = graph_of([{1: 8.0, 3: 3.0, 6: 1.0}])
+    made = plan(Problem(alone, curves_of(alone, machine), machine))
+    assert [(op.threads, op.duration_s) for op in made.ops] == [(6, 1.0)]
 
 
 def test_a_graph_with_curves_for_some_ops_only_is_refused() -> None:

@@ -14,9 +14,11 @@ _MEASURED, _INTERPOLATED = list(Source).index(Source.MEASURED), list(Source).ind
 
 
 def curves_of(graph: OpGraph, machine: Machine) -> CurveTable:
-    """Return the curves that `graph` holds, one row for each op, over all cases of `machine` up to their largest count.
+    """Return the curves that `graph` holds, one row for each op, over all cases of `machine` up to their largest count,
+    and over all counts that are given.
 
-    Points of the graph are "measured", at both affinities. Between two given thread counts, times are interpolated in
+    Points of the graph are "measured", at both affinities; where a count is no case of the machine's, as 3 on groups of
+    4 cores, it is one COMPACT here. Between two given thread counts, times are interpolated in
     log-log scale (linearly where a time is 0) and marked as interpolated. Below an op's first and above its last given
     count nothing is guessed: these cases are not offered, `seconds` is infinite there, and policies run the op on fewer
     cores. PlanError where there is no op, an op has no curve, or one offers no case of the machine.
@@ -29,8 +31,9 @@ def curves_of(graph: OpGraph, machine: Machine) -> CurveTable:
             f"{len(missing)} of {len(graph)} ops have no curve in the graph, the first is {missing[0]!r}; "
             "give each op a curve or let a model predict them all"
         )
-    reached = max(max(curve) for curve in graph.curves.values())
-    cases = tuple(case for case in machine.cases() if case.threads <= reached) or machine.cases()
+    counts_given = set().union(*graph.curves.values())
+    every = machine.cases_with(counts_given)
+    cases = tuple(case for case in every if case.threads <= max(counts_given)) or every
     seconds = np.full((len(graph), len(cases)), np.inf)
     source = np.full(seconds.shape, _INTERPOLATED, dtype=np.int8)
     threads = np.array([case.threads for case in cases], dtype=np.float64)
