@@ -183,3 +183,11 @@ def test_a_file_that_is_not_json_is_refused_by_name(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(FormatError, match=r"graph\.json is not JSON"):
         OpGraph.read(path)
+
+
+def test_a_graph_file_has_no_blanks_around_kinds(tmp_path):
+    path, curves = tmp_path / "graph.json", {"a": {1: 2.0}}
+    OpGraph(("a", "b"), (Op(" mm "), Op("relu")), (Edge(0, 1),), curves).write(path)
+    read = OpGraph.read(path)
+    assert [op.key for op in read.ops] == [Op("mm").key, Op("relu").key]
+    assert (read.edges, read.curves) == ((Edge(0, 1),), curves)

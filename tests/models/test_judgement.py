@@ -44,6 +44,27 @@ def rows(*models, measurements=EXACT, **options):
     return evaluate(measurements, [(f"m{i}", model) for i, model in enumerate(models)], **SPLIT, **options).rows
 
 
+def test_regret_has_a_standard_error_over_ops_or_over_folds():
+    late = {op.key: Case(1, Affinity.SPREAD) for op in OPS[:2]}
+
+    class Late(Guess):
+        """Takes two of the ops to be fastest on one thread."""
+
+        def predict(self, op, observed, cases, *, machine):
+            curve = super().predict(op, observed, cases, machine=machine)
+            slow = [1e-9 if case == late.get(op.key) else s for case, s in zip(cases, curve.seconds, strict=True)]
+            return Curve.exact(cases, slow)
+
+    found = evaluate(EXACT, [("late", Late())], **SPLIT)
+    regrets = [true_seconds(op, Case(1, Affinity.SPREAD)) / min(true_seconds(op, c) for c in MACHINE.cases()) - 1
+               for op in OPS[:2]] + [0.0] * 16  # fmt: skip
+    means = [row.regret_mean for row in found.by_fold]
+    errors = [np.std(some, ddof=1) / len(some) ** 0.5 for some in (regrets, means)]
+    assert found.rows[0].regret_spread == pytest.approx(max(errors))
+    assert "regret_spread" in found.rows[0].to_json()
+    assert evaluate(EXACT, [("right", Guess())], **SPLIT).rows[0].regret_spread == 0.0
+
+
 def test_the_share_of_forecasts_within_ten_percent():
     close = {op.key: 1.05 if i % 3 else 1.5 for i, op in enumerate(OPS)}
     (row,) = rows(Guess(lambda op: close[op.key]))

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.models.synthetic_ops import MACHINE, make_ops, measure_all
-from threadcast.core import Machine
+from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.core.errors import InvalidInput, ModelError
-from threadcast.models.measured import group
+from threadcast.models.measured import by_content, group
 from threadcast.models.splits import Fold, new_kind, new_machine, new_network, new_shape
 
 OPS = make_ops(9)
@@ -73,6 +73,33 @@ def test_each_shape_is_left_out_once_on_all_its_machines():
     for fold in folds:
         assert not {entries[i].op.key for i in fold.train} & {entries[i].op.key for i in fold.test}
         assert {entries[i].machine for i in fold.test} == {MACHINE, other}
+
+
+def renamed(kind, machine):
+    """Ops of a table, under names that the table's file may give."""
+    ops = [Op(kind, attributes={"m": m, "label": f"{kind} m={m}"}) for m in range(20)]
+    there = Machine.uniform(machine, 4)
+    return group([Measurement(op, there, Case(n), (Sample(1 + i / n),)) for i, op in enumerate(ops) for n in (1, 2)])
+
+
+def test_parts_depend_on_what_describes_ops_and_not_on_the_names_of_files():
+    parts = set()
+    for name in ("a", "b", "runs of monday", "zz"):
+        entries = renamed(name, name)
+        parts.add(tuple(tuple(entries[i].op.attributes["m"] for i in fold.test) for fold in new_shape()(entries)))
+        of_key = {entry.op.key: entry.op.attributes["m"] for entry in entries}
+        assert [of_key[key] for key in by_content(entries)][:6] == [8, 16, 4, 17, 10, 11]
+    assert len(parts) == 1
+
+
+def test_groups_of_kinds_do_not_depend_on_the_names_of_files():
+    groups = set()
+    for names in (("a", "b", "c", "d"), ("d", "c", "b", "a")):
+        tables = [renamed(name, "x")[i::4] for i, name in enumerate(names)]
+        entries = [entry for table in tables for entry in table]
+        folds = new_kind(folds=2)(entries)
+        groups.add(frozenset(frozenset(entries[i].op.attributes["m"] for i in fold.test) for fold in folds))
+    assert len(groups) == 1
 
 
 def test_each_machine_is_left_out_once():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN
-from threadcast.core import Case, Machine
+from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.service.app import create_app
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
@@ -172,6 +173,8 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "a kind with a line break": (_rows(ROW, ops=[OP, {"kind": "x\ny"}]), 422, "/ops/1/kind"),
     "a counter with a NUL": (_dense({**DENSE, "counters": {"\0": [1, 2]}}), 422, "/measurements/0/counters/\0"),
     "a count with a line break": (_rows({**ROW, "counter.a\n": 1}), 422, "/rows/0/counter.a\n"),
+    "a time that is none": (_dense({**DENSE, "conditions": {"time": "soon"}}), 422, "/measurements/0/conditions/time"),
+    "a number as a time": (_dense({**DENSE, "conditions": {"time": 12}}), 422, "/measurements/0/conditions/time"),
     "a time to come": (
         _dense(DENSE, {**DENSE, "conditions": {"time": "2999-01-01"}}),
         422,
@@ -201,6 +204,22 @@ def test_what_is_wrong_is_refused_with_a_pointer_and_nothing_is_stored(
     problem = response.get_json()
     assert (response.status_code, problem["pointer"]) == (status, pointer), problem
     assert get(client)["total"] == len(MEASURED)
+
+
+def test_a_kind_has_no_blanks_around_it(client: FlaskClient) -> None:
+    assert client.post("/v1/measurements", json=_rows(ROW, ops=[{**OP, "kind": " padded "}])).status_code == 201
+    assert [op["kind"] for op in get(client, kind="padded")["ops"]] == ["padded"]
+
+
+def test_what_older_versions_imported_with_infinite_features_is_listed_without_them(
+    client: FlaskClient, settings: ServiceSettings
+) -> None:
+    op = Op("old", attributes={"m": math.inf, "k": 3})
+    with Store.open(settings.store) as store:
+        store.add([Measurement(op, MACHINE, Case(4), (Sample(0.1),), {"of": math.nan})])
+    page = get(client, kind="old")
+    assert [(op["attributes"], op["key"]) for op in page["ops"]] == [({"m": None, "k": 3}, op.key)]
+    assert page["measurements"][0]["conditions"] == {"of": None}
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "two words", "caf\u00e9"])

@@ -70,11 +70,11 @@ def command(
     A model gets only the cases of each op that it asks for (n), and is not scored on those. accuracy is 1 -
     mean(|forecast - measured| / measured), marked "=" where it may equal the best; "<10%" is the share of forecasts off
     by at most 10 %, "in 90%" the share of times within the 90 % interval; regret is by how much the chosen case takes
-    longer than the best one, on average and for the worst twentieth. cost is by how much --steps runs of all ops at
+    longer than the best one, on average, with its standard error. cost is by how much --steps runs of all ops at
     the chosen cases, and the measuring of the model's samples, take longer than these runs at the best cases: by it
     `train` ranks models. "us" is the time of one forecast in microseconds; "lost" counts ops that lack a case that the
-    model asks for. Wide terminals also show the speed-up over all threads, without and with the time of a forecast in
-    each run.
+    model asks for. Wide terminals also show the regret of the worst twentieth ("p95"), and the speed-up over all
+    threads, without and with the time of a forecast in each run.
 
     A FILE needs the columns threads and seconds, and op or columns that describe the op, such as m, k, n. Of files with
     the same content, under whatever names, one counts.
@@ -85,7 +85,9 @@ def command(
         from threadcast.store.long_form import read_long_form
 
         distinct = _distinct(files, output)
-        measurements = [found for file in distinct for found in read_long_form(file, machine=machine, op=op)]
+        measurements = [
+            found for file in distinct for found in read_long_form(file, machine=machine, op=op, note=output.note)
+        ]
         networks_of: dict[str, set[str]] = {}
     else:
         from threadcast.store import Store

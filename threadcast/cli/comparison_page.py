@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 COLUMNS = (
     ("accuracy", "accuracy %", 100), ("r2", "R2", 1), ("within_10", "within 10 %", 100),
     ("coverage_90", "in the 90 % interval %", 100), ("regret_mean", "regret, mean %", 100),
+    ("regret_spread", "± %", 100),
     ("regret_p95", "regret, 95th percentile %", 100), ("cost", "cost %", 100),
     ("speedup_over_all", "speed-up over all threads", 1), ("speedup_with_model_time", "with a forecast in each run", 1),
     ("fit_s", "fit s", 1), ("predict_us", "us a curve", 1), ("call_us", "us a single forecast", 1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,7 @@ def import_(output: Output, settings: Settings, files: tuple[Path, ...], machine
 
     named = {"machine": machine, "op": op}
     labels = "".join(f" {name} {label}" for name, label in named.items() if label)
-    read = [(path, *_read_unchanged(path, **named)) for path in files]
+    read = [(path, *_read_unchanged(path, **named, note=output.note)) for path in files]
     rows = []
     with Store.open(settings["store"]) as store:
         for path, measurements, digest in read:
@@ -99,13 +100,15 @@ def import_(output: Output, settings: Settings, files: tuple[Path, ...], machine
     output.result(document, table(("file", "measurements", "samples"), [list(row.values()) for row in rows]))
 
 
-def _read_unchanged(path: Path, *, machine: str | None, op: str | None) -> tuple[list[Measurement], str]:
+def _read_unchanged(
+    path: Path, *, machine: str | None, op: str | None, note: Callable[[str], None]
+) -> tuple[list[Measurement], str]:
     """The measurements in a file and the digest of its bytes; FormatError where they change while they are read."""
     from threadcast.store.long_form import read_long_form
     from threadcast.store.table_files import digest_of
 
     digest = digest_of(path)
-    measurements = read_long_form(path, machine=machine, op=op)
+    measurements = read_long_form(path, machine=machine, op=op, note=note)
     if digest_of(path) != digest:
         raise FormatError(f"{path} has changed while it was read; import it when nothing writes to it any more")
     return measurements, digest

@@ -160,13 +160,14 @@ def shown(rows: Sequence[Row], *, title: str) -> Table:
 def _shown(rows: Sequence[Row], title: str, *, wide: bool) -> Table:
     lost = any(row.unusable for row in rows)
     marks = dict(zip([i for i, row in enumerate(rows) if row.worse_than_zero], _letters(), strict=False))
-    columns = ["model", "n", "acc %", "<10%", "in 90%", "regret", "p95", "cost"]
-    columns += ["R2", "speed-up", "with us", "fit_s"] if wide else []
+    columns = ["model", "n", "acc %", "<10%", "in 90%", "regret", "cost"]
+    columns += ["p95", "R2", "speed-up", "with us", "fit_s"] if wide else []
     cells = [
         [
             row.model, _whole(row.samples), _accuracy(row, marks.get(i, "")), percent(row.within_10),
-            percent(row.coverage_90), percent(row.regret_mean), percent(row.regret_p95), percent(row.cost),
-            *([row.r2, row.speedup_over_all, row.speedup_with_model_time, row.fit_s] if wide else []),
+            percent(row.coverage_90), _regret(row), percent(row.cost),
+            *([percent(row.regret_p95), row.r2] if wide else []),
+            *([row.speedup_over_all, row.speedup_with_model_time, row.fit_s] if wide else []),
             row.unusable if lost else row.call_us,
         ]
         for i, row in enumerate(rows)
@@ -188,6 +189,14 @@ def _accuracy(row: Row, mark: str) -> str:
     if row.accuracy is None:
         return "-"
     return significant(100 * row.accuracy) + (mark or ("=" if row.as_good_as_best else " "))
+
+
+def _regret(row: Row) -> str:
+    """The mean regret in percent, and its standard error."""
+    if row.regret_mean is None:
+        return "-"
+    spread = "" if row.regret_spread is None else f"\u00b1{significant(100 * row.regret_spread, 1)}"
+    return significant(100 * row.regret_mean) + spread
 
 
 def _context(rows: Sequence[Row]) -> str:

@@ -6,7 +6,7 @@ import heapq
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -160,8 +160,12 @@ class OpGraph:
 
     @classmethod
     def read(cls, path: Path | str) -> OpGraph:
-        """Read the JSON form from `path`; FormatError where it has another form, OSError where it cannot be read."""
-        return read_json(path, cls.from_json)
+        """Read the JSON form from `path`, without blanks around kinds; FormatError where it has another form, OSError
+        where it cannot be read."""
+        graph = read_json(path, cls.from_json)
+        if all(op.kind == op.kind.strip() for op in graph.ops):
+            return graph
+        return replace(graph, ops=tuple(Op.from_json({**op.to_json(), "kind": op.kind.strip()}) for op in graph.ops))
 
 
 def _read_curve(document: Any, pointer: str) -> dict[int, float]:

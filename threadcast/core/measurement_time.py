@@ -22,9 +22,20 @@ AHEAD_S = 86400.0
 """How far the clock of a machine that measured may be ahead of that of a store. Beyond that, its times are wrong."""
 
 
-def require_past(conditions: Mapping[str, Any], *, now_s: float) -> None:
-    """Raise InvalidInput where the condition "time" is more than `AHEAD_S` after `now_s` (seconds since 1970)."""
-    time = _time(conditions.get("time"))
+def not_times(conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the conditions "time" and `REPLACES` that are no times."""
+    given = {name: conditions[name] for name in ("time", REPLACES) if conditions.get(name) is not None}
+    return {name: value for name, value in given.items() if not (isinstance(value, str) and read_time(value))}
+
+
+def require_times(conditions: Mapping[str, Any], *, now_s: float) -> None:
+    """Raise InvalidInput where the condition "time" or `REPLACES` is no time, or "time" is more than `AHEAD_S` after
+    `now_s` (seconds since 1970)."""
+    for name, value in not_times(conditions).items():
+        raise InvalidInput(
+            f"the condition {name}={value!r} is no time; give ISO 8601, as 2026-11-29T16:00:00Z, or leave it out"
+        )
+    time = read_time(conditions.get("time"))
     if time is not None and time.timestamp() > now_s + AHEAD_S:
         raise InvalidInput(
             f"the condition time={conditions['time']!r} is more than a day ahead of the clock here; correct the time, "
@@ -38,7 +49,7 @@ def date_s(time: object, stored_s: T) -> float | T:
     Where there is no time, or one more than `AHEAD_S` after it was stored, it is when that was; None where neither is
     known.
     """
-    made = _time(time)
+    made = read_time(time)
     if made is None or (stored_s is not None and made.timestamp() > stored_s + AHEAD_S):
         return stored_s
     return made.timestamp()
@@ -46,7 +57,7 @@ def date_s(time: object, stored_s: T) -> float | T:
 
 def made_at(found: Measurement) -> datetime | None:
     """When the measurement was made (condition "time", or `date_s` where that is wrong); None where it does not say."""
-    time = _time(found.conditions.get("time"))
+    time = read_time(found.conditions.get("time"))
     if time is None or found.stored_s is None or time.timestamp() <= found.stored_s + AHEAD_S:
         return time
     return datetime.fromtimestamp(found.stored_s, UTC)
@@ -76,18 +87,13 @@ def dated(found: Sequence[Measurement]) -> list[float]:
     return dates
 
 
-def read_time(text: object) -> datetime | None:
-    """The time in the text of a condition, in UTC where it names no zone; None where it is no time."""
-    return _time(text)
-
-
 def not_void(found: Sequence[Measurement]) -> Sequence[Measurement]:
     """The measurements, of one machine, that no other of them declares void; those without a time are kept.
 
     None can replace what was made after itself: such declarations are passed over.
     """
     replacing = [(m, text) for m in found if (text := m.conditions.get(REPLACES)) is not None]
-    limits = [limit for m, text in replacing if (limit := _time(text)) is not None and not _after(limit, m)]
+    limits = [limit for m, text in replacing if (limit := read_time(text)) is not None and not _after(limit, m)]
     if not limits:
         return found
     return [m for m in found if (time := made_at(m)) is None or time >= max(limits)]
@@ -98,7 +104,8 @@ def _after(time: datetime, measurement: Measurement) -> bool:
     return made_s is not None and time.timestamp() > made_s
 
 
-def _time(text: object) -> datetime | None:
+def read_time(text: object) -> datetime | None:
+    """The time in the text of a condition, in UTC where it names no zone; None where it is no time."""
     if text is None:  # parsing "None" would raise, which takes long for thousands of measurements
         return None
     try:

@@ -156,7 +156,13 @@ def _texts(inputs: Sequence[list[Any]], compact: Callable[[Any], str | bytes]) -
 @lru_cache(maxsize=1_000)
 def _start_of_key(kind: str) -> str:
     """The text of a key up to the inputs; empty for kinds that are written otherwise in JSON than here."""
-    plain = 0 < len(kind) <= 200 and kind.isascii() and kind.isprintable() and not set(kind) & set('"\\')
+    plain = (
+        0 < len(kind) <= 200
+        and kind == kind.strip()
+        and kind.isascii()
+        and kind.isprintable()
+        and not set(kind) & set('"\\')
+    )
     return f'[{KEY_VERSION},"{kind}",' if plain else ""
 
 

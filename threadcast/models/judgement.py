@@ -26,8 +26,9 @@ class Row:
 
     `accuracy`, `r2`, `within_10` (the share of points off by at most 10 %) and `coverage_90` (the share of times within
     the 90 % interval) are over the points that the model was not given as samples; None where it was given all. Regret
-    is over ops, with all their recorded cases to choose from; `regret_all_threads` is that of always choosing the case
-    with most threads. `noise_floor` is the accuracy with which one half of the samples predicts the other; None where
+    is over ops, with all their recorded cases to choose from; `regret_spread` is the standard error of its mean, over
+    ops or over folds, whichever is larger; `regret_all_threads` is that of always choosing the case with most threads.
+    `noise_floor` is the accuracy with which one half of the samples predicts the other; None where
     cases have one sample. `samples` is the mean number of sampled cases of an op. `fit_s` is the sum over folds in
     seconds; `predict_us` is microseconds per curve when many ops are forecast in one call. `as_good_as_best`: whether
     the accuracy may equal that of the most accurate row, by the ops that both have. `unusable` counts the ops that the
@@ -70,6 +71,7 @@ class Row:
     speedup_with_model_time: float | None = None
     call_us: float | None = None
     worse_than_zero: str | None = None
+    regret_spread: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The row as a JSON object."""
@@ -134,6 +136,7 @@ def row_of(
         speedup_over_all=_mean([score.all_threads_s / score.chosen_s for score in scores]),
         speedup_with_model_time=_mean(_speedups_with_model_time(outcomes)),
         call_us=None if not calls else 1e6 * float(np.mean(calls)),
+        regret_spread=_spread([[score.regret for score in outcome.scores.values()] for outcome in outcomes]),
         worse_than_zero=why_too_long(scores) if accuracy is not None and accuracy < 0 else None,
     )
 
@@ -206,3 +209,11 @@ def _may_be_equal(ours: Mapping[Any, float], best: Mapping[Any, float]) -> bool:
 
 def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
+
+
+def _spread(by_fold: Sequence[Sequence[float]]) -> float | None:
+    """The standard error of the mean of all values, and at least that of the means of folds; None of a single value."""
+    every = [value for of_fold in by_fold for value in of_fold]
+    means = [float(np.mean(of_fold)) for of_fold in by_fold if of_fold]
+    errors = [float(np.std(some, ddof=1)) / len(some) ** 0.5 for some in (every, means) if len(some) > 1]
+    return max(errors, default=None)

@@ -17,7 +17,7 @@ from threadcast.models import artefacts, boosted_trees
 from threadcast.models.base import Range
 from threadcast.models.decision_trees import Trees
 from threadcast.models.machine_limits import MachineLimits
-from threadcast.models.measured import MeasuredOp
+from threadcast.models.measured import MeasuredOp, by_content
 from threadcast.models.static_features import Features, joint_features
 from threadcast.models.tree_tables import CaseForecasts
 from threadcast.models.xgboost_library import xgboost_library
@@ -119,6 +119,8 @@ class Points:
     rooflines: Floats
     of_op: tuple[slice, ...]
     keys: tuple[str, ...]
+    by_content: tuple[str, ...]
+    """The different keys, as `measured.by_content` orders them."""
     names: tuple[str, ...]
     limits: MachineLimits
 
@@ -142,7 +144,8 @@ class Points:
             start += len(cases)
         keys = tuple(entry.op.key for entry in entries)
         joined = [np.concatenate(parts) for parts in (features, targets, rooflines)]
-        return cls(joined[0], joined[1], joined[2], tuple(of_op), keys, names, limits)
+        ordered = tuple(by_content(entries))
+        return cls(joined[0], joined[1], joined[2], tuple(of_op), keys, ordered, names, limits)
 
     def learned(self, library: Library, shape: Shape, *, jobs: int) -> tuple[PointTrees, Floats]:
         """Trees that learned from all points, and residuals (n_points,) of trees that did not learn from the point's
@@ -162,7 +165,7 @@ class Points:
 
     def _parts(self, seed: int) -> NDArray[np.int64]:
         """The fold of each row; all rows of one op key are in one fold, whatever their machine."""
-        keys = sorted(set(self.keys))
+        keys = self.by_content
         if len(keys) < 2:
             raise ModelError("learning takes several different ops")
         dealt = np.random.default_rng(seed).permutation(len(keys)) % min(FOLDS, len(keys))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from threadcast.core.errors import InvalidInput, ModelError
-from threadcast.models.measured import MeasuredOp
+from threadcast.models.measured import MeasuredOp, by_content
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,12 @@ def new_kind(*, known: int = 0, seed: int = 0, folds: int = 10) -> Split:
         raise InvalidInput(f"folds={folds!r}: there must be at least 2")
 
     def split(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
-        kinds = sorted({entry.op.kind for entry in entries})
+        order = {key: at for at, key in enumerate(by_content(entries))}
+        places: dict[str, tuple[int, str]] = {}  # names of kinds without tensors may be those of files
+        for entry in entries:
+            own = (0, entry.op.kind) if entry.op.inputs or entry.op.outputs else (1 + order[entry.op.key], "")
+            places[entry.op.kind] = min(own, places.get(entry.op.kind, own))
+        kinds = sorted(places, key=places.__getitem__)
         out = {kind: [entry.op.kind == kind for entry in entries] for kind in kinds}
         left = _with_known(out, known, seed)
         return _folds(left if len(left) <= folds else _together(left, folds, seed), "op kinds")
@@ -92,7 +97,7 @@ def _with_known(out: Mapping[str, Sequence[bool]], known: int, seed: int) -> dic
 
 def _together(left: Mapping[str, Sequence[bool]], folds: int, seed: int) -> dict[str, list[bool]]:
     """`left` in `folds` groups, each named after its members."""
-    dealt = np.random.default_rng(seed).permutation(sorted(left)).tolist()
+    dealt = np.random.default_rng(seed).permutation(list(left)).tolist()
     parts = (sorted(dealt[i::folds]) for i in range(folds))
     return {", ".join(names): [any(marks) for marks in zip(*(left[name] for name in names))] for names in parts}
 
@@ -104,7 +109,7 @@ def new_shape(*, folds: int = 5, seed: int = 0) -> Split:
         raise InvalidInput(f"folds={folds!r}: there must be at least 2")
 
     def split(entries: Sequence[MeasuredOp]) -> tuple[Fold, ...]:
-        keys = sorted({entry.op.key for entry in entries})
+        keys = by_content(entries)
         parts = np.random.default_rng(seed).permutation(len(keys)) % folds
         part_of = dict(zip(keys, parts.tolist()))
         return _folds(

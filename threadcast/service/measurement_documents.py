@@ -10,7 +10,7 @@ from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import finite
 from threadcast.core.measurement_documents import measurement_document
-from threadcast.core.measurement_time import require_past
+from threadcast.core.measurement_time import require_times
 from threadcast.models.measured import MOST_WORK
 from threadcast.service.documents import read_case, reading
 from threadcast.service.formats import COUNTER, NAME, MeasurementRow
@@ -87,7 +87,7 @@ def read_dense(
                     pointer=f"{where}/counters/{name}",
                 )
         with reading(f"{where}/conditions/time"):
-            require_past(entry.get("conditions", {}), now_s=now_s)
+            require_times(entry.get("conditions", {}), now_s=now_s)
         with reading(where):
             samples = tuple(
                 Sample(s, {name: counts[k] for name, counts in counters.items()}) for k, s in enumerate(seconds)

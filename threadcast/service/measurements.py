@@ -148,13 +148,17 @@ def show(asked: MeasurementsQuery) -> Response:
     limit = min(asked.limit, here.settings.max_page)
     which = MeasurementFilter(asked.machine, asked.op, asked.kind, asked.network)
     total, page, following = here.store.page(which, after=asked.after, limit=limit)
-    return reply({
+    document = {
         "total": total,
         "next": following,
         "machines": _named("fingerprint", {m.machine.fingerprint: m.machine for m in page}),
         "ops": _named("key", {m.op.key: m.op for m in page}),
         **({"rows": long_rows(page)} if asked.form == "long" else {"measurements": dense_documents(page)}),
-    })  # fmt: skip
+    }
+    try:
+        return reply(document)
+    except ValueError:  # versions up to 0.1 imported features that are infinite, which JSON lacks
+        return reply(json.loads(json.dumps(document), parse_constant=lambda name: None))
 
 
 def _named(name: str, things: Mapping[str, Machine | Op]) -> list[dict[str, Any]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
+import re
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -17,6 +18,28 @@ _REQUIRED = ("threads", "seconds")
 _KNOWN = ("machine", "op", "threads", "affinity", "repeat", "seconds")
 _PREFIXES = ("feature.", "counter.", "json.")
 
+_REPETITION = re.compile(
+    r"(trial|run|rep|iteration|repetition|repeat|sample)([ _.-]?(id|index|no|nr|num|number))?", re.I
+)
+"""Names of columns that number the repetitions of a measurement, and describe no op."""
+
+_AMBIGUOUS = re.compile(
+    r"[+\-\u2212]?(\d+,\d*|,\d+)(e[+-]?\d+)?"  # 2,5
+    r"|[+\-\u2212]?\d{1,3}([ '\u2019_,\u00a0\u2009\u202f]\d{3})+([.,]\d*)?"  # 1 234 567,8
+    r"|[+\-\u2212]?\d{1,3}(\.\d{3})+(,\d*|\.\d{3})"  # 1.234,5 and 1.234.567
+    r"|[+\-\u2212]?\d{1,2}(,\d{2})+,\d{3}(\.\d*)?",  # 12,34,567
+    re.I,
+)
+"""Numbers with a decimal comma or separated thousands, which programs read in different ways, or as text."""
+
+_SHAPES = "inputs"
+"""The feature in which files of ours have shapes as text: "64 128" is no number there."""
+
+_EXACT, _MOST = 2**53, sys.float_info.max
+"""Integers beyond the first are read as floats, as JSON readers do; numbers beyond the second are not finite."""
+
+Feature = str | int | float | None
+
 
 class Cells:
     """Reads single cells of `table`; every method takes a row's `number` only to name it in an error.
@@ -27,6 +50,8 @@ class Cells:
 
     def __init__(self, table: TableFile) -> None:
         self.table = table
+        self.repetitions: list[str] = []
+        """Columns that `features` left out, as by their names they number repetitions."""
         self.columns = at = {name: i for i, name in enumerate(table.columns)}
         if missing := [name for name in _REQUIRED if name not in at]:
             named = ", ".join(map(repr, missing))
@@ -51,7 +76,7 @@ class Cells:
         they nor `op` say which rows belong together.
 
         Without any `feature.` column, and without `op` or `repeat`, all columns that have a name and no other meaning
-        describe ops.
+        describe ops; columns that number repetitions never do.
         """
         if "json.op" in self.columns and "op" in self.columns:
             return {}
@@ -62,6 +87,8 @@ class Cells:
                 for name, at in self.columns.items()
                 if name and name not in _KNOWN and not name.startswith(_PREFIXES) and name not in self.table.nested
             }
+        self.repetitions = [name for name in found if _REPETITION.fullmatch(name)]
+        found = {name: at for name, at in found.items() if name not in self.repetitions}
         if not found and "op" not in self.columns:
             raise FormatError(
                 f"{self.table.path}: nothing says which op a row is of; it has {', '.join(self.table.columns)}. Add a "
@@ -74,10 +101,34 @@ class Cells:
         return {name.removeprefix(prefix): at for name, at in self.columns.items() if name.startswith(prefix)}
 
     def text(self, cells: Row, column: str) -> str:
-        """The text in a cell; empty where the cell is, or where the table has no such column."""
+        """The text in a cell, without blanks around it; empty where the cell is, or where the table has no such
+        column."""
         at = self.columns.get(column)
         cell = None if at is None else cells[at]
-        return "" if cell is None else str(cell)
+        return "" if cell is None else str(cell).strip()
+
+    def feature(self, number: int, cells: Row, name: str, at: int) -> Feature:
+        """The number in the cell of a feature, or else its text; None where it is empty or not a number.
+
+        FormatError for an infinite one, and for one that may be a number to another reader.
+        """
+        cell = cells[at]
+        if isinstance(cell, str):
+            cell = cell.strip()
+            if _AMBIGUOUS.fullmatch(cell) and name != _SHAPES:
+                message = f"must be a number with a decimal point and without separators, or a text, got {cell!r}"
+                raise self.error(number, self.table.columns[at], message)
+            for kind in () if "_" in cell else (int, float):
+                with suppress(ValueError):
+                    cell = kind(cell)
+                    break
+        if cell is None or cell == "" or cell != cell:
+            return None
+        if not isinstance(cell, int | float):
+            return str(cell)
+        if abs(cell) > _MOST:
+            raise self.error(number, self.table.columns[at], f"must be finite, got {cells[at]!r}; empty says nothing")
+        return float(cell) if abs(cell) > _EXACT else cell
 
     def number(self, number: int, cells: Row, column: str) -> float:
         """The number in a cell, which may be infinite or not a number."""
@@ -111,17 +162,3 @@ class Cells:
 
 def _is_read(column: str) -> bool:
     return column in _KNOWN or column.startswith(_PREFIXES)
-
-
-def feature_value(cell: Any) -> str | int | float | None:
-    """A cell's value as a number where it is one; None where it is empty or not a number."""
-    if isinstance(cell, str) and "_" not in cell:
-        for kind in (int, float):
-            try:
-                cell = kind(cell)
-                break
-            except ValueError:
-                continue
-    if cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
-        return None
-    return cell if isinstance(cell, int | float) else str(cell)

@@ -6,14 +6,16 @@ columns are ignored.
 
 `threads` and `seconds` suffice, with `op` or columns that describe ops. A table without any `feature.*` column, and
 without `op` or `repeat`, such as `m, k, n, threads, seconds`, is described by all its other columns: ops differ where
-these do, and their kind is what `op` says, else the name of the file. Without `machine` the file's name is its label.
-Without `repeat`, rows of the same machine, op and case are samples in their order.
+these do, and their kind is what `op` says, else the name of the file. Columns called `trial`, `run`, `rep`,
+`iteration`, `repetition` or `sample` number repetitions and describe nothing; nor does one that alone tells rows apart,
+has the same values for every op, and does not change times. Without `machine` the file's name is its label. Without
+`repeat`, rows of the same machine, op and case are samples in their order.
 
 Any program may write such a file. Then `machine` and `op` are labels. The machine is read as one of equal cores: as
 many as the most threads in its rows, in as many equal cache groups as the most threads in its `spread` rows, or the
-next possible number. The op is read as one of kind `feature.kind` ("op" without it) and cost `feature.flops` and
-`feature.bytes`; the other features and its label are its attributes. `affinity` may be missing or empty, which means
-compact.
+next possible number; its cases are those in its rows. The op is read as one of kind `feature.kind` ("op" without it)
+and cost `feature.flops` and `feature.bytes`; the other features and its label are its attributes. `affinity` may be
+missing or empty, which means compact.
 
 Files that threadcast writes have four more columns, so that reading returns equal measurements: `json.machine` and
 `json.op` are written once, on the first row of each machine and op; `json.conditions` on the first row of each
@@ -23,9 +25,10 @@ a store took it.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +38,24 @@ from threadcast.core.measurement_time import date_s
 from threadcast.store.long_form_reading import LongFormReader
 from threadcast.store.rows import json_text
 from threadcast.store.table_files import ColumnKind, open_table, write_table
-from threadcast.store.unwritable import unwritable_names, wrong_values
+from threadcast.store.unwritable import unwritable_names, written_conditions, wrong_values
+
+_log = logging.getLogger(__name__)
 
 
-def read_long_form(path: str | Path, *, machine: str | None = None, op: str | None = None) -> list[Measurement]:
+def read_long_form(
+    path: str | Path, *, machine: str | None = None, op: str | None = None, note: Callable[[str], None] | None = None
+) -> list[Measurement]:
     """Read the measurements of a long-form file, in the order of their first rows.
 
     `machine` and `op` are the label of the machine and the kind of the ops where the file has no such columns; by
-    default the file's name without its suffix. InvalidInput where it has them. FormatError naming line and column for a
-    missing column, a value that is out of range, a repeated row, or no rows at all; OSError when the file cannot be
+    default the file's name without its suffix. InvalidInput where it has them. `note` is called with a sentence
+    for each column that only tells repetitions apart (by default it is logged). FormatError naming line and column for
+    a missing column, a value that is out of range, a repeated row, or no rows at all; OSError when the file cannot be
     read.
     """
     with open_table(Path(path)) as table:
-        return LongFormReader(table, machine=machine, op=op).measurements()
+        return LongFormReader(table, machine=machine, op=op, note=note or _log.info).measurements()
 
 
 def write_long_form(measurements: Iterable[Measurement], path: str | Path) -> None:
@@ -89,7 +97,7 @@ def _rows(measurements: Sequence[Measurement], counters: Sequence[str]) -> Itera
     for m in measurements:
         where = (m.machine.fingerprint, m.op.key, m.case.threads, m.case.affinity.value)
         features = (m.op.kind, _shapes(m.op), m.op.flops, m.op.bytes_moved)
-        conditions: str | None = json_text(dict(m.conditions), f"a measurement of {m.op.key}")
+        conditions: str | None = json_text(written_conditions(m), f"a measurement of {m.op.key}")
         stored_s = m.stored_s if date_s(m.conditions.get("time"), m.stored_s) == m.stored_s else None
         for sample in m.samples:
             repeats[where] = repeat = repeats.get(where, 0) + 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
@@ -14,9 +14,10 @@ from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.machine import MAX_CORES
 from threadcast.core.measurement import LONGEST_S, SHORTEST_S
-from threadcast.core.measurement_time import require_past
+from threadcast.core.measurement_time import require_times
 from threadcast.core.printable import printable
-from threadcast.store.cells import Cells, Row, feature_value
+from threadcast.store.cells import Cells, Feature, Row
+from threadcast.store.repetitions import Columns, repeating
 from threadcast.store.table_files import TableFile
 
 T = TypeVar("T", Machine, Op)
@@ -40,43 +41,48 @@ class _Label:
 
     number: int
     """Number of the first row."""
-    features: tuple[Any, ...] = ()
+    features: tuple[Feature, ...] | None = None
     described: str = ""
     """The machine or op in threadcast's JSON form, where the file has it."""
     kind: str = "op"
     """The kind of an op that no column `feature.kind` names."""
-    threads: int = 1
-    spread_threads: int = 1
-    """The most threads that a machine was measured with, in all and under SPREAD."""
+    cases: set[Case] = field(default_factory=set)
+    """Those that a machine was measured in."""
 
 
 class LongFormReader:
     """Reads the measurements of one table; a reader can be used once.
 
     `machine` and `op` are the label of the machine and the kind of the ops where the table has no such columns; by
-    default the file's name without its suffix.
+    default the file's name without its suffix. `note` is that of `read_long_form`.
     """
 
-    def __init__(self, table: TableFile, *, machine: str | None = None, op: str | None = None) -> None:
+    def __init__(
+        self, table: TableFile, *, machine: str | None = None, op: str | None = None,
+        note: Callable[[str], None] = lambda said: None,
+    ) -> None:  # fmt: skip
         """Raises FormatError when a column is missing or repeated, InvalidInput for a name that the table has."""
-        self._cells, self._now_s = Cells(table), time.time()
+        self._cells, self._now_s, self._note = Cells(table), time.time(), note
         for name, given in (("machine", machine), ("op", op)):
             if given is not None and name in self._cells.columns:
                 raise InvalidInput(f"{table.path} has a column {name!r}; leave out {name}={given!r}")
         plain = printable(table.path.name.split(".")[0]) or "table"
-        self._default_machine, self._default_op = machine or plain, op or plain
+        self._default_machine, self._default_op = (machine or plain).strip(), (op or plain).strip()
         self._features = self._cells.features()
+        for name in self._cells.repetitions:
+            note(f"{printable(str(table.path))}: the column {name!r} numbers repetitions, and does not describe ops")
         # ops are told apart by what describes them where they have no label, or a label that is that of their kind
         self._by_features = bool(self._features) and not (
             "op" in self._cells.columns and ("repeat" in self._cells.columns or self._cells.prefixed("feature."))
         )
         self._counters = self._cells.prefixed("counter.")
+        self._features_read: dict[tuple[Any, ...], tuple[Feature, ...]] = {}
         self._machines: dict[str, _Label] = {}
         self._ops: dict[str, _Label] = {}
 
     def measurements(self) -> list[Measurement]:
         """The measurements in the order of their first rows."""
-        groups = self._read_rows()
+        groups = self._without_repetitions(self._read_rows())
         self._refuse_ops_of_one_row(groups)
         machines = {label: self._machine(label, facts) for label, facts in self._machines.items()}
         ops = {label: self._op(label, facts) for label, facts in self._ops.items()}
@@ -128,7 +134,7 @@ class LongFormReader:
                 group = spelled[where(cells)] = groups.setdefault(key, [])
             group.append(self._row(number, cells, len(group) + 1))
             if features and not self._by_features:
-                self._check_features(number, cells, tuple(cells[at] for at in features))
+                self._check_features(number, cells)
             for at, name, labels in described:
                 if cells[at]:
                     self._describe(number, name, cells[at], labels[self._cells.text(cells, name)])
@@ -146,16 +152,55 @@ class LongFormReader:
         case = Case(threads, Affinity(affinity))
         machine = self._label(number, cells, "machine", self._default_machine)
         op = kind = self._label(number, cells, "op", self._default_op)
-        given: tuple[Any, ...] = ()
         if self._by_features:
-            given = tuple(cells[at] for at in self._features.values())
-            op = " ".join([kind, *(f"{of}={feature_value(cell)}" for of, cell in zip(self._features, given))])
-        self._ops.setdefault(op, _Label(number, given, kind=kind if self._by_features else "op"))
-        facts = self._machines.setdefault(machine, _Label(number))
-        facts.threads = max(facts.threads, threads)
-        if case.affinity is Affinity.SPREAD:
-            facts.spread_threads = max(facts.spread_threads, threads)
+            op = self._described_op(number, kind, self._features_of(number, cells))
+        else:
+            self._ops.setdefault(op, _Label(number))
+        self._machines.setdefault(machine, _Label(number)).cases.add(case)
         return machine, op, case
+
+    def _described_op(self, number: int, kind: str, features: tuple[Feature, ...]) -> str:
+        """The label of an op that only its kind and its features tell from others."""
+        label = " ".join([kind, *(f"{name}={value}" for name, value in zip(self._features, features, strict=True))])
+        self._ops.setdefault(label, _Label(number, features, kind=kind))
+        return label
+
+    def _features_of(self, number: int, cells: Row) -> tuple[Feature, ...]:
+        given = tuple(cells[at] for at in self._features.values())
+        found = self._features_read.get(given)
+        if found is None:
+            named = self._features.items()
+            found = tuple(self._cells.feature(number, cells, name, at) for name, at in named)
+            self._features_read[given] = found
+        return found
+
+    def _without_repetitions(
+        self, groups: dict[tuple[str, str, Case], list[_Row]]
+    ) -> dict[tuple[str, str, Case], list[_Row]]:
+        """The groups by ops that are described without the columns that only number repetitions."""
+        while self._by_features and (
+            name := repeating(
+                Columns(
+                    tuple(self._features), {op: (facts.kind, facts.features or ()) for op, facts in self._ops.items()}
+                ),
+                {key: [row.sample.seconds for row in rows] for key, rows in groups.items()},
+            )
+        ):
+            self._note(
+                f"{self._cells.table.path}: the column {name!r} tells repetitions of an op apart, and does not "
+                "describe it: it has the same values for every op, and times do not depend on it"
+            )
+            ops, left = self._ops, tuple(self._features).index(name)
+            self._features.pop(name)
+            self._ops = {}
+            merged: dict[tuple[str, str, Case], list[_Row]] = {}
+            for (machine, op, case), rows in groups.items():
+                facts = ops[op]
+                features = facts.features or ()
+                label = self._described_op(facts.number, facts.kind, features[:left] + features[left + 1 :])
+                merged.setdefault((machine, label, case), []).extend(rows)
+            groups = {key: _renumbered(rows) for key, rows in merged.items()}
+        return groups
 
     def _label(self, number: int, cells: Row, name: str, default: str) -> str:
         label = self._cells.text(cells, name) if name in self._cells.columns else default
@@ -180,7 +225,7 @@ class LongFormReader:
         if text := self._cells.text(cells, "json.conditions"):
             conditions = self._cells.json(number, "json.conditions", text)
             try:
-                require_past(conditions, now_s=self._now_s)
+                require_times(conditions, now_s=self._now_s)
             except InvalidInput as error:
                 raise self._cells.error(number, "json.conditions", str(error)) from error
         given = "repeat" in self._cells.columns
@@ -214,16 +259,15 @@ class LongFormReader:
         for start, end in zip(starts, [*starts[1:], len(rows)]):
             yield rows[start:end]
 
-    def _check_features(self, number: int, cells: Row, features: tuple[Any, ...]) -> None:
+    def _check_features(self, number: int, cells: Row) -> None:
         label = self._cells.text(cells, "op")
-        facts = self._ops[label]
-        if not facts.features:
+        facts, features = self._ops[label], self._features_of(number, cells)
+        if facts.features is None:
             facts.features = features
-        elif features != facts.features:
-            for name, was, now in zip(self._features, facts.features, features):
-                if feature_value(was) != feature_value(now):
-                    there = f"{was!r} in {self._cells.table.unit} {facts.number}"
-                    raise self._cells.error(number, f"feature.{name}", f"{now!r} for op {label!r}, but {there}")
+        for name, was, now in zip(self._features, facts.features, features, strict=True):
+            if was != now:
+                there = f"{str(was)!r} in {self._cells.table.unit} {facts.number}"
+                raise self._cells.error(number, f"feature.{name}", f"{str(now)!r} for op {label!r}, but {there}")
 
     def _describe(self, number: int, name: str, text: str, facts: _Label) -> None:
         if facts.described not in ("", text):
@@ -233,20 +277,16 @@ class LongFormReader:
     def _machine(self, label: str, facts: _Label) -> Machine:
         if "json.machine" in self._cells.columns:
             return self._described(label, facts, "json.machine", Machine)
-        groups = facts.spread_threads
-        if groups == 1:
-            return Machine.uniform(label, facts.threads)
-        largest = (facts.threads - 1) // (groups - 1)  # of equal groups that are so many
-        return Machine.uniform(label, facts.threads, group_size=min(-(-facts.threads // groups), largest))
+        most = max(case.threads for case in facts.cases)
+        groups = max((case.threads for case in facts.cases if case.affinity is Affinity.SPREAD), default=1)
+        size = most if groups == 1 else min(-(-most // groups), (most - 1) // (groups - 1))  # equal groups, so many
+        return replace(Machine.uniform(label, most, group_size=size), only=tuple(facts.cases))
 
     def _op(self, label: str, facts: _Label) -> Op:
         if "json.op" in self._cells.columns:
             return self._described(label, facts, "json.op", Op)
-        given = {
-            name: value
-            for name, cell in zip(self._features, facts.features)
-            if (value := feature_value(cell)) is not None
-        }
+        named = zip(self._features, facts.features or (), strict=bool(facts.features))
+        given = {name: value for name, value in named if value is not None}
         kind = str(given.pop("kind", facts.kind))
         cost = []
         for name in ("flops", "bytes"):
@@ -272,3 +312,9 @@ class LongFormReader:
             raise self._cells.error(facts.number, column, f"{error.pointer} {error}") from error
         except (InvalidInput, LookupError, TypeError, ValueError) as error:
             raise self._cells.error(facts.number, column, f"does not describe {label!r}: {error!r}") from error
+
+
+def _renumbered(rows: list[_Row]) -> list[_Row]:
+    """The rows of what turned out to be one op, as repetitions in the order of the file."""
+    rows.sort(key=lambda row: row.number)
+    return [row._replace(repeat=repeat) for repeat, row in enumerate(rows)]

@@ -30,8 +30,9 @@ class TableFile:
     """An open table: its columns and its rows, which can be read once.
 
     `rows` yields each row's number and cells. Cells of a CSV file are text, "" where empty; those of a Parquet file are
-    Python values, None where null. In a CSV file the number is that of the line, where the header is line 1; in a
-    Parquet file it counts rows from 1. `unit` is "line" or "row" accordingly.
+    Python values, None where null; its decimal numbers and binary values are text too. In a CSV file the number is that
+    of the line, where the header is line 1; in a Parquet file it counts rows from 1. `unit` is "line" or "row"
+    accordingly.
     """
 
     path: Path
@@ -122,8 +123,8 @@ def _open_parquet(path: Path, raw: BinaryIO) -> Iterator[TableFile]:
     try:
         with parquet.ParquetFile(raw) as file:
             schema = file.schema_arrow
-            nested = frozenset(column.name for column in schema if pyarrow.types.is_nested(column.type))
-            yield TableFile(path, tuple(schema.names), _parquet_rows(file), "row", nested)
+            nested = frozenset(column.name.strip() for column in schema if pyarrow.types.is_nested(column.type))
+            yield TableFile(path, tuple(map(str.strip, schema.names)), _parquet_rows(file), "row", nested)
     except (pyarrow.ArrowException, OSError) as error:
         raise FormatError(f"{path} is not a whole Parquet file: {error}") from error
 
@@ -139,11 +140,17 @@ def _parquet_rows(file: Any) -> Iterator[tuple[int, Sequence[Any]]]:
 def _values(column: Any) -> list[Any]:
     import pyarrow
 
-    if not isinstance(column, pyarrow.DictionaryArray):
-        values: list[Any] = column.to_pylist()
-        return values
-    words = column.dictionary.to_pylist()  # a fortieth of the time of its own to_pylist
-    return [None if i is None else words[i] for i in column.indices.to_pylist()]
+    if isinstance(column, pyarrow.DictionaryArray):
+        words = _values(column.dictionary)  # a fortieth of the time of its own to_pylist
+        return [None if i is None else words[i] for i in column.indices.to_pylist()]
+    values: list[Any] = column.to_pylist()
+    if pyarrow.types.is_decimal(column.type):
+        return [None if value is None else str(value) for value in values]
+    if column.type in (pyarrow.binary(), pyarrow.large_binary(), pyarrow.binary_view()) or isinstance(
+        column, pyarrow.FixedSizeBinaryArray
+    ):
+        return [None if value is None else value.decode("utf-8", "backslashreplace") for value in values]
+    return values
 
 
 def _write_parquet(path: Path, columns: Mapping[str, ColumnKind], rows: Iterable[Sequence[Any]]) -> None:
