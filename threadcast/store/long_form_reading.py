@@ -70,7 +70,7 @@ class LongFormReader:
         self._default_machine, self._default_op = (machine or plain).strip(), (op or plain).strip()
         self._features = self._cells.features()
         for name in self._cells.repetitions:
-            note(f"{printable(str(table.path))}: the column {name!r} numbers repetitions, and does not describe ops")
+            note(f"{table.path}: the column {name!r} numbers repetitions, and does not describe ops")
         # ops are told apart by what describes them where they have no label, or a label that is that of their kind
         self._by_features = bool(self._features) and not (
             "op" in self._cells.columns and ("repeat" in self._cells.columns or self._cells.prefixed("feature."))
