@@ -125,6 +125,8 @@ class LocalPredictor:
         known = [self._known(op, of_op) for op, of_op in zip(ops, observed, strict=True)]
         try:
             table = self._by_both(ops, observed, known)
+        except FeatureError:
+            raise
         except ModelError:
             if self._otherwise is None:
                 raise
@@ -143,9 +145,7 @@ class LocalPredictor:
             return None
         if found or self._otherwise or observed or op.inputs or op.outputs:
             return found
-        raise ModelError(
-            f"{op.key}: no op of kind {op.kind!r} without tensors was learned by {self.version}: no forecast"
-        )
+        raise ModelError(f"{op.key}: {self.version} has learned no op of kind {op.kind!r} without tensors: no forecast")
 
     def _able(self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], rows: Sequence[int]) -> set[int]:
         """Those of the ops in `rows` that the model can forecast; mostly it can all measured ones."""
