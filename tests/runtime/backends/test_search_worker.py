@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.runtime.backends.recorded import facts
 from threadcast.runtime.backends import search_worker
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
+from threadcast.runtime.backends.library_facts import Facts, LibraryFacts
 from threadcast.runtime.backends.likeliest import BackendHistory, NetworkKind
 from threadcast.runtime.backends.program_file import ReadProgram
 from threadcast.runtime.backends.search_worker import Caller, Options, Search
@@ -40,6 +42,7 @@ class Listening(Caller):
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Messages]:
     """Runs a search among "numpy" (two settings, the second of which is wrong) and "math" (cannot be built)."""
+    monkeypatch.setattr(LibraryFacts, "asked", lambda self, library: facts())
 
     def files(self: Search, backend: str) -> Iterator[tuple[Way, Path]]:
         if backend == "math":
@@ -133,9 +136,24 @@ def test_inductor_packs_the_weights_of_convolutions_only(
 
     monkeypatch.setattr(search_worker, "write_package", write)
     monkeypatch.setattr(Search, "_program", lambda self: None)
+    monkeypatch.setattr(LibraryFacts, "asked", lambda self, library: facts())
     monkeypatch.setattr(search_worker, "opened", lambda *_: lambda tensors: [tensors[0] * 2])
     program = ReadProgram(torch.fx.symbolic_trace(lambda x: (x * 2,)), (torch.ones(3),))
     caller = Listening()
     Search(program, Options(["torch.compile"], 2, kind, 1e6, None), tmp_path, caller).run(BackendHistory(None))
     assert asked == [wanted]
     assert any("built" in message for message in caller.messages)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_backend_is_tried_before_it_is_asked_and_left_out_by_its_answers(
+    known: bool, run: Callable[..., Messages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known from before saves the trial."""
+    monkeypatch.setattr(LibraryFacts, "stored", lambda self, library: Facts({}) if known else None)
+    monkeypatch.setattr(LibraryFacts, "asked", lambda self, library: Facts({}))
+    messages = run(close=1e9)
+    assert not any("built" in message for message in messages)
+    reason = "it gives no answer about what its operators compute on this machine"
+    assert messages[-1] == {"left_out": "numpy", "reason": reason}
+    assert any(message["left_out"] == "numpy, 1 thread" for message in messages) is not known

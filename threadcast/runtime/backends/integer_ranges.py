@@ -8,7 +8,7 @@ follows from the arguments is worked out from the ranges of the arguments, by in
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,8 +26,8 @@ MOST = 2**20
 """Largest size of integers that arguments are taken to have where nothing says more, more than any vocabulary's. Calls
 with larger ones run as PyTorch."""
 _EXACT = 2**24
-"""Largest size of integers that OpenVINO surely computes: sums, division and matrix products run in single precision,
-as its issues 37766 and 37956 say, other operators in 32 bits."""
+"""Largest size of integers that every backend computes: some compute sums, division and matrix products in single
+precision (OpenVINO's issues 37766 and 37956), other operators in 32 bits."""
 _UNSIGNED = frozenset((torch.uint16, torch.uint32, torch.uint64))
 """Types of which PyTorch finds no least number."""
 
@@ -87,8 +87,8 @@ class IntegerLimits:
 
     arguments: Sequence[Range | None]
     """The range of each argument for which the next two hold; None where it has no integers."""
-    wide: str | None
-    """The first operator whose integers may be too large for OpenVINO; None where there is none."""
+    wide: Collection[str]
+    """The operators whose integers may be too large for some backends: for 32 bits, or for single precision."""
     refused: str | None
     """The first operator that may raise because of values, whose integers may not fit their type, or that backends may
     compute otherwise; None: there is none."""
@@ -124,7 +124,8 @@ def integer_limits(program: ReadProgram) -> IntegerLimits:
         if not again.refused and (found.refused or gains):
             ranges, found = narrow, again
     fit = all(one is None or one.within(-_EXACT, _EXACT) for one in ranges)
-    return IntegerLimits(ranges, found.wide if fit else "an argument", found.refused, found.double, found.otherwise)
+    wide = found.wide if fit else [*found.wide, "an argument"]
+    return IntegerLimits(ranges, wide, found.refused, found.double, found.otherwise)
 
 
 def _within(one: Range, limit: Range | None) -> Range:
@@ -225,7 +226,7 @@ class _Ranges(fx.Interpreter):
         """By argument, the range of the example's integers."""
         self.limits: dict[int, Range] = {}
         """By argument, the range that operators allow which take its integers as indices."""
-        self.wide: str | None = None
+        self.wide: list[str] = []
         self.refused: str | None = None
         self.otherwise: str | None = None
         self.double = False
@@ -276,7 +277,7 @@ class _Ranges(fx.Interpreter):
             return _Known()
         found = self._range_after(node, name, value)
         if found is None or not found.within(-_EXACT, _EXACT):
-            self.wide = self.wide or name
+            self.wide.append(name)
         if found is None:
             return _Known()
         bounds = [torch.iinfo(one.dtype) for one in integers]

@@ -1,9 +1,10 @@
 """Where a backend may lose a NaN that arises inside a program from finite numbers.
 
-`NumberGuard` sees NaN in arguments and results. In between, backends make another number of it at some operators: the
-maximum of NaN and 0 is 0 in OpenVINO. PyTorch's result is NaN then, and theirs a number, which nothing shows. So each
-operator that may make NaN is followed: it is harmless where it comes to no such operator, and where its NaN surely
-comes to a result on some way.
+`NumberGuard` sees NaN in arguments and results. In between, backends make another number of it at some operators, which
+`library_facts` knows: the maximum of NaN and 0 is 0 in OpenVINO. PyTorch's result is NaN then, and theirs a number,
+which nothing shows. So each operator that may make NaN is followed: it is harmless where it comes to no such operator,
+and where its NaN surely comes to a result on some way. Infinities that arise inside are followed to operators that make
+something else of them.
 
 Not followed are numbers that are too large for their type.
 """
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
+from threadcast.runtime.backends.library_facts import Facts
 from threadcast.runtime.backends.memory_of_values import sharing
 from threadcast.runtime.backends.number_signs import FILL, FILLED, SELECT, SMALLEST, VIEWS, Sign, Signs, ends, name_of
 
@@ -29,18 +31,6 @@ _LIMITS = frozenset(("relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_m
 _PRODUCTS = frozenset(("mul", "mm", "bmm", "matmul", "addmm", "baddbmm", "linear", "convolution"))
 _SOFTMAX = frozenset(("softmax", "_softmax", "_safe_softmax", "log_softmax", "_log_softmax"))
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-LOSES: Mapping[str, frozenset[str]] = {
-    "onnxruntime": _EXTREMES | {"atan2"},
-    "openvino": _EXTREMES | _LIMITS | _SOFTMAX | {
-        "hardsigmoid", "exp", "exp2", "expm1", "logsumexp", "maximum", "minimum", "topk", "sort", "argsort", "celu",
-        "bool", "all", "any", "logical_not", "logical_and", "logical_or", "logical_xor", "atan2", "logaddexp",
-        "logaddexp2", "logcumsumexp", _ATTENTION,
-    },
-    "torch.compile": _LIMITS,
-}  # fmt: skip
-"""By backend, the operators that may give a number for NaN: ONNX Runtime 1.32, OpenVINO 2026.4, and Inductor with
-freezing, which has oneDNN compute them with the products before them. Found by running each."""
-
 _EACH = frozenset((
     "neg", "abs", "add", "sub", "rsub", "mul", "div", "sqrt", "rsqrt", "reciprocal", "log", "log2", "log10", "log1p",
     "exp", "exp2", "expm1", "sigmoid", "tanh", "erf", "gelu", "silu", "hardswish", "mish", "softplus", "elu", "celu",
@@ -74,6 +64,14 @@ _TAKE_INFINITIES = VIEWS | SELECT | FILLED | _EXTREMES | _LIMITS | frozenset((
     "<built-in function getitem>",
 ))  # fmt: skip
 """Operators that make no NaN of infinities alone."""
+_LOGS = frozenset(("log", "log2", "log10", "log1p"))
+"""Operators whose infinities are below 0."""
+_KEEP_SIGNS = VIEWS | SELECT | FILLED | _SOFTMAX | _LIMITS | _LOGS | frozenset((
+    "add", "where", "masked_fill", "cat", "stack", "copy", "_to_copy", "to", "exp", "sigmoid", "maximum", "minimum",
+    "amax", "amin", "max", "min", "logsumexp", "scatter", "index_put", "constant_pad_nd", "sum", "mean",
+    "<built-in function getitem>", _ATTENTION,
+))  # fmt: skip
+"""Operators that make no infinity above 0 of one below."""
 _TAKE_ONE = frozenset(("add", "sub", "rsub", "div"))
 """Those that make none of one argument's."""
 _FINITE = _SOFTMAX - {"log_softmax", "_log_softmax"} | frozenset((
@@ -116,18 +114,28 @@ class NansInside:
         half = half or any(node.kwargs.get("dtype") is torch.float16 for node in nodes)
         self._signs = Signs(self._constants, self._alike, overwrites=self._overwrites, half=half)
         self.makers: list[fx.Node] = []
+        self._takers: list[fx.Node] = []
+        """The operators that may take infinities."""
+        self._high = bool(infinite)
+        """Whether some of these may be above 0."""
         for node in nodes:
             self._take(node)
 
-    def lost_by(self, backend: str) -> str | None:
-        """Return in words where `backend` may lose a NaN that the program makes of finite numbers; None: nowhere."""
+    def lost_by(self, facts: Facts, fused: Collection[str] = ()) -> str | None:
+        """Return in words where a backend may lose a NaN that the program makes of finite numbers; None: nowhere.
+
+        `fused` are the operators that lose one beside what its facts say, because it fuses them with others.
+        """
+        for name in map(name_of, self._takers):
+            if facts.differs(name, *(("inf", "-inf") if self._high else ("-inf",))):
+                return f"{name} makes something else of infinities there"
         for node in self.makers:
-            seen, lost = self._followed(node, LOSES[backend])
+            seen, lost = self._followed(node, facts, fused)
             if lost is not None and not seen:
                 return f"{name_of(node)} may make NaN, of which {lost} makes a number"
         return None
 
-    def _followed(self, maker: fx.Node, loses: Collection[str]) -> tuple[bool, str | None]:
+    def _followed(self, maker: fx.Node, facts: Facts, fused: Collection[str]) -> tuple[bool, str | None]:
         """Whether a NaN of `maker` surely comes to a result that is looked at, and an operator that may lose it."""
         lost, seen = None, False
         whole: dict[fx.Node, bool] = {}
@@ -147,9 +155,10 @@ class NansInside:
                 name = name_of(user)
                 if name in FILLED:
                     continue
-                if name in loses:
+                loses = name in fused or facts.differs(name, "nan")
+                if loses:
                     lost = lost or name
-                pending.append((user, keeps and name not in loses and _keeps(user, name)))
+                pending.append((user, keeps and not loses and _keeps(user, name)))
         return seen, lost
 
     def _alike(self, node: fx.Node) -> Collection[fx.Node]:
@@ -182,6 +191,7 @@ class NansInside:
         self._varies.update(self._alike(node))
         if self._makes(node, name):
             self.makers.append(node)
+        self._take_infinities(node, name)
         if self._has_infinities(node, name):
             self._infinite.update(self._alike(node))
         elif name == "masked_fill" and self._overwrites(node):
@@ -189,6 +199,16 @@ class NansInside:
         if self._is_always(node, name):
             self._always.update(self._alike(node))
         self._signs.take(node)
+
+    def _take_infinities(self, node: fx.Node, name: str) -> None:
+        """Take note of an operator that may take infinities, and of whether these, or what it makes, may be above 0."""
+        of = node.all_input_nodes if name != _ATTENTION else node.all_input_nodes[:3]
+        taken = any(one in self._infinite or one in self._always for one in of)
+        if taken:
+            self._takers.append(node)
+        turned = name not in _KEEP_SIGNS and (taken or self._has_infinities(node, name))
+        given = (*node.args, *node.all_input_nodes)
+        self._high = self._high or turned or any(self._is_infinite(one, torch.inf) for one in given)
 
     def _take_constant(self, node: fx.Node, name: str) -> None:
         """Compute a value that is the same in each call; of one that an operator writes to only what is known of it."""
@@ -281,12 +301,13 @@ class NansInside:
         """Whether what an operator chooses by is another in other calls."""
         return any(one in self._varies for one in (by if isinstance(by, list | tuple) else (by,)))
 
-    def _is_infinite(self, filled: Any) -> bool:
+    def _is_infinite(self, filled: Any, *which: float) -> bool:
+        """Whether a value has infinities in each call; of constants, whether these ones (by default: any)."""
+        filled = self._constants.get(filled, filled) if which and isinstance(filled, fx.Node) else filled
         if isinstance(filled, fx.Node):
-            return filled in self._always
-        if isinstance(filled, Tensor):
-            return torch.inf in map(abs, ends(filled))
-        return isinstance(filled, float) and filled in (torch.inf, -torch.inf)
+            return filled in self._always and not which
+        found = ends(filled) if isinstance(filled, Tensor) else (filled,)
+        return any(one in found for one in which or (torch.inf, -torch.inf))
 
     def _clears(self, node: fx.Node, name: str) -> bool:
         """Whether infinities are filled: `x.masked_fill(x == inf, 0)`, `where(x > 0, x.rsqrt(), 0)`."""

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-_ALWAYS = frozenset(("atan2", "logaddexp", "logaddexp2", "logcumsumexp", "signbit"))
-"""atan2(0, -1) is -pi, logaddexp(-200, -200) minus infinity, signbit(-0.0) False."""
 _BY_QUOTIENT = frozenset(("remainder", "fmod"))
 """They begin with a rounded quotient, `fmod` in OpenVINO: 1.0 by 0.1 leaves 0, in PyTorch 0.1."""
 _SHIFTS = frozenset(("bitwise_left_shift", "bitwise_right_shift", "__lshift", "__rshift"))
@@ -35,12 +33,8 @@ def computes_otherwise(
     `source` is the value of its first argument, `range_of` tells the least and the largest integer of an argument (None
     where these are not known), `integers` whether it returns integers.
     """
-    if name in _ALWAYS:
-        return True
     if name == "angle":
         return bool(source.is_complex())
-    if name == "scatter_reduce":
-        return node.args[4] == "mean"  # the last of several is taken
     if name in _BY_QUOTIENT:
         return not integers and not is_power_of_two(node.args[1])
     if name in _SHIFTS:

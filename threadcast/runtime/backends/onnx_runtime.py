@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+from threadcast.runtime.backends.arrays import ArrayCall, Arrays, with_tensors
 
-from threadcast.runtime.backends.frozen import TensorCall
+if TYPE_CHECKING:
+    from threadcast.runtime.backends.frozen import TensorCall
 
 
 def sessions(path: Path, cores: int) -> dict[str, Callable[[], TensorCall]]:
@@ -18,14 +18,14 @@ def sessions(path: Path, cores: int) -> dict[str, Callable[[], TensorCall]]:
 
     The function returns the model's call.
     """
-    session = partial(_session, path)
-    settings: dict[str, Callable[[], TensorCall]] = {"1 thread": partial(session, 1, parallel=False)}
+    opened = partial(session, path)
+    settings = {"1 thread": with_tensors(partial(opened, 1))}
     if cores == 1:
         return settings
     return {
-        f"{cores} threads": partial(session, cores, parallel=False),
+        f"{cores} threads": with_tensors(partial(opened, cores)),
         **settings,
-        f"parallel, {cores} threads": partial(session, cores, parallel=True),
+        f"parallel, {cores} threads": with_tensors(partial(opened, cores, parallel=True)),
     }
 
 
@@ -51,7 +51,8 @@ def _options(threads: int) -> Any:
     return options
 
 
-def _session(path: Path, threads: int, *, parallel: bool) -> TensorCall:
+def session(path: Path, threads: int, *, parallel: bool = False) -> ArrayCall:
+    """Load the model, and return its call."""
     import onnxruntime
 
     options = _options(threads)
@@ -63,11 +64,11 @@ def _session(path: Path, threads: int, *, parallel: bool) -> TensorCall:
     if parallel:
         options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
         options.inter_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [given.name for given in session.get_inputs()]
+    loaded = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [given.name for given in loaded.get_inputs()]
 
-    def run(tensors: Sequence[Tensor]) -> list[Tensor]:
-        given = {name: tensor.detach().numpy() for name, tensor in zip(names, tensors, strict=True)}
-        return [torch.from_numpy(found) for found in session.run(None, given)]
+    def run(given: Arrays) -> Arrays:
+        found: Arrays = loaded.run(None, dict(zip(names, given, strict=True)))
+        return found
 
     return run

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from threadcast.runtime.backends.frozen import TensorCall
+from threadcast.runtime.backends.arrays import ArrayCall, Arrays, with_tensors
 from threadcast.runtime.backends.ways import IN_BFLOAT16
+
+if TYPE_CHECKING:
+    from threadcast.runtime.backends.frozen import TensorCall
 
 _EPS = 1e-9
 """An argument of OpenVINO's norms that is not used by those that take off the mean only."""
@@ -24,13 +24,14 @@ def requests(path: Path, cores: int) -> dict[str, Callable[[], TensorCall]]:
     In the settings that end with `IN_BFLOAT16` the model's operators round to bfloat16.
     """
     return {
-        f"{threads} threads{end}": partial(_request, path, threads, precision)
+        f"{threads} threads{end}": with_tensors(partial(request, path, threads, precision))
         for end, precision in (("", "f32"), (IN_BFLOAT16, "bf16"))
         for threads in sorted({1, cores}, reverse=True)
     }
 
 
-def _request(path: Path, threads: int, precision: str) -> TensorCall:
+def request(path: Path, threads: int, precision: str) -> ArrayCall:
+    """Load the model, and return its call."""
     import openvino
 
     settings = {
@@ -39,14 +40,14 @@ def _request(path: Path, threads: int, precision: str) -> TensorCall:
     core = openvino.Core()
     model = core.read_model(str(path))
     _centre_norms(model)
-    request = core.compile_model(model, "CPU", settings).create_infer_request()
+    of_one = core.compile_model(model, "CPU", settings).create_infer_request()
 
     one_at_a_time = threading.Lock()  # the request's own memory is used again
 
-    def run(tensors: Sequence[Tensor]) -> list[Tensor]:
+    def run(given: Arrays) -> Arrays:
         with one_at_a_time:
-            found = request.infer([tensor.detach().numpy() for tensor in tensors], share_inputs=True)
-            return [torch.from_numpy(value.copy()) for value in found.values()]
+            found = of_one.infer(list(given), share_inputs=True)
+            return [value.copy() for value in found.values()]
 
     return run
 

@@ -9,32 +9,24 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from threadcast.runtime.backends.library_facts import Facts
 from threadcast.runtime.backends.memory_of_values import sharing
 from threadcast.runtime.backends.number_signs import SELECT, VIEWS, name_of
 from threadcast.runtime.backends.onnx_forms import is_power_of_two
 
-_SMALL = frozenset((
-    "log1p", "expm1", "special_log1p", "special_expm1", "log_sigmoid_forward", "binary_cross_entropy_with_logits",
-    "soft_margin_loss",
-))  # fmt: skip
-"""Computed as log(1 + x), exp(x) - 1 and log(sigmoid(x)): 0 of what is near 0, or far from it."""
-_SOFTPLUS = frozenset(("softplus", "mish"))
-"""OpenVINO's softplus is 1 % off at -10, 0 at -15 and negative below."""
-ROUGH: Mapping[str, frozenset[str]] = {
-    "onnxruntime": _SMALL,
-    "openvino": _SMALL | _SOFTPLUS,
-    "torch.compile": frozenset(),
-}  # fmt: skip
-"""By backend, operators that lose digits by themselves: ONNX Runtime 1.32, OpenVINO 2026.4. Found by running each."""
+_RIGHT_ENOUGH = frozenset(("gelu", "silu", "elu", "celu", "sigmoid", "special_expit", "erf", "special_erf"))
+"""Operators whose small results may have few digits, unless what follows depends on these."""
+_BY_QUOTIENT = frozenset(("remainder", "fmod"))
+"""Operators of which `onnx_forms` knows for which divisors they are right."""
 
 _ORDERS = frozenset(("topk", "sort", "argsort"))
-"""Which of several equal numbers comes first is another one in ONNX Runtime and OpenVINO."""
+"""Operators by which one of several equal numbers comes first."""
 _ERF = frozenset(("erf", "special_erf"))
 _SIGMOID = frozenset(("sigmoid", "special_expit"))
 _HALVES = (torch.float16, torch.bfloat16)
@@ -59,7 +51,7 @@ _TELLING = frozenset((
 """Operators whose results depend on how small numbers near 0 are, one beside the other."""
 _WITH_POSITIONS = _ORDERS | {"max", "min"}
 _LOGS = frozenset(("log2", "log10"))
-"""Computed as quotients of natural logarithms."""
+"""Operators that some compute as quotients of natural logarithms."""
 _ORDINARY = 1e-3
 """From so much on, a number that is added to one near 0 hides how small it is."""
 
@@ -73,35 +65,33 @@ class RoughForms:
     def __init__(self, module: fx.GraphModule, *, rough: bool = False) -> None:
         self._program, self._rough = _Program(module), rough
 
-    def computed_by(self, backend: str) -> str | None:
-        """Return in words what `backend` computes in that way; None: nothing."""
+    def computed_by(self, facts: Facts) -> str | None:
+        """Return in words what a backend of which `facts` hold computes in that way; None: nothing."""
         for node in self._program.varying:
-            if not self._rough and backend != "onnxruntime" and _rounds(node):
+            if not self._rough and _rounds(node) and facts.differs("rounding", "digits"):
                 return "rounding to half precision and back is left out there"
-            why = next(_reasons(self._program, node, name_of(node), backend), None)
+            why = next(_reasons(self._program, node, name_of(node), facts), None)
             if why is not None:
                 return why
         return None
 
 
-def _reasons(program: _Program, node: fx.Node, name: str, backend: str) -> Iterator[str]:
-    if name in ROUGH.get(backend, ()):
+def _reasons(program: _Program, node: fx.Node, name: str, facts: Facts) -> Iterator[str]:
+    asked = "scatter_reduce mean" if name == "scatter_reduce" and "mean" in node.args else name
+    small = facts.differs(name, "small")
+    if asked not in _BY_QUOTIENT and (facts.differs(asked, "digits") or (small and asked not in _RIGHT_ENOUGH)):
         yield f"{name} has too few digits there for some numbers"
-    if name in _ERF and backend != "onnxruntime" and not all(_adds_number(one) for one in node.users):
+    if name in _ERF and small and not all(_adds_number(one) for one in node.users):
         yield f"{name} has too few digits there for small numbers"
-    if backend == "torch.compile":
-        return
-    if name in _ORDERS and _uses_positions(node, name):
+    if name in _ORDERS and _uses_positions(node, name) and facts.differs(f"{name} positions", "digits"):
         yield f"{name} puts equal numbers in another order there"
-    if name in _LOGS and (found := program.comes_to(node, _jumps)) is not None:
-        yield f"{name} is a quotient of logarithms there, and {found} jumps"
-    if backend == "onnxruntime":
-        if name in _SIGMOID and (found := program.comes_to(node, _depends_on_small, small=True)) is not None:
-            yield f"{name} has no digits there below -17, and {found} depends on them"
-        return
-    if name == "log" and _is_softplus(node.args[0]):
+    if name in _SIGMOID and small and (found := program.comes_to(node, _depends_on_small, small=True)) is not None:
+        yield f"{name} has no digits there of small numbers, and {found} depends on them"
+    if name == "log" and _is_softplus(node.args[0]) and facts.differs("log of 1 + exp", "digits", "small"):
         yield "the logarithm of 1 + exp(x) has too few digits there for some numbers"
-    if name == "div" and not program.is_exact_divisor(node):
+    if name in _LOGS and facts.differs(name, "exact") and (found := program.comes_to(node, _jumps)) is not None:
+        yield f"{name} is a quotient of logarithms there, and {found} jumps"
+    if name == "div" and facts.differs(name, "exact") and not program.is_exact_divisor(node):
         found = name if node.kwargs.get("rounding_mode") else program.comes_to(node, _jumps)
         if found is not None:
             yield f"quotients are rounded otherwise there, and {found} jumps"

@@ -26,18 +26,21 @@ import torch
 from torch.export import ExportedProgram
 
 from threadcast.core.errors import CaptureError
+from threadcast.core.settings import Settings
 from threadcast.runtime.backends.compiled import package_call, write_package
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.in_float32 import in_float32
 from threadcast.runtime.backends.integer_ranges import IntegerLimits, Range, integer_limits
+from threadcast.runtime.backends.library_facts import Facts, LibraryFacts, lost_after_products
 from threadcast.runtime.backends.likeliest import BackendHistory, NetworkKind
 from threadcast.runtime.backends.lost_nans import NansInside
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
+from threadcast.runtime.backends.operator_questions import OPERATORS, of_integers
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
 from threadcast.runtime.backends.rough_forms import RoughForms
-from threadcast.runtime.backends.ways import NEEDED, Way
+from threadcast.runtime.backends.ways import IN_BFLOAT16, NEEDED, Way
 from threadcast.runtime.backends.written_out import written_out
 from threadcast.threads.memory import free_bytes, keep_freed_memory, return_freed_memory
 
@@ -117,11 +120,16 @@ def unlike(backend: str, integers: IntegerLimits) -> str | None:
         return f"{integers.refused} may raise, wrap integers, or be computed otherwise, because of values"
     if integers.otherwise is not None and backend in NEEDED:  # which read ONNX files
         return f"{integers.otherwise} computes something else in ONNX for some numbers"
-    if backend != "openvino":
-        return None
-    if integers.wide is not None:
-        return f"integers of {integers.wide} may be too large: it computes some in single precision, others in 32 bits"
-    return "it has no double precision" if integers.double else None
+    return None
+
+
+def narrow(facts: Facts, integers: IntegerLimits) -> str | None:
+    """Return which numbers are too large or have too many digits for a backend of which `facts` hold; None: none."""
+    for name in integers.wide:
+        asked = of_integers(name)
+        if facts.differs(asked if asked in OPERATORS else of_integers("an argument"), "wide"):
+            return f"integers of {name} may be too large for it"
+    return "it has no double precision" if integers.double and facts.differs("double precision", "digits") else None
 
 
 class Caller:
@@ -166,6 +174,7 @@ class Search:
         self._program_exported: ExportedProgram | None = None
         self._limits: IntegerLimits | None = None
         self._nans: NansInside | None = None
+        self._libraries = LibraryFacts(Settings.read()["engine.cache"] / "libraries")
         self._rough_forms = RoughForms(program.module, rough=options.rough)
         self._best_s = float("inf")
         self._shares: dict[str, float] = {}
@@ -189,8 +198,9 @@ class Search:
 
     def _try(self, backend: str) -> None:
         built: dict[Way, tuple[Path, TensorCall, float]] = {}
-        reason = unlike(backend, self._integers) or self._rough_forms.computed_by(backend)
-        if (reason := reason or self._lost_nan(backend)) is not None:
+        known = all(self._libraries.stored(one) for one in self._libraries_of(backend))
+        reason = unlike(backend, self._integers) or (self._differs(backend) if known else None)
+        if reason is not None:
             self._leave_out(backend, reason)
             return
         began_s = time.process_time()
@@ -215,12 +225,17 @@ class Search:
         reference_s = times.call_s.pop(None)
         way = min(built, key=times.call_s.__getitem__) if times.calm else next(iter(built))
         call_s = times.call_s[way]
+        best_s = min(self._best_s, reference_s, call_s) if times.calm else self._best_s
         if times.calm:
             self._shares[backend] = call_s / reference_s
-            self._best_s = min(self._best_s, reference_s, call_s)
-            if call_s > self._options.close * self._best_s:
-                self._leave_out(way, f"{call_s:.3g} s a call; the fastest so far takes {self._best_s:.3g} s")
+            if call_s > self._options.close * best_s:
+                self._best_s = min(self._best_s, reference_s)
+                self._leave_out(way, f"{call_s:.3g} s a call; the fastest so far takes {best_s:.3g} s")
                 return
+        if not known and (reason := self._differs(backend)) is not None:
+            self._leave_out(backend, reason)
+            return
+        self._best_s = best_s
         file, _, open_s = built[way]
         self._caller.send(built=asdict(Built(way, str(file), call_s, open_s, self._integers.arguments)))
 
@@ -255,15 +270,24 @@ class Search:
             self._limits = integer_limits(self._read)
         return self._limits
 
-    def _lost_nan(self, backend: str) -> str | None:
-        """Where a backend may lose a NaN; arguments may have infinities where the example has some."""
-        if backend == "torch.compile" and not self._freezes:
-            return None
+    def _libraries_of(self, backend: str) -> Sequence[str]:
+        return [backend, backend + IN_BFLOAT16] if self._rough and backend == "openvino" else [backend]
+
+    def _differs(self, backend: str) -> str | None:
+        """What a backend computes otherwise, as it says itself; arguments may be infinite where the example is."""
         if self._nans is None:
             numbers = enumerate(self._read.example)
             infinite = [at for at, one in numbers if one.is_floating_point() and bool(one.isinf().any())]
             self._nans = NansInside(self._read.module, infinite, self._flat.expected)
-        return self._nans.lost_by(backend)
+        fused = lost_after_products() if backend == "torch.compile" and self._freezes else ()
+        for library in self._libraries_of(backend):
+            facts = self._libraries.asked(library)
+            if not facts.found:
+                return "it gives no answer about what its operators compute on this machine"
+            reason = narrow(facts, self._integers) or self._rough_forms.computed_by(facts)
+            if (reason := reason or self._nans.lost_by(facts, fused)) is not None:
+                return reason
+        return None
 
     @property
     def _freezes(self) -> bool:

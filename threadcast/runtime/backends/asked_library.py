@@ -1,0 +1,32 @@
+"""Has a library answer questions about its operators, in a process that it may end: `library_facts` starts it.
+
+Run as a module, with the library's name and a folder as arguments: it runs `model.onnx` in that folder with the arrays
+of each `given-*.npz`, and writes `answers-*.npz`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from threadcast.runtime.backends.onnx_runtime import session, write_optimised
+from threadcast.runtime.backends.open_vino import request
+from threadcast.runtime.backends.ways import IN_BFLOAT16
+
+
+def main(library: str, folder: Path) -> None:
+    """Ask the library."""
+    model = folder / "model.onnx"
+    if library.startswith("openvino"):
+        call = request(model, 1, "bf16" if library.endswith(IN_BFLOAT16) else "f32")
+    else:
+        call = session(write_optimised(model), 1)
+    for path in folder.glob("given-*.npz"):
+        with np.load(path) as given:
+            np.savez(folder / path.name.replace("given", "answers"), *call(list(given.values())))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
