@@ -40,7 +40,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
                 default_text="none: for ever"),
         Setting(
             "engine.cache", Path, lambda env: user_cache_dir(env) / "native",
-            "Directory of the compiled native engine and fused operators.",
+            "Directory of the compiled native engine, fused operators, and what libraries answered.",
             default_text="native in the user's cache directory",
         ),
         Setting(

@@ -23,11 +23,15 @@ from threadcast.capture.capture import capture_forward
 from threadcast.core.errors import CaptureError
 from threadcast.runtime import call_in_types, optimized_call
 from threadcast.runtime.backends import search_worker
+from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import ROUGH, FlatModule
 from threadcast.runtime.backends.in_float32 import in_float32
 from threadcast.runtime.backends.likeliest import BackendHistory
+from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
+from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.program_file import ReadProgram, program_file, read_program
 from threadcast.runtime.backends.search_worker import Options, Search
+from threadcast.runtime.backends.ways import IN_BFLOAT16
 from threadcast.runtime.bfloat16_speed import Bfloat16Speed
 from threadcast.runtime.in_bfloat16 import InBfloat16
 from threadcast.runtime.tuning.contender import Contender
@@ -94,6 +98,19 @@ def test_a_program_in_float32_computes_what_one_in_bfloat16_does(
 def types_of(program: ReadProgram) -> str:
     """The types of a program's tensors, and the code that names others."""
     return f"{[one.dtype for one in (*program.module.buffers(), *program.example)]} {program.module.code}"
+
+
+def test_only_settings_that_say_so_round_to_bfloat16(tmp_path: Path) -> None:
+    """OpenVINO's own choice is bfloat16 on processors that have it."""
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Conv2d(3, 32, 3), nn.Flatten(), nn.Linear(6272, 64)).eval(), torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        wanted = module(x)
+        write_onnx(torch.export.export(module, (x,)), tmp_path / "model.onnx")
+    calls = requests(tmp_path / "model.onnx", 1) | sessions(write_optimised(tmp_path / "model.onnx"), 1)
+    for setting, make in calls.items():
+        share = float((make()([x])[0] - wanted).abs().max() / wanted.abs().max())
+        assert share <= (ROUGH if setting.endswith(IN_BFLOAT16) else 1e-5), setting
 
 
 @needs_compiler

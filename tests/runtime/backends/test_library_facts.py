@@ -112,6 +112,7 @@ HEADS: dict[str, Callable[[Tensor], Any]] = {
     "the other way round": lambda z: torch.where((z - 1).log() > 1, z, 0.0),
     "filled where it is more": lambda z: z.masked_fill(z.log() > 0, 0.0),
     "counted": lambda z: (z.log2() >= 2).sum(-1),
+    "exponentials that are too large": lambda z: torch.where(z.exp() / z.exp().sum(-1, keepdim=True) > 0.5, 1, 2),
 }
 
 
@@ -157,6 +158,19 @@ def test_a_network_with_such_a_head_answers_as_pytorch(
     with torch.no_grad():
         for contender in contenders:
             torch.testing.assert_close(contender.run((x * 100,), {}), module(x * 100), rtol=1e-3, atol=1e-3)
+
+
+def test_exponentials_of_what_is_bounded_are_not_too_large() -> None:
+    x = torch.rand(4, 8)
+    for function in (
+        lambda z: (e := (z - z.amax(-1, keepdim=True)).exp()) / (e.sum(-1, keepdim=True) + 1) > 0.5,
+        lambda z: (e := (-z.abs()).exp()) * e > 0.5,
+        lambda z: z * (-0.5 * z.pow(2)).exp() > 0.5,
+        lambda z: z * z.clamp(-5, 5).exp() > 0.5,
+        lambda z: 1 / (1 + (-z).exp()) > 0.5,
+    ):
+        nans = NansInside(passed_on(function, x).module, (), [function(x)])
+        assert nans.lost_by(AVX512["openvino"]) is None
 
 
 def test_operators_that_change_infinities_are_left_to_others() -> None:

@@ -6,7 +6,7 @@ which nothing shows. So each operator that may make NaN is followed: it is harml
 and where its NaN surely comes to a result on some way. Infinities that arise inside are followed to operators that make
 something else of them.
 
-Not followed are numbers that are too large for their type.
+Exponentials may be too large for their type, which takes arguments of 89; not followed are other numbers that are.
 """
 
 from __future__ import annotations
@@ -81,6 +81,11 @@ _FINITE = _SOFTMAX - {"log_softmax", "_log_softmax"} | frozenset((
 ))  # fmt: skip
 """Operators whose results have no infinities."""
 _QUOTIENTS = frozenset(("div", "floor_divide"))
+_EXPONENTIALS = frozenset(("exp", "exp2", "expm1", "sinh", "cosh"))
+_BOUNDED = _FINITE | frozenset((
+    "log_softmax", "_log_softmax", "log_sigmoid_forward", "sin", "cos", "hardtanh", "clamp", "clamp_max", "minimum",
+))  # fmt: skip
+"""Operators by which no ordinary number becomes one of which the exponential is infinite."""
 _PARTS = SELECT | {"<built-in function getitem>"}
 """Operators whose results may lie in a part of their argument's memory."""
 _CHOOSE: Mapping[str, int] = {
@@ -290,12 +295,30 @@ class NansInside:
             return self._signs.of(args[0]) is not Sign.POSITIVE
         if (name in _QUOTIENTS and not self._is_never_zero(args[1])) or name in _OTHERS:
             return True
+        if name in _EXPONENTIALS and not self._is_bounded(args[0]):
+            return True
         if name in _CHOOSE and len(args) > _CHOOSE[name]:
             if self._chooses(args[_CHOOSE[name]]) and any(map(self._is_infinite, args)):
                 return True
             if self._clears(node, name):
                 return False
         return name not in _FINITE and any(one in self._infinite for one in node.all_input_nodes)
+
+    def _is_bounded(self, value: Any) -> bool:
+        """Whether a number is surely not so large that its exponential is infinite."""
+        name, args = name_of(value), getattr(value, "args", ())
+        if name in VIEWS | SELECT:
+            return self._is_bounded(args[0])
+        if name == "neg":
+            return self._signs.of(args[0]) is not Sign.ANY
+        if name == "mul" and isinstance(args[1], int | float):
+            return args[1] < 0 and self._signs.of(args[0]) is not Sign.ANY
+        if name != "sub":
+            return name in _BOUNDED or value not in self._varies
+        most = args[1]  # a soft-max that is written out
+        while name_of(most) in VIEWS | SELECT | {"<built-in function getitem>"}:
+            most = most.args[0]
+        return name_of(most) in ("amax", "max", "logsumexp") and args[0] in most.all_input_nodes
 
     def _chooses(self, by: Any) -> bool:
         """Whether what an operator chooses by is another in other calls."""
