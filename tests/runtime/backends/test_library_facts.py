@@ -186,6 +186,7 @@ def test_operators_that_change_infinities_are_left_to_others() -> None:
     assert left_out(lambda x: masked(x, -math.inf).amax(1), **low)
     assert not left_out(lambda x: masked(x, -1e9).amax(1), **low)
     assert not left_out(lambda x: masked(x, -math.inf).softmax(1), **high)
+    assert not left_out(lambda x: masked(x, -math.inf).softmax(1) + x.reciprocal().sigmoid(), **high)
     assert left_out(lambda x: masked(x, math.inf).softmax(1), **high)
     assert left_out(lambda x: (-masked(x, -math.inf)).softmax(1), **high)
     assert left_out(lambda x: x.reciprocal().softmax(1), **high)

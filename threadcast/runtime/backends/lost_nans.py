@@ -121,8 +121,8 @@ class NansInside:
         self.makers: list[fx.Node] = []
         self._takers: list[fx.Node] = []
         """The operators that may take infinities."""
-        self._high = bool(infinite)
-        """Whether some of these may be above 0."""
+        self._high = set(self._infinite)
+        """The values whose infinities, if they have some, may be above 0."""
         for node in nodes:
             self._take(node)
 
@@ -131,9 +131,10 @@ class NansInside:
 
         `fused` are the operators that lose one beside what its facts say, because it fuses them with others.
         """
-        for name in map(name_of, self._takers):
-            if facts.differs(name, *(("inf", "-inf") if self._high else ("-inf",))):
-                return f"{name} makes something else of infinities there"
+        for node in self._takers:
+            high = not self._high.isdisjoint(node.all_input_nodes)
+            if facts.differs(name_of(node), *(("inf", "-inf") if high else ("-inf",))):
+                return f"{name_of(node)} makes something else of infinities there"
         for node in self.makers:
             seen, lost = self._followed(node, facts, fused)
             if lost is not None and not seen:
@@ -206,14 +207,16 @@ class NansInside:
         self._signs.take(node)
 
     def _take_infinities(self, node: fx.Node, name: str) -> None:
-        """Take note of an operator that may take infinities, and of whether these, or what it makes, may be above 0."""
+        """Take note of an operator that may take infinities, and of whether its result's may be above 0."""
         of = node.all_input_nodes if name != _ATTENTION else node.all_input_nodes[:3]
         taken = any(one in self._infinite or one in self._always for one in of)
         if taken:
             self._takers.append(node)
         turned = name not in _KEEP_SIGNS and (taken or self._has_infinities(node, name))
-        given = (*node.args, *node.all_input_nodes)
-        self._high = self._high or turned or any(self._is_infinite(one, torch.inf) for one in given)
+        given = [one for one in (*node.args, *of) if self._is_infinite(one, torch.inf)]
+        self._high.update(one for one in given if isinstance(one, fx.Node))
+        if turned or given or not self._high.isdisjoint(of):
+            self._high.update(self._alike(node))
 
     def _take_constant(self, node: fx.Node, name: str) -> None:
         """Compute a value that is the same in each call; of one that an operator writes to only what is known of it."""
