@@ -48,8 +48,9 @@ from threadcast.runtime.backends.operator_questions import (
 from threadcast.runtime.backends.ways import IN_BFLOAT16, NEEDED
 
 SCHEMA = "threadcast.library/1"
-MOST_S = 10.0
-"""Seconds for which questions are halved to find those at which a library fails."""
+MOST_S = 60.0
+"""Seconds for which questions are halved to find those at which a library fails; of the versions that were tried none
+does."""
 _ANSWER_S = 120.0
 """Longest wait in seconds for answers, which take one where nothing else runs."""
 _ENDED = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -309,7 +309,8 @@ class NansInside:
 
     def _is_bounded(self, value: Any) -> bool:
         """Whether a number is surely not so large that its exponential is infinite."""
-        name, args = name_of(value), getattr(value, "args", ())
+        name = name_of(value)
+        args: Any = getattr(value, "args", ())
         if name in VIEWS | SELECT:
             return self._is_bounded(args[0])
         if name == "neg":

@@ -87,7 +87,7 @@ _EACH: Mapping[str, _Function] = {
     "log1p special_log1p": torch.log1p, "expm1 special_expm1": torch.expm1, "erf special_erf": torch.erf,
     "sign sgn": torch.sign, "bool": Tensor.bool, "pow": lambda x: (x**2, x**3, x**0.5, x**-1, 2**x),
 }  # fmt: skip
-"""Operators that compute each number by itself. They are asked alone, after a difference and after a product."""
+"""Operators that compute each number by itself."""
 _OF_TWO: Mapping[str, _Function] = {
     **_named(
         "gt ge lt le eq ne add sub mul maximum minimum atan2 logaddexp logaddexp2 logical_and logical_or logical_xor "
@@ -156,6 +156,11 @@ _WRITTEN = frozenset((
     "relu", "clamp", "clamp_min", "hardsigmoid", "gt", "ge", "sign", "erf", "exp", "log", "maximum", "minimum",
     "rounding",
 ))  # fmt: skip
+_AFTER_DIFFERENCES = frozenset((
+    "gt", "ge", "lt", "le", "eq", "ne", "relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max", "hardsigmoid",
+    "sign", "exp", "log", "sqrt", "sigmoid",
+))  # fmt: skip
+"""Operators that are asked once more behind another, with which they may be fused."""
 _AFTER_PRODUCTS = frozenset(("relu", "relu6", "hardtanh", "clamp", "clamp_min", "hardsigmoid", "gelu", "silu"))
 
 
@@ -171,7 +176,8 @@ class Question(NamedTuple):
             return _flat(_EACH[self.names](F.linear(x, MATRIX.T)))
         function = _TABLES[self.table][self.names]
         if self.table == "each":
-            return [*_flat(function(x)), *_flat(function(x - w))]
+            twice = self.operators[0] in _AFTER_DIFFERENCES
+            return [*_flat(function(x)), *(_flat(function(x - w)) if twice else ())]
         return _flat(function(*((whole, by) if self.table == "integers" else (x, w))))
 
     @property
