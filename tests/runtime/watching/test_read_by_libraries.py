@@ -60,6 +60,7 @@ class Inner(nn.Module):
 IMAGE, SEQUENCE = torch.ones(1, 1, 8, 8), torch.linspace(0, 1, 16).reshape(1, 4, 4)
 
 
+@pytest.mark.filterwarnings("ignore:the model is in training mode")
 def test_globals_of_a_method_that_only_pytorch_calls_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     for model, x in ((Scaled(), IMAGE), (Inner(Block(4, 2, 8, dropout=0.0, batch_first=True)), SEQUENCE)):
         monkeypatch.setitem(globals(), "GAIN", 1.0)
