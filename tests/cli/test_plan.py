@@ -30,6 +30,35 @@ def test_a_graph_with_curves_is_planned_without_store_or_model(tmp_path: Path) -
     assert plan.gap >= 0
 
 
+def test_ops_without_a_curve_are_forecast_beside_those_with_one(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("THREADCAST_STORE", str(tmp_path / "none.sqlite"))
+    monkeypatch.setenv("THREADCAST_MODELS", str(tmp_path / "none"))
+    inputs = [[[64, 64]], [[64, 64]]]
+    ops = [{"id": "given", "kind": "mm", "curve": {"1": 4.0, "2": 2.5}}, {"id": "new", "kind": "mm", "inputs": inputs}]
+    (tmp_path / "part.json").write_text(json.dumps({**GRAPH, "ops": ops, "edges": []}))
+    two = tmp_path / "two.json"
+    two.write_text(json.dumps(Machine.uniform("two", 2).to_json()))
+    arguments = ("plan", str(tmp_path / "part.json"), "--machine", str(two), "--policy", "sequential", "--json")
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    plan = Plan.from_json(json.loads(result.stdout))
+    given, new = (next(op for op in plan.ops if op.id == name) for name in ("given", "new"))
+    assert given.duration_s == 2.5
+    assert 1e-7 < new.duration_s < 1e-2
+    assert plan.curves_from == "joint_process (shipped prior and store) and file"
+    assert "nothing was measured on this machine of 1 of 2 different ops" in result.stderr
+
+
+def test_more_cores_than_there_are_here_are_equal_ones_where_a_graph_lacks_some_curves(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("THREADCAST_STORE", str(tmp_path / "none.sqlite"))
+    monkeypatch.setenv("THREADCAST_MODELS", str(tmp_path / "none"))
+    ops = [{"id": "given", "kind": "mm", "curve": {"1": 4.0}}, {"id": "new", "kind": "mm", "inputs": [[[64, 64]]] * 2}]
+    (tmp_path / "part.json").write_text(json.dumps({**GRAPH, "ops": ops, "edges": []}))
+    result = invoke("plan", str(tmp_path / "part.json"), "--cores", "64", "--policy", "sequential", "--json")
+    assert result.exit_code == 0, result.output
+    assert Plan.from_json(json.loads(result.stdout)).cores == 64
+
+
 def test_planning_a_graph_with_curves_needs_only_the_small_install(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['ortools'] = None; from threadcast.cli.main import cli; "

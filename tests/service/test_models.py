@@ -151,13 +151,13 @@ def test_what_is_not_registered_is_not_found(client: FlaskClient, path: str) -> 
 
 
 def test_a_service_without_models_plans_with_given_curves_and_says_what_it_lacks(tmp_path: Path) -> None:
-    app = create_app(ServiceSettings(store=tmp_path / "s.sqlite", models=tmp_path / "none"))
+    app = create_app(ServiceSettings(store=tmp_path / "s.sqlite", models=tmp_path / "none", model="mine"))
     client = app.test_client()
     assert client.get("/v1/models").get_json() == {"models": [], "aliases": {}}
     machine = {"name": "m", "cores": [[0, [0], 0, 0, 0, None]]}
     response = client.post("/v1/predictions", json={"ops": [UNSEEN.to_json()], "machine": machine})
     assert response.status_code == 503
-    assert "champion" in response.get_json()["detail"]
+    assert "mine" in response.get_json()["detail"]
     assert client.get("/health/live").status_code == 200
     assert client.get("/health/ready").status_code == 503
     app.extensions["threadcast"].store.close()

@@ -50,6 +50,29 @@ def test_every_policy_makes_a_plan(client: FlaskClient, policy: str) -> None:
     assert made.makespan_s >= made.lower_bound_s > 0
 
 
+@pytest.mark.parametrize("question", [{}, {"cores": 2}, {"machine": MACHINE.to_json()}])
+def test_ops_without_a_curve_are_forecast_beside_those_with_one(client: FlaskClient, question: dict[str, Any]) -> None:
+    curve = {"1": 4.0, "2": 2.1, "4": 1.2}
+    response = client.post("/v1/plans", json={"graph": graph_document(a=curve), **question})
+    assert response.status_code == 200, response.text
+    made = Plan.from_json(response.get_json())
+    assert made.curves_from == "roofline@1 and file"
+    forecast = client.post("/v1/predictions", json={"graph": graph_document()}).get_json()
+    for op, placed in zip(response.get_json()["ops"], made.ops, strict=True):
+        if op["id"] == "a":
+            assert (placed.duration_s, op["source"]) == (pytest.approx(curve[str(op["threads"])]), "measured")
+        else:
+            row = forecast["seconds"][GRAPH.ids.index(op["id"])]
+            assert any(placed.duration_s == pytest.approx(seconds) for seconds in row)
+            assert op["source"] in ("measured", "interpolated", "learned")
+
+
+def test_points_that_are_given_stay_and_others_are_not_guessed(client: FlaskClient) -> None:
+    ops = [{"id": "a", "kind": "x", "curve": {"3": 1.0}}, {"id": "b", **OPS[0].to_json()}]
+    made = plan(client, graph={**ONE, "ops": ops}, policy="strategies_1")
+    assert {op.id: op.threads for op in made.ops}["a"] == 3
+
+
 def test_the_search_is_one_of_the_policies_and_takes_its_options(client: FlaskClient) -> None:
     graph, machine = OpGraph.from_json(graph_document(**CURVES)), Machine.uniform("cores", 4)
     problem, options = Problem(graph, curves_of(graph, machine), machine), {"seed": 3, "budget_s": 0.5, "robust": True}
@@ -95,7 +118,6 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
                         "/graph/ops/0/curve/1"),
     "an empty curve": ({"graph": {**ONE, "ops": [{"id": "a", "kind": "x", "curve": {}}]}, "cores": 1}, 422,
                        "/graph/ops/0/curve"),
-    "only some curves": ({"graph": graph_document(a=CURVES["a"]), "cores": 2}, 422, "/graph/ops"),
     "curves that start too wide": ({"graph": {**ONE, "ops": [{"id": "a", "kind": "x", "curve": {"8": 1}}]},
                                     "cores": 2}, 422, "/graph/ops"),
     "curves without cores": ({"graph": ONE}, 422, "/cores"),

@@ -42,30 +42,33 @@ class Question:
 def read_problem(question: Question, settings: Settings) -> tuple[Problem, list[str]]:
     """Return the planning problem, and remarks on it for the user, each a sentence.
 
-    A graph that contains curves is planned for any number of cores. Otherwise the curves are predicted for this
+    A graph that contains curves is planned for any number of cores. Curves that it lacks are predicted for this
     machine, or the one named, by the service at `predictor.url` or by a model in process.
     """
-    network = question.network
+    network, machine = question.network, None
     with ExitStack() as open_stores:
         if network.spec.endswith(".json"):
             graph = OpGraph.read(Path(network.spec))
             if not len(graph):
                 raise PlanError(f"{network.spec} has no ops: there is nothing to plan")
-            if graph.curves:
+            if len(graph.curves) == len(graph):
                 machine = _described_machine(question.machine, settings["cores"])
                 table = curves_of(graph, machine)
                 return Problem(graph, table, machine), _remarks(graph, table, machine)
+            if graph.curves and question.machine is None and (settings["cores"] or 0) > usable_cores().cores:
+                measured = machine = Machine.uniform("cores", settings["cores"])
         elif network.spec.endswith(".py") and Path(network.spec).expanduser().is_file():
             raise without_function(network.spec)
         elif not {"/", ":"} & set(network.spec):
             networks.options(network.spec, network.size or "tiny")  # raises for an unknown one
-        measured, machine = chosen_machines(question.machine, settings, open_stores)
+        if machine is None:
+            measured, machine = chosen_machines(question.machine, settings, open_stores)
         predictor = chosen_predictor(question.model, measured, settings, open_stores)
         if not network.spec.endswith(".json"):  # only now: capturing takes long, and the rest may fail
             graph = _graph(network, settings, open_stores)
         profiling = None if network.spec.endswith(".json") else f"threadcast profile {network.spec}"
         try:
-            table = predictor.curves(graph.ops)
+            table = curves_of(graph, measured, lambda rows: predictor.curves([graph.ops[row] for row in rows]))
         except ModelError as error:
             raise ModelError(f"{error}; `{profiling}` measures its ops" if profiling else str(error)) from error
         return Problem(graph, table, machine), [

@@ -42,7 +42,7 @@ class CurveTable(TypedDict):
     """Curves: one row an op, one column a case; low and high bound a 90 % interval."""
 
     machine: Fingerprint
-    model: Annotated[str, Field(description="name@version of what answered")]
+    model: Annotated[str, Field(description="name@version of what answered, or what stands in for a model")]
     ops: Annotated[list[str], Field(description="key of each row's op")]
     cases: list[Case]
     seconds: SecondsTable

@@ -108,7 +108,7 @@ def create_app(settings: ServiceSettings) -> Service:
     app.extensions[EXTENSION] = Context(
         settings, store,
         ModelShelf(
-            settings.models, default=settings.model, moved=measured.moved,
+            settings.models, default=settings.model, untrained=settings.untrained, moved=measured.moved,
             failed=lambda alias: measured.load_failures.labels(alias).inc(),
         ),
         measured,

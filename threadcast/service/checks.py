@@ -95,8 +95,11 @@ def _prediction(settings: ServiceSettings) -> str:
 
 def _model(settings: ServiceSettings) -> str:
     from threadcast.models.registry import ModelRegistry
+    from threadcast.models.untrained import VERSION
 
     registry = ModelRegistry(settings.models)
+    if settings.untrained:
+        return f"none is registered as {settings.model} in {settings.models}: {VERSION} forecasts"
     registry.load(settings.model)
     return f"{settings.model} is {registry.manifest(settings.model).version}, in {settings.models}"
 

@@ -11,14 +11,14 @@ from flask import Response, current_app
 from threadcast.core import Machine
 from threadcast.core.errors import NotFound
 from threadcast.models.base import PerformanceModel
-from threadcast.models.joint_process import JointProcess
+from threadcast.models.untrained import VERSION
 from threadcast.prediction.gathering import Gathering
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.service.adapted_models import AdaptedModels
 from threadcast.service.curve_responses import CurveResponseCache
 from threadcast.service.decision_contexts import DecisionContexts
 from threadcast.service.metrics import Metrics
-from threadcast.service.model_shelf import ModelShelf
+from threadcast.service.model_shelf import MOST_CASES, PRIOR, ModelShelf
 from threadcast.service.problems import Problem, Where
 from threadcast.service.readiness import ReadinessProbe
 from threadcast.service.settings import ServiceSettings
@@ -26,10 +26,6 @@ from threadcast.service.stored_documents import StoredDocuments
 from threadcast.store import Store
 
 EXTENSION = "threadcast"
-
-_PRIOR = JointProcess(prior="unmeasured")
-"""Forecasts what the model of a request cannot, on machines of the store, of which it learns what is stored. Those
-that a client describes may have thousands of cases, which would take it a minute and a gigabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class Context:
 
         return LocalPredictor(  # it lives for a request
             adapted(loaded, version), machine, self.stored, version=version, most_points=0, gathering=self.gathering,
-            otherwise=partial(adapted, _PRIOR, _PRIOR.name) if machine.fingerprint in self.stored.machines() else None,
+            otherwise=partial(adapted, PRIOR, VERSION) if len(machine.cases()) <= MOST_CASES else None,
         )  # fmt: skip
 
     def predictor_asked_for(self, machine: Machine, model: str | None) -> LocalPredictor:
@@ -77,6 +73,11 @@ class Context:
             if model is None:
                 raise Problem(503, f"no model is registered as {self.models.default!r}, the default") from error
             raise Problem(404, f"no model is registered as {model[:80]!r}", pointer="/model", where=where) from error
+        if loaded is PRIOR and (cases := len(machine.cases())) > MOST_CASES:
+            raise Problem(
+                422, f"{version} forecasts machines of at most {MOST_CASES} cases, not {cases}; register a model",
+                pointer="/machine", where=where,
+            )  # fmt: skip
         return loaded, machine, version
 
 

@@ -11,9 +11,18 @@ from typing import NamedTuple
 
 from threadcast.core.errors import ArtefactError, NotFound, ThreadcastError
 from threadcast.models.base import PerformanceModel
+from threadcast.models.joint_process import JointProcess
 from threadcast.models.registry import ModelRegistry
+from threadcast.models.untrained import VERSION
 from threadcast.prediction.lru_cache import LruCache
 from threadcast.service.expiring_value import ExpiringValue
+
+PRIOR = JointProcess(prior="unmeasured")
+"""Forecasts what no registered model can: by the shipped prior, and by what is stored of a machine."""
+
+MOST_CASES = 600
+"""Most cases of a machine of which `PRIOR` is asked: of 10 ops it takes 0.06 s for 263 cases, 1 s and 8 MB an op for
+1,031 (2-core AMD EPYC virtual machine)."""
 
 MOST_LOADED = 8
 """Number of versions in memory besides those that aliases stand for: those that requests named themselves."""
@@ -35,7 +44,7 @@ class ModelShelf:
     A version never changes, so it is loaded once. Aliases are checked every few milliseconds. When an alias has moved,
     its new version is loaded in the background, and requests use the old one until then. If the new version cannot be
     loaded, the old one stays in use and `failed` is called with the alias; else `moved` is called with the alias and
-    the version.
+    the version. With `untrained` `PRIOR` is used as long as nothing is registered as the default.
     """
 
     def __init__(
@@ -43,11 +52,13 @@ class ModelShelf:
         root: Path,
         *,
         default: str,
+        untrained: bool = False,
         failed: Callable[[str], None] = lambda alias: None,
         moved: Callable[[str, str], None] = lambda alias, version: None,
     ) -> None:
         self.registry = ModelRegistry(root)
         self.default = default
+        self._untrained = untrained
         self._failed, self._moved = failed, moved
         self._lock, self._loading = threading.Lock(), threading.Lock()
         self._loaded: LruCache[str, PerformanceModel] = LruCache(MOST_LOADED)
@@ -66,6 +77,8 @@ class ModelShelf:
             return self._load(named, lambda model: self._loaded.put(named, model)), named
         standing = self._standing.get(named)
         if standing is None:
+            if reference is None and self._untrained and not self.registry.is_alias(named):
+                return PRIOR, VERSION
             return self.follow(named)
         moves = self._moves[named]()
         if moves != standing.moves:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from threadcast.core import Case, CurveTable, Machine, OpGraph
@@ -10,9 +11,11 @@ from threadcast.core.errors import FormatError, PlanError
 from threadcast.scheduler.policies import PLANNERS, Policy, Problem, names, plan_names
 from threadcast.scheduler.problem.graph_curves import curves_of
 from threadcast.service.context import Context
-from threadcast.service.deadlines import curves_in_time, deadline
+from threadcast.service.deadlines import curves_of_each, deadline
 from threadcast.service.decision_contexts import DecisionContext
 from threadcast.service.documents import read_graph, read_machine
+from threadcast.service.problems import Problem as Refused
+from threadcast.service.problems import all_of
 from threadcast.service.schemas import Planned
 
 MAX_OPTION = 4_096
@@ -27,13 +30,8 @@ def read_problem(graph_or_name: Any, asked: Planned, here: Context) -> Problem:
     graph = read_graph(graph_or_name, here.store, here.settings)
     if not len(graph):
         raise FormatError("the graph has no ops to plan", pointer="/graph/ops")
-    own_curves = bool(graph.curves)
-    if own_curves and asked.machine is None:
-        if asked.cores is None:
-            raise FormatError("say how many cores, or which machine, to plan for", pointer="/cores")
-        machine = Machine.uniform("cores", asked.cores)
-    else:
-        machine = read_machine(asked.machine, here.stored)
+    own_curves = len(graph.curves) == len(graph)
+    machine = _machine(graph, asked, here)
     limited = _limited(machine, asked.cores)
     points = len(graph) * len((limited if own_curves else machine).cases())
     if points > here.settings.max_plan_points:
@@ -43,10 +41,24 @@ def read_problem(graph_or_name: Any, asked: Planned, here: Context) -> Problem:
             pointer="/graph/ops",
         )
     try:
-        table = curves_of(graph, limited) if own_curves else _predicted(graph, machine, asked.model, here)
+        forecast = partial(_forecast, graph, machine, asked.model, here)
+        table = curves_of(graph, limited if own_curves else machine, forecast)
         return Problem(graph, table, limited)
     except PlanError as error:
         raise FormatError(str(error), pointer="/graph/ops") from error
+
+
+def _machine(graph: OpGraph, asked: Planned, here: Context) -> Machine:
+    """Return the machine that a request names. Where it names none, and the graph brings curves, that is as many equal
+    cores as it asks for, unless other ops are to be forecast and the store's only machine has so many."""
+    if asked.machine is not None or not graph.curves:
+        return read_machine(asked.machine, here.stored)
+    known = [*here.stored.machines().values()]
+    if len(graph.curves) < len(graph) and len(known) == 1 and (asked.cores or 0) <= len(known[0]):
+        return known[0]
+    if asked.cores is None:
+        raise FormatError("say how many cores, or which machine, to plan for", pointer="/cores")
+    return Machine.uniform("cores", asked.cores)
 
 
 def _limited(machine: Machine, cores: int | None) -> Machine:
@@ -58,10 +70,14 @@ def _limited(machine: Machine, cores: int | None) -> Machine:
     return machine.limited_to(machine.place(Case(cores)))
 
 
-def _predicted(graph: OpGraph, machine: Machine, model: str | None, here: Context) -> CurveTable:
-    predictor = here.predictor_asked_for(machine, model)
-    table = curves_in_time(predictor, graph.ops, None, deadline(here.settings.deadline_s))
-    here.metrics.count_points(table.model, len(graph.distinct_ops()) * len(table.cases))
+def _forecast(graph: OpGraph, machine: Machine, model: str | None, here: Context, rows: list[int]) -> CurveTable:
+    """Return the curves of the ops at these positions; a Problem with what is wrong with each that has none."""
+    ops, until = [graph.ops[row] for row in rows], deadline(here.settings.deadline_s)
+    table, refused = curves_of_each(here.predictor_asked_for(machine, model), ops, None, until)
+    if refused:
+        found = ((f"/graph/ops/{rows[i]}", str(why)) for i, why in refused.items())
+        raise all_of(Refused(422, why, pointer=pointer) for pointer, why in found)
+    here.metrics.count_points(table.model, len({op.key for op in ops}) * len(table.cases))
     return table
 
 

@@ -121,7 +121,7 @@ def serve(
     when the workers cannot start; one line on stderr then says why.
     """
     settings = replace(  # threads are left for health checks, and for other keys
-        settings, max_in_flight=min(settings.max_in_flight, max(threads - 1, 1)),
+        settings, prior=settings.untrained, max_in_flight=min(settings.max_in_flight, max(threads - 1, 1)),
         max_in_flight_per_key=min(settings.max_in_flight_per_key, max(threads - 2, 1)),
     )  # fmt: skip
     form: logs.Form = "json" if settings.log_format == "json" else "text"
@@ -185,7 +185,14 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]
             app = create_app(self._settings)
             context: Context = app.extensions["threadcast"]
             context.store.add([])  # fails now where the store cannot be written to
-            context.readiness.predict(context.store, context.predictor)
+            version = context.readiness.predict(context.store, context.predictor)
+            if self._first and self._settings.prior:
+                _log.warning(
+                    "nothing is registered as %s in %s: %s forecasts until `threadcast train` makes a model",
+                    self._settings.model,
+                    self._settings.models,
+                    version,
+                )
         except ThreadcastError as error:
             if self._replaces:  # the store may be slow for a while; the others go on, and one more is started
                 _log.error("a worker in place of one that ended could not start: %s", error)

@@ -62,6 +62,8 @@ class ServiceSettings:
     rate_buckets: Path | None = None
     """File in which several processes count requests together; None: in the memory of each process."""
     local_only: bool = False
+    prior: bool = True
+    """Whether the shipped prior forecasts as long as nothing is registered as the default model."""
 
     def __post_init__(self) -> None:
         for name in _limit_names():
@@ -84,6 +86,14 @@ class ServiceSettings:
         """Return the settings of the service among all settings."""
         own = {name: settings[f"service.{name}"] for name in (*_limit_names(), "model", *_OTHERS)}
         return cls(store=settings["store"], models=settings["models"], **own)
+
+    @property
+    def untrained(self) -> bool:
+        """Whether the shipped prior forecasts in place of the default model: `model` is the setting's default, and
+        nothing is registered under it (yet)."""
+        from threadcast.models.registry import ModelRegistry
+
+        return self.prior and self.model == _default("model") and not ModelRegistry(self.models).is_alias(self.model)
 
     @property
     def stops_within_s(self) -> float:

@@ -123,7 +123,7 @@ def _key(name: str, machine: Machine | None) -> Hashable:
     """
     here = context()
     try:
-        version = here.models.registry.manifest(here.models.default).version
+        _, version = here.models.get()
     except NotFound:
         return None
     fingerprint = machine.fingerprint if machine else ""
