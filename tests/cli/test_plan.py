@@ -49,7 +49,7 @@ def test_ops_without_a_curve_are_forecast_beside_those_with_one(tmp_path: Path, 
     assert "nothing was measured on this machine of 1 of 2 different ops" in result.stderr
 
 
-def test_more_cores_than_there_are_here_are_equal_ones_where_a_graph_lacks_some_curves(tmp_path: Path, monkeypatch) -> None:
+def test_more_cores_than_there_are_are_equal_ones_where_some_curves_lack(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("THREADCAST_STORE", str(tmp_path / "none.sqlite"))
     monkeypatch.setenv("THREADCAST_MODELS", str(tmp_path / "none"))
     ops = [{"id": "given", "kind": "mm", "curve": {"1": 4.0}}, {"id": "new", "kind": "mm", "inputs": [[[64, 64]]] * 2}]

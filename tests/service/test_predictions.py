@@ -159,11 +159,10 @@ def test_without_a_machine_known_one_must_be_named(tmp_path: Any, models: Any) -
     assert (response.status_code, response.get_json()["pointer"]) == (422, "/machine")
 
 
-def test_a_machine_that_the_model_does_not_know_is_said_so(client: FlaskClient) -> None:
+def test_on_a_machine_that_the_model_does_not_know_all_is_extrapolated(client: FlaskClient) -> None:
     elsewhere = Machine.uniform("elsewhere", 2).to_json()
-    response = client.post("/v1/predictions", json={"ops": [UNSEEN.to_json()], "machine": elsewhere})
-    assert response.status_code == 422
-    assert "elsewhere" in response.get_json()["detail"]
+    answer = ask(client, ops=[UNSEEN.to_json()], machine=elsewhere)
+    assert answer["source"] == [["extrapolated"] * 2]
 
 
 @pytest.mark.parametrize(
