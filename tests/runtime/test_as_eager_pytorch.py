@@ -337,6 +337,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "Tensor of a size": lambda m, x: m.layer(x) + 0 * torch.Tensor(x.size()).numel() + len(torch.Tensor(x.size())),
     "a size": lambda m, x: (m.layer(x), x.size()),
     "early returns": returning_early,
+    "cond": lambda m, x: torch.cond(x.sum() > 0, lambda v: m.layer(v), lambda v: -m.layer(v), (x,)),
     "where": selecting,
     "mask": lambda m, x: m.layer(x).masked_fill(m.layer(x) > 0, 1.5)[x[:, 0] > -9],
     "gradients in .grad": lambda m, x: (torch.is_grad_enabled() and m.layer(x).sum().backward(), m.layer(x))[1],

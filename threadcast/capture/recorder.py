@@ -6,9 +6,10 @@ that too.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -159,6 +160,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 given = self._stand_ins(leaves, own if repeated else len(leaves))
                 random_state = end.enter_context(RandomStateWatch())
                 refused = end.enter_context(refused_reads())
+                if not self._fixed_offsets:  # as those that `torch.compile` itself has captured have
+                    end.enter_context(_nothing_compiled())
                 if (symbols := self._fakes.symbols) is not None:
                     end.enter_context(symbols.fixed_in_texts())
                 rebuilt = pytree.tree_unflatten(given, structure)
@@ -347,6 +350,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._names[base] += 1
         count = self._names[base] - 1
         return f"{base}_{count}" if count else base
+
+
+@contextmanager
+def _nothing_compiled() -> Iterator[None]:
+    """Within the context, what is compiled by `torch.compile` runs as it is, as `torch.cond` does, which compiles.
+
+    Dynamo leaves functions that it meets within a mode as they are for good, and `torch.cond` then raises in each call.
+    """
+    loaded = "torch._dynamo" in sys.modules
+    try:
+        with torch.compiler.set_stance("force_eager") if loaded else nullcontext():
+            yield
+    finally:
+        if not loaded and "torch._dynamo" in sys.modules:
+            torch._dynamo.reset()
 
 
 def _first_line(error: Exception) -> str:
