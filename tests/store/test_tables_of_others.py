@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample
-from threadcast.core.errors import FormatError
+from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.store.long_form import read_long_form, write_long_form
 
 SHAPES = [(64 * i, 32 + 7 * i, 16 * i * i) for i in range(1, 7)]
@@ -189,10 +189,10 @@ def test_a_time_that_is_none_is_refused(tmp_path: Path, time: str, name: str) ->
         read(tmp_path, f'op,threads,seconds,json.conditions\no,1,1,"{cell}"\n')
 
 
-def test_what_older_versions_stored_with_a_time_that_is_none_is_exported_without_it(tmp_path: Path) -> None:
-    machine, conditions = Machine.uniform("m", 1), {"time": "soon", "cache": "warm"}
-    write_long_form([Measurement(Op("a"), machine, Case(1), (Sample(1.0),), conditions)], tmp_path / "t.csv")
-    assert [dict(m.conditions) for m in read_long_form(tmp_path / "t.csv")] == [{"cache": "warm"}]
+def test_measurements_with_a_time_that_is_none_are_no_rows_of_an_export(tmp_path: Path) -> None:
+    measured = Measurement(Op("a"), Machine.uniform("m", 1), Case(1), (Sample(1.0),), {"time": "soon"})
+    with pytest.raises(InvalidInput, match=r"cannot be written to a table: times more than a day ahead .*, or none"):
+        write_long_form([measured], tmp_path / "t.csv")
 
 
 def test_the_cases_of_a_machine_are_those_in_its_rows(tmp_path: Path) -> None:

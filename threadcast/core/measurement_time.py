@@ -22,19 +22,15 @@ AHEAD_S = 86400.0
 """How far the clock of a machine that measured may be ahead of that of a store. Beyond that, its times are wrong."""
 
 
-def not_times(conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the conditions "time" and `REPLACES` that are no times."""
-    given = {name: conditions[name] for name in ("time", REPLACES) if conditions.get(name) is not None}
-    return {name: value for name, value in given.items() if not (isinstance(value, str) and read_time(value))}
-
-
 def require_times(conditions: Mapping[str, Any], *, now_s: float) -> None:
     """Raise InvalidInput where the condition "time" or `REPLACES` is no time, or "time" is more than `AHEAD_S` after
     `now_s` (seconds since 1970)."""
-    for name, value in not_times(conditions).items():
-        raise InvalidInput(
-            f"the condition {name}={value!r} is no time; give ISO 8601, as 2026-11-29T16:00:00Z, or leave it out"
-        )
+    for name in ("time", REPLACES):
+        given = conditions.get(name)
+        if given is not None and not (isinstance(given, str) and read_time(given)):
+            raise InvalidInput(
+                f"the condition {name}={given!r} is no time; give ISO 8601, as 2026-11-29T16:00:00Z, or leave it out"
+            )
     time = read_time(conditions.get("time"))
     if time is not None and time.timestamp() > now_s + AHEAD_S:
         raise InvalidInput(

@@ -38,7 +38,7 @@ from threadcast.core.measurement_time import date_s
 from threadcast.store.long_form_reading import LongFormReader
 from threadcast.store.rows import json_text
 from threadcast.store.table_files import ColumnKind, open_table, write_table
-from threadcast.store.unwritable import unwritable_names, written_conditions, wrong_values
+from threadcast.store.unwritable import unwritable_names, wrong_values
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def _rows(measurements: Sequence[Measurement], counters: Sequence[str]) -> Itera
     for m in measurements:
         where = (m.machine.fingerprint, m.op.key, m.case.threads, m.case.affinity.value)
         features = (m.op.kind, _shapes(m.op), m.op.flops, m.op.bytes_moved)
-        conditions: str | None = json_text(written_conditions(m), f"a measurement of {m.op.key}")
+        conditions: str | None = json_text(dict(m.conditions), f"a measurement of {m.op.key}")
         stored_s = m.stored_s if date_s(m.conditions.get("time"), m.stored_s) == m.stored_s else None
         for sample in m.samples:
             repeats[where] = repeat = repeats.get(where, 0) + 1

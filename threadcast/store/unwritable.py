@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 from threadcast.core import Measurement
 from threadcast.core.errors import InvalidInput
 from threadcast.core.measurement import LONGEST_S, SHORTEST_S
-from threadcast.core.measurement_time import not_times, require_times
+from threadcast.core.measurement_time import require_times
 
 _LIMITS = f"samples outside of {SHORTEST_S:g} to {LONGEST_S:g} s"
-_AHEAD = "times more than a day ahead of the clock here"
+_TIMES = "times more than a day ahead of the clock here, or none"
 
 
 def unwritable_names(measurement: Measurement) -> list[str]:
@@ -27,16 +26,10 @@ def wrong_values(measurement: Measurement, *, now_s: float) -> str:
     if not all(SHORTEST_S <= sample.seconds <= LONGEST_S for sample in measurement.samples):
         return _LIMITS
     try:
-        require_times(written_conditions(measurement), now_s=now_s)
+        require_times(measurement.conditions, now_s=now_s)
     except InvalidInput:
-        return _AHEAD
+        return _TIMES
     return ""
-
-
-def written_conditions(measurement: Measurement) -> dict[str, Any]:
-    """The conditions that files get: without times that are none, which versions up to 0.1 stored."""
-    wrong = not_times(measurement.conditions)
-    return {name: value for name, value in measurement.conditions.items() if name not in wrong}
 
 
 def is_writable(measurement: Measurement, *, now_s: float) -> bool:
