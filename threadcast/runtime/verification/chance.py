@@ -9,7 +9,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from threadcast.runtime.verification.differences import Difference, excess, most_beyond, value_difference
+from threadcast.runtime.verification.differences import (
+    Difference,
+    excess,
+    largest_roundings,
+    most_beyond,
+    value_difference,
+)
 from threadcast.runtime.verification.running_means import scales_of_means
 from threadcast.runtime.verification.sensitivity import EXACT, Sensitivity
 
@@ -70,10 +76,14 @@ def _differences(step: Pair, names: Iterable[str], known: dict[str, Sensitivity]
     scales = scales_of_means(step.eager)
 
     def differences(names: Iterable[str]) -> dict[str, Difference]:
+        names = list(names)
+        of = {name: known[name] for name in names if name in known}
+        roundings = largest_roundings(step.eager, step.before, of)
         found = {
             name: value_difference(
                 name, step.eager[name], step.plan[name], before=step.before.get(name),
                 sensitivity=known.get(name, EXACT), scale=scales.get(name), jumps=True,
+                rounding=roundings.get(name, 0.0),
             )
             for name in names
         }  # fmt: skip

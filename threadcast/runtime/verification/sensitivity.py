@@ -36,6 +36,9 @@ SAME_WAY = 0.5
 """Smallest share of eager's movement that a plan must move, and smallest cosine of the angle between both movements, in
 half precision. In other types a plan must not move the opposite way, where eager's own movement is steady: a part of a
 tensor that only roundings move (the keys' bias of an attention, by Adam) widens what the other parts may differ by."""
+VAGUE = 1 / 16
+"""Share of itself by which a number must change where inputs change by a few roundings, so that it counts as rounding
+alone: a bias before a batch norm has a gradient of zero, and eager's is what is left where its terms cancel out."""
 MANY = 16
 """Fewest numbers of a tensor whose direction of movement is compared."""
 
@@ -69,6 +72,15 @@ class Sensitivity:
     """Whether the value moves about as far and in the same direction in all these runs."""
     infinities: int = 0
     """How many of eager's numbers that are not finite are other numbers in one of these runs."""
+    runs: int = 0
+    """How many of these runs had changed inputs."""
+    vague: int = 0
+    """In how many of them at least half of the numbers, or of their movements, changed by more than `VAGUE`."""
+
+    @property
+    def only_rounding(self) -> bool:
+        """Whether all of eager's own numbers, or movements, come from rounding: of the exact ones nothing is known."""
+        return self.runs > 1 and self.vague == self.runs
 
 
 EXACT = Sensitivity()
@@ -193,7 +205,7 @@ def _with_run(known: Sensitivity, name: str, value: Tensor, start: Any, run: Eag
     movement = wanted - precise(start) if moves else wanted
     sizes, moved = sizes_of(wanted), sizes_of(movement) if moves else None
     plain = plain_limits(value.dtype, sizes, moved)
-    errors, infinities = errors_of(wanted, found), 0
+    errors, infinities, nudged_runs, vague = errors_of(wanted, found), 0, known.runs, known.vague
     if not all_finite(errors):
         infinities = int((~errors.isfinite() & ~wanted.isfinite()).sum())
     if moved is not None and isinstance(other_start, Tensor):
@@ -202,11 +214,15 @@ def _with_run(known: Sensitivity, name: str, value: Tensor, start: Any, run: Eag
         alike = surely_alike(float(errors.max()), float(moved.max()), value.numel())
         steady = alike or moves_alike(movement, other_movement)
         errors -= torch.maximum(sizes, found.abs()).mul_(torch.finfo(value.dtype).eps)
-    errors = errors.nan_to_num_(nan=0.0, posinf=0.0).clamp_(min=0.0).mul_(times)
+    errors = errors.nan_to_num_(nan=0.0, posinf=0.0).clamp_(min=0.0)
+    if times != REORDERED and torch.finfo(value.dtype).eps < HALF_PRECISION:
+        nudged_runs += 1
+        vague += int((errors > VAGUE * (sizes if moved is None else moved)).sum()) >= value.numel() / 2
+    errors.mul_(times)
     numbers = math.ceil(int((errors > plain).sum()) * min(1.0, _PLAN_ROUNDINGS / roundings))
     return Sensitivity(
         max(known.allowed, float(errors.max())), max(known.numbers, numbers),
-        known.steady and steady, max(known.infinities, infinities),
+        known.steady and steady, max(known.infinities, infinities), nudged_runs, vague,
     )  # fmt: skip
 
 
