@@ -1,4 +1,4 @@
-"""What is rounding alone refuses nothing: gradients of a bias before a batch norm, and what an optimizer keeps of them."""
+"""What is rounding alone refuses nothing: gradients of a bias before a batch norm, and what an optimizer keeps."""
 
 from __future__ import annotations
 

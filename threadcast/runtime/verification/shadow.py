@@ -23,6 +23,7 @@ from threadcast.runtime.verification.chance import Pair, is_chance
 from threadcast.runtime.verification.differences import Difference, first_beyond_rounding
 from threadcast.runtime.verification.first_operator import EagerValues, first_wrong_call, first_wrong_run
 from threadcast.runtime.verification.jumps import has_jumps
+from threadcast.runtime.verification.pointing import pointing_alike
 from threadcast.runtime.verification.sensitivity import (
     REORDERED,
     EagerRun,
@@ -162,6 +163,7 @@ def shadow_step(
         wanted = step.values_after(step.eager(*arguments), start)
         sensitivity = partial(step.sensitivity, start, arguments, wanted)
         jumps = captured is not None and has_jumps(captured)
+        _take_indices(captured, start, arguments, wanted, found)
         difference = first_beyond_rounding(wanted, found, sensitivity, before=start.values, jumps=jumps)
         if difference is not None:
             raise WrongResult(_report(step, difference, start, arguments, wanted, by))
@@ -206,6 +208,7 @@ def checked_step(
             return Checked(result, Difference("the step", str(failure)), True, raised=True)
         if jumps is None:
             jumps = captured is not None and has_jumps(captured)
+        _take_indices(captured, start, arguments, wanted, found)
         difference = _difference(step, run, start, arguments, wanted, found, jumps=jumps)
         return Checked(result, difference, _tells(step.values(result), wanted, start, arguments))
     finally:
@@ -238,6 +241,20 @@ def _difference(
     except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only another one raises
         _logger.debug("a step on numbers changed by some roundings raises: %s", error)
     return difference
+
+
+def _take_indices(
+    captured: Captured | None, start: StepState, arguments: Sequence[Any], wanted: Mapping[str, Any],
+    found: dict[str, Any],
+) -> None:  # fmt: skip
+    """Put eager's indices in place of those that were `found` and point at equal values (`pointing.py`)."""
+
+    def begin() -> Sequence[Any]:
+        assert captured is not None
+        start.restore()
+        return captured.bind(*arguments)
+
+    found.update((name, wanted[name]) for name in pointing_alike(captured, begin, wanted, found))
 
 
 def _changed_steps(
