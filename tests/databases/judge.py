@@ -98,7 +98,7 @@ class Judge:
                 found: list[Difference | None] = []
 
                 def checked() -> Tensor:
-                    loss, difference, _ = checked_step(shadowed, run, inputs, captured)
+                    loss, difference, *_ = checked_step(shadowed, run, inputs, captured)
                     found.append(difference)
                     return loss
 

@@ -21,36 +21,46 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 def _checked(make: Callable[..., torch.optim.Optimizer], change: Callable[[nn.Module], Any] | None = None) -> Checked:
     """A step in channels last beside eager's as given, after a few; `change` makes its model compute otherwise."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.SiLU(), nn.Conv2d(16, 8, 3), nn.BatchNorm2d(8))
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(32, 10),
+    )  # fmt: skip
     optimizer = make(model.parameters())
 
     def eager(x: Tensor) -> dict[str, Tensor]:
         optimizer.zero_grad()
-        loss = nn.functional.silu(model(x)).square().mean()
+        loss = nn.functional.cross_entropy(model(x), torch.arange(16) % 10)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         return {"loss": loss.detach()}
 
-    def run(x: Tensor) -> dict[str, Tensor]:
-        handle = None if change is None else change(model)
+    def lie(memory_format: torch.memory_format) -> None:
         for one in model.modules():
             if isinstance(one, nn.Conv2d):
-                one.weight.data = one.weight.data.contiguous(memory_format=torch.channels_last)
+                one.weight.data = one.weight.data.contiguous(memory_format=memory_format)
+
+    def run(x: Tensor) -> dict[str, Tensor]:
+        handle = None if change is None else change(model)
+        lie(torch.channels_last)
         found = eager(x.contiguous(memory_format=torch.channels_last))
+        lie(torch.contiguous_format)
         if handle is not None:
             handle.remove()
         return found
 
     for _ in range(3):
-        eager(torch.randn(8, 3, 24, 24))
+        eager(torch.randn(16, 3, 32, 32))
     step = Shadowed(eager, eager, model, optimizer, lambda result: result)
-    return checked_step(step, run, (torch.randn(8, 3, 24, 24),), None, jumps=False)
+    return checked_step(step, run, (torch.randn(16, 3, 32, 32),), None, jumps=True)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_bias_before_a_batch_norm_refuses_no_channels_last(name: str) -> None:
-    assert _checked(OPTIMIZERS[name]).difference is None
+    difference = _checked(OPTIMIZERS[name]).difference
+    biases = "0.bias", "4.bias", "parameter 0.1", "parameter 0.5"
+    assert difference is None or not difference.name.endswith(biases), difference  # others may be chance (`chance.py`)
 
 
 @pytest.mark.parametrize("name", ["AdamW", "momentum"])
