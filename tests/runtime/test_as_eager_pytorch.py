@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import grad
 from torch.func import functional_call
-from torch.nn.functional import dropout
+from torch.nn.functional import dropout, mse_loss
 from torch.utils import _pytree as pytree
 
 import threadcast
@@ -396,3 +396,41 @@ def test_hooks_are_called_and_told_from_the_first_call_on(kind: str, compare: Ca
     assert all(
         "there are hooks on" in state and 'torch.compile(model, backend="threadcast")' in state for state in states
     )
+
+
+def exported() -> nn.Module:
+    module: nn.Module = torch.export.export(nn.Linear(4, 4).eval(), (torch.ones(5, 4),)).module()
+    return module
+
+
+def raising(_: Tensor) -> Tensor:
+    raise KeyError("own")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_reports_tell_the_state_and_the_reason_from_the_first_call_on() -> None:
+    x = torch.ones(5, 4)
+    with closing(threadcast.optimize(nn.Linear(4, 4).eval(), backends=False)) as call:
+        assert call.reports == []
+        assert "not called yet" in repr(call)
+        call(x)
+        assert (call.reports[0].runs, call.reports[0].reason) == ("measuring", "")
+    with closing(threadcast.optimize(exported(), backends=False)) as call:
+        call(x)
+        assert call.reports[0].runs == "default"
+        assert call.reports[0].reason in repr(call)
+        assert "there are hooks on module GraphModule" in call.reports[0].reason
+    with closing(threadcast.optimize(raising, backends=False)) as call:
+        with pytest.raises(KeyError, match="own"):
+            call(x)
+        assert call.reports[0].reason.startswith("cannot capture: KeyError")
+
+
+@pytest.mark.parametrize("hooks", [False, True])
+def test_reports_tell_the_reason_of_a_step_that_was_prepared(hooks: bool) -> None:
+    model, x = nn.Linear(4, 4), torch.ones(5, 4)
+    if hooks:
+        model.register_full_backward_hook(lambda *_: None)
+    with closing(threadcast.optimize_training(model, mse_loss, torch.optim.SGD(model.parameters()), x, x)) as step:
+        assert ("hooks on module Linear" in step.reports[0].reason) is hooks
+        assert step.reports[0].measuring is not hooks

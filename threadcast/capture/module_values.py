@@ -24,10 +24,6 @@ class ModuleChanged(CaptureError):
     """
 
 
-class Unwatchable(CaptureError):
-    """A callable reads a Python value, such as a generator's state, of which changes would not be noticed."""
-
-
 _SET = "cannot capture: {} is set in every call, which a graph would not do"
 
 
@@ -73,12 +69,12 @@ class ModuleValues:
     def left_alone(self, *functions: Any) -> Iterator[FunctionCaches]:
         """At the end of the block restore the module's attributes and all Python values that `functions` can reach.
 
-        ModuleChanged where the block changed any of them. Unwatchable where changes of a value would not be noticed.
+        ModuleChanged where the block changed any of them. CaptureError where changes of a value would not be noticed.
         Yields the caches of functions that can be reached; CacheFilled where one holds a fake tensor at the end.
         """
         reads = PythonState(functions, wholly=True)
         if reads.unwatchable is not None:
-            raise Unwatchable(f"cannot capture: it reads {reads.unwatchable}")
+            raise CaptureError(f"cannot capture: it reads {reads.unwatchable}")
         held = (value for part in reads.modules for value in (*part._buffers.values(), *vars(part).values()))
         self.reached = [*reads.tensors, *(value for value in held if isinstance(value, Tensor))]
         check_supported(nn.ModuleList(reads.modules))
