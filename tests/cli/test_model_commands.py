@@ -95,7 +95,6 @@ def test_training_again_makes_new_versions_and_may_leave_the_alias(folder):
     assert document("models", "list")["aliases"] == before
 
 
-
 def test_an_alias_is_retrained_and_moves_only_to_a_better_model(folder, monkeypatch):
     held_out = [op for op in make_ops(90) if is_held_out(op.key)][-6:]
     with Store.open(folder / "store.sqlite") as store:
