@@ -15,9 +15,9 @@ import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from xeon_phi_tables import Filter, calibrate, fit, read_table, table_op
 
 from threadcast.collector.simulated import calibrated
-from threadcast.collector.simulated.calibration import Filter, calibrate, fit, read_table, table_op
 from threadcast.collector.simulated.constants import CORES, PEAK_FLOPS_PER_S, Constants
 from threadcast.collector.simulated.xeon_phi import XeonPhi
 from threadcast.core import Case

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from simulated_servers import Server, servers
 
-from threadcast.collector.simulated.server import Server, servers
 from threadcast.core import CurveTable, Edge, Machine, Op, OpGraph, Source, TensorSpec
 from threadcast.scheduler.policies import Problem
 

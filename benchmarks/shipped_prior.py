@@ -18,8 +18,8 @@ from typing import TypeVar
 import numpy as np
 import paper_networks
 from run_facts import RunFacts
+from simulated_servers import servers
 
-from threadcast.collector.simulated.server import servers
 from threadcast.collector.simulated.source import SimulatedXeonPhi
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.models.base import PerformanceModel

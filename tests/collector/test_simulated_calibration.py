@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.xeon_phi_tables import calibrate, read_table, table_op
 from threadcast.collector.simulated.calibrated import CALIBRATED
-from threadcast.collector.simulated.calibration import calibrate, read_table, table_op
 from threadcast.collector.simulated.constants import PEAK_FLOPS_PER_S, Constants
 from threadcast.collector.simulated.demand import Pass
 from threadcast.collector.simulated.xeon_phi import XeonPhi

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadcast.collector.simulated.calibration import table_op
+from benchmarks.xeon_phi_tables import table_op
 from threadcast.collector.simulated.co_run import XeonPhiCoRun
 from threadcast.collector.simulated.xeon_phi import XeonPhi
 from threadcast.core import Case, Op, OpGraph, TensorSpec

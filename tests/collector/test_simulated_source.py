@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.xeon_phi_tables import table_op
 from threadcast.collector.campaign import Campaign
-from threadcast.collector.simulated.calibration import table_op
 from threadcast.collector.simulated.source import SimulatedXeonPhi
 from threadcast.core import Affinity, Case, Op, OpGraph, TensorSpec
 from threadcast.core.errors import InvalidInput

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadcast.collector.simulated.calibration import table_op
+from benchmarks.xeon_phi_tables import table_op
 from threadcast.collector.simulated.constants import PEAK_FLOPS_PER_S
 from threadcast.collector.simulated.demand import Library, demand
 from threadcast.collector.simulated.xeon_phi import XeonPhi

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.simulated_servers import servers
 from tests.models.synthetic_ops import make_ops, measure, measure_all, true_seconds
-from threadcast.collector.simulated.server import servers
 from threadcast.core import Machine, Op, TensorSpec
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.learned_curve import LearnedCurve

@@ -32,7 +32,7 @@ micro-benchmark."""
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """The calibrated constants; `calibration.calibrate` computes them.
+    """The calibrated constants; `benchmarks/calibrate_xeon_phi.py` computes them.
 
     `flops_per_s`: flops a second of one core with full vectors, by kernel. `reorder_s_per_byte`: seconds of one
     thread's work on each byte of the filter before and after the parallel loop (into MKL-DNN's blocked layout,
