@@ -16,8 +16,7 @@ from threadcast.core.errors import InvalidInput
 from threadcast.malleable.channel import Channel
 from threadcast.malleable.connection import Connection
 from threadcast.malleable.ledger import Ledger
-from threadcast.malleable.message_reading import requests_of
-from threadcast.malleable.messages import Refusal, UseCores, to_json
+from threadcast.malleable.messages import requests_of
 from threadcast.malleable.process_list import deadline_status
 from threadcast.malleable.request_handling import RequestHandler
 from threadcast.malleable.sockets import file_id, listen, peer, remove, remove_left_behind
@@ -144,14 +143,14 @@ class Arbiter:
                 requests = requests_of(message)
                 if not requests:
                     self._requests.require_joined(connection)
-                for request in requests:
-                    answer = self._requests.handle(connection, request, self._now())
+                for name, value in requests.items():
+                    answer = self._requests.handle(connection, name, value, self._now())
                     if answer is not None:
                         self._send(connection, answer)
                 if connection.name not in self._connections:  # it could not be answered
                     return
         except InvalidInput as error:
-            self._send(connection, to_json(Refusal(str(error))))
+            self._send(connection, {"error": str(error)})
             self._drop(connection, str(error))
         except OSError:
             self._drop(connection, "it ended")
@@ -161,7 +160,7 @@ class Arbiter:
         for name, (number, cores) in self._ledger.orders().items():
             connection = self._connections[name]
             connection.order, connection.cores, connection.ordered_s = number, cores, now_s
-            self._send(connection, to_json(UseCores(self._requests.cpus_of(cores), number)))
+            self._send(connection, {"cores": self._requests.cpus_of(cores), "order": number})
 
     def _confirm_for_silent(self) -> None:
         """Count orders that were not confirmed in time as confirmed, so that other processes get the cores."""
@@ -185,7 +184,7 @@ class Arbiter:
             connection.on_time = party.on_time
             if not party.on_time:
                 _logger.warning("%s (%s) will not meet its deadline", name, connection.title)
-            self._send(connection, to_json(status))
+            self._send(connection, {"deadline": status})
 
     def _send(self, connection: Connection, message: dict[str, Any]) -> None:
         """Send a message, its last part later if it does not fit; if an earlier one still waits, end the connection."""

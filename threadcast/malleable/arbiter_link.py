@@ -9,28 +9,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from threadcast.core.errors import FormatError, NotFound, ServiceUnavailable
 from threadcast.malleable.channel import Channel
 from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.limits import Cores
-from threadcast.malleable.message_reading import arbiter_message_of
-from threadcast.malleable.messages import (
-    Bounds,
-    Confirm,
-    DeadlineStatus,
-    ExpectRates,
-    Join,
-    Refusal,
-    Remaining,
-    ReportLearning,
-    ReportSteps,
-    Request,
-    SetBounds,
-    SetDeadline,
-    UseCores,
-    to_json,
-)
+from threadcast.malleable.messages import Bounds, order_of, status_of
 from threadcast.malleable.sockets import connect
 
 REPORT_S = 0.5
@@ -112,13 +97,13 @@ class ArbiterLink:
             return
         if bounds != self._sent_bounds:
             self._sent_bounds = bounds
-            self._send(SetBounds(bounds))
+            self._send({"bounds": bounds.to_json()})
         if (rates := self._expected()) != self._sent_rates:
             self._sent_rates = rates
-            self._send(ExpectRates(rates))
+            self._send({"progress": {str(cores): rate for cores, rate in rates.items()}})
         if self._now() >= self._learning_from_s and (learning := self._learning()) != self._sent_learning:
             self._sent_learning, self._learning_from_s = learning, self._now() + LEARNING_S
-            self._send(ReportLearning(learning))
+            self._send({"learning": learning})
         # Steps before the deadline: the arbiter counts what is left of it from the steps that were reported last.
         if not self._deadline_sent or self._now() >= self._report_from_s:
             self._report(every_s=REPORT_S if has_all else 0.0)
@@ -131,19 +116,18 @@ class ArbiterLink:
             return
         try:
             for message in self._channel.receive():
-                match arbiter_message_of(message):
-                    case Refusal(reason):
-                        self._refused_s = min(max(2 * self._refused_s, REFUSED_S), LONGEST_REFUSED_S)
-                        self._join_from_s = self._now() + self._refused_s
-                        _logger.warning("the arbiter refuses this process: %s", reason)
-                        continue
-                    case DeadlineStatus(remaining, met):
-                        self._on_time = met
-                        if not met:
-                            left = remaining.steps, remaining.in_s
-                            _logger.warning("the deadline will not be met: %s steps are left, and %s s", *left)
-                    case UseCores(cores, number):
-                        self._send(Confirm(number, self._assigned(cores)))
+                if "error" in message:
+                    self._refused_s = min(max(2 * self._refused_s, REFUSED_S), LONGEST_REFUSED_S)
+                    self._join_from_s = self._now() + self._refused_s
+                    _logger.warning("the arbiter refuses this process: %s", message["error"])
+                    continue
+                if (status := status_of(message)) is not None:
+                    left, self._on_time = status
+                    if not self._on_time:
+                        _logger.warning("the deadline will not be met: %s steps are left, and %s s", *left)
+                else:
+                    order = order_of(message)
+                    self._send({"holds": self._assigned(order.in_use), "order": order.order})
                 self._refused_s = 0.0
         except (OSError, FormatError):
             self.close()
@@ -171,12 +155,13 @@ class ArbiterLink:
             return
         self._selector.register(self._channel, selectors.EVENT_READ, self.hear)
         self._sent_bounds = bounds
-        self._send(Join(self._terms.name, self._terms.weight, bounds, in_use))
+        asked = {"name": self._terms.name, "weight": self._terms.weight, "holds": in_use, **bounds.to_json()}
+        self._send({"join": asked})
 
     def _report(self, *, every_s: float) -> None:
         if (steps := self._steps()) != self._sent_steps:
             self._sent_steps, self._report_from_s = steps, self._now() + every_s
-            self._send(ReportSteps(steps))
+            self._send({"steps": steps})
 
     def _send_deadline(self) -> None:
         with self._lock:
@@ -184,15 +169,15 @@ class ArbiterLink:
             if deadline is not None and deadline.since is None:
                 deadline = self._deadline = replace(deadline, since=self._sent_steps)
         if deadline is not None:
-            remaining = Remaining(deadline.left(self._sent_steps), deadline.by_s - self._now())
-            if remaining.steps > 0 and remaining.in_s > 0:
-                self._send(SetDeadline(remaining))
+            steps, in_s = deadline.left(self._sent_steps), deadline.by_s - self._now()
+            if steps > 0 and in_s > 0:
+                self._send({"deadline": {"steps": steps, "in_s": in_s}})
 
-    def _send(self, message: Request) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         if self._channel is None:
             return
         try:
-            self._channel.send(to_json(message))
+            self._channel.send(message)
         except BlockingIOError:
             self.close()
         except OSError:

@@ -12,7 +12,7 @@ from threadcast.core.errors import FormatError, NotFound, ServiceUnavailable
 from threadcast.core.sysfs import format_cpus, parse_cpus, read_text
 from threadcast.malleable.family import ancestors
 from threadcast.malleable.limits import cpus_in
-from threadcast.malleable.message_reading import cores_of
+from threadcast.malleable.messages import cores_of
 from threadcast.malleable.sockets import ask, socket_of
 
 VARIABLE = "_THREADCAST_LIMIT"

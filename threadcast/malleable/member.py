@@ -17,7 +17,7 @@ from threadcast.malleable.arbiter_link import ArbiterLink, Terms
 from threadcast.malleable.followers import Followers
 from threadcast.malleable.inherited_limit import inherited_limit, record_limit
 from threadcast.malleable.limits import Cores, Limits, cpus_in
-from threadcast.malleable.messages import AskLimits, Bounds, Question
+from threadcast.malleable.messages import Bounds, asks_limits, resize_of
 from threadcast.malleable.process_socket import ProcessSocket
 from threadcast.malleable.sockets import socket_of
 from threadcast.threads.this_process import ProcessState
@@ -208,11 +208,11 @@ class Member:
         most = min(most, self.terms.most or most)
         return Bounds(min(self.terms.least, most), most, tuple((cpu,) for cpu in sorted(allowed)))
 
-    def _answer(self, question: Question) -> dict[str, Any]:
-        if isinstance(question, AskLimits):
+    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        if asks_limits(question):
             with self._lock:
                 return {"limits": self._limits.cores(), "cores": self._cores}
-        return {"cores": [list(core) for core in self.resize(question.cores)]}
+        return {"cores": [list(core) for core in self.resize(resize_of(question))]}
 
 
 def _machine_cpus() -> int:

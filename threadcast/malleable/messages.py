@@ -1,16 +1,30 @@
-"""The messages between a process, the arbiter and the command line, as frozen classes, and their JSON.
+"""The messages between a process, the arbiter and the command line: what they hold, read and checked.
 
-`docs/formats.md` lists them; `message_reading` reads them. Cores are tuples in these classes and arrays in JSON.
+Messages are JSON objects; `docs/formats.md` lists them. Cores are tuples here and arrays in JSON. All readers raise
+FormatError, which says what is wrong in a message, and where.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from threadcast.malleable.division import Claim
+from threadcast.core.errors import FormatError
+from threadcast.core.json_reading import checked, finite, member
+from threadcast.malleable.deadline import Deadline
+from threadcast.malleable.division import Claim, check_bounds
 from threadcast.malleable.limits import Cores
+
+LARGEST = 1e15
+"""Largest magnitude of a number in a message; sums of larger floating-point numbers would lose small terms. Rates are
+not below its inverse: what is measured is divided by them."""
+LONGEST_NAME = 200
+"""Characters of a process's name, and of what it says of its learning; the rest is cut off."""
+
+Message = Mapping[str, Any]
+Remaining = tuple[float, float]
+"""Work that is left until a deadline: steps from now, and seconds from now within which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +35,10 @@ class Bounds:
     most: int | None = None
     allowed: Cores | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Remaining:
-    """Work that is left until a deadline: `steps` steps from now, within `in_s` seconds from now."""
-
-    steps: float
-    in_s: float
+    def to_json(self) -> dict[str, Any]:
+        """Return the members of a message that say so."""
+        given = {"least": self.least, "most": self.most, "may": self.allowed}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,134 +69,133 @@ class Confirm:
     in_use: Cores
 
 
-@dataclass(frozen=True, slots=True)
-class SetBounds:
-    """A process can use other numbers of cores, or other cores, than it has told before."""
+def requests_of(message: Message) -> dict[str, Any]:
+    """Return what a message asks of the arbiter, by member; empty where the message has no known member.
 
-    bounds: Bounds
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectRates:
-    """Steps a second that a process expects, by number of cores; only their ratios count."""
-
-    rates: Mapping[int, float]
+    That is a `Join`, a `Confirm` ("holds"), `Bounds`, rates by number of cores ("progress"), a number ("steps"), a text
+    ("learning"), or `Remaining` or None ("deadline"). "who" and "join" stand alone.
+    """
+    for alone in ("who", "join"):
+        if alone in message:
+            return {alone: _READERS[alone](message)}
+    return {name: read(message) for name, read in _READERS.items() if name in message}
 
 
-@dataclass(frozen=True, slots=True)
-class ReportSteps:
-    """A process reports how many steps it has made since it began."""
-
-    count: float
+def order_of(message: Message) -> Confirm:
+    """Return the arbiter's order in a message as what confirms it: its number (0 for none), and the cores to use."""
+    return Confirm(_whole(message, "order", "", default=0), cores_of(message, "cores"))
 
 
-@dataclass(frozen=True, slots=True)
-class ReportLearning:
-    """A process reports in words what its optimised steps are still learning; empty: nothing."""
-
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetDeadline:
-    """A process sets a deadline; None: it has none any more."""
-
-    remaining: Remaining | None
+def status_of(message: Message) -> tuple[Remaining, bool] | None:
+    """Return what is left until the deadline, and whether it will be met; None for messages that do not say so."""
+    if not isinstance(status := message.get("deadline"), dict):
+        return None
+    return _remaining_in(status), member(status, "met", bool, pointer="/deadline")
 
 
-@dataclass(frozen=True, slots=True)
-class ListProcesses:
-    """A question to the arbiter, from any program: which processes have which cores?"""
+def asks_limits(message: Message) -> bool:
+    """Return whether a message asks a process which cores it may use, and which it does."""
+    return "limits" in message and _all(message, "limits")
 
 
-Request = Join | Confirm | SetBounds | ExpectRates | ReportSteps | ReportLearning | SetDeadline | ListProcesses
+def resize_of(message: Message) -> int | Cores | None:
+    """Return how many cores, or which ones, a process is asked to use; None for all."""
+    if "resize" not in message:
+        raise FormatError("a process answers to resize and to limits")
+    asked: Any = message["resize"]
+    if asked is None or type(asked) is int:
+        found: int | None = asked
+        return found
+    if isinstance(asked, list):
+        return cores_of(message, "resize")
+    raise FormatError(f"resize must be a number of cores, cores, or null for all: {asked!s:.80}", pointer="/resize")
 
 
-@dataclass(frozen=True, slots=True)
-class UseCores:
-    """The arbiter's order to a process: use these cores and no others, then confirm the order by its number."""
-
-    cores: Cores
-    order: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeadlineStatus:
-    """The work that is left until a deadline, and whether the deadline will be met (None: not known yet)."""
-
-    remaining: Remaining
-    met: bool | None
+def cores_of(message: Message, name: str, pointer: str = "") -> Cores:
+    """Return the cores in the member `name`, each as the tuple of its hardware threads' CPU numbers."""
+    value = member(message, name, list, pointer=pointer)
+    if not all(
+        isinstance(core, list) and core and all(type(cpu) is int and cpu >= 0 for cpu in core) for core in value
+    ):
+        raise FormatError(f"{name} must be cores, each a list of CPUs: {value!r:.80}", pointer=f"{pointer}/{name}")
+    return tuple(map(tuple, value))
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A message was not accepted, for this reason."""
-
-    reason: str
-
-
-ArbiterMessage = UseCores | DeadlineStatus | Refusal
-
-
-@dataclass(frozen=True, slots=True)
-class Resize:
-    """A request to a process: use this number of cores, or these cores, or all (None)."""
-
-    cores: int | Cores | None = None
+def _join(message: Message) -> Join:
+    asked, at = message["join"], "/join"
+    name = member(asked, "name", str, pointer=at, default="")[:LONGEST_NAME]
+    found = Join(
+        "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name),
+        _number(asked, "weight", at, default=1.0),
+        _bounds(asked, at),
+        cores_of(asked, "holds", at),
+        {} if asked.get("progress") is None else _rates(asked, at),
+        _remaining(asked, at),
+    )
+    checked(lambda: found.claim, pointer=at)
+    return found
 
 
-@dataclass(frozen=True, slots=True)
-class AskLimits:
-    """A question to a process: which cores may it use at most, and which does it use now?"""
+def _bounds(asked: Message, pointer: str) -> Bounds:
+    least = _whole(asked, "least", pointer, default=1)
+    most = None if asked.get("most") is None else _whole(asked, "most", pointer)
+    allowed = cores_of(asked, "may", pointer) if "may" in asked else None
+    checked(lambda: check_bounds(least, most), pointer=pointer)
+    return Bounds(least, most, allowed)
 
 
-Question = Resize | AskLimits
+def _rates(message: Message, pointer: str) -> dict[int, float]:
+    found = {}
+    at = f"{pointer}/progress"
+    for cores, rate in member(message, "progress", dict, pointer=pointer).items():
+        if not (cores.isascii() and cores.isdigit() and len(cores) < 16 and int(cores) > 0):
+            raise FormatError(f"progress: {cores!r:.40} must be a number of cores from 1 on", pointer=at)
+        found[int(cores)] = finite(rate, pointer=f"{at}/{cores}", minimum=0.0)
+        if found[int(cores)] and not 1 / LARGEST <= found[int(cores)] <= LARGEST:
+            raise FormatError(f"progress: rates are 0, or {1 / LARGEST:g} to {LARGEST:g}", pointer=f"{at}/{cores}")
+    return found
 
 
-def to_json(message: Request | ArbiterMessage) -> dict[str, Any]:
-    """Return the JSON object of a message."""
-    match message:
-        case Join():
-            asked: dict[str, Any] = {"name": message.name, "weight": message.weight, "holds": message.in_use}
-            rates = {"progress": _rates_to_json(message.rates)} if message.rates else {}
-            deadline = {"deadline": _remaining_to_json(message.deadline)} if message.deadline else {}
-            return {"join": {**asked, **_bounds_to_json(message.bounds), **rates, **deadline}}
-        case Confirm(order, in_use):
-            return {"holds": in_use, "order": order}
-        case SetBounds(bounds):
-            return {"bounds": _bounds_to_json(bounds)}
-        case ExpectRates(rates):
-            return {"progress": _rates_to_json(rates)}
-        case ReportSteps(count):
-            return {"steps": count}
-        case ReportLearning(what):
-            return {"learning": what}
-        case SetDeadline(remaining):
-            return {"deadline": _remaining_to_json(remaining)}
-        case ListProcesses():
-            return {"who": "all"}
-        case UseCores(cores, order):
-            return {"cores": cores, "order": order}
-        case DeadlineStatus():
-            return {"deadline": status_to_json(message)}
-        case Refusal(reason):
-            return {"error": reason}
+def _remaining(message: Message, pointer: str) -> Remaining | None:
+    if message.get("deadline") is None:
+        return None
+    found, at = _remaining_in(member(message, "deadline", dict, pointer=pointer), pointer), f"{pointer}/deadline"
+    checked(lambda: Deadline.within(*found, now_s=0.0), pointer=at)
+    return found
 
 
-def status_to_json(status: DeadlineStatus) -> dict[str, Any]:
-    """Return the value of the member `deadline` in the arbiter's messages."""
-    return {"steps": status.remaining.steps, "in_s": status.remaining.in_s, "met": status.met}
+def _remaining_in(deadline: Message, pointer: str = "") -> Remaining:
+    return _number(deadline, "steps", f"{pointer}/deadline"), _number(deadline, "in_s", f"{pointer}/deadline")
 
 
-def _bounds_to_json(bounds: Bounds) -> dict[str, Any]:
-    most = {} if bounds.most is None else {"most": bounds.most}
-    allowed = {} if bounds.allowed is None else {"may": bounds.allowed}
-    return {"least": bounds.least, **most, **allowed}
+def _number(message: Message, name: str, pointer: str, *, default: float | None = None) -> float:
+    value = message.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST <= value <= LARGEST:
+        raise FormatError(f"{name} must be a number, at most {LARGEST:g}", pointer=f"{pointer}/{name}")
+    return float(value)
 
 
-def _remaining_to_json(remaining: Remaining | None) -> dict[str, Any] | None:
-    return None if remaining is None else {"steps": remaining.steps, "in_s": remaining.in_s}
+def _whole(message: Message, name: str, pointer: str, *, default: int | None = None) -> int:
+    value = _number(message, name, pointer, default=default)
+    if not value.is_integer():
+        raise FormatError(f"{name} must be a whole number, got {value:g}", pointer=f"{pointer}/{name}")
+    return int(value)
 
 
-def _rates_to_json(rates: Mapping[int, float]) -> dict[str, float]:
-    return {str(cores): rate for cores, rate in rates.items()}
+def _all(message: Message, name: str) -> bool:
+    if message[name] != "all":
+        raise FormatError(f'{name} must be "all", got {message[name]!r:.40}', pointer=f"/{name}")
+    return True
+
+
+_READERS: dict[str, Callable[[Message], Any]] = {
+    "who": lambda message: _all(message, "who"),
+    "join": _join,
+    "holds": lambda message: Confirm(_whole(message, "order", ""), cores_of(message, "holds")),
+    "bounds": lambda message: _bounds(member(message, "bounds", dict), "/bounds"),
+    "progress": lambda message: _rates(message, ""),
+    "steps": lambda message: _number(message, "steps", ""),
+    "learning": lambda message: member(message, "learning", str)[:LONGEST_NAME],
+    "deadline": lambda message: _remaining(message, ""),
+}
+"""By member, in the order in which what a message says is carried out."""

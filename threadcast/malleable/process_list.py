@@ -7,7 +7,6 @@ from typing import Any
 
 from threadcast.malleable.connection import Connection
 from threadcast.malleable.ledger import Ledger
-from threadcast.malleable.messages import DeadlineStatus, Remaining, status_to_json
 from threadcast.malleable.party import Party
 
 
@@ -25,16 +24,18 @@ def process_list(
                 "cores": [list(cpus_of[core]) for core in sorted(party.granted)], "weight": party.claim.weight,
                 "steps_per_s": rates.get(len(party.target)),
                 "by_cores": {str(cores): rate for cores, rate in sorted(rates.items())},
-                "deadline": None if status is None else status_to_json(status), "lends": party.lends,
+                "deadline": status, "lends": party.lends,
                 "learning": connection.learning,
             }
         )  # fmt: skip
     return {"machine": ledger.machine.name, "cores": len(ledger.machine), "processes": processes}
 
 
-def deadline_status(party: Party, now_s: float) -> DeadlineStatus | None:
-    """Return the work left until a process's deadline, and whether it will be met; None without a deadline."""
+def deadline_status(party: Party, now_s: float) -> dict[str, Any] | None:
+    """Return as JSON the work left until a process's deadline, and whether it will be met (None: not known yet).
+
+    None without a deadline.
+    """
     if (deadline := party.deadline) is None:
         return None
-    remaining = Remaining(deadline.left(party.steps), round(deadline.by_s - now_s, 3))
-    return DeadlineStatus(remaining, party.on_time)
+    return {"steps": deadline.left(party.steps), "in_s": round(deadline.by_s - now_s, 3), "met": party.on_time}

@@ -11,13 +11,11 @@ from typing import Any
 
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.malleable.channel import Channel
-from threadcast.malleable.message_reading import question_of
-from threadcast.malleable.messages import Question, Refusal, to_json
 from threadcast.malleable.sockets import file_id, listen, remove
 
 
 class ProcessSocket:
-    """Listens at `path` and answers each question with the JSON object that `answer` returns for it.
+    """Listens at `path` and answers each message with the JSON object that `answer` returns for it.
 
     If `answer` raises InvalidInput, an error is sent. The sockets are registered in `selector` with a callback as data;
     the selector's owner must call it when its socket is ready, and `listen_again` every now and then: once a
@@ -25,7 +23,7 @@ class ProcessSocket:
     """
 
     def __init__(
-        self, path: Path, selector: selectors.BaseSelector, answer: Callable[[Question], dict[str, Any]]
+        self, path: Path, selector: selectors.BaseSelector, answer: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> None:
         self._path, self._selector, self._answer = path, selector, answer
         self._asking: set[Channel] = set()
@@ -75,14 +73,14 @@ class ProcessSocket:
 
     def _answered(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
-            return self._answer(question_of(message))
+            return self._answer(message)
         except InvalidInput as error:
-            return to_json(Refusal(str(error)))
+            return {"error": str(error)}
 
     def _drop(self, channel: Channel, why: str = "") -> None:
         with suppress(OSError):
             if why:
-                channel.send(to_json(Refusal(why)))
+                channel.send({"error": why})
         self._selector.unregister(channel)
         self._asking.discard(channel)
         channel.close()

@@ -11,17 +11,7 @@ from threadcast.malleable.connection import Connection
 from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.ledger import Ledger
 from threadcast.malleable.limits import Cores
-from threadcast.malleable.messages import (
-    Confirm,
-    ExpectRates,
-    Join,
-    ListProcesses,
-    ReportLearning,
-    ReportSteps,
-    Request,
-    SetBounds,
-    SetDeadline,
-)
+from threadcast.malleable.messages import Join, Remaining
 from threadcast.malleable.process_list import process_list
 
 _logger = logging.getLogger("threadcast.arbiter")
@@ -38,37 +28,36 @@ class RequestHandler:
         self._core_of = {cpu: core.id for core in ledger.machine.cores for cpu in core.cpus}
         self._cpus_of = {core.id: core.cpus for core in ledger.machine.cores}
 
-    def handle(self, connection: Connection, request: Request, now_s: float) -> dict[str, Any] | None:
+    def handle(self, connection: Connection, member: str, value: Any, now_s: float) -> dict[str, Any] | None:
         """Carry out a request at the time `now_s`; return the answer as JSON, None where the request has none.
+
+        It is the `value` of a member of a message, as `messages.requests_of` returns it.
 
         InvalidInput for a request that is not allowed: from a process that has not joined, or with wrong numbers.
         """
         name = connection.name
-        match request:
-            case ListProcesses():
-                return process_list(self._ledger, self._connections, self._cpus_of, now_s)
-            case Join():
-                self._join(connection, request, now_s)
-                return None
+        if member == "who":
+            return process_list(self._ledger, self._connections, self._cpus_of, now_s)
+        if member == "join":
+            self._join(connection, value, now_s)
+            return None
         self.require_joined(connection)
-        match request:
-            case Confirm(order, in_use):
-                self._ledger.confirm(name, order, self._ids_of(in_use))
-                if order >= connection.order:
+        match member:
+            case "holds":
+                self._ledger.confirm(name, value.order, self._ids_of(value.in_use))
+                if value.order >= connection.order:
                     connection.ordered_s = None
-            case SetBounds(bounds):
-                allowed = self._allowed(bounds.allowed)
-                self._ledger.set_bounds(name, bounds.least, bounds.most, now_s, allowed=allowed)
-            case ExpectRates(rates):
-                self._ledger.expect(name, rates, now_s)
-            case ReportSteps(steps):
-                self._ledger.report(name, steps, now_s)
-            case ReportLearning(what):
-                connection.learning = what
-            case SetDeadline(remaining):
-                deadline = None if remaining is None else Deadline.within(remaining.steps, remaining.in_s, now_s)
-                self._ledger.set_deadline(name, deadline, now_s)
-                connection.on_time = None
+            case "bounds":
+                allowed = self._allowed(value.allowed)
+                self._ledger.set_bounds(name, value.least, value.most, now_s, allowed=allowed)
+            case "progress":
+                self._ledger.expect(name, value, now_s)
+            case "steps":
+                self._ledger.report(name, value, now_s)
+            case "learning":
+                connection.learning = value
+            case "deadline":
+                self._set_deadline(connection, value, now_s)
         return None
 
     def require_joined(self, connection: Connection) -> None:
@@ -87,9 +76,13 @@ class RequestHandler:
         connection.title = asked.name
         self._ledger.join(name, asked.claim, self._ids_of(asked.in_use), now_s, allowed=allowed)
         if asked.deadline is not None:
-            deadline = Deadline.within(asked.deadline.steps, asked.deadline.in_s, now_s)
-            self._ledger.set_deadline(name, deadline, now_s)
+            self._set_deadline(connection, asked.deadline, now_s)
         _logger.info("%s (%s) joined", name, connection.title)
+
+    def _set_deadline(self, connection: Connection, remaining: Remaining | None, now_s: float) -> None:
+        deadline = None if remaining is None else Deadline.within(*remaining, now_s)
+        self._ledger.set_deadline(connection.name, deadline, now_s)
+        connection.on_time = None
 
     def _ids_of(self, cores: Cores) -> list[int]:
         """Ids of these cores, without cores that this machine lacks."""
