@@ -44,7 +44,7 @@ class Told:
             warnings.warn(f"threadcast runs {what} as PyTorch does: {'; '.join(new)}", stacklevel=3)
 
 
-BREAKS = '; for graph breaks ask for them: torch.compile(model, backend="threadcast")'
+BREAKS = '; torch.compile(model, backend="threadcast") runs the parts of it that it can'
 """The end of a reason why a call is left to PyTorch, where a graph of some of it could run otherwise."""
 AUTOCAST = "autocast is on, and an engine's threads do not have it; turn it on inside of the model"
 AUTOCAST_STEP = (
