@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch._dynamo.backends import registry
 
+from benchmarks.commands_page import render
 from threadcast import optimize, optimize_training
 from threadcast.cli.main import COMMANDS, cli
-from threadcast.cli.reference import render
 from threadcast.runtime.compile_backend import backend, compiled_graphs
 from threadcast.scheduler.planner import SEARCH
 from threadcast.scheduler.policies import names
@@ -41,7 +41,7 @@ def test_every_command_and_each_of_its_options_is_documented() -> None:
 
 def test_the_page_of_commands_is_what_the_commands_say() -> None:
     page = (ROOT / "docs" / "commands.md").read_text()
-    assert page == render(), "python -m threadcast.cli.reference > docs/commands.md"
+    assert page == render(), "python benchmarks/commands_page.py > docs/commands.md"
 
 
 def test_every_policy_is_documented_with_its_source() -> None:

@@ -1,4 +1,4 @@
-"""Generates docs/commands.md from the commands: `python -m threadcast.cli.reference > docs/commands.md`."""
+"""Generates docs/commands.md from the commands: `python benchmarks/commands_page.py > docs/commands.md`."""
 
 from __future__ import annotations
 
