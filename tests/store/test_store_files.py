@@ -312,7 +312,7 @@ def test_a_place_where_no_store_can_be_made_is_a_store_error(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("nonsense://x/y", "driver"),
+        ("nonsense://x/y", "no store is kept in nonsense"),
         ("sqlite://", "needs a file"),
         ("sqlite:///a.sqlite?mode=ro", "no options"),
         ("://", "not a database URL"),

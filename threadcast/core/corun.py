@@ -135,17 +135,7 @@ class CoRunTable:
             "machine": self.machine.to_json(),
             "cores": self.cores,
             "limits": self.limits.to_json() if self.limits else None,
-            "classes": [
-                {
-                    "class": of,
-                    "beside": beside,
-                    "slowdown": by.median,
-                    "low": by.low,
-                    "high": by.high,
-                    "pairs": by.pairs,
-                }
-                for (of, beside), by in self.slowdowns.items()
-            ],
+            "classes": [{**_row(classes, by), "pairs": by.pairs} for classes, by in self.slowdowns.items()],
             "bad_pairs": [{"op": op, "beside": other, "slowdown": by} for (op, other), by in self.bad_pairs.items()],
             "forecasts": [_row(classes, by) for classes, by in self.forecasts.items()],
         }

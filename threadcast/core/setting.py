@@ -34,7 +34,6 @@ class Setting:
     unit: str = ""
     minimum: float = -math.inf
     maximum: float = math.inf
-    choices: tuple[str, ...] = ()
     default_text: str = ""
     """What documentation shows in place of a default that is computed or None."""
 
@@ -46,8 +45,6 @@ class Setting:
     @property
     def allowed(self) -> str:
         """The allowed values, in words."""
-        if self.choices:
-            return "one of " + ", ".join(self.choices)
         words = _KINDS[self.kind]
         if self.minimum > -math.inf:
             words += f" of at least {self.minimum:g}"
@@ -72,8 +69,6 @@ class Setting:
         if isinstance(converted, Path):
             converted = Path(os.path.expanduser(converted))  # which leaves ~nobody as it is, and does not raise
             return base / converted if base else converted
-        if self.choices and converted not in self.choices:
-            raise self._refuse(value, origin)
         if isinstance(converted, int | float) and not self.minimum <= converted <= self.maximum:  # also refuses nan
             raise self._refuse(value, origin)
         return converted

@@ -1,7 +1,7 @@
 """Inserts, changes and reads many rows by one statement each.
 
 PostgreSQL takes them as arrays, one a column: a statement with a parameter for each value takes several times as long.
-Other databases take rows.
+SQLite takes rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Column, Connection, Table, bindparam, insert, select, tuple_, update
+from sqlalchemy import Connection, Table
 from sqlalchemy.dialects import postgresql
 
 from threadcast.store.rows import Row
@@ -33,9 +33,6 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
         query = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({places})"
         connection.exec_driver_sql(query, list(map(itemgetter(*names), rows)))
         return
-    if connection.dialect.name != "postgresql":
-        connection.execute(insert(table), rows)
-        return
     for some in _parts(rows, _ROWS_AT_ONCE):
         query = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT * FROM {_arrays(table, names)}"
         connection.exec_driver_sql(query, _columns(some, names))
@@ -54,11 +51,6 @@ def update_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
         query = f"UPDATE {table.name} SET {changes} WHERE {same}"
         connection.exec_driver_sql(query, list(map(itemgetter(*others, *keys), rows)))
         return
-    if connection.dialect.name != "postgresql":
-        found = [table.c[name] == bindparam(f"key_{name}") for name in keys]
-        renamed = [{f"key_{name}" if name in keys else name: value for name, value in row.items()} for row in rows]
-        connection.execute(update(table).where(*found).values({name: bindparam(name) for name in others}), renamed)
-        return
     names = list(rows[0])
     changes = ", ".join(f"{name} = new.{name}" for name in others)
     same = " AND ".join(f"{table.name}.{name} = new.{name}" for name in keys)
@@ -71,16 +63,11 @@ def update_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
 
 def rows_with_keys(connection: Connection, table: Table, keys: Collection[tuple[Any, ...]]) -> Iterator[Any]:
     """The rows of `table` with these primary keys, each a tuple, in any order."""
-    columns: list[Column[Any]] = list(table.primary_key)
     if connection.dialect.name == "sqlite":
         for some in _parts(list(keys), _KEYS_AT_ONCE):
             yield from connection.exec_driver_sql(_joined_values(table, len(some)), tuple(chain(*some)))
         return
-    if connection.dialect.name != "postgresql":
-        for some in _parts(list(keys), _KEYS_AT_ONCE):
-            yield from connection.execute(select(table).where(tuple_(*columns).in_(some)))
-        return
-    names = [column.name for column in columns]
+    names = [column.name for column in table.primary_key]
     same = " AND ".join(f"{table.name}.{name} = wanted.{name}" for name in names)
     for some in _parts(list(keys), _ROWS_AT_ONCE):
         source = f"{_arrays(table, names)} AS wanted ({', '.join(names)})"

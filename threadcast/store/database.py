@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from sqlalchemy import URL, Connection, Engine, column, create_engine, event, inspect, make_url, select, table
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from threadcast.core.errors import InvalidInput, NoStore, StoreError
 from threadcast.core.user_directories import user_data_dir
@@ -34,8 +34,8 @@ _RETRIES = 20
 succeeded."""
 _WRITERS = 0x7468726561646361
 """The number of the advisory lock of PostgreSQL that writers wait for: the bytes of "threadca"."""
-_DRIVER = {"postgresql": "postgresql+psycopg"}
-"""The driver that threadcast installs, used where a URL names none."""
+_DRIVER = "postgresql+psycopg"
+"""The driver that threadcast installs, and whose placeholders `bulk` writes."""
 
 
 class Database:
@@ -214,8 +214,10 @@ def locate(url: str | Path | None) -> tuple[URL, Path | None]:
         parsed = make_url(url)
     except ArgumentError as error:
         raise StoreError(f"{url!r} is not a database URL; give a path, or dialect://user@host/database") from error
+    if parsed.get_backend_name() == "postgresql":
+        return parsed.set(drivername=_DRIVER), None
     if parsed.get_backend_name() != "sqlite":
-        return parsed.set(drivername=_DRIVER.get(parsed.drivername, parsed.drivername)), None
+        raise StoreError(f"no store is kept in {parsed.drivername}; give a path, or postgresql://user@host/database")
     if "?" in url or parsed.database in (None, "", ":memory:"):
         raise StoreError(f"{url!r}: a SQLite store needs a file and no options; give its path")
     path = Path(unquote(url.partition(":///")[2], errors="surrogateescape"))  # which SQLAlchemy does from 2.1 on
@@ -225,12 +227,12 @@ def locate(url: str | Path | None) -> tuple[URL, Path | None]:
 def _connect(url: URL, wait_s: float) -> Engine:
     try:
         engine = create_engine(url, **engine_options(url, wait_s))
-    except (ModuleNotFoundError, NoSuchModuleError, ArgumentError) as error:
+    except (ModuleNotFoundError, ArgumentError) as error:
         raise StoreError(f"no driver for {url.drivername}: {error}; install the database's Python driver") from error
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
-    elif engine.dialect.driver == "psycopg":
+    else:
         event.listen(engine, "connect", lambda connection, _record: limit_session(connection, wait_s))
     return engine
 

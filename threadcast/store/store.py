@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Column, Connection, Select, func, select
+from sqlalchemy import Column, Connection, Select, Table, func, select
 
 from threadcast.core import Machine, Measurement, Op, OpGraph, Plan, Trace
 from threadcast.core.errors import NotFound, StoreError
@@ -20,9 +20,8 @@ from threadcast.store import schema
 from threadcast.store.browsing import Browser
 from threadcast.store.case_figures import newest_s
 from threadcast.store.database import Database
-from threadcast.store.decision_contexts import context_content, insert_context
+from threadcast.store.kept_documents import content_of, keep
 from threadcast.store.paging import MeasurementFilter, count_of, page_of
-from threadcast.store.plan_documents import insert_plan, plan_text
 from threadcast.store.pruning import Pruned, prune
 from threadcast.store.queries import chunks, documents, ids, of_measurements, of_ops
 from threadcast.store.receipts import Receipt, former_receipt
@@ -77,10 +76,10 @@ class Store:
     def open(cls, url: str | Path | None = None, *, create: bool = True, wait_s: float = WAIT_S) -> Self:
         """Open a store, by default the user's own, and bring an older schema up to date.
 
-        `url` is a path to a SQLite file or any SQLAlchemy URL. Where there is no store one is created, unless `create`
-        is False. Statements wait for other transactions for `wait_s` seconds at most; in PostgreSQL none takes longer,
-        but those that read or change the whole store. StoreError, with everything unchanged, for a file that is not a
-        store, is damaged, or was written by a newer threadcast.
+        `url` is a path to a SQLite file, or the SQLAlchemy URL of one or of a PostgreSQL database. Where there is no
+        store one is created, unless `create` is False. Statements wait for other transactions for `wait_s` seconds at
+        most; in PostgreSQL none takes longer, but those that read or change the whole store. StoreError, with
+        everything unchanged, for a file that is not a store, is damaged, or was written by a newer threadcast.
         """
         return cls(Database(url, create=create, wait_s=wait_s), wait_s=wait_s)
 
@@ -168,26 +167,30 @@ class Store:
             return set(connection.execute(select(schema.ops.c.key).where(schema.ops.c.id.in_(newer))).scalars())
 
     def add_plan(self, name: str, document: str, *, most: int) -> None:
-        """Store a plan's JSON text under `name`, a digest of its content; the oldest of more than `most` plans is
-        deleted."""
-        now_s = time.time()
-        self._database.write(lambda connection: insert_plan(connection, name, document, now_s=now_s, most=most))
+        """Store a plan's JSON text under `name`, a digest of its content; of more than `most` plans, those that were
+        added longest ago are deleted."""
+        self._keep(schema.plans, name, document, most)
 
     def plan(self, name: str) -> str | None:
         """The JSON text of the plan that is stored under this name; None where there is none, or it was deleted."""
-        with self._database.read() as connection:
-            return plan_text(connection, name)
+        return self._kept(schema.plans, name)  # type: ignore[no-any-return]
 
     def add_context(self, name: str, content: bytes, *, most: int) -> None:
         """Store what decisions are made from under `name`, a digest of it; of more than `most`, those that were added
         longest ago are deleted."""
-        now_s = time.time()
-        self._database.write(lambda connection: insert_context(connection, name, content, now_s=now_s, most=most))
+        self._keep(schema.contexts, name, content, most)
 
     def context(self, name: str) -> bytes | None:
         """What `add_context` stored under this name; None where there is nothing, or it was deleted."""
+        return self._kept(schema.contexts, name)  # type: ignore[no-any-return]
+
+    def _keep(self, table: Table, name: str, content: str | bytes, most: int) -> None:
+        now_s = time.time()
+        self._database.write(lambda connection: keep(connection, table, name, content, now_s=now_s, most=most))
+
+    def _kept(self, table: Table, name: str) -> Any:
         with self._database.read() as connection:
-            return context_content(connection, name)
+            return content_of(connection, table, name)
 
     def sent(self, service: str, machine: str) -> Sent:
         """How far the measurements of the machine with this fingerprint were sent to the service at this URL."""
@@ -205,17 +208,14 @@ class Store:
         keys: Collection[str] | None = None,
         kinds: Collection[str] | None = None,
         network: str | None = None,
-        since: int = 0,
         last: int | None = None,
     ) -> list[Measurement]:
         """The measurements that meet all given conditions, in the order in which they were added.
 
-        `machine` is a fingerprint, `keys` are op keys, `kinds` op kinds, `network` the name of a stored graph; `since`
-        is a result of `last_measurement`: only later measurements are returned. With `last`, not together with `keys`,
-        only so many are, those that were added last.
+        `machine` is a fingerprint, `keys` are op keys, `kinds` op kinds, `network` the name of a stored graph.
+        With `last`, not together with `keys`, only so many are returned, those that were added last.
         """
         query = of_measurements(select(schema.measurements), machine, kinds=kinds, network=network)
-        query = query.where(schema.measurements.c.id > since) if since else query
         query = query if last is None else query.order_by(schema.measurements.c.id.desc()).limit(last)
         with self._database.read(long=keys is None) as connection:
             if keys is None:

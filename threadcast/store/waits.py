@@ -26,14 +26,12 @@ def engine_options(url: URL, wait_s: float) -> dict[str, Any]:
     """
     if url.get_backend_name() == "sqlite":
         return {"connect_args": {"timeout": wait_s}}
-    options: dict[str, Any] = {"pool_pre_ping": True, "pool_timeout": wait_s}
-    if url.get_backend_name() == "postgresql":
-        arguments = {
-            "connect_timeout": _CONNECT_S, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3,
-            "tcp_user_timeout": round(1000 * wait_s),
-        }  # fmt: skip
-        options["connect_args"] = {name: value for name, value in arguments.items() if name not in url.query}
-    return options
+    arguments = {
+        "connect_timeout": _CONNECT_S, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3,
+        "tcp_user_timeout": round(1000 * wait_s),
+    }  # fmt: skip
+    given = {name: value for name, value in arguments.items() if name not in url.query}
+    return {"pool_pre_ping": True, "pool_timeout": wait_s, "connect_args": given}
 
 
 def limit_session(connection: Any, wait_s: float) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 
+from tests.scheduler.policy_contract import PolicyContract
 from tests.scheduler.random_problems import problem_of, problems
 from threadcast.scheduler.policies import Policy, Problem
 from threadcast.scheduler.policies.cpa import Cpa, Mcpa
-from threadcast.scheduler.policies.testing import PolicyContract
 from threadcast.scheduler.problem.levels import levels, precedence_levels
 from threadcast.scheduler.simulation.simulator import simulate
 

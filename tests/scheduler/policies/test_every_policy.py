@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.scheduler.policy_contract import PolicyContract, Watched
 from tests.scheduler.random_problems import problems
 from threadcast.core import Placement, Plan, Trace
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
@@ -13,7 +14,6 @@ from threadcast.scheduler.interference.core_sharing import CoreSharing
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Policy, Problem, create, names
 from threadcast.scheduler.policies.plan_replay import PlanReplay
-from threadcast.scheduler.policies.testing import PolicyContract, Watched
 from threadcast.scheduler.problem.hardware_threads import any_shares_cores
 from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.scheduler.simulation.simulator import simulate

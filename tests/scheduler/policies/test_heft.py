@@ -6,11 +6,11 @@ import math
 
 from hypothesis import given, settings
 
+from tests.scheduler.policy_contract import PolicyContract
 from tests.scheduler.random_problems import problem_of, problems
 from threadcast.core import Trace
 from threadcast.scheduler.policies import Policy, Problem
 from threadcast.scheduler.policies.heft import Heft
-from threadcast.scheduler.policies.testing import PolicyContract
 from threadcast.scheduler.simulation.simulator import simulate
 
 

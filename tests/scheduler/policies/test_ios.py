@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
+from tests.scheduler.policy_contract import PolicyContract
 from tests.scheduler.random_problems import graph_of, problem_of, problems
 from threadcast.core import Affinity, Case, CurveTable, Machine
 from threadcast.core.errors import InvalidInput
@@ -18,7 +19,6 @@ from threadcast.scheduler.policies import Policy, Problem, stage_cost
 from threadcast.scheduler.policies.ios import Ios
 from threadcast.scheduler.policies.stage_cost import StageCosts
 from threadcast.scheduler.policies.stage_search import cuts
-from threadcast.scheduler.policies.testing import PolicyContract
 from threadcast.scheduler.simulation.simulator import simulate
 
 

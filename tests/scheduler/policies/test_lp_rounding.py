@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.scheduler.policy_contract import PolicyContract
 from tests.scheduler.random_problems import problem_of
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.bounds.allotment_lp import relax
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Policy, Problem, create
 from threadcast.scheduler.policies.lp_rounding import LpRounding, widest_of
-from threadcast.scheduler.policies.testing import PolicyContract
 
 
 class TestLpRounding(PolicyContract):

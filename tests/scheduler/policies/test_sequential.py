@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 
+from tests.scheduler.policy_contract import PolicyContract
 from tests.scheduler.random_problems import graph_of, problem_of, problems
 from threadcast.core import Affinity, Case, CurveTable, Machine
 from threadcast.scheduler.policies import Policy, Problem
 from threadcast.scheduler.policies.sequential import Sequential
-from threadcast.scheduler.policies.testing import PolicyContract
 from threadcast.scheduler.simulation.simulator import simulate
 
 

@@ -13,6 +13,7 @@ from flask import current_app, render_template
 
 from threadcast.core import Machine, Measurement, Op
 from threadcast.core.errors import ArtefactError, ModelError, NotFound
+from threadcast.core.measurement_time import made_at, read_time
 from threadcast.models.base import PerformanceModel
 from threadcast.prediction.lru_cache import LruCache
 from threadcast.service.context import context
@@ -149,7 +150,8 @@ def _report(machine: Machine) -> DriftReport | None:
 
 def _compared(model: PerformanceModel, version: str, since: str, machine: Machine) -> DriftReport:
     """Compare measurements since the version was registered with its predictions from the earlier measurements."""
-    store, start = context().store, _seconds(since) or 0.0
+    store, registered = context().store, read_time(since)
+    start = 0.0 if registered is None else registered.timestamp()
     newest = store.browse.newest(machine, limit=NEWEST)
     later = [m for m in newest if (time := _time(m)) is not None and time > start]
     ops = {m.op.key: m.op for m in later}
@@ -229,13 +231,5 @@ def chart_of(points: Sequence[Point], kinds: Sequence[str]) -> Chart:
 
 
 def _time(measurement: Measurement) -> float | None:
-    return _seconds(str(measurement.conditions.get("time", "")))
-
-
-def _seconds(text: str) -> float | None:
-    """Seconds since 1970 of an ISO 8601 time, which is UTC where it names no zone; None for any other text."""
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    made = made_at(measurement)
+    return None if made is None else made.timestamp()

@@ -1,4 +1,4 @@
-"""Tests of what every policy must do, as a class to subclass. Needs pytest.
+"""Tests of what every policy must do, as a class to subclass.
 
 class TestMyPolicy(PolicyContract):
     @classmethod
