@@ -107,12 +107,6 @@ def test_distinct_ops_come_once_in_order_of_appearance():
     assert list(graph.distinct_ops().values()) == [RELU, other]
 
 
-def test_positions_are_found_by_id():
-    assert chain("a", "b").position("b") == 1
-    with pytest.raises(InvalidInput, match="no op has the id 'z'"):
-        chain("a").position("z")
-
-
 def test_the_example_of_the_format_is_read():
     graph = OpGraph.from_json(document())
     assert (graph.ids, graph.edges) == (("a", "b"), (Edge(0, 1),))

@@ -94,13 +94,6 @@ class OpGraph:
     def __len__(self) -> int:
         return len(self.ops)
 
-    def position(self, op_id: str) -> int:
-        """Position of the op with this id; InvalidInput if there is none."""
-        try:
-            return self.ids.index(op_id)
-        except ValueError:
-            raise InvalidInput(f"no op has the id {op_id!r}") from None
-
     def distinct_ops(self) -> dict[str, Op]:
         """Each different op once, by key, in order of first appearance."""
         distinct: dict[str, Op] = {}
