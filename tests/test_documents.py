@@ -75,7 +75,7 @@ def test_make_demo_can_time_on_a_busy_machine() -> None:
         command = ["make", "--dry-run", "demo", given]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         assert ("--allow-busy" in done.stdout) is expected
-    assert "`make demo BUSY=1`" in (ROOT / "README.md").read_text()
+    assert "`make demo BUSY=1`" in (ROOT / "docs" / "start.md").read_text()
 
 
 def test_python_of_the_readme_runs(
@@ -88,7 +88,8 @@ def test_python_of_the_readme_runs(
     monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path / "plans"))
     monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
     monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")  # the network below is tiny
-    training, inference, planning = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    inference, training, _, planning = blocks
     exec(compile(planning, "README.md", "exec"), {})
     assert capsys.readouterr().out.split()[0] == "0.5"
     user = a_users_names()
