@@ -26,7 +26,7 @@ from run_facts import RunFacts
 from threadcast.core import Plan
 from threadcast.runtime.engines.replay import arrange
 from threadcast.runtime.plans.malleable_plan import counts_below
-from threadcast.runtime.plans.plan_difference import difference
+from threadcast.runtime.plans.plan_store import packed
 from threadcast.scheduler.compile_planner import compile_planner
 from threadcast.scheduler.planner import BUDGET_S, QUICK_S, plan, plan_each
 from threadcast.scheduler.planner_process import PlannerProcess
@@ -102,12 +102,12 @@ def _page(sizes: Sequence[tuple[int, int]]) -> Iterator[str]:
     yield ""
     yield (
         f"An engine's order of ops and waits in memory; and, as JSON, a plan for all cores, one for {cores // 2} cores "
-        f"and what is stored of it beside the first. An engine that can change cores has {len(counts_below(cores))} "
+        f"and that as it is stored. An engine that can change cores has {len(counts_below(cores))} "
         "such plans."
     )
     yield ""
     yield from table(
-        ("graph", "teams", "in memory, MB", "plan, MB", f"for {cores // 2} cores, MB", "as a difference, MB"),
+        ("graph", "teams", "in memory, MB", "plan, MB", f"for {cores // 2} cores, MB", "compressed, MB"),
         [_kept(shape, ops, cores) for shape in SHAPES],
     )
 
@@ -150,8 +150,7 @@ def _kept(shape: str, ops: int, cores: int) -> list[str]:
     replay = arrange(whole, problem.graph)
     in_memory, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    documents = whole.to_json(), fewer.to_json(), difference(fewer, whole)
-    sizes = in_memory, *(len(json.dumps(document)) for document in documents)
+    sizes = in_memory, *(len(json.dumps(each.to_json())) for each in (whole, fewer)), len(packed(fewer))
     return [shape, str(len(replay.teams)), *(f"{size / 1e6:.2f}" for size in sizes)]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import zlib
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -155,8 +157,9 @@ def test_curves_come_back_as_they_were(tmp_path: Path, captured: Captured, machi
         assert (getattr(found.curves, name) == getattr(curves, name)).all()
 
 
-def test_plans_for_fewer_cores_come_back_also_from_files_that_hold_them_whole(
-    tmp_path: Path, captured: Captured, machine: Machine, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("damaged", ["nonsense", "", {}, base64.b85encode(zlib.compress(b"[]")).decode()])
+def test_plans_for_fewer_cores_come_back_but_for_those_that_are_damaged(
+    damaged: object, tmp_path: Path, captured: Captured, machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole, three, two = (make_random_plan(captured.graph, tuple(range(n)), seed=n) for n in (4, 3, 2))
     store = PlanStore(tmp_path, machine)
@@ -166,8 +169,7 @@ def test_plans_for_fewer_cores_come_back_also_from_files_that_hold_them_whole(
     assert dict(found.fewer) == {3: three, 2: two}
     (path,) = tmp_path.glob("*.json")
     document = json.loads(path.read_text())
-    document["fewer"]["2"] = two.to_json()
-    document["fewer"]["3"]["teams"] = "nonsense"
+    document["fewer"]["3"] = damaged
     path.write_text(json.dumps(document))
     found = store.read(captured.graph)
     assert found is not None
@@ -175,6 +177,21 @@ def test_plans_for_fewer_cores_come_back_also_from_files_that_hold_them_whole(
     assert found.fewer.get(3) is None
     assert "3 cores is of no use" in caplog.text
     assert dict(found.fewer) == {2: two}
+
+
+def test_a_plan_for_fewer_cores_takes_a_fifth_of_its_own_room_at_most_and_bounds_what_it_unpacks_to(
+    tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = capture_forward(lambda x: [x := x * 1.5 for _ in range(500)][-1], torch.ones(8)).graph
+    one, other = (make_random_plan(long, tuple(range(n)), seed=n) for n in (4, 3))
+    store = PlanStore(tmp_path, machine)
+    store.write("call", long, StoredPlan(one, MemoryFormat.AS_GIVEN, 1.0, fewer={3: other}))
+    (path,) = tmp_path.glob("*.json")
+    assert len(json.loads(path.read_text())["fewer"]["3"]) < len(json.dumps(other.to_json())) / 5
+    monkeypatch.setattr("threadcast.runtime.plans.plan_store._MOST_BYTES", 1_000)
+    found = store.read(long)
+    assert found is not None
+    assert found.fewer.get(3) is None
 
 
 @pytest.mark.skipif(len(read_machine()) < 2, reason="one core has no fewer")

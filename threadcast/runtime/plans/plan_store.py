@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import logging
 import os
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,8 +21,7 @@ from threadcast.core import CurveTable, Machine, OpGraph, Plan
 from threadcast.core.atomic_file import replacing
 from threadcast.core.curve_codec import from_codes, to_codes
 from threadcast.core.errors import FormatError
-from threadcast.core.json_reading import member, number
-from threadcast.runtime.plans.plan_difference import difference, restored
+from threadcast.core.json_reading import member, number, parse
 from threadcast.runtime.plans.variant import MemoryFormat
 
 Extra = Literal["fused", "backends"]
@@ -30,6 +31,8 @@ MOST_FILES = 4_000
 """Most files in the folder of plans, two for each kind of call: beyond, a write deletes those that were not used for
 longest. A convention."""
 
+_MOST_BYTES = 2**26
+"""Most bytes of a plan for fewer cores once it is unpacked: one of 5,000 ops has a megabyte."""
 _NAME = re.compile(r"[0-9a-f]{32}\.(json|layout)")
 
 _logger = logging.getLogger("threadcast")
@@ -40,7 +43,7 @@ class StoredPlan:
     """A plan that was faster than the default, its memory format, and the seconds that one of its steps took.
 
     `fused`: whether the plan is for the graph with fused operators. `fewer` holds plans for fewer cores, by number of
-    cores; in the file they are differences from `plan`. While some of these are missing, `curves` are the curves of the
+    cores; in the file they are compressed. While some of these are missing, `curves` are the curves of the
     plan's graph, to make them from. `tried` says what the plan was compared with beside PyTorch's default.
     """
 
@@ -93,7 +96,7 @@ class PlanStore:
         document: dict[str, Any] = {
             "layout": stored.memory_format, "fused": stored.fused, "step_s": stored.step_s,
             "tried": sorted(stored.tried), "plan": stored.plan.to_json(),
-            "fewer": {str(cores): difference(plan, stored.plan) for cores, plan in stored.fewer.items()},
+            "fewer": {str(cores): packed(plan) for cores, plan in stored.fewer.items()},
             "curves": {} if stored.curves is None else to_codes(stored.curves),
         }  # fmt: skip
         contents = {
@@ -170,7 +173,7 @@ def stored_plan(document: Any) -> StoredPlan:
     step_s = number(document, "step_s", minimum=0.0)
     plan, fused = Plan.from_json(member(document, "plan", dict)), member(document, "fused", bool)
     written = member(document, "fewer", dict, default={})
-    fewer = _FewerPlans(plan, {int(cores): fewer_plan for cores, fewer_plan in written.items()})
+    fewer = _FewerPlans({int(cores): text for cores, text in written.items()})
     curves = member(document, "curves", dict, default={})
     known = from_codes(curves) if curves else None
     tried = frozenset(extra for extra in get_args(Extra) if extra in member(document, "tried", list, default=[]))
@@ -178,30 +181,36 @@ def stored_plan(document: Any) -> StoredPlan:
 
 
 class _FewerPlans(Mapping[int, Plan]):
-    """Plans for fewer cores by number of cores, each read when it is asked for; one that cannot be read is missing.
+    """Plans for fewer cores by number of cores, each read when it is asked for; one that cannot be read is missing."""
 
-    `documents` are differences from `plan`, or, as versions before wrote them, whole plans.
-    """
-
-    def __init__(self, plan: Plan, documents: dict[int, Any]) -> None:
-        self._plan, self._documents = plan, documents
+    def __init__(self, texts: dict[int, Any]) -> None:
+        self._texts = texts
 
     def __getitem__(self, cores: int) -> Plan:
-        document = self._documents[cores]
+        text = self._texts[cores]
         try:
-            if member(document, "schema", str) == Plan.SCHEMA:
-                return Plan.from_json(document)
-            return restored(document, self._plan)
-        except FormatError as error:
+            return _unpacked(text)
+        except (ValueError, TypeError, zlib.error) as error:
             _logger.warning("a stored plan for %d cores is of no use and is made anew: %s", cores, error)
-            del self._documents[cores]
+            del self._texts[cores]
             raise KeyError(cores) from error
 
     def __iter__(self) -> Iterator[int]:
-        return iter(list(self._documents))
+        return iter(list(self._texts))
 
     def __len__(self) -> int:
-        return len(self._documents)
+        return len(self._texts)
+
+
+def packed(plan: Plan) -> str:
+    """Return a plan as the text that is stored of one for fewer cores, a fifth of its JSON form."""
+    return base64.b85encode(zlib.compress(json.dumps(plan.to_json()).encode())).decode()
+
+
+def _unpacked(text: str) -> Plan:
+    """The plan that `packed` wrote; ValueError, TypeError or zlib.error where it is none."""
+    content = zlib.decompressobj().decompress(base64.b85decode(text), _MOST_BYTES)
+    return Plan.from_json(parse(content, what="it"))
 
 
 def _text(graph: OpGraph) -> str:
