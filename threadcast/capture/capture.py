@@ -282,8 +282,8 @@ def capture_forward(
     """Capture `function(*inputs)` without gradients. A module is captured in the mode (train or eval) it is in.
 
     The graph is right for all values of the sizes that `dynamic` names, by number of the leaf of `inputs`; the tensors
-    must be contiguous. With `repeated` a tensor that comes twice among the inputs comes twice in every call: to the
-    function it is one tensor, two others without. CaptureError says why a callable cannot be captured.
+    must be contiguous. With `repeated` an input that comes twice, or is one of the module's own tensors, is so in every
+    call: to the function it is one tensor, two others without. CaptureError says why a callable cannot be captured.
     """
     check_function(function)
     module = ModuleValues(function)

@@ -142,8 +142,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Call `function(*arguments)` and return the operator calls made; each leaf of the arguments has a slot.
 
         Sizes of leaves that may vary are `dynamic`; what follows from them is a `Size` in the calls' arguments. The
-        first `own` leaves are the graph's own, the others those of a call. With `repeated` a tensor that comes twice
-        among the others is one for the callable, which may ask whether it is. `reads` are the numbers that were read.
+        first `own` leaves are the graph's own, the others those of a call. With `repeated` one of the others that comes
+        twice, or is one of the own, is one tensor for the callable, which may ask whether it is. `reads` are the
+        numbers that were read.
 
         CaptureError says why a callable cannot be recorded, also where the callable itself raised something else.
         """
@@ -208,15 +209,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.recording
 
     def _stand_ins(self, leaves: Sequence[Any], first: int) -> list[Any]:
-        """What stands for each leaf; it is one object where a tensor comes twice among the leaves from `first` on."""
+        """What stands for each leaf; it is one object where a leaf from `first` on is a tensor that came before."""
         given: list[Any] = []
         known: dict[int, int] = {}
         for i, leaf in enumerate(leaves):
             again = known.get(id(leaf)) if i >= first else None
-            if again is not None and self._fakes.symbols is not None:
+            if again is not None and again >= first and self._fakes.symbols is not None:
                 self._fakes.symbols.repeat(i, again)
             given.append(self._fakes.argument(leaf, None if again is None else given[again]))
-            if i >= first and isinstance(leaf, Tensor):
+            if isinstance(leaf, Tensor):
                 known.setdefault(id(leaf), i)
         return given
 

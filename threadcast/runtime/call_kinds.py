@@ -20,7 +20,7 @@ class CallKind(NamedTuple):
     """Shape, type, strides and device of each tensor and whether it is read as conjugate or negative, type and value of
     every other argument, and their nesting."""
     overlaps: Hashable
-    """Which tensors share memory, with one another and with the model, and which are one tensor."""
+    """Which tensors share memory, and which are one tensor, with one another and with the model's."""
     settings: Hashable
     """The settings of model and optimizer that a graph has built in."""
     default_dtype: torch.dtype
@@ -62,7 +62,8 @@ def flattened(arguments: tuple[Any, ...]) -> tuple[list[Any], object]:
 def kind_of(leaves: list[Any], structure: object, held: frozenset[int], settings: Hashable) -> CallKind:
     """The kind of a call with these leaves in this nesting.
 
-    `held` are the addresses of the storages that the model holds, `settings` the settings of model and optimizer.
+    `held` are the addresses of the storages that the model holds, and its tensors' ids, negative; `settings` those of
+    model and optimizer.
     """
     described = tuple(
         [
@@ -117,7 +118,7 @@ def differences(kind: CallKind, others: Iterable[CallKind]) -> str:
 
 
 def _overlaps(leaves: list[Any], held: frozenset[int]) -> Hashable:
-    """For each tensor, a number that tensors with the same memory share, and the address if the model holds it.
+    """For each tensor, a number that tensors with the same memory share, and what `held` has: itself, its address.
 
     Empty tensors share no memory but with themselves. Where any is shared, also at which place each tensor comes first.
     """
@@ -129,8 +130,12 @@ def _overlaps(leaves: list[Any], held: frozenset[int]) -> Hashable:
     if not all(storage.resizable() for storage in storages):  # memory that is not PyTorch's own, as of NumPy arrays
         sizes = [storage.nbytes() if begin > 0 else 0 for storage, begin in zip(storages, begins, strict=True)]
         memory = _in_one(begins, sizes)
-    both = zip(memory, begins, strict=True)
-    shared = tuple([(places.setdefault(one, len(places)), at if at in held else None) for one, at in both])
+    shared = tuple(
+        [
+            (places.setdefault(one, len(places)), -id(tensor) if -id(tensor) in held else at if at in held else None)
+            for one, at, tensor in zip(memory, begins, tensors, strict=True)
+        ]
+    )
     if len(places) == len(tensors):
         return shared
     objects = list(map(id, tensors))

@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from torch.utils._pytree import tree_leaves
+
 from threadcast.capture.capture import Captured
 from threadcast.capture.function_caches import CacheFilled
 from threadcast.capture.module_values import ModuleChanged
@@ -80,6 +82,9 @@ class CallTunings:
         spec, model_format, given = self._spec, self._formats.model_format, MemoryFormat.AS_GIVEN
 
         def capture(memory_format: MemoryFormat) -> Captured:
+            stands_in = {id(one) for one in (*self._watch.model.parameters(), *self._watch.model.buffers())}
+            if any(id(leaf) not in stands_in for leaf in held):
+                raise CaptureError("cannot capture: an argument is a tensor that code also reads as a value of its own")
             if family is None:
                 captured = self._captured(arguments, memory_format)
                 return captured if layout is None or memory_format is given else layout.restored(captured)
@@ -87,7 +92,8 @@ class CallTunings:
 
         if self._feedback is None and self._store is not None:
             self._feedback = StepFeedback(self._store, self.machine)
-        formats = self._formats.of_call(arguments) if family is None else GIVEN_ONLY
+        held = [leaf for leaf in tree_leaves(arguments) if -id(leaf) in self._watch.held]
+        formats = self._formats.of_call(arguments) if family is None and not held else GIVEN_ONLY
         if formats != GIVEN_ONLY and (why := model_format.why_fixed()) is not None:
             _logger.info("%s: it runs in the memory format as given only: %s", spec.title, why)
             formats = GIVEN_ONLY

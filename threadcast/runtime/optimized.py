@@ -184,7 +184,7 @@ class Optimized:
             raise UpdateApart(observed.apart)
         if (fallback := self._conditions.why_not_by_graph(leaves, observed, now=now)) is not None:
             return fallback
-        call = self._known.find(kind_of(leaves, structure, self._watch.storages, observed.settings), leaves)
+        call = self._known.find(kind_of(leaves, structure, self._watch.held, observed.settings), leaves)
         if call is None:
             return Fallback(f"{OTHER_NUMBERS}{BREAKS}")
         if not self.cores.whole:

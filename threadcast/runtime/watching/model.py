@@ -131,7 +131,7 @@ class Watch:
         self._tables = [t for m in self._modules for t in (m._parameters, m._buffers, m._modules)]
         self._keys = list(map(tuple, self._tables))  # in their order, by which nn.Sequential calls its layers
         self._kinds = list(map(type, self._modules))
-        self.storages = frozenset(tensor.untyped_storage().data_ptr() for tensor in self._tensors)
+        self.held = self._held()
         self._untouched: Any = None
         self._kinds_assigned: Any = None
         self._groups_untouched: Any = None
@@ -147,6 +147,11 @@ class Watch:
         """All tensors that the model and the functions read, each once."""
         return _tensors_in([*self._values, *self._reads.state.tensors])
 
+    def _held(self) -> frozenset[int]:
+        """Where the storages of the tensors begin, and the negative ids of the tensors themselves."""
+        begins = (tensor.untyped_storage().data_ptr() for tensor in self._tensors)
+        return frozenset([*begins, *(-id(tensor) for tensor in self._tensors)])
+
     def follow_moves(self) -> None:
         """Expect the tensors at their present places in memory, in their present order, from here on."""
         if self._untouched is not None and self._untouched.holds():
@@ -154,7 +159,7 @@ class Watch:
         places, sides = list(map(Tensor.data_ptr, self._tensors)), _sides_of(self._tensors)
         if (places, sides) != (self._places, self._sides):
             self._places, self._sides = places, sides
-            self.storages = frozenset(tensor.untyped_storage().data_ptr() for tensor in self._tensors)
+            self.held = self._held()
             self._untouched = self._last = None
 
     def observe(self) -> Observation:
