@@ -20,6 +20,7 @@ from threadcast.core.settings import Settings
 from threadcast.runtime.batch_loss import BatchLoss
 from threadcast.runtime.call_spec import CallSpec
 from threadcast.runtime.fallback import UpdateApart
+from threadcast.runtime.first_update import FirstUpdate
 from threadcast.runtime.fused_updates import Steps, fused_updates
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
@@ -52,13 +53,15 @@ class OptimizedStep(OptimizedModel):
         if self._apart:
             self.update_by = "PyTorch: it does more than clip gradients and make the optimizer's step"
         self._optimized = self._gradients() if self._apart else self._whole_step()
+        self._first = FirstUpdate(update.optimizer)
         self._steps = this_process().steps
         self._steps.ask_learning(self._learning)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         if not self._apart:
             try:
-                return _loss_of(self._optimized(args, kwargs))
+                with self._first:
+                    return _loss_of(self._optimized(args, kwargs))
             except UpdateApart as reason:
                 self._take_apart(str(reason))
         with self._steps.step():
@@ -74,12 +77,13 @@ class OptimizedStep(OptimizedModel):
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Capture the step for arguments of this kind (inputs, then the target). Nothing is trained."""
-        try:
-            self._optimized.prepare(*((args, kwargs) if not self._apart else self._data(args, kwargs)))
-        except UpdateApart as reason:
-            self._take_apart(str(reason))
-            self._optimized.prepare(*self._data(args, kwargs))
-        self._optimized.put_back()
+        with self._first.awaited():
+            try:
+                self._optimized.prepare(*((args, kwargs) if not self._apart else self._data(args, kwargs)))
+            except UpdateApart as reason:
+                self._take_apart(str(reason))
+                self._optimized.prepare(*self._data(args, kwargs))
+            self._optimized.put_back()
 
     def _differentiated(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Add the gradients of one batch to `.grad`, and return its loss."""
