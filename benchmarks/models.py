@@ -44,7 +44,7 @@ NCNN_SAMPLES = (1, 8)
 """Thread counts at which whole networks are measured, beside the machine's largest."""
 COLUMNS = ("accuracy", "within_10", "coverage_90", "regret_mean", "regret_p95")
 SPEEDUPS = ("speedup_over_all", "speedup_with_model_time")
-"""ADSALA's own measure: mean time with all threads over that of the chosen case, without and with a forecast a call."""
+"""Median over ops of the time with all threads over that of the chosen case, without and with a forecast a call."""
 
 
 _HEAD = """# How well models forecast
@@ -53,8 +53,8 @@ _HEAD = """# How well models forecast
 most), each with other ops left out and other samples drawn. A model sees single samples of the cases that it
 asks for, of ops that it has not learned from, and is judged by the medians of all samples of the others. Accuracy is
 1 - mean(|forecast - measured| / measured), regret how much longer than the best case the chosen one takes, in percent.
-Speed-up over all threads is ADSALA's own measure: the mean over ops of the time with most threads over that at the
-chosen case, and over that time and the time of a forecast together, as if each call made one of its own (us a call);
+Speed-up over all threads is, as ADSALA's, the mean over ops (since 2026-11-29 the median) of the time with most threads
+over that at the chosen case, and over that time and the time of a forecast together, as if each call made one of its own (us a call);
 forecasts took several times as long as on idle cores in the later runs, as others used the machine.
 
 - `sgemm` and `sdot`: one call of MKL on 2 sockets of 24 cores, hyper-threads above 48 (ADSALA, Xia and Barca 2026; not
@@ -99,7 +99,8 @@ class Part:
             "problem": first.problem,
         }  # fmt: skip
         for column in (*COLUMNS, *SPEEDUPS):
-            values = [value for row in rows if (value := getattr(row, column)) is not None]
+            found = [getattr(row, column) for row in rows]
+            values = [getattr(value, "gain", value) for value in found if value is not None]
             if values:
                 merged[column] = [fmean(values), min(values), max(values)]
         return merged

@@ -69,7 +69,7 @@ def test_climbs_and_laws_are_judged_on_the_cases_that_were_recorded(name):
 
 def timeless(row):
     """The row without what depends on the speed of this machine."""
-    return replace(row, fit_s=0.0, predict_us=0.0, call_us=0.0, speedup_with_model_time=0.0)
+    return replace(row, fit_s=0.0, predict_us=0.0, call_us=0.0, speedup_with_model_time=None)
 
 
 def row_of(model, measurements=MEASUREMENTS, **options):

@@ -197,6 +197,12 @@ def test_a_client_that_asks_before_it_sends_the_body_is_told_to_go_on(served: Se
         assert connection.recv(1000).startswith(b"HTTP/1.1 100")
         connection.sendall(b"hi")
         assert answer(connection) == (200, b"hi")
+    with served.connect() as connection:  # HTTP/1.0 knows no such answer
+        old = POST.replace(b"HTTP/1.1", b"HTTP/1.0")
+        connection.sendall(old + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        assert ask(served, with_length(b"hello")) == (200, b"hello")  # by now the head has been read
+        connection.sendall(b"hi")
+        assert answer(connection) == (200, b"hi")
 
 
 @pytest.mark.parametrize(
@@ -241,6 +247,7 @@ LONG = b"x" * 3_000_000
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + LONG + b"\r\n\r\n", 431),
         (POST + b"X: " + LONG + b"\r\nContent-Length: 3000000\r\n\r\n" + LONG, 431),
         (POST + CHUNKED + b"0\r\nX: " + LONG + b"\r\n\r\n", 431),
+        (POST + CHUNKED + b"0\r\n" + b"X: y\r\n" * 6_000 + b"\r\n", 431),
         (b"\x16\x03" + LONG, 400),
     ],
 )
@@ -254,6 +261,7 @@ def test_a_head_that_is_too_long_is_a_problem_that_its_client_can_read(
         assert connection.recv(1) == b""
         sender.join()
     assert (found, json.loads(content)["status"]) == (status, status)
+    assert status == 400 or b" 32768 bytes" in content
     method = "GET" if sent.startswith(b"GET") else "POST" if sent.startswith(b"POST") else "-"
     assert (method, status) in served.refused
 
@@ -312,6 +320,8 @@ HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
         b"Content-Length: 0, 40\r\n\r\n",
         b"Content-Length: +0\r\n\r\n",
         b"Content-Length: 0_0\r\n\r\n",
+        b"Content-Length:\r\n\r\n",
+        b"Content-Length: \r\nTransfer-Encoding: identity\r\n\r\n",
         b"Content-Length: \xb2\r\n\r\n",
         b"Content-Length: 0\r\n\tfolded\r\n\r\n",
         b"Content-Length 0\r\n\r\n",

@@ -74,7 +74,7 @@ def command(
     the chosen cases, and the measuring of the model's samples, take longer than these runs at the best cases: by it
     `train` ranks models. "us" is the time of one forecast in microseconds; "lost" counts ops that lack a case that the
     model asks for. Wide terminals also show the regret of the worst twentieth ("p95"), and the speed-up over all
-    threads, without and with the time of a forecast in each run.
+    threads, the median over ops with its 95 % interval, without and with the time of a forecast in each run.
 
     A FILE needs the columns threads and seconds, and op or columns that describe the op, such as m, k, n. Of files with
     the same content, under whatever names, one counts.

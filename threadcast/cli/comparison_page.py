@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from threadcast.cli.charts import bars, lines
 from threadcast.core.figures import significant
+from threadcast.core.gains import Gain
 from threadcast.core.html_page import html_page, html_table
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ COLUMNS = (
     ("coverage_90", "in the 90 % interval %", 100), ("regret_mean", "regret, mean %", 100),
     ("regret_spread", "± %", 100),
     ("regret_p95", "regret, 95th percentile %", 100), ("cost", "cost %", 100),
-    ("speedup_over_all", "speed-up over all threads", 1), ("speedup_with_model_time", "with a forecast in each run", 1),
+    ("speedup_over_all", "speed-up over all threads, 95 % interval", 1),
+    ("speedup_with_model_time", "with a forecast in each run", 1),
     ("fit_s", "fit s", 1), ("predict_us", "us a curve", 1), ("call_us", "us a single forecast", 1),
     ("unusable", "ops lost", 1),
 )  # fmt: skip
@@ -55,14 +57,19 @@ def models_html(rows: Sequence[Row], columns: Sequence[tuple[str, str, float]] =
     cells = []
     for row in rows:
         values = [getattr(row, field) for field, _, _ in columns]
-        scaled = [None if value is None else value * by for value, (_, _, by) in zip(values, columns, strict=True)]
-        figures = ["-" if value is None else significant(float(value)) for value in scaled]
+        figures = [_figure(value, by) for value, (_, _, by) in zip(values, columns, strict=True)]
         cells.append([row.model, f"{row.samples:.3g}", *figures])
     bold = [i for i, row in enumerate(rows) if row.as_good_as_best]
     return [
         html_table(["model", "samples", *(title for _, title, _ in columns)], cells, bold=bold),
         *(f"<p class=note>{escape(f'{_name(row)}: {row.worse_than_zero}')}</p>" for row in rows if row.worse_than_zero),
     ]
+
+
+def _figure(value: float | Gain | None, by: float) -> str:
+    if value is None or isinstance(value, Gain):
+        return str(value or "-")
+    return significant(by * value)
 
 
 def _by_samples(rows: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:

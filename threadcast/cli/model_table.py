@@ -167,7 +167,7 @@ def _shown(rows: Sequence[Row], title: str, *, wide: bool) -> Table:
             row.model, _whole(row.samples), _accuracy(row, marks.get(i, "")), percent(row.within_10),
             percent(row.coverage_90), _regret(row), percent(row.cost),
             *([percent(row.regret_p95), row.r2] if wide else []),
-            *([row.speedup_over_all, row.speedup_with_model_time, row.fit_s] if wide else []),
+            *([str(row.speedup_over_all or "-"), str(row.speedup_with_model_time or "-"), row.fit_s] if wide else []),
             row.unusable if lost else row.call_us,
         ]
         for i, row in enumerate(rows)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from threadcast.core.gains import PAIRS_AT_LEAST, Gain, gain_of
 from threadcast.core.settings_table import STEPS
 from threadcast.models import metrics
 from threadcast.models.long_forecasts import why_too_long
@@ -38,10 +39,10 @@ class Row:
     `measuring_s` seconds that timing the model's samples takes, exceed the same steps at the best cases, as a share of
     these. Long ops weigh more in it than short ones.
 
-    `speedup_over_all` is the mean over ops of the time with most threads over that of the chosen case;
-    `speedup_with_model_time` adds to the latter the time of one forecast, `call_us` microseconds for one op in a call
-    of its own, as if it were made anew before each run (the measure of ADSALA, Xia and Barca 2026). Times of samples
-    are in neither. `worse_than_zero` says why, where `accuracy` is below 0.
+    `speedup_over_all` is the median over ops of the time with most threads over that of the chosen case, with its
+    interval; `speedup_with_model_time` adds to the latter the time of one forecast, `call_us` microseconds for one op
+    in a call of its own, as if it were made anew before each run (as ADSALA, Xia and Barca 2026, does). Times of
+    samples are in neither; None of fewer than 3 ops. `worse_than_zero` says why, where `accuracy` is below 0.
     """
 
     model: str
@@ -67,8 +68,8 @@ class Row:
     steps: int = STEPS
     cost: float | None = None
     measuring_s: float | None = None
-    speedup_over_all: float | None = None
-    speedup_with_model_time: float | None = None
+    speedup_over_all: Gain | None = None
+    speedup_with_model_time: Gain | None = None
     call_us: float | None = None
     worse_than_zero: str | None = None
     regret_spread: float | None = None
@@ -133,8 +134,10 @@ def row_of(
         steps=steps,
         cost=cost_of(scores, steps),
         measuring_s=sum(score.measuring_s for score in scores) if scores else None,
-        speedup_over_all=_mean([score.all_threads_s / score.chosen_s for score in scores]),
-        speedup_with_model_time=_mean(_speedups_with_model_time(outcomes)),
+        speedup_over_all=_speedup([(score, 0.0) for score in scores]),
+        speedup_with_model_time=_speedup(
+            [(score, one.call_s) for one in outcomes if one.call_s is not None for score in one.scores.values()]
+        ),
         call_us=None if not calls else 1e6 * float(np.mean(calls)),
         regret_spread=_spread([[score.regret for score in outcome.scores.values()] for outcome in outcomes]),
         worse_than_zero=why_too_long(scores) if accuracy is not None and accuracy < 0 else None,
@@ -168,13 +171,11 @@ def ranking(rows: Sequence[Row]) -> list[int]:
     return sorted(judged, key=lambda i: (rows[i].unusable, rows[i].cost or 0.0, rows[i].samples))
 
 
-def _speedups_with_model_time(outcomes: Sequence[Outcome]) -> list[float]:
-    return [
-        score.all_threads_s / (score.chosen_s + outcome.call_s)
-        for outcome in outcomes
-        if outcome.call_s is not None
-        for score in outcome.scores.values()
-    ]
+def _speedup(scores: Sequence[tuple[OpScore, float]]) -> Gain | None:
+    """Over all threads, with so many more seconds at the chosen case; None of too few ops."""
+    if len(scores) < PAIRS_AT_LEAST:
+        return None
+    return gain_of([score.all_threads_s for score, _ in scores], [score.chosen_s + more_s for score, more_s in scores])
 
 
 def with_significance(rows: Sequence[Row], outcomes: Sequence[Sequence[Outcome]]) -> tuple[Row, ...]:

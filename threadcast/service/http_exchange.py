@@ -123,7 +123,8 @@ class Exchange:
         length = length_of(self._headers)
         if length is not None and length > self._server.max_body_bytes:
             raise Refused(413, TOO_LONG)
-        if self._headers.get("Expect", "").lower() == "100-continue" and not self._incoming.has_more:
+        asks = self._headers.get("Expect", "").lower() == "100-continue" and self._line.version != "HTTP/1.0"
+        if asks and not self._incoming.has_more:
             await self._stream.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         codings = codings_of(self._headers)
         unpacking = Unpacking(self._take) if codings == ["gzip"] else None

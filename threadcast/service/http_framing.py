@@ -113,8 +113,10 @@ class Incoming:
 
     async def _pass_trailers(self) -> None:
         left = MAX_HEAD_BYTES
-        while line := await self._line(left, status=431):
+        while line := await self._line(MAX_HEAD_BYTES, status=431):
             left -= len(line) + 2
+            if left < 0:
+                raise Refused(431, f"trailers must be at most {MAX_HEAD_BYTES} bytes, together")
             try:
                 HTTPHeaders().parse_line(line.decode("latin-1"))
             except HTTPInputError as error:
@@ -155,7 +157,7 @@ def length_of(headers: HTTPHeaders) -> int | None:
         if length is not None or coding.lower() != "chunked":
             raise Refused(400, "a body has either a Content-Length or the Transfer-Encoding chunked")
         return None
-    first, *others = re.split(r",[ \t]*", length or "0")
+    first, *others = re.split(r",[ \t]*", "0" if length is None else length)
     if not _DIGITS.fullmatch(first) or any(other != first for other in others):
         raise Refused(400, f"Content-Length must be one number of bytes, got {length!r}")
     return int(first.lstrip("0")[:18] or 0)  # a longer one is beyond any limit as it is
