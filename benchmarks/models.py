@@ -54,8 +54,8 @@ most), each with other ops left out and other samples drawn. A model sees single
 asks for, of ops that it has not learned from, and is judged by the medians of all samples of the others. Accuracy is
 1 - mean(|forecast - measured| / measured), regret how much longer than the best case the chosen one takes, in percent.
 Speed-up over all threads is, as ADSALA's, the mean over ops (since 2026-11-29 the median) of the time with most threads
-over that at the chosen case, and over that time and the time of a forecast together, as if each call made one of its own (us a call);
-forecasts took several times as long as on idle cores in the later runs, as others used the machine.
+over that at the chosen case, and over that time and the time of a forecast together, as if each call made one of its
+own (us a call); forecasts took several times as long as on idle cores in the later runs, as others used the machine.
 
 - `sgemm` and `sdot`: one call of MKL on 2 sockets of 24 cores, hyper-threads above 48 (ADSALA, Xia and Barca 2026; not
   part of this project).
