@@ -22,7 +22,6 @@ from threadcast.core.errors import ExecutionError, PlanError
 from threadcast.malleable.limits import Limits
 from threadcast.malleable.thread_masks import ThreadMasks
 from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.engines.executors import SPARE_THREADS_PER_CORE
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.threads.affinity import thread_ids
@@ -263,10 +262,7 @@ def test_threads_of_core_sets_that_were_used_once_do_not_pile_up(captured: Captu
             engine.change(plan, machine, machine.cores)
             torch.testing.assert_close(engine.run(captured.bind(x)), expected)
             teams, needed = engine._executors._executors, set(engine._replay.teams)
-            assert needed <= set(teams)
-            others = [team for team in teams if team not in needed]
-            kept = SPARE_THREADS_PER_CORE * len(machine)
-            assert not others or sum(team.threads for team in teams) <= kept
+            assert needed == set(teams)
             executors = [one for one in threading.enumerate() if one.name == "threadcast-executor"]
             assert len(executors) == len(teams)
             most = max(most, len(teams))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from threadcast.runtime.backends.memory_of_values import sharing
+from threadcast.runtime.backends.memory_of_values import Memories
 
 aten = torch.ops.aten
 _MEANS = (aten.mean.default, aten.mean.dim, aten.var_mean.correction, aten.std_mean.correction)
@@ -93,7 +93,7 @@ def differences_from_mean(module: fx.GraphModule) -> dict[fx.Node, Sequence[int]
     [] are all dimensions.
     """
     nodes = list(module.graph.nodes)
-    _, written = sharing(nodes)
+    written = Memories(nodes).written
     found: dict[fx.Node, Sequence[int]] = {}
     for node in nodes:
         if node.target is aten.sub.Tensor and not node.kwargs and written.isdisjoint(node.all_input_nodes):

@@ -37,10 +37,10 @@ class FlatModule(nn.Module):
     """A module as a function from tensors to tensors; its other arguments are fixed to those of the example.
 
     `arguments` are the example: positional arguments and keywords. CaptureError where the module returns anything but
-    tensors, writes to its buffers or arguments, or draws random numbers. `result` is the module's for the example, for
-    a module of which this is known not to be so; without it the module is called once. `rough`: it computes in
-    bfloat16. `returned` are the positions of results that are arguments themselves, each with the argument's among the
-    tensors: backends do not compute these, and `call` returns the caller's own.
+    tensors; it neither writes to its buffers or arguments nor draws random numbers (`program_file`). `result` is the
+    module's for the example; without it the module is called once. `rough`: it computes in bfloat16. `returned` are
+    the positions of results that are arguments themselves, each with the argument's among the tensors: backends do not
+    compute these, and `call` returns the caller's own.
     """
 
     def __init__(
@@ -53,7 +53,9 @@ class FlatModule(nn.Module):
         self._rough = rough
         self.example = arguments
         self._leaves, self._structure = pytree.tree_flatten(arguments)
-        result = _tried(module, arguments) if result is None else result
+        if result is None:
+            with torch.no_grad():
+                result = module(*arguments[0], **arguments[1])
         results, self.result_structure = pytree.tree_flatten(result)
         self.expected = self._computed(results)
         if not all(isinstance(leaf, Tensor) for leaf in self.expected):
@@ -144,18 +146,3 @@ def _alike(found: Tensor, wanted: Tensor, *, rough: bool) -> bool:
     if rough or not bool(far.any()):
         return not bool(far.any())
     return torch.allclose(found[far], wanted[far], rtol=relative, atol=0.0, equal_nan=True)
-
-
-def _tried(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-    """The module's result on copies of arguments and buffers; CaptureError where it writes to them or draws numbers."""
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    args, kwargs = pytree.tree_map_only(Tensor, torch.clone, arguments)
-    copies = [*buffers.values(), *(leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))]
-    with torch.no_grad():
-        before, generator = [copy._version for copy in copies], torch.get_rng_state()
-        result = torch.func.functional_call(module, buffers, args, kwargs)
-    if [copy._version for copy in copies] != before:
-        raise CaptureError("the module writes to its buffers or arguments, which backends do not")
-    if not torch.equal(torch.get_rng_state(), generator):
-        raise CaptureError("the module draws random numbers, and backends draw others")
-    return result

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
-from torch._ops import OpOverload
 
 from threadcast.capture.program import Node
 from threadcast.capture.raising import may_raise
+from threadcast.runtime.backends.least_and_most import ends
+from threadcast.runtime.backends.memory_of_values import Memories
+from threadcast.runtime.backends.number_signs import operator_of
 from threadcast.runtime.backends.onnx_forms import computes_otherwise, is_power_of_two
 from threadcast.runtime.backends.program_file import ReadProgram
 from threadcast.runtime.verification.limits import real_type
@@ -28,8 +30,6 @@ with larger ones run as PyTorch."""
 _EXACT = 2**24
 """Largest size of integers that every backend computes: some compute sums, division and matrix products in single
 precision (OpenVINO's issues 37766 and 37956), other operators in 32 bits."""
-_UNSIGNED = frozenset((torch.uint16, torch.uint32, torch.uint64))
-"""Types of which PyTorch finds no least number."""
 
 _KEEP = frozenset((
     "alias", "view", "reshape", "_unsafe_view", "expand", "permute", "transpose", "t", "squeeze", "unsqueeze", "slice",
@@ -151,15 +151,7 @@ def range_of(value: Tensor) -> Range:
     """The range of the integers in a tensor; 0 to 0 where it is empty."""
     if not value.numel():
         return Range(0, 0)
-    value = value.detach()
-    least, most = torch.aminmax(value.to(torch.int64) if value.dtype in _UNSIGNED else value)
-    return Range(int(least), int(most))
-
-
-def _name_of(target: Any) -> str:
-    return (
-        str(target._schema.name).removeprefix("aten::").rstrip("_") if isinstance(target, OpOverload) else str(target)
-    )
+    return Range(*ends(value))
 
 
 def _union(ranges: Iterable[Range | None]) -> Range | None:
@@ -220,6 +212,7 @@ class _Ranges(fx.Interpreter):
 
     def __init__(self, module: fx.GraphModule, arguments: Sequence[Range | None]) -> None:
         super().__init__(module)
+        self._memories = Memories(list(module.graph.nodes))
         self._arguments = iter(enumerate(arguments))
         self._known: dict[fx.Node, _Known] = {}
         self._examples: dict[int, Range] = {}
@@ -250,27 +243,14 @@ class _Ranges(fx.Interpreter):
 
     def _sharing(self, node: fx.Node) -> dict[fx.Node, Range | None]:
         """The values with integers in the memory that an operator writes to, with their ranges before."""
-        if not isinstance(node.target, OpOverload):
-            return {}
-        declared = zip(node.target._schema.arguments, node.args)
-        written = [
-            one for argument, one in declared if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-        places = {
-            value.untyped_storage()._cdata for value in map(self._value, written) if isinstance(value, Tensor)
-        }  # fmt: skip
-        return {
-            one: self._range(one)
-            for one, value in (self.env.items() if places else ())
-            if _is_integer(value) and value.untyped_storage()._cdata in places
-        }
+        return {one: self._range(one) for one in self._memories.written_by(node) if _is_integer(self.env.get(one))}
 
     def _result_of(self, node: fx.Node, value: Any) -> _Known:
         if node.target is operator.getitem:
             source = node.args[0]
             assert isinstance(source, fx.Node)
             return self._known.get(source, _Known()) if _is_integer(value) else _Known()
-        name = _name_of(node.target)
+        name = operator_of(node)
         integers = [one for one in (value if isinstance(value, (tuple, list)) else [value]) if _is_integer(one)]
         self._check_values(node, name, integers=bool(integers))
         if not integers:

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
+from threadcast.runtime.backends.least_and_most import ends
 from threadcast.runtime.backends.library_facts import Facts
-from threadcast.runtime.backends.memory_of_values import sharing
-from threadcast.runtime.backends.number_signs import FILL, FILLED, SELECT, SMALLEST, VIEWS, Sign, Signs, ends, name_of
+from threadcast.runtime.backends.memory_of_values import Memories
+from threadcast.runtime.backends.number_signs import FILL, FILLED, SELECT, SMALLEST, VIEWS, Sign, Signs, name_of
 
 _EXTREMES = frozenset((
     "amax", "amin", "aminmax", "max", "min", "argmax", "argmin", "sign", "max_pool2d_with_indices",
@@ -106,7 +107,8 @@ class NansInside:
         self._shown = [one.is_floating_point() or one.is_complex() for one in results]
         """Whether each result is looked at."""
         nodes = list(module.graph.nodes)
-        self._together, self._written = sharing(nodes)
+        memories = Memories(nodes)
+        self._written, self._alike = memories.written, memories.alike
         arguments = [node for node in nodes if node.op == "placeholder"]
         self._varies = {one for node in arguments for one in self._alike(node)}
         """The values that depend on arguments."""
@@ -166,10 +168,6 @@ class NansInside:
                     lost = lost or name
                 pending.append((user, keeps and not loses and _keeps(user, name)))
         return seen, lost
-
-    def _alike(self, node: fx.Node) -> Collection[fx.Node]:
-        """The values in the memory of a value that an operator writes to; of others only itself."""
-        return self._together[node] if node in self._written else (node,)
 
     def _overwrites(self, node: fx.Node) -> bool:
         """Whether an operator writes to all numbers of the memory of its first argument."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from torch import fx
 from torch._ops import OpOverload
@@ -10,18 +10,29 @@ from torch._ops import OpOverload
 from threadcast.capture.dependencies import DECLARING, UNDECLARED_VIEWS, UNDECLARED_WRITES
 
 
-def sharing(nodes: Sequence[fx.Node]) -> tuple[dict[fx.Node, list[fx.Node]], set[fx.Node]]:
-    """The values that may lie in the memory of each value, and those in memory that an operator writes to."""
-    together = {node: [node] for node in nodes}
-    written: list[fx.Node] = []
-    for node in nodes:
-        for one, writes in _shared(node):
-            written += [one] if writes else []
-            if together[one] is not together[node]:
-                together[one] += together[node]
-                for other in together[node]:
-                    together[other] = together[one]
-    return together, {one for node in written for one in together[node]}
+class Memories:
+    """Which of a program's values, in its order, may lie in one memory, and which of them operators write to."""
+
+    def __init__(self, nodes: Sequence[fx.Node]) -> None:
+        self._together = {node: [node] for node in nodes}
+        self._writes: dict[fx.Node, list[fx.Node]] = {node: [] for node in nodes}
+        for node in nodes:
+            for one, writes in _shared(node):
+                self._writes[node] += [one] if writes else []
+                together, others = self._together[one], self._together[node]
+                if together is not others:
+                    together += others
+                    self._together |= dict.fromkeys(others, together)
+        self.written = {other for node in nodes for other in self.written_by(node)}
+        """The values in memory that an operator writes to."""
+
+    def written_by(self, node: fx.Node) -> list[fx.Node]:
+        """Return the values in the memory that an operator writes to."""
+        return [other for one in self._writes[node] for other in self._together[one]]
+
+    def alike(self, node: fx.Node) -> Collection[fx.Node]:
+        """Return the values in the memory of a value that an operator writes to; of others only itself."""
+        return self._together[node] if node in self.written else (node,)
 
 
 def _shared(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:

@@ -5,16 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from threadcast.runtime.backends.integer_ranges import Range, range_of
-from threadcast.runtime.backends.program_file import in_memory_order
-
-_ALONE = 32768
-"""Most numbers of half precision that PyTorch looks at in the calling thread alone. Its other threads would wait for
-more work for a while after a look, on the cores that the backend's threads need. NumPy has no such threads."""
-_HALF = torch.float16, torch.bfloat16
+from threadcast.runtime.backends.least_and_most import ends
 
 
 class NumberGuard:
@@ -28,7 +22,7 @@ class NumberGuard:
     def __init__(self, example: Sequence[Tensor], integers: Sequence[Range | None] = ()) -> None:
         self._integers = [(at, one) for at, one in enumerate(integers) if one is not None and example[at].numel()]
         self._floats = [
-            (at, not all(map(math.isfinite, _ends(value))))
+            (at, not all(map(math.isfinite, ends(value))))
             for at, value in enumerate(example)
             if value.numel() and (value.is_floating_point() or value.is_complex())
         ]
@@ -40,20 +34,6 @@ class NumberGuard:
             if not range_of(tensors[at]).within(*integers):
                 return False
         return all(
-            all(math.isfinite(one) or (infinite and not math.isnan(one)) for one in _ends(tensors[at]))
+            all(math.isfinite(one) or (infinite and not math.isnan(one)) for one in ends(tensors[at]))
             for at, infinite in self._floats
         )
-
-
-def _ends(value: Tensor) -> tuple[float, float]:
-    """The least and the largest number; NaN where there is one."""
-    value = value.detach()
-    value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
-    if value.dtype not in _HALF:
-        numbers = value.resolve_neg().numpy()
-        return float(numbers.min()), float(numbers.max())
-    value = in_memory_order(value)  # which takes a fifth of the time in channels last
-    parts = [value] if value.numel() <= _ALONE or not value.is_contiguous() else torch.split(value.view(-1), _ALONE)
-    ends = [torch.aminmax(part) for part in parts]
-    least, most = (torch.stack(found) if len(found) > 1 else found[0] for found in zip(*ends, strict=True))
-    return float(least.amin()), float(most.amax())

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
+from threadcast.runtime.backends.least_and_most import ends
+
 
 class Sign(IntEnum):
     """What is known of all numbers of a value that are not NaN; each includes those before."""
@@ -59,19 +61,6 @@ SMALLEST, SMALLEST_HALF = 1.2e-38, 1e-7
 """Smaller numbers may be 0: in float32, and in float16."""
 
 
-_ORDERED = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
-"""Types of which PyTorch finds the least and the largest number as they are."""
-
-
-def ends(constant: Tensor) -> tuple[float, float]:
-    """The least and the largest number; NaN, twice, where there is none, one of them is NaN, or they are complex."""
-    if not constant.numel() or constant.is_complex():
-        return math.nan, math.nan
-    constant = constant.detach() if constant.dtype in _ORDERED else constant.detach().double()
-    least, most = torch.aminmax(constant)
-    return float(least), float(most)
-
-
 def sign_of(value: Any, smallest: float = SMALLEST) -> Sign:
     """What is known of a number of which what is below `smallest` may be 0."""
     if not isinstance(value, int | float) or not value >= 0:
@@ -110,7 +99,7 @@ class Signs:
         if not isinstance(constant, Tensor):
             return constant
         if node not in self._least:
-            self._least[node] = ends(constant)[0]
+            self._least[node] = math.nan if constant.is_complex() else ends(constant)[0]
         return self._least[node]
 
     def take(self, node: fx.Node) -> None:
@@ -193,18 +182,20 @@ class Signs:
         return min(*map(self.of, of), Sign.NONNEGATIVE)
 
 
-def name_of(node: Any) -> str:
-    """The name of a node's operator, without the mark of those that write to their argument; "" of anything else.
+def operator_of(node: fx.Node) -> str:
+    """The name of a node's operator, without the mark of those that write to their argument."""
+    if not isinstance(node.target, OpOverload):
+        return str(node.target)
+    return str(node.target._schema.name).removeprefix("aten::").rstrip("_")
 
-    A conversion to true and false is called "bool", the largest number's norm "amax".
-    """
+
+def name_of(node: Any) -> str:
+    """The same, but "bool" for a conversion to true and false, "amax" for the largest number's norm; "" of others."""
     if not isinstance(node, fx.Node):
         return ""
     if node.kwargs.get("dtype") is torch.bool:
         return "bool"
-    if not isinstance(node.target, OpOverload):
-        return str(node.target)
-    name = str(node.target._schema.name).removeprefix("aten::").rstrip("_")
+    name = operator_of(node)
     of_largest = name == "linalg_vector_norm" and len(node.args) > 1 and node.args[1] in (torch.inf, -torch.inf)
     of_largest = of_largest or (name == "scatter_reduce" and node.args[-1] in ("amax", "amin"))
     return "amax" if of_largest else name

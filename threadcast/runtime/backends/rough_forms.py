@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from threadcast.runtime.backends.library_facts import Facts
-from threadcast.runtime.backends.memory_of_values import sharing
+from threadcast.runtime.backends.memory_of_values import Memories
 from threadcast.runtime.backends.number_signs import SELECT, VIEWS, name_of
 from threadcast.runtime.backends.onnx_forms import is_power_of_two
 
@@ -102,7 +102,7 @@ class _Program:
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
-        self._together, self._written = sharing(list(module.graph.nodes))
+        self._memories = Memories(list(module.graph.nodes))
         self._dependent: set[fx.Node] = set()
         self.varying: list[fx.Node] = []
         """What operators return that depends on the program's arguments, in its order."""
@@ -111,7 +111,7 @@ class _Program:
                 self.varying.append(node)
             elif node.op != "placeholder":
                 continue
-            self._dependent.update(self._alike(node))
+            self._dependent.update(self._memories.alike(node))
 
     def comes_to(
         self, node: fx.Node, depends: Callable[[Collection[fx.Node], fx.Node, fx.Node], bool], *, small: bool = False
@@ -127,7 +127,7 @@ class _Program:
             if value in reached:
                 continue
             reached[value] = None
-            pending += self._alike(value)
+            pending += self._memories.alike(value)
             pending += [user for user in value.users if self._keeps(user, value, small=small)]
         for value in reached:
             for user in value.users:
@@ -140,19 +140,16 @@ class _Program:
         divisor: Any = node.args[1]
         if divisor in self._dependent or is_power_of_two(divisor):
             return True
-        while isinstance(divisor, fx.Node) and name_of(divisor) in VIEWS | SELECT and divisor not in self._written:
+        written = self._memories.written
+        while isinstance(divisor, fx.Node) and name_of(divisor) in VIEWS | SELECT and divisor not in written:
             divisor = divisor.args[0]
-        if not isinstance(divisor, fx.Node) or divisor.op != "get_attr" or divisor in self._written:
+        if not isinstance(divisor, fx.Node) or divisor.op != "get_attr" or divisor in written:
             return False
         constant = operator.attrgetter(str(divisor.target))(self._module)
         if not isinstance(constant, Tensor) or constant.is_complex():
             return False
         mantissas: Tensor = torch.frexp(constant.detach().double()).mantissa
         return bool(mantissas.abs().eq(0.5).all())
-
-    def _alike(self, node: fx.Node) -> Collection[fx.Node]:
-        """The values in the memory of one that an operator writes to; of others only itself."""
-        return self._together[node] if node in self._written else (node,)
 
     def _keeps(self, user: fx.Node, value: fx.Node, *, small: bool) -> bool:
         """Whether an operator's results have the digits of `value`, and no others are added that vary."""

@@ -19,9 +19,6 @@ from threadcast.threads.openmp import end_idle_workers
 
 T = TypeVar("T")
 
-SPARE_THREADS_PER_CORE = 4
-"""Threads per core of the machine up to which the teams of earlier plans stay alive: the same cores often return."""
-
 
 class Executors:
     """The executors of one machine's cores, one for each team, created at first use.
@@ -50,23 +47,13 @@ class Executors:
             self._get(team)
 
     def change(self, teams: Sequence[Team]) -> None:
-        """Create executors for those of `teams` that have none, and end some of other teams.
+        """Create executors for those of `teams` that have none, and end those of other teams.
 
-        The least recently used ones end while there are more than `SPARE_THREADS_PER_CORE` threads per core. Call this
-        between two steps, with `turn` held. Raises what `make` raises.
+        Call this between two steps, with `turn` held. Raises what `make` raises.
         """
         self.check()
         with self._making:
-            for team in teams:
-                if team in self._executors:
-                    self._executors[team] = self._executors.pop(team)  # to the end, as those that are made
-            threads = sum(team.threads for team in {*self._executors, *teams})
-            ending = []
-            for team in [team for team in self._executors if team not in set(teams)]:
-                if threads <= SPARE_THREADS_PER_CORE * len(self.machine):
-                    break
-                threads -= team.threads
-                ending.append(self._executors.pop(team))
+            ending = [self._executors.pop(team) for team in {*self._executors} - {*teams}]
             for executor in ending:
                 executor.end()
             for executor in ending:

@@ -8,9 +8,7 @@ lock, so graphs of tiny ops are slower than in PyTorch's own loop.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from threadcast.capture.calls import Call
@@ -20,13 +18,10 @@ from threadcast.core import Core, Machine, Plan, Trace
 from threadcast.core.errors import PlanError
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.executors import Executors
-from threadcast.runtime.engines.lifetimes import Lifetimes, lifetimes
+from threadcast.runtime.engines.lifetimes import lifetimes
 from threadcast.runtime.engines.op_times import OpTimes
 from threadcast.runtime.engines.replay import Replay, arrange
-from threadcast.runtime.engines.step import Step
-
-ReplayedOp = tuple[int, int, tuple[int, ...], bool]
-"""Number of the op, the slot that it fills, slots to empty after it, whether its finish must be reported to others."""
+from threadcast.runtime.engines.step import ReplayedOp, Step
 
 
 class PythonEngine(Engine):
@@ -97,11 +92,11 @@ class PythonEngine(Engine):
             self._executors.settle()
             self._follow_change()
             replay = self._replay
-            step = _ReplayStep(slots, self._executors, calls, replay, self._lifetimes, self._sequences)
+            step = Step(slots, self._executors, calls, replay, self._lifetimes, self._sequences)
             if note_start is not None:
                 note_start()
             if calls:
-                step.complete(replay.teams[0])
+                step.complete()
         return self.captured.program.collect(slots), replay
 
     def _follow_change(self) -> None:
@@ -109,65 +104,3 @@ class PythonEngine(Engine):
             self._arranged = plan
             self._arrange(plan)
             self._executors.change(self._replay.teams)
-
-
-class _ReplayStep(Step):
-    def __init__(
-        self,
-        slots: list[Any],
-        executors: Executors,
-        calls: Sequence[Call],
-        replay: Replay,
-        lives: Lifetimes,
-        sequences: Sequence[Sequence[ReplayedOp]],
-    ) -> None:
-        super().__init__(slots, executors)
-        self._calls, self._replay, self._lives, self._sequences = calls, replay, lives, sequences
-        self._awaited = [len(ops) for ops in replay.waits]
-        self._users = dict(lives.users)
-        self._parked: dict[int, threading.Lock] = {}  # op -> what its team sleeps on until the op may start
-
-    def begin(self) -> None:
-        """Start the other teams, then run the first team's ops."""
-        for team, theirs in zip(self._replay.teams[1:], self._sequences[1:], strict=True):
-            self.launch(team, partial(self._play, theirs))
-        self._play(self._sequences[0])
-
-    def _play(self, sequence: Sequence[ReplayedOp]) -> None:
-        """Run a team's ops to the end, or until the step has failed."""
-        slots, calls, awaited = self.slots, self._calls, self._awaited
-        for op, slot, empties, awaited_by_others in sequence:
-            if awaited[op]:
-                self._sleep_until_ready(op)
-            if self.error is not None:
-                return
-            slots[slot] = calls[op](slots)
-            for empty in empties:
-                slots[empty] = None
-            if awaited_by_others:
-                self._report(op)
-
-    def wake_all(self) -> None:
-        for gate in self._parked.values():
-            gate.release()
-        self._parked.clear()
-
-    def _sleep_until_ready(self, op: int) -> None:
-        gate = threading.Lock()
-        gate.acquire()
-        with self.lock:
-            if not self._awaited[op] or self.error is not None:
-                return
-            self._parked[op] = gate
-        gate.acquire()
-
-    def _report(self, op: int) -> None:
-        with self.lock:
-            for other in self._replay.tells[op]:
-                self._awaited[other] -= 1
-                if not self._awaited[other] and (gate := self._parked.pop(other, None)) is not None:
-                    gate.release()
-            for slot in self._lives.counted[op]:
-                self._users[slot] -= 1
-                if not self._users[slot]:
-                    self.slots[slot] = None
