@@ -17,9 +17,8 @@ from threadcast.runtime.fused_updates import Steps
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
-from threadcast.runtime.tuning.contender_id import DEFAULT
 from threadcast.runtime.tuning.guard import Verdict
-from threadcast.runtime.whole_calls import Stage, Turn, WholeCalls
+from threadcast.runtime.whole_calls import Graphs, Stage, Turn, WholeCalls
 from threadcast.threads.forks import forks
 
 _HOOKED = 20
@@ -55,7 +54,7 @@ class CompiledCall:
         unlimited: bool = False, clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         self._eager, self._graphs, self._parts, self._clock = eager, graphs, parts, clock
-        self._whole, self._forks = WholeCalls(_Parts(graphs, parts), unlimited=unlimited), forks.number
+        self._whole, self._forks = WholeCalls(Graphs(graphs, parts), unlimited=unlimited), forks.number
         self._lock = RLock()
         self._awaited: deque[_Sample] = deque()
         self._runs: Callable[..., Any] | None = None
@@ -189,38 +188,6 @@ class CompiledCall:
             if sample in self._awaited:
                 self._awaited.remove(sample)
                 self._observe(sample, backward_s)
-
-
-class _Parts:
-    """What `WholeCalls` asks of a program's graphs."""
-
-    def __init__(self, graphs: Callable[..., Any], parts: Sequence[GraphCalls]) -> None:
-        self._graphs, self._parts = graphs, parts
-
-    @property
-    def has_channels_last(self) -> bool:
-        return any(part.has_channels_last for part in self._parts)
-
-    @property
-    def has_settled(self) -> bool:
-        reports = [report for part in self._parts for report in part.reports]
-        return bool(reports) and not any(report.measuring for report in reports)
-
-    @property
-    def learning(self) -> bool:
-        return any(part.learning for part in self._parts)
-
-    @property
-    def disturbed(self) -> bool:
-        return any(part.disturbed for part in self._parts)
-
-    @property
-    def by_pytorch(self) -> int:
-        found = [part.reports for part in self._parts]
-        return sum(bool(reports) and all(one.contender is DEFAULT for one in reports) for reports in found)
-
-    def gets_shorter(self) -> bool:
-        return isinstance(self._graphs, ShortWay) and torch.is_grad_enabled() and self._graphs.learns()
 
 
 class _Sample:

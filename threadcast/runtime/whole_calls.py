@@ -1,17 +1,22 @@
 """Decides from the times of whole calls what runs a program: eager PyTorch or its graphs, and in which layout.
 
-It uses no clock, lock or tensor. `next_turn` says what runs the next call, and `observe` records how long it took.
+It uses no clock and no lock. `next_turn` says what runs the next call, and `observe` records how long it took.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import ceil
-from typing import Protocol
+from typing import Any
 
+import torch
+
+from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.short_way import ShortWay
+from threadcast.runtime.tuning.contender_id import DEFAULT
 from threadcast.runtime.tuning.guard import MAX_PAIRS, Guard, Side, Verdict
 
 _ELSEWHERE = 10
@@ -32,31 +37,42 @@ _ORDERING_PAIRS = 5
 """Pairs of blocks by which it is decided which layout is learned first. A convention."""
 
 
-class Graphs(Protocol):
-    """What is known of a program's graphs before a call."""
+class Graphs:
+    """What is known of a program's graphs, its `parts`, before a call by what `run`s them."""
+
+    def __init__(self, run: Callable[..., Any], parts: Sequence[GraphCalls]) -> None:
+        self._run, self._parts = run, parts
 
     @property
     def has_channels_last(self) -> bool:
         """Whether one of them can run in channels last."""
+        return any(part.has_channels_last for part in self._parts)
 
     @property
     def has_settled(self) -> bool:
         """Whether it is known of each what runs it, though something may not have been tried yet."""
+        reports = [report for part in self._parts for report in part.reports]
+        return bool(reports) and not any(report.measuring for report in reports)
 
     @property
     def learning(self) -> bool:
         """Whether something has not been tried yet."""
+        return any(part.learning for part in self._parts)
 
     @property
     def disturbed(self) -> bool:
         """Whether a plan is being made on one of their cores, beside which calls tell little of their speed."""
+        return any(part.disturbed for part in self._parts)
 
     @property
     def by_pytorch(self) -> int:
         """How many of them PyTorch runs."""
+        found = [part.reports for part in self._parts]
+        return sum(bool(reports) and all(one.contender is DEFAULT for one in reports) for reports in found)
 
     def gets_shorter(self) -> bool:
         """Return whether the next call, if it runs by them, may find a shorter way to them."""
+        return isinstance(self._run, ShortWay) and torch.is_grad_enabled() and self._run.learns()
 
 
 class Stage(Enum):
