@@ -120,10 +120,3 @@ def test_the_regret_of_a_sure_choice_is_none_and_of_a_toss_up_some():
     assert 0.05 < toss < 0.5
     assert likely.sum() == pytest.approx(1)
     assert likely.max() < 0.6
-
-
-def test_a_smooth_one_says_how_smooth_it_is():
-    made = CaseGaussian.smooth(0.3, 1.5, np.array(THREADS, dtype=float), 1e-4)
-    variance, length = made.smoothness(THREADS)
-    assert variance == pytest.approx(0.3, rel=0.01)
-    assert length == pytest.approx(1.5, rel=0.4)

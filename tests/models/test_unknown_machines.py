@@ -17,9 +17,7 @@ from threadcast.models.machine_limits import UNKNOWN_S, MachineLimits, work_per_
 from threadcast.models.machine_transfer import MachineTransfer
 from threadcast.models.machines_left_out import machines_left_out
 from threadcast.models.measured import group
-from threadcast.models.point_trees import Points, PointTrees, Shape
-from threadcast.models.smooth_curves import smooth_log_seconds
-from threadcast.models.static_regressor import StaticRegressor
+from threadcast.models.point_trees import Points, Shape
 
 KNOWN, NEW = Machine.uniform("twelve", 12, group_size=12), Machine.uniform("sixteen", 16, group_size=16)
 OPS = make_ops(60)
@@ -168,49 +166,12 @@ def test_limits_are_fitted_else_nominal():
     fitted, nominal = (one.log_seconds([op], KNOWN, cases)[0] for one in (limits, MachineLimits()))
     assert np.abs(fitted - truth).mean() < 0.5 * np.abs(nominal - truth).mean()
     assert MachineLimits.from_json(limits.to_json()) == limits
-    before = MachineLimits.from_json(limits.to_json()["machines"])  # as it was stored before tables had no limits
     table = Op("op", attributes={"m": 2.0}, cost=(1e9, 0.0))
-    assert before.of_tables
-    assert MachineLimits.from_json(before.to_json()) == before
     np.testing.assert_allclose(limits.log_seconds([table], KNOWN, cases), work_per_thread([table], cases))
-    assert not np.allclose(before.log_seconds([table], KNOWN, cases), work_per_thread([table], cases))
     few = MachineLimits.learned(group(measure_all(TRAIN[:5], machine=KNOWN)))
     assert few.log_seconds([op], KNOWN, cases)[0].tolist() == nominal.tolist()
     nothing = Op("mystery", (), {}, ())
     assert np.exp(MachineLimits().log_seconds([nothing], KNOWN, cases)[0, 0]) == pytest.approx(UNKNOWN_S)
-
-
-def test_a_model_that_was_stored_before_machines_had_limits_forecasts_relative_to_work(model):
-    files, op = model.to_files(), HELD_OUT[0]
-    document = json.loads(files["model.json"])
-    for name in ("transfer", "limits"):
-        del document[name]
-    document |= {"schema": "threadcast.learned_curve/2", "residuals": [0.1, 1.0, 4e-4]}
-    before = LearnedCurve().from_files({**files, "model.json": json.dumps(document).encode()})
-    cases = NEW.cases()
-    again = LearnedCurve().from_files(before.to_files())
-    for loaded in (before, again):
-        trees = PointTrees("xgboost", Shape(), (), MachineLimits(work_only=True))
-        trees = trees.from_files("trees", files, features=document["features"])
-        found = np.log(loaded.predict(op, [], cases, machine=NEW).seconds)
-        np.testing.assert_allclose(found, smooth_log_seconds(trees, [op], NEW, cases)[0], rtol=1e-9)
-
-
-def test_an_older_static_regressor_forecasts_relative_to_work():
-    regressor, op, cases = (
-        StaticRegressor("xgboost", trees=5).fit(measure_all(TRAIN, machine=KNOWN)),
-        OPS[0],
-        NEW.cases(),
-    )
-    files = regressor.to_files()
-    document = json.loads(files["model.json"])
-    del document["limits"]
-    old = {**files, "model.json": json.dumps({**document, "schema": "threadcast.static_regressor/1"}).encode()}
-    relative = np.log(regressor.predict(op, [], cases, machine=NEW).seconds) - MachineLimits().log_seconds(
-        [op], NEW, cases
-    )
-    found = StaticRegressor("xgboost").from_files(old).predict(op, [], cases, machine=NEW)
-    np.testing.assert_allclose(np.log(found.seconds), relative[0] + work_per_thread([op], cases)[0], rtol=1e-9)
 
 
 def test_simulated_servers_gain_from_threads_up_to_a_point():

@@ -211,7 +211,7 @@ def test_a_kind_has_no_blanks_around_it(client: FlaskClient) -> None:
     assert [op["kind"] for op in get(client, kind="padded")["ops"]] == ["padded"]
 
 
-def test_what_older_versions_imported_with_infinite_features_is_listed_without_them(
+def test_infinite_features_that_a_program_stored_are_listed_as_null(
     client: FlaskClient, settings: ServiceSettings
 ) -> None:
     op = Op("old", attributes={"m": math.inf, "k": 3})

@@ -138,8 +138,7 @@ def _read_move(path: Path) -> Move:
         document = parse(read(path, limit=MAX_MOVE_BYTES), what=str(path))
         check_schema(document, SCHEMA)
         version, time = (member(document, name, str) for name in ("version", "time"))
-        by = member(document, "by", str) if "by" in document else ""  # moves of before 2026-11 do not say
-        return Move(version, time, member(document, "rollback", bool), by)
+        return Move(version, time, member(document, "rollback", bool), member(document, "by", str))
 
 
 def _stack(moves: list[Move]) -> list[str]:

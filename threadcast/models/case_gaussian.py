@@ -58,19 +58,6 @@ class CaseGaussian:
         covariance = (vectors * np.maximum(values, 0.0)) @ vectors.T + LEAST_VARIANCE * np.eye(len(mean))
         return cls(mean, covariance, noise)
 
-    @classmethod
-    def smooth(cls, variance: float, length: float, threads: Floats, noise: float) -> CaseGaussian:
-        """A Gaussian with mean 0 and this variance, whose correlation falls to 1/e at a distance of `length` in log
-        threads."""
-        apart = np.abs(np.log(threads)[:, None] - np.log(threads))
-        covariance = variance * np.exp(-apart / length) + LEAST_VARIANCE * np.eye(len(threads))
-        return cls(np.zeros(len(threads)), covariance, np.full(len(threads), noise))
-
-    def smoothness(self, threads: Sequence[int]) -> tuple[float, float]:
-        """The arguments `variance` and `length` with which `smooth` is closest to this Gaussian."""
-        log_threads = np.log(np.asarray(threads, dtype=np.float64))
-        return float(np.mean(np.diag(self.covariance) + self.mean**2)), _length(self.covariance, None, log_threads)
-
     def unsampled(self, scale: Floats, level: Floats) -> tuple[Floats, Floats]:
         """Mean and variance (n_ops, n_cases) of ops without samples; `scale` and `level` are those of `given`."""
         scale, level = scale[:, None], level[:, None]
@@ -184,12 +171,12 @@ def _smooth(own: Floats, both: Floats, log_threads: Floats) -> Floats:
     return found
 
 
-def _length(covariance: Floats, both: Floats | None, log_threads: Floats) -> float:
+def _length(covariance: Floats, both: Floats, log_threads: Floats) -> float:
     """Distance in log threads at which correlation falls to 1/e, from pairs of cases that more than two ops have."""
     scale = np.sqrt(np.maximum(np.diag(covariance), LEAST_VARIANCE))
     correlation = np.clip(covariance / np.outer(scale, scale), -1, 1)
     apart = np.abs(log_threads[:, None] - log_threads)
-    pairs = apart > 0 if both is None else (both > 2) & (apart > 0)
+    pairs = (both > 2) & (apart > 0)
     if not pairs.any():
         return 1.0
     lengths = np.geomspace(0.05, 50.0, 25)

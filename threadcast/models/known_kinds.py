@@ -81,7 +81,7 @@ class KnownKind:
 class KnownKinds:
     """The kinds that were learned: of ops with `tensors`, and of ops `without`, which columns of tables describe.
 
-    `tensors` is None in models that were stored by versions up to 0.1, which do not say it. `least_s`: seconds of a
+    `tensors` is None in models that have learned nothing yet. `least_s`: seconds of a
     call, or the shortest that were learned; no forecast is shorter.
     """
 
@@ -125,9 +125,7 @@ class KnownKinds:
 
     @classmethod
     def from_json(cls, document: Any) -> Self:
-        """Read what `to_json` returned, or None; ArtefactError on anything else."""
-        if document is None:
-            return cls()
+        """Read what `to_json` returned; ArtefactError on anything else."""
         without = {}
         for kind, known in member(document, "without", dict).items():
             ranges = {

@@ -38,7 +38,7 @@ from threadcast.models.parallel import in_chunks, one_blas_thread
 from threadcast.models.point_trees import Points, PointTrees, Shape
 from threadcast.models.prior import Prior
 
-SCHEMA, OLDER_SCHEMA = "threadcast.learned_curve/3", "threadcast.learned_curve/2"
+SCHEMA = "threadcast.learned_curve/3"
 
 DECISION = 0.25
 """When the next sample is chosen, the weight of the probability that a case is the best; the rest of the weight is
@@ -398,17 +398,15 @@ class LearnedCurve(BatchModel):
         """Load what `to_files` returned; ArtefactError on anything else."""
         document = read_json(files, "model.json")
         with reading("model.json"):
-            older = check_schema(document, SCHEMA, OLDER_SCHEMA) == OLDER_SCHEMA
+            check_schema(document, SCHEMA)
             loaded = LearnedCurve(
                 samples=member(document, "samples", int), enough=float(document["enough"]), jobs=self.jobs,
                 **asdict(Shape(**member(document, "shape", dict))),
             )  # fmt: skip
             loaded._features, fitted = member(document, "features", int), member(document, "fitted", bool)
-            limits = MachineLimits.from_json(None if older else document["limits"])
-            if not older:
-                loaded._transfer = MachineTransfer.from_json(document["transfer"])
-            if "op_features" in document:
-                loaded._op_features = OpFeatures.from_json(document["op_features"])
+            limits = MachineLimits.from_json(document["limits"])
+            loaded._transfer = MachineTransfer.from_json(document["transfer"])
+            loaded._op_features = OpFeatures.from_json(document["op_features"])
             names = loaded._op_features.names
             arrays = read_npz(files, "machines.npz")
             for i, (name, described) in enumerate(member(document, "machines", dict).items()):

@@ -216,10 +216,8 @@ class MachineCurves:
         widths = _widths_of(document, len(low))
         prefix = "samples."
         scatter = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-        process, share, correction, novelty = None, 1.0, None, None
-        if "kinds" in document:
-            novelty = NoveltyWidth.from_json(document.get("novelty"), len(low) - 1)
-            process, share = _process_of(document, arrays, n, names), float(document["share"])
+        novelty = NoveltyWidth.from_json(document["novelty"], len(low) - 1)
+        process, share, correction = _process_of(document, arrays, n, names), float(document["share"]), None
         if not 0 <= share <= 1:
             raise ArtefactError("a machine has a share that is none")
         if "features" in document:
@@ -231,9 +229,9 @@ class MachineCurves:
 
 
 def _widths_of(document: Any, count: int) -> dict[str, Floats]:
-    """For each kind, `count` numbers above 0; models that were stored before widths existed have none."""
+    """For each kind, `count` numbers above 0."""
     found = {}
-    for kind, values in member(document, "widths", dict, default={}).items():
+    for kind, values in member(document, "widths", dict).items():
         if not isinstance(values, list) or len(values) != count:
             raise ArtefactError(f"a machine has no {count} widths of {kind!r}")
         found[str(kind)] = np.array([finite(value, pointer="/widths") for value in values])

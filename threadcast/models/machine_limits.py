@@ -30,14 +30,10 @@ class MachineLimits:
     """The limits of machines by fingerprint; a machine that is not among them has nominal ones.
 
     Ops of tables, without tensors, have none: each is assumed to take its work over its threads. Their work is unknown
-    or made up from other columns, so that no machine's peaks limit it. With `work_only` no op has limits; models that
-    were stored before machines had limits are relative to that. With `of_tables` ops of tables have them too, as in
-    models that were stored before.
+    or made up from other columns, so that no machine's peaks limit it.
     """
 
     known: Mapping[str, Calibration] = field(default_factory=dict)
-    work_only: bool = False
-    of_tables: bool = False
 
     @classmethod
     def learned(cls, entries: Sequence[MeasuredOp]) -> MachineLimits:
@@ -62,30 +58,24 @@ class MachineLimits:
 
         Of ops without tensors and without work, it is that of `UNKNOWN_S` over the number of threads.
         """
-        if self.work_only:
-            return work_per_thread(ops, cases)
         limits = self.known.get(machine.fingerprint) or nominal(machine)
         found: Floats = np.log(least_seconds(limits, ops, tuple(cases), machine))
-        alone = [i for i, op in enumerate(ops) if has_work(op) and not has_tensors(op) and not self.of_tables]
+        alone = [i for i, op in enumerate(ops) if has_work(op) and not has_tensors(op)]
         if alone:
             found[alone] = work_per_thread([ops[i] for i in alone], cases)
         unknown = np.array([not has_tensors_or_work(op) for op in ops], dtype=bool)
         found[unknown] = np.log(UNKNOWN_S) - np.log([case.threads for case in cases])
         return found
 
-    def to_json(self) -> dict[str, Any] | list[Any] | None:
-        """The limits as a JSON object; a list with `of_tables`, None with `work_only`."""
-        known = [calibration.to_json() for calibration in self.known.values()]
-        return None if self.work_only else known if self.of_tables else {"machines": known}
+    def to_json(self) -> dict[str, Any]:
+        """The limits as a JSON object."""
+        return {"machines": [calibration.to_json() for calibration in self.known.values()]}
 
     @classmethod
     def from_json(cls, document: Any) -> MachineLimits:
         """Read what `to_json` returned."""
-        if document is None:
-            return cls(work_only=True)
-        listed = isinstance(document, list)
-        machines = document if listed else member(document, "machines", list)
-        return cls({one.machine: one for one in map(Calibration.from_json, machines)}, of_tables=listed)
+        machines = map(Calibration.from_json, member(document, "machines", list))
+        return cls({one.machine: one for one in machines})
 
 
 def work_per_thread(ops: Sequence[Op], cases: Sequence[Case]) -> Floats:

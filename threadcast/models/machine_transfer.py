@@ -52,11 +52,8 @@ class MachineTransfer:
 
     @classmethod
     def from_json(cls, document: Any) -> MachineTransfer:
-        """Read what `to_json` returned, or the five numbers of earlier versions; ValueError where these cannot be
-        variances."""
+        """Read what `to_json` returned; ValueError where these cannot be variances."""
         values = [finite(value, pointer="/transfer") for value in document]
-        if len(values) not in (3, 5) or min(values) <= 0:
+        if len(values) != 3 or min(values) <= 0:
             raise ValueError("a transfer is three numbers above 0")
-        if len(values) == 5:  # level, shape of the machine, level and shape of an op, correlation length
-            values = [values[0], values[2], values[3]]
         return cls(*values)

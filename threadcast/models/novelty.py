@@ -35,16 +35,11 @@ class NoveltyWidth:
     most: float = 0.0
 
     @classmethod
-    def none(cls, samples: int) -> Self:
-        """All intervals stay as wide as they are, at up to so many samples."""
-        return cls(np.zeros(samples + 1))
-
-    @classmethod
     def of(cls, novelty: Floats, samples: int) -> Self:
         """Limits from the novelties (n_ops,) of the known ops, each with itself left out; slopes are 0."""
         known = novelty[np.isfinite(novelty)]
         if len(known) < LEAST_OPS:
-            return cls.none(samples)
+            return cls(np.zeros(samples + 1))
         low, middle, high = (float(np.quantile(known, share)) for share in (0.05, 0.5, 1.0))
         return cls(np.zeros(samples + 1), middle, low, high + BEYOND)
 
@@ -89,9 +84,7 @@ class NoveltyWidth:
 
     @classmethod
     def from_json(cls, document: Any, samples: int) -> Self:
-        """Read what `to_json` returned; None, of a model that was stored before, is a width that never changes."""
-        if document is None:
-            return cls.none(samples)
+        """Read what `to_json` returned; ArtefactError on anything else."""
         slopes = [finite(value, pointer="/novelty/slopes") for value in member(document, "slopes", list)]
         centre, least, most = (
             finite(document[name], pointer=f"/novelty/{name}") for name in ("centre", "least", "most")

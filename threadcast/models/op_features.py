@@ -132,7 +132,7 @@ class OpFeatures:
 
     @classmethod
     def from_json(cls, document: Any) -> OpFeatures:
-        """Read what `to_json` returned, or versions up to 0.1 did, without `kinds`; ArtefactError on anything else."""
+        """Read what `to_json` returned; ArtefactError on anything else."""
         logs = member(document, "logs", dict)
         categories = {str(n): tuple(map(str, v)) for n, v in member(document, "categories", dict).items()}
         exponents = {
@@ -143,7 +143,7 @@ class OpFeatures:
             len(values) != len(logs) + 1 for values in exponents.values()
         ):
             raise ArtefactError("features of ops that do not fit each other")
-        kinds = KnownKinds.from_json(document.get("kinds"))
+        kinds = KnownKinds.from_json(document["kinds"])
         return cls({str(name): logged for name, logged in logs.items()}, categories, exponents, kinds)
 
 

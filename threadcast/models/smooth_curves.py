@@ -21,14 +21,8 @@ DEGREE, MOST_CASES = 3, 24
 """Degree of the polynomials in the logarithm of the threads, and the most thread counts that they are fitted to."""
 
 
-def smooth_log_seconds(trees: PointTrees, ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Floats:
-    """(n_ops, n_cases) log seconds: the geometric mean of a polynomial in the logarithm of the threads, fitted to what
-    the trees forecast, and Amdahl's law, moved to the same level."""
-    return curves_of(fitted_factors(trees, ops, machine), machine, cases)
-
-
 def fitted_factors(trees: PointTrees, ops: Sequence[Op], machine: Machine) -> Floats:
-    """(n_ops, DEGREE + 1) factors of the polynomials."""
+    """(n_ops, DEGREE + 1) factors of polynomials in the logarithm of the threads, fitted to what the trees forecast."""
     fitted = _some(machine.cases())
     logs = trees.log_seconds(ops, machine, fitted)
     # least squares takes the smallest factors where there are fewer thread counts than powers
@@ -37,7 +31,8 @@ def fitted_factors(trees: PointTrees, ops: Sequence[Op], machine: Machine) -> Fl
 
 
 def curves_of(factors: Floats, machine: Machine, cases: Sequence[Case]) -> Floats:
-    """(n_ops, n_cases) log seconds of the curves whose polynomials have these factors (n_ops, DEGREE + 1).
+    """(n_ops, n_cases) log seconds: the geometric means of the polynomials with these factors (n_ops, DEGREE + 1), and
+    of Amdahl's law, moved to the same level.
 
     No time is below that of one thread over the number of threads.
     """

@@ -23,7 +23,7 @@ from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Library, Points, PointTrees, Shape
 
-SCHEMA, OLDER_SCHEMA = "threadcast.static_regressor/2", "threadcast.static_regressor/1"
+SCHEMA = "threadcast.static_regressor/2"
 
 
 class StaticRegressor(BatchModel):
@@ -107,18 +107,17 @@ class StaticRegressor(BatchModel):
         """Load what `to_files` returned for the same library; ArtefactError on anything else."""
         document = read_json(files, "model.json")
         with reading("model.json"):
-            older = check_schema(document, SCHEMA, OLDER_SCHEMA) == OLDER_SCHEMA
+            check_schema(document, SCHEMA)
             if document["library"] != self.library:
                 raise ArtefactError(f"model.json is of {document['library']!r}, not of {self.library!r}")
             loaded = StaticRegressor(self.library, jobs=self.jobs, **asdict(Shape(**member(document, "shape", dict))))
             loaded._bounds = read_log_bounds(member(document, "log_bounds", list))
-            of_kind = member(document, "log_bounds_of_kinds", dict, default={})  # older models have none
+            of_kind = member(document, "log_bounds_of_kinds", dict)
             loaded._of_kind = {str(kind): read_log_bounds(bounds) for kind, bounds in of_kind.items()}
-            if "op_features" in document:
-                loaded._op_features = OpFeatures.from_json(document["op_features"])
+            loaded._op_features = OpFeatures.from_json(document["op_features"])
             loaded._features = member(document, "features", int)
             fitted = member(document, "fitted", bool)
-            limits = MachineLimits.from_json(None if older else document["limits"])
+            limits = MachineLimits.from_json(document["limits"])
         if fitted:
             names = loaded._op_features.names
             loaded._trees = PointTrees(self.library, loaded.shape, names, limits).from_files(

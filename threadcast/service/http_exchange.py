@@ -237,7 +237,3 @@ class Exchange:
     def _drop_body(self) -> None:
         self._server.bytes_in_memory -= len(self._body)
         self._body = bytearray()
-
-    def _end(self) -> None:
-        self._drop_body()
-        self._server.end(self)

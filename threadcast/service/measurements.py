@@ -84,12 +84,12 @@ def add(asked: MeasurementsRequest) -> Response:
 
 def _replayed(former: Receipt) -> Response:
     """Return the first answer to this idempotency key; Problem 409 where another body was sent then."""
-    if former.digest not in ("", _digest()):  # empty: stored before digests were kept, or by the command line
+    if former.digest != _digest():
         raise Problem(
             409, f"this {IDEMPOTENCY_KEY} was used for another body; take a new one", pointer=f"/{IDEMPOTENCY_KEY}",
             where="header",
         )  # fmt: skip
-    response = reply(json.loads(former.answer) if former.answer else {"measurements": 0, "samples": 0}, 201)
+    response = reply(json.loads(former.answer), 201)
     response.headers["Idempotency-Replayed"] = "true"
     return response
 
@@ -157,7 +157,7 @@ def show(asked: MeasurementsQuery) -> Response:
     }
     try:
         return reply(document)
-    except ValueError:  # versions up to 0.1 imported features that are infinite, which JSON lacks
+    except ValueError:  # a program has stored features that are infinite, which JSON lacks
         return reply(json.loads(json.dumps(document), parse_constant=lambda name: None))
 
 

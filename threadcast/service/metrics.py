@@ -59,9 +59,6 @@ class Metrics:
             ("alias", "version"), registry=self._registry, multiprocess_mode="livemax",
         )  # fmt: skip
         self._standing: dict[str, str] = {}
-        self._requests: dict[tuple[str, str, int], Counter] = {}
-        self._latency: dict[tuple[str, str], Histogram] = {}
-        self._points: dict[str, Counter] = {}
 
     def moved(self, alias: str, version: str) -> None:
         """Record the version that an alias stands for from now on."""
@@ -73,22 +70,13 @@ class Metrics:
     def count(self, route: str, method: str, status: int, took_s: float | None) -> None:
         """Count an answer, and its seconds where they are known."""
         asked = (route, method if method in _METHODS else "other")
-        counter = self._requests.get((*asked, status))
-        if counter is None:  # looking labels up takes longer than counting
-            counter = self._requests[(*asked, status)] = self.requests.labels(*asked, status)
-        counter.inc()
+        self.requests.labels(*asked, status).inc()
         if took_s is not None:
-            latency = self._latency.get(asked)
-            if latency is None:
-                latency = self._latency[asked] = self.latency.labels(*asked)
-            latency.observe(took_s)
+            self.latency.labels(*asked).observe(took_s)
 
     def count_points(self, model: str, points: int) -> None:
         """Count points of curves that this model version predicted."""
-        counter = self._points.get(model)
-        if counter is None:
-            counter = self._points[model] = self.points.labels(model)
-        counter.inc(points)
+        self.points.labels(model).inc(points)
 
     def count_unmatched(self, method: str, status: int) -> None:
         """Count a request that was refused before a route was found for it."""
