@@ -39,7 +39,7 @@ from threadcast.store.long_form import read_long_form
 PAGE = Path(__file__).parents[1] / "docs" / "interval-tables.md"
 RECORDED = Path(__file__).parents[1] / "data" / "recorded" / "amd-epyc-2c.csv.gz"
 MODELS = (
-    "learned_curve", "static_xgboost", "static_hist_boosting", "patient_climb", "amdahl", "overhead_law",
+    "learned_curve", "static_xgboost", "patient_climb", "amdahl", "overhead_law",
     "universal_scalability", "roofline_saturation", "ols", "k_neighbors", "svr_rbf", "xgboost",
 )  # fmt: skip
 SPLITS = {"networks": 10}

@@ -74,7 +74,7 @@ def speed(*, million: bool = False) -> dict[str, float]:
         )
     note("predict_one_s", _seconds(lambda: model.predict(ops[0], observed[0], cases, machine=MACHINE), 200))
     points = Points.of(group(known[: 100 * len(cases)]))
-    trees = PointTrees("xgboost", Shape(trees=model.shape.trees, depth=model.shape.depth))
+    trees = PointTrees(Shape(trees=model.shape.trees, depth=model.shape.depth))
     trees.fit(points.features, points.targets, jobs=1)
     features = joint_features(ops[:1000], MACHINE, cases)
     flat = features.reshape(-1, features.shape[2])

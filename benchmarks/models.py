@@ -128,7 +128,7 @@ def curve_models() -> Models:
         for n, a in of_paper.items()
     ]
     found += [(f"patient_climb, {line}", create("patient_climb", between=line)) for line in ("reciprocal", "log")]
-    found += made(("static_xgboost", "static_hist_boosting"))
+    found += made(("static_xgboost",))
     found += [("learned_curve", LearnedCurve(samples=samples)) for samples in (0, *SAMPLES)]
     for samples in (3, 4, 8):
         found += made(("amdahl", "overhead_law", "universal_scalability", "roofline_saturation"), samples=samples)

@@ -99,18 +99,18 @@ def test_an_alias_is_retrained_and_moves_only_to_a_better_model(folder, monkeypa
     held_out = [op for op in make_ops(90) if is_held_out(op.key)][-6:]
     with Store.open(folder / "store.sqlite") as store:
         store.add(measure_all(held_out))
-    document("train", "--model", "static_hist_boosting", "--jobs", "1")
+    document("train", "--model", "static_xgboost", "--jobs", "1")
     kept = document("train", "--promote-if-better")
-    assert (kept["promoted"], kept["now"]) == (False, "static_hist_boosting@1")
+    assert (kept["promoted"], kept["now"]) == (False, "static_xgboost@1")
     with Store.open(folder / "store.sqlite") as store, Store.open(folder / "slower.sqlite") as slower:
         slower.add([replace(m, samples=tuple(Sample(3 * s.seconds) for s in m.samples)) for m in store.measurements()])
     monkeypatch.setenv("THREADCAST_STORE", str(folder / "slower.sqlite"))
     moved = document("train", "--promote-if-better")
     assert (moved["promoted"], moved["before"], moved["now"]) == (
-        True, "static_hist_boosting@1", "static_hist_boosting@2"
+        True, "static_xgboost@1", "static_xgboost@2"
     )  # fmt: skip
     assert moved["candidate"]["accuracy"] > moved["champion"]["accuracy"]
-    assert "champion stays static_hist_boosting@2" in invoke("train", "--promote-if-better").stdout
+    assert "champion stays static_xgboost@2" in invoke("train", "--promote-if-better").stdout
     assert "leave out other choices" in refused("train", "--promote-if-better", "--tune", "1", code=2)
 
 

@@ -11,7 +11,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "mlp_adam": {"samples": 1}, "theil_sen": {"samples": 1}, "passive_aggressive": {"samples": 1},
     "k_neighbors": {"samples": 1}, "random_forest": {"samples": 1}, "xgboost": {"samples": 1},
     "learned_curve": {"trees": 5}, "joint_process": {}, "static_xgboost": {"trees": 5},
-    "static_hist_boosting": {"trees": 5},
 }  # fmt: skip
 """By kind the options that keep it small."""
 

@@ -75,10 +75,10 @@ def test_features_that_lack_or_are_misspelt_are_named(features: dict[str, Any], 
         KNOWN.knows(product(**features))
 
 
-@pytest.mark.parametrize("model", [StaticRegressor("xgboost", trees=4), LearnedCurve(samples=1, trees=4)])
+@pytest.mark.parametrize("model", [StaticRegressor(trees=4), LearnedCurve(samples=1, trees=4)])
 def test_models_store_what_they_know(model: StaticRegressor | LearnedCurve) -> None:
     fitted = model.fit([m for entry in ENTRIES for m in entry.by_case.values()])
-    loaded = type(model)(*(["xgboost"] if isinstance(model, StaticRegressor) else [])).from_files(fitted.to_files())
+    loaded = type(model)().from_files(fitted.to_files())
     for one in (fitted, loaded):
         assert (one.knows(product(**OK)), one.knows(product("matmul"))) == (Source.LEARNED, None)
         assert one.least_s == CALL_S

@@ -7,14 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.base import clone
-from sklearn.ensemble import HistGradientBoostingRegressor
 
 from tests.models.synthetic_ops import make_ops, measure, measure_all, true_seconds
 from threadcast.core import Case, Machine, Measurement, Sample, Source
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
 from threadcast.models import curve_learning
-from threadcast.models.decision_trees import Trees
 from threadcast.models.evaluation import evaluate, replay
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import group
@@ -74,7 +71,7 @@ def jagged(measured: Measurement) -> Measurement:
 
 @pytest.mark.parametrize(
     ("model", "least"),
-    [(LearnedCurve(samples=0), 0.8), (LearnedCurve(samples=3), 0.8), (StaticRegressor("xgboost", trees=60), 0.7)],
+    [(LearnedCurve(samples=0), 0.8), (LearnedCurve(samples=3), 0.8), (StaticRegressor(trees=60), 0.7)],
 )
 def test_intervals_of_a_kind_whose_curves_vary_in_their_own_way_are_its_own(model, least):
     ops = make_ops(240)
@@ -271,13 +268,13 @@ def test_wrong_widths_are_refused(model):
 
 
 def test_static_regressors_bounds_of_kinds_are_checked():
-    made, op = StaticRegressor("xgboost", trees=5).fit(measure_all(TRAIN, machine=MACHINE)), HELD_OUT[0]
+    made, op = StaticRegressor(trees=5).fit(measure_all(TRAIN, machine=MACHINE)), HELD_OUT[0]
     files = made.to_files()
 
     def loaded(**changes):
         document = {key: value for key, value in {**json.loads(files["model.json"]), **changes}.items() if value}
         stored = {**files, "model.json": json.dumps(document).encode()}
-        return StaticRegressor("xgboost").from_files(stored).predict(op, [], CASES, machine=MACHINE)
+        return StaticRegressor().from_files(stored).predict(op, [], CASES, machine=MACHINE)
 
     assert loaded().low.tolist() == made.predict(op, [], CASES, machine=MACHINE).low.tolist()
     for wrong in (None, {"mm": [0.5, 1.0]}, {"mm": [-1.0]}, {"mm": ["low", "high"]}, {"mm": 1.0}, [1.0]):
@@ -333,13 +330,3 @@ def test_of_many_ops_some_are_drawn_and_said_to_be(monkeypatch):
     found, repeated = (one.predict(op, [], CASES, machine=MACHINE).seconds for one in (many, again))
     assert found.tolist() == repeated.tolist()
     assert errors(many).mean() < 0.05
-
-
-def test_columns_that_say_nothing_new_change_no_tree():
-    random = np.random.default_rng(0)
-    features = random.standard_normal((500, 4)).astype(np.float32)
-    targets = features[:, 1] ** 2 + features[:, 3]
-    padded = np.column_stack([features[:, :2], np.ones(500), features[:, 1], features[:, 2:]]).astype(np.float32)
-    unfitted = HistGradientBoostingRegressor(max_iter=20, early_stopping=False)
-    plain = Trees.of_histograms(clone(unfitted).fit(features, targets)).predict(features)
-    assert Trees.by_histograms(clone(unfitted), padded, targets).predict(padded).tolist() == plain.tolist()

@@ -99,7 +99,7 @@ def test_variances_of_errors_are_found_from_machines_that_were_left_out():
     def machine():
         common = 0.8 * random.standard_normal()
         own = 0.5 * random.standard_normal((200, 1)) + 0.3 * random.standard_normal((200, 6)) @ root.T
-        return log_threads, common + own
+        return common + own
 
     found = MachineTransfer.learned(machine() for _ in range(40))
     # a level that shapes carry counts as level: the six correlated numbers have a mean of their own
@@ -108,7 +108,6 @@ def test_variances_of_errors_are_found_from_machines_that_were_left_out():
     assert found.op_shape == pytest.approx(0.3**2 * (1 - shape.mean()), rel=0.2)
     assert MachineTransfer.learned([]) == MachineTransfer()
     assert MachineTransfer.from_json(json.loads(json.dumps(found.to_json()))) == found
-    assert MachineTransfer.from_json([1.0, 0.1, 0.5, 0.2, 0.4]) == MachineTransfer(1.0, 0.5, 0.2)  # as it was before
     for wrong in ([1.0] * 4, [1.0, 0.0, 1.0], [float("nan")] * 3):
         with pytest.raises(ValueError):
             MachineTransfer.from_json(wrong)
@@ -204,15 +203,15 @@ def test_machines_of_one_family_are_left_out_together(monkeypatch):
     points, learned_from = Points.of(entries), []
     grow = Points.trees
 
-    def watched(self, library, shape, rows, *, jobs):
+    def watched(self, shape, rows, *, jobs):
         learned_from.append(
             {e.machine.name for e, of_op in zip(entries, points.of_op, strict=True) if rows[of_op].all()}
         )
-        return grow(self, library, shape, rows, jobs=jobs)
+        return grow(self, shape, rows, jobs=jobs)
 
     monkeypatch.setattr(Points, "trees", watched)
     found = list(machines_left_out(entries, points, Shape(trees=5), jobs=1))
-    assert [errors.shape for _, errors in found] == [(40, len(alone.cases()))] * 3
+    assert [errors.shape for errors in found] == [(40, len(alone.cases()))] * 3
     assert learned_from == [{"one", "other"}, {"alone"}]
     single = group(measure_all(TRAIN, machine=alone))
     assert list(machines_left_out(single, Points.of(single), Shape(trees=5), jobs=1)) == []

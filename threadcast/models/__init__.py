@@ -1,1 +1,1 @@
-"""Performance models, which learn curves, with one file for each model; their evaluation and their registry."""
+"""Performance models, which learn curves; their evaluation and their registry."""

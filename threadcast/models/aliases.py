@@ -138,7 +138,7 @@ def _read_move(path: Path) -> Move:
         document = parse(read(path, limit=MAX_MOVE_BYTES), what=str(path))
         check_schema(document, SCHEMA)
         version, time = (member(document, name, str) for name in ("version", "time"))
-        return Move(version, time, member(document, "rollback", bool), member(document, "by", str))
+        return Move(version, time, member(document, "rollback", bool), member(document, "by", str, default=""))
 
 
 def _stack(moves: list[Move]) -> list[str]:

@@ -14,7 +14,7 @@ from threadcast.models.held_out_ops import HeldOutOps
 from threadcast.models.intervals import PRIOR_OPS
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.machine_limits import work_per_thread
-from threadcast.models.measured import MeasuredOp
+from threadcast.models.measured import MeasuredOp, rows_by_machine
 from threadcast.models.op_process import OpProcess
 
 MOST_OPS = 2000
@@ -38,13 +38,10 @@ long."""
 
 def some_of_each_machine(entries: Sequence[MeasuredOp], *, seed: int) -> tuple[tuple[MeasuredOp, ...], list[str]]:
     """The entries, at most `MOST_OPS` of each machine, drawn at random; and notes on what was left out."""
-    by_machine: dict[str, list[int]] = {}
-    for row, entry in enumerate(entries):
-        by_machine.setdefault(entry.machine.fingerprint, []).append(row)
     random = np.random.default_rng(seed)
     left: list[int] = []
     notes = []
-    for fingerprint, rows in by_machine.items():
+    for fingerprint, rows in rows_by_machine(entries).items():
         if len(rows) > MOST_OPS:
             notes.append(f"{fingerprint}: learned from {MOST_OPS} of {len(rows)} ops, drawn at random")
             rows = random.permutation(rows)[:MOST_OPS].tolist()

@@ -46,38 +46,6 @@ class Trees:
             "base": np.array([base]),
         })  # fmt: skip
 
-    @classmethod
-    def by_histograms(cls, unfitted: Any, features: NDArray[np.float32], targets: NDArray[np.float64]) -> Self:
-        """The trees of a HistGradientBoostingRegressor fitted to features (n_points, n_features), none missing.
-
-        Columns that do not vary, or repeat an earlier one, are left out: no split is on them, but they take time. Of
-        the 57 columns for one machine 23 are such; without them the same trees take two thirds of the time.
-        """
-        first = {features[:, i].tobytes(): i for i in reversed(range(features.shape[1])) if np.ptp(features[:, i]) > 0}
-        columns = np.array(sorted(first.values()) or [0])
-        grown = cls.of_histograms(unfitted.fit(np.ascontiguousarray(features[:, columns]), targets))
-        return cls({**grown.arrays, "feature": columns[grown.arrays["feature"]].astype(np.int32)})
-
-    @classmethod
-    def of_histograms(cls, fitted: Any) -> Self:
-        """The trees of a fitted HistGradientBoostingRegressor, of features that are never missing."""
-        trees = [predictor.nodes for (predictor,) in fitted._predictors]
-        starts = np.cumsum([0, *map(len, trees)])
-        nodes = np.concatenate(trees)
-        leaf = nodes["is_leaf"].astype(bool)
-        shift = np.repeat(starts[:-1], [len(tree) for tree in trees])
-
-        def children(name: str) -> NDArray[np.int32]:
-            return np.where(leaf, -1, nodes[name].astype(np.int64) + shift).astype(np.int32)
-
-        return cls({
-            "roots": starts[:-1].astype(np.int32), "left": children("left"), "right": children("right"),
-            "feature": np.maximum(nodes["feature_idx"], 0).astype(np.int32),
-            "threshold": np.where(leaf, 0.0, nodes["num_threshold"]).astype(np.float64),
-            "value": np.where(leaf, nodes["value"], 0.0),
-            "base": fitted._baseline_prediction.ravel().astype(np.float64),
-        })  # fmt: skip
-
     def predict(self, rows: Floats) -> Floats:
         """What scikit-learn would forecast for rows (n_rows, n_features), which are compared as float32."""
         roots, left, right, feature, threshold, value, base = (self.arrays[name] for name in self.NAMES)

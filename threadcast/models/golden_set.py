@@ -20,7 +20,7 @@ from threadcast.core.json_reading import check_schema, member, parse
 from threadcast.models.base import PerformanceModel
 from threadcast.models.evaluation import judge_together
 from threadcast.models.judgement import Row
-from threadcast.models.measured import MeasuredOp
+from threadcast.models.measured import MeasuredOp, by_machine
 
 SCHEMA = "threadcast.golden/1"
 WHOLE = ""
@@ -121,11 +121,8 @@ def golden_rows(
     champion: PerformanceModel, candidate: PerformanceModel, golden: GoldenSet
 ) -> dict[str, tuple[Row, Row]]:
     """The scores of both models by the same points: over the whole set (""), and by the fingerprint of the machine."""
-    parts: dict[str, list[MeasuredOp]] = {WHOLE: list(golden.entries)}
-    for entry in golden.entries:
-        parts.setdefault(entry.machine.fingerprint, []).append(entry)
     found = {}
-    for name, entries in parts.items():
+    for name, entries in {WHOLE: list(golden.entries), **by_machine(golden.entries)}.items():
         old, new = judge_together([champion, candidate], entries, split_name="golden")
         found[name] = old, new
     return found

@@ -10,7 +10,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from threadcast.core import Affinity, Case, Curve, CurveTable, Measurement, Source
+from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
+from threadcast.models.doubts import widened
 from threadcast.models.intervals import bounds_of_median
 from threadcast.models.measured import by_case, defect_of
 
@@ -79,6 +81,34 @@ def with_measured(table: CurveTable, knots: Iterable[Mapping[Case, Knot]]) -> Cu
         given = np.reshape(values, (-1, 4)).T
         seconds[rows, columns], low[rows, columns], high[rows, columns], source[rows, columns] = given
     return CurveTable(table.cases, seconds, low, high, source, table.model)
+
+
+def forecast_table(
+    cases: Sequence[Case], seconds: Floats, low: Floats, high: Floats, model: str, source: Source = Source.LEARNED
+) -> CurveTable:
+    """The table of forecasts, (n_ops, n_cases) each in seconds, all of this source."""
+    codes = np.full(seconds.shape, list(Source).index(source), dtype=np.int8)
+    return CurveTable(tuple(cases), seconds, low, high, codes, model)
+
+
+def with_known(table: CurveTable, known: Sequence[Mapping[Case, Measurement]]) -> CurveTable:
+    """The table with what holds now of each op (`known`, in the table's order): intervals wider where the op has
+    changed (`doubts`), and measured points in place of forecasts."""
+    return with_measured(widened(table, known), map(knots_of, known))
+
+
+def through_forecasts(
+    learned: Sequence[Case], forecast: Sequence[Floats], known: Sequence[Mapping[Case, Measurement]],
+    cases: Sequence[Case], *, between: Between, model: str,
+) -> CurveTable:  # fmt: skip
+    """The table over `cases` of curves through the `forecast` seconds and their bounds at the `learned` cases, (n_ops,
+    n_learned) each, and through what was measured of each op."""
+    curves = []
+    for row, measured_at in enumerate(known):
+        points = zip(learned, *(array[row].tolist() for array in forecast), strict=True)
+        guessed = {case: Knot(seconds, low, high, Source.LEARNED) for case, seconds, low, high in points}
+        curves.append(curve_through({**guessed, **knots_of(measured_at)}, cases, between=between))
+    return CurveTable.of(curves, model=model)
 
 
 def curve_through(knots: Mapping[Case, Knot], cases: Sequence[Case], *, between: Between = "threads") -> Curve:

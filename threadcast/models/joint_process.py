@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
+from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.curve import Floats
 from threadcast.core.errors import InvalidInput, ModelError
 from threadcast.core.json_reading import check_schema, member
@@ -21,13 +21,13 @@ from threadcast.models.case_similarity import AlikeCases, case_features, from_ne
 from threadcast.models.choosing import NOISE, Outlook, outlook
 from threadcast.models.curve_learning import some_of_each_machine
 from threadcast.models.doubts import widened
-from threadcast.models.interpolation import knots_of, refuse_defect, with_measured
+from threadcast.models.interpolation import forecast_table, knots_of, refuse_defect, with_measured
 from threadcast.models.intervals import NORMAL_95
 from threadcast.models.joint_conditioning import KnownOps, Posterior, points_of, read_known
 from threadcast.models.joint_kernel import OpNumbers, Parameters, tuned
 from threadcast.models.linear_scaling import within_linear_scaling
 from threadcast.models.machine_limits import has_tensors_or_work
-from threadcast.models.measured import by_case, group, usable
+from threadcast.models.measured import by_case, by_machine, group, usable
 from threadcast.models.nominal_roofline import CALL_S
 from threadcast.models.parallel import one_blas_thread
 from threadcast.models.prior import Prior, shipped
@@ -49,8 +49,6 @@ so that 90 % intervals hold with one to three samples on the machines of decisio
 
 _OTHERS = {"model.json": "unmeasured.json", "machines.npz": "unmeasured.npz"}
 """Names of the files of the process for unmeasured ops, by their names where it is stored alone."""
-
-_LEARNED = list(Source).index(Source.LEARNED)
 
 
 class JointProcess(BatchModel):
@@ -111,12 +109,8 @@ class JointProcess(BatchModel):
         Without tuning it takes milliseconds. ModelError on data that cannot be learned from.
         """
         entries, self.notes = some_of_each_machine(usable(group(measurements))[0], seed=self.seed)
-        by_machine: dict[str, list[int]] = {}
-        for i, entry in enumerate(entries):
-            by_machine.setdefault(entry.machine.fingerprint, []).append(i)
         machines = {}
-        for fingerprint, rows in by_machine.items():
-            own = [entries[i] for i in rows]
+        for fingerprint, own in by_machine(entries).items():
             before = self._machines.get(fingerprint)
             ops = OpNumbers.of([entry.op for entry in own])
             cases = tuple(sorted({case for entry in own for case in entry.by_case}))
@@ -208,10 +202,7 @@ class JointProcess(BatchModel):
                 away = from_nearest(cases, list(known[row])) if self.prior is not None else 0.0
                 logs[row] = found.logs
                 spread[row] = NORMAL_95 * np.sqrt(np.diag(found.covariance) + (AWAY * away) ** 2)
-        source = np.full(logs.shape, _LEARNED, dtype=np.int8)
-        table = CurveTable(
-            tuple(cases), np.exp(logs), np.exp(logs - spread), np.exp(logs + spread), source, self.name
-        )  # fmt: skip
+        table = forecast_table(cases, np.exp(logs), np.exp(logs - spread), np.exp(logs + spread), self.name)
         knots = list(map(knots_of, known))
         return with_measured(within_linear_scaling(widened(table, known), knots), knots)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
+from threadcast.core.curve_table import ARRAYS
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.aged_samples import aged_samples
@@ -24,14 +25,14 @@ from threadcast.models.choosing import Outlook
 from threadcast.models.correction import Forecast
 from threadcast.models.curve_learning import MIN_OPS, learn, some_of_each_machine
 from threadcast.models.doubts import level_variance, widened
-from threadcast.models.interpolation import Knot, curve_through, knots_of, refuse_defect, with_measured
+from threadcast.models.interpolation import forecast_table, knots_of, refuse_defect, through_forecasts, with_measured
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.linear_scaling import within_linear_scaling
 from threadcast.models.machine_curves import MachineCurves
 from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.machine_transfer import MachineTransfer
 from threadcast.models.machines_left_out import machines_left_out
-from threadcast.models.measured import MeasuredOp, by_case, group, usable
+from threadcast.models.measured import MeasuredOp, by_case, group, rows_by_machine, usable
 from threadcast.models.op_features import OpFeatures
 from threadcast.models.op_process import TOGETHER
 from threadcast.models.parallel import in_chunks, one_blas_thread
@@ -46,8 +47,6 @@ equal for all cases."""
 
 _SPARSE_FILES = {"model.json": "sparse.json", "machines.npz": "sparse.npz"}
 """Names of the files of the process for sparsely measured machines, by their names where it is stored alone."""
-
-_LEARNED = list(Source).index(Source.LEARNED)
 
 SPARSE, FEWEST_CASES = 0.25, 3
 """A machine on which each op was measured in less than this share of the cases that any op was measured in, or all in
@@ -171,13 +170,10 @@ class LearnedCurve(BatchModel):
         op_features = OpFeatures.learned(entries)
         entries, names = op_features.of_entries(entries), op_features.names
         points = Points.of(entries, names, MachineLimits.learned(entries))
-        trees, residuals = points.learned("xgboost", self.shape, jobs=self.jobs)
+        trees, residuals = points.learned(self.shape, jobs=self.jobs)
         out_of_fold = points.targets - residuals
-        by_machine: dict[str, list[int]] = {}
-        for row, entry in enumerate(entries):
-            by_machine.setdefault(entry.machine.fingerprint, []).append(row)
         machines, sparse = {}, []
-        for fingerprint, rows in by_machine.items():
+        for fingerprint, rows in rows_by_machine(entries).items():
             own = [entries[row] for row in rows]
             if len(rows) < MIN_OPS:
                 notes.append(f"{fingerprint}: {len(rows)} ops are too few to learn it from")
@@ -258,13 +254,11 @@ class LearnedCurve(BatchModel):
             found = widened(self._curves(ops, known, cases, learned, machine), known)
             return with_measured(within_linear_scaling(found, knots), knots)
         # the others need no forecast, and many samples take long
-        seconds, low, high = (np.full((len(ops), len(cases)), np.nan) for _ in range(3))
-        source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
+        table = forecast_table(cases, *np.full((3, len(ops), len(cases)), np.nan), self.name)
         if wanting:
             found = self._curves([ops[i] for i in wanting], [known[i] for i in wanting], cases, learned, machine)
-            seconds[wanting], low[wanting], high[wanting] = found.seconds, found.low, found.high
-            source[wanting] = found.source
-        table = CurveTable(tuple(cases), seconds, low, high, source, self.name)
+            for name in ARRAYS:
+                getattr(table, name)[wanting] = getattr(found, name)
         return with_measured(within_linear_scaling(widened(table, known), knots), knots)
 
     def _curves(
@@ -279,12 +273,11 @@ class LearnedCurve(BatchModel):
         found = (
             np.exp(logs), np.exp(logs - spread * learned.low[samples]), np.exp(logs + spread * learned.high[samples])
         )  # fmt: skip
-        columns = learned.columns(cases)
+        columns = [learned.position.get(case, -1) for case in cases]
         if -1 in columns:
-            return self._interpolated(learned, found, known, cases)
+            return through_forecasts(learned.cases, found, known, cases, between="log", model=self.name)
         seconds, low, high = found if columns == list(range(len(learned.cases))) else (a[:, columns] for a in found)
-        source = np.full(seconds.shape, _LEARNED, dtype=np.int8)
-        return CurveTable(tuple(cases), seconds, low, high, source, self.name)
+        return forecast_table(cases, seconds, low, high, self.name)
 
     def _forecast(
         self, ops: Sequence[Op], known: Sequence[Mapping[Case, Measurement]], learned: MachineCurves, machine: Machine
@@ -293,7 +286,9 @@ class LearnedCurve(BatchModel):
         n_cases)."""
         base = self._base(ops, learned, machine)
         if not any(known):
-            return learned.unsampled(ops, base)
+            nothing = np.empty((len(ops), 0))
+            forecast, _ = learned.conditioned(ops, base, (), nothing, nothing, nothing)
+            return forecast.mean, learned.deviations(forecast)
         logs, spread = np.empty_like(base), np.empty_like(base)
         alike: dict[tuple[int, ...], tuple[list[int], list[float], list[float], list[float]]] = {}
         # Flat lists: with a small list for each of 10,000 ops the garbage collector would take long.
@@ -364,17 +359,6 @@ class LearnedCurve(BatchModel):
         ops = self._op_features.translated([measured.op for measured in measurements])
         return [replace(measured, op=op) for measured, op in zip(measurements, ops, strict=True)]
 
-    def _interpolated(
-        self, learned: MachineCurves, forecast: Sequence[Floats], known: Sequence[Mapping[Case, Measurement]],
-        cases: Sequence[Case],
-    ) -> CurveTable:  # fmt: skip
-        curves = []
-        for row, measured_at in enumerate(known):
-            points = zip(learned.cases, *(array[row].tolist() for array in forecast), strict=True)
-            guessed = {case: Knot(seconds, low, high, Source.LEARNED) for case, seconds, low, high in points}
-            curves.append(curve_through({**guessed, **knots_of(measured_at)}, cases, between="log"))
-        return CurveTable.of(curves, model=self.name)
-
     def to_files(self) -> dict[str, bytes]:
         """The options, the trees, and the arrays of each machine."""
         parts = {name: learned.to_files(f"correction.{i}") for i, (name, learned) in enumerate(self._machines.items())}
@@ -413,7 +397,7 @@ class LearnedCurve(BatchModel):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
                 loaded._machines[name] = MachineCurves.from_files(described, own, f"correction.{i}", files, names)
         if fitted:
-            loaded._trees = PointTrees("xgboost", loaded.shape, names, limits).from_files(
+            loaded._trees = PointTrees(loaded.shape, names, limits).from_files(
                 "trees", files, features=loaded._features
             )
             prior = Prior(loaded._trees, loaded._features, loaded._transfer)

@@ -52,14 +52,9 @@ class MachineCurves:
     novelty: NoveltyWidth | None = None
     position: dict[Case, int] = field(init=False)
     _kinds: frozenset[str] = field(init=False)
-    _without_samples: dict[str | None, tuple[Floats, Floats]] = field(init=False, default_factory=dict)
-    """What `unsampled` adds to the forecast and its deviations, (n_cases,) each, by kind; None: of all unknown ones."""
-    _columns: list[tuple[Sequence[Case], list[int]]] = field(init=False)
-    """The argument of the last call of `columns`, and its result."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", {case: i for i, case in enumerate(self.cases)})
-        object.__setattr__(self, "_columns", [((), [])])
         object.__setattr__(self, "_kinds", frozenset(self.process.kinds if self.process else ()))
 
     def base(self, ops: Sequence[Op], by_trees: Callable[[Sequence[Op]], Floats]) -> Floats:
@@ -103,33 +98,6 @@ class MachineCurves:
         mean, variance, believed = self.gaussian.given(where, off, scatter, scales, levels)
         return Forecast(ops, base, base + mean, variance, where, logs), believed
 
-    def unsampled(self, ops: Sequence[Op], base: Floats) -> tuple[Floats, Floats]:
-        """Log seconds of ops without samples, and their `deviations`, (n_ops, n_cases) each: what `conditioned` says
-        of them, which but for `base` and the novelty is the same for all ops of a kind."""
-        kinds = [op.kind for op in ops]
-        if kinds.count(kinds[0]) == len(kinds):
-            mean, deviations = (part[None] for part in self._of_kind(kinds[0]))
-        else:
-            mean, deviations = map(np.array, zip(*map(self._of_kind, kinds), strict=True))
-        return base + mean, self._widened(np.broadcast_to(deviations, base.shape), ops, 0)
-
-    def _of_kind(self, kind: str) -> tuple[Floats, Floats]:
-        name = kind if kind in self.scales or kind in self.widths else None
-        found = self._without_samples.get(name)
-        if found is None:
-            scale, level = (np.array([of_kind]) for of_kind in (self.scale_of(kind), self.level_of(kind)))
-            (mean,), (variance,) = self.gaussian.unsampled(scale, level)
-            found = self._without_samples[name] = mean, np.sqrt(variance) * self._widths_at(0)(kind)
-        return found
-
-    def columns(self, cases: Sequence[Case]) -> list[int]:
-        """The position of each of these cases among the learned ones, -1 where it is not one of them."""
-        asked, found = self._columns[0]
-        if asked is not cases:  # a machine's cases are one tuple: comparing them takes as long as looking them up
-            asked, found = tuple(cases), [self.position.get(case, -1) for case in cases]
-            self._columns[0] = (asked, found)
-        return found
-
     def scale_of(self, kind: str) -> float:
         """The size of this kind's residuals relative to the Gaussian's."""
         return self.scales.get(kind) or FOREIGN * max(self.scales.values(), default=1.0)
@@ -138,21 +106,12 @@ class MachineCurves:
         """(n_ops, n_cases) standard deviations, times the kind's and the novelty's width; an unknown kind has that of
         the widest known one."""
         count = min(len(forecast.where), len(self.low) - 1)
-        width_of = self._widths_at(count)
-        widths = np.array([[width_of(op.kind)] for op in forecast.ops])
-        return self._widened(np.sqrt(forecast.variance) * widths, forecast.ops, count)
-
-    def _widths_at(self, count: int) -> Callable[[str], float]:
-        """The width of each kind at so many samples."""
         known = {kind: float(of_kind[count]) for kind, of_kind in self.widths.items()}
         widest = max(known.values(), default=1.0)
-        return lambda kind: known.get(kind, widest)
-
-    def _widened(self, deviations: Floats, ops: Sequence[Op], count: int) -> Floats:
-        """The deviations of ops with so many samples, times the width of each op's novelty."""
+        deviations = np.sqrt(forecast.variance) * np.array([[known.get(op.kind, widest)] for op in forecast.ops])
         if self.novelty is None or self.process is None or not self.novelty.slopes[count] > 0:
             return deviations
-        return deviations * self.novelty.factors(self.process.novelty(ops), count)[:, None]
+        return deviations * self.novelty.factors(self.process.novelty(forecast.ops), count)[:, None]
 
     def level_of(self, kind: str) -> float:
         """Variance of the level of a kind's log times, in addition to the Gaussian's."""

@@ -13,7 +13,7 @@ from threadcast.core import Case, Machine, Op
 from threadcast.core.curve import Floats
 from threadcast.core.identity_cache import CachedByIdentity
 from threadcast.core.json_reading import member
-from threadcast.models.measured import MeasuredOp
+from threadcast.models.measured import MeasuredOp, by_machine
 from threadcast.models.nominal_roofline import nominal
 from threadcast.models.roofline_limits import fit_limits, least_seconds
 from threadcast.models.static_features import work
@@ -39,11 +39,8 @@ class MachineLimits:
     def learned(cls, entries: Sequence[MeasuredOp]) -> MachineLimits:
         """The fitted limits of the machines of which enough ops were measured."""
         known: dict[str, Calibration] = {}
-        by_machine: dict[str, list[MeasuredOp]] = {}
-        for entry in entries:
-            if has_work(entry.op) and has_tensors(entry.op):
-                by_machine.setdefault(entry.machine.fingerprint, []).append(entry)
-        for fingerprint, own in by_machine.items():
+        limited = [entry for entry in entries if has_work(entry.op) and has_tensors(entry.op)]
+        for fingerprint, own in by_machine(limited).items():
             if len(own) >= FITTED_FROM:
                 points = sum(len(entry.by_case) for entry in own)
                 known[fingerprint] = fit_limits(fingerprint, own[:: max(1, points // FITTED_POINTS)])

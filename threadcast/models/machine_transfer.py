@@ -28,11 +28,10 @@ class MachineTransfer:
     op_shape: float = ASSUMED_SHAPE
 
     @classmethod
-    def learned(cls, machines: Iterable[tuple[Floats, Floats]]) -> MachineTransfer:
-        """From the errors on machines that were left out: for each its log thread counts (n_cases,) and errors (n_ops,
-        n_cases), NaN where nothing was measured."""
+    def learned(cls, machines: Iterable[Floats]) -> MachineTransfer:
+        """From the errors on machines that were left out: for each (n_ops, n_cases), NaN where nothing was measured."""
         found = []
-        for _, errors in machines:
+        for errors in machines:
             if errors.shape[0] < 2:
                 continue
             shared = np.nanmean(errors, axis=0)

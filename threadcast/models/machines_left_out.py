@@ -8,25 +8,20 @@ import numpy as np
 
 from threadcast.core.curve import Floats
 from threadcast.models.machine_limits import MachineLimits
-from threadcast.models.measured import MeasuredOp
+from threadcast.models.measured import MeasuredOp, rows_by_machine
 from threadcast.models.point_trees import Points, PointTrees, Shape
 
 LEAST_OPS = 4
 """Fewest ops of a machine that tell how far forecasts are off there."""
 
 
-def machines_left_out(
-    entries: Sequence[MeasuredOp], points: Points, shape: Shape, *, jobs: int
-) -> Iterator[tuple[Floats, Floats]]:
-    """For each machine: log thread counts (n_cases,), and errors (n_ops, n_cases) of log forecasts by trees that know
-    the other machines only, NaN where nothing was measured.
+def machines_left_out(entries: Sequence[MeasuredOp], points: Points, shape: Shape, *, jobs: int) -> Iterator[Floats]:
+    """For each machine: errors (n_ops, n_cases) of log forecasts by trees that know the other machines only, NaN where
+    nothing was measured.
 
     `points` are those of `entries`. Machines of one family (condition `family` of their measurements) are left out
     together, so that errors are those of a machine that is unlike all others. Nothing for a single machine or family.
     """
-    by_machine: dict[str, list[int]] = {}
-    for row, entry in enumerate(entries):
-        by_machine.setdefault(entry.machine.fingerprint, []).append(row)
     families = [_family(entry) for entry in entries]
     without: dict[str, PointTrees] = {}
     for family in dict.fromkeys(families):
@@ -34,16 +29,14 @@ def machines_left_out(
         for rows, own in zip(points.of_op, families, strict=True):
             others[rows] = own != family
         if others.any():
-            without[family] = points.trees("xgboost", shape, others, jobs=jobs)
-    for ops in by_machine.values():
+            without[family] = points.trees(shape, others, jobs=jobs)
+    for ops in rows_by_machine(entries).values():
         trees = without.get(families[ops[0]])
         if trees is not None and len(ops) >= LEAST_OPS:
             yield _errors([entries[op] for op in ops], [points.of_op[op] for op in ops], points, trees)
 
 
-def _errors(
-    own: Sequence[MeasuredOp], of_op: Sequence[slice], points: Points, trees: PointTrees
-) -> tuple[Floats, Floats]:
+def _errors(own: Sequence[MeasuredOp], of_op: Sequence[slice], points: Points, trees: PointTrees) -> Floats:
     cases = tuple(sorted({case for entry in own for case in entry.by_case}))
     position = {case: i for i, case in enumerate(cases)}
     errors = np.full((len(own), len(cases)), np.nan)
@@ -52,7 +45,7 @@ def _errors(
         logs = points.targets[rows] + points.rooflines[rows]
         roofline = MachineLimits().log_seconds([entry.op], entry.machine, known)[0]  # of an unknown machine
         errors[at, [position[case] for case in known]] = logs - trees.forecast(points.features[rows]) - roofline
-    return np.log([case.threads for case in cases]), errors
+    return errors
 
 
 def _family(entry: MeasuredOp) -> str:

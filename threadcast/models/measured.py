@@ -53,17 +53,26 @@ def by_case(measurements: Iterable[Measurement]) -> dict[Case, Measurement]:
     return what_holds(list(measurements))
 
 
-def _is_cold(measurement: Measurement) -> bool:
-    return measurement.conditions.get("cache") == "cold"
-
-
 def group(measurements: Iterable[Measurement]) -> tuple[MeasuredOp, ...]:
     """Measurements by op and machine, in order of first appearance; those with a cold cache are left out."""
     grouped: dict[tuple[str, str], list[Measurement]] = {}
     for measurement in measurements:
-        if not _is_cold(measurement):
+        if measurement.conditions.get("cache") != "cold":
             grouped.setdefault((measurement.op.key, measurement.machine.fingerprint), []).append(measurement)
     return tuple(MeasuredOp(listed[0].op, listed[0].machine, by_case(listed)) for listed in grouped.values())
+
+
+def rows_by_machine(entries: Sequence[MeasuredOp]) -> dict[str, list[int]]:
+    """The positions of the entries of each machine, by its fingerprint, in order of first appearance."""
+    found: dict[str, list[int]] = {}
+    for row, entry in enumerate(entries):
+        found.setdefault(entry.machine.fingerprint, []).append(row)
+    return found
+
+
+def by_machine(entries: Sequence[MeasuredOp]) -> dict[str, list[MeasuredOp]]:
+    """The entries of each machine, by its fingerprint, in order of first appearance."""
+    return {machine: [entries[row] for row in rows] for machine, rows in rows_by_machine(entries).items()}
 
 
 def usable(entries: Sequence[MeasuredOp]) -> tuple[tuple[MeasuredOp, ...], dict[str, str]]:

@@ -8,15 +8,14 @@ from typing import Self
 
 import numpy as np
 
-from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
+from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import BatchModel
 from threadcast.models.case_learning import learn
 from threadcast.models.case_regression import CaseRegression, Recipe, Scale
-from threadcast.models.doubts import widened
-from threadcast.models.interpolation import Knot, curve_through, knots_of, with_measured
-from threadcast.models.measured import MeasuredOp, by_case, group, usable
+from threadcast.models.interpolation import forecast_table, through_forecasts, with_known
+from threadcast.models.measured import by_case, by_machine, group, usable
 from threadcast.models.sampling import evenly_spread
 
 
@@ -58,11 +57,8 @@ class PerCase(BatchModel):
         ops."""
         entries, refused = usable(group(measurements))
         notes = [f"op {key} left out: {why}" for key, why in refused.items()]
-        machines: dict[str, list[MeasuredOp]] = {}
-        for entry in entries:
-            machines.setdefault(entry.machine.fingerprint, []).append(entry)
         learned = {}
-        for fingerprint, listed in machines.items():
+        for fingerprint, listed in by_machine(entries).items():
             learned[fingerprint], more = learn(listed, self.recipe, jobs=self.jobs)
             notes += [f"{fingerprint}: {note}" for note in more]
         self._learned, self.notes = learned, tuple(notes)
@@ -82,27 +78,13 @@ class PerCase(BatchModel):
         self.check_batch(ops, observed)
         known = list(map(by_case, observed))
         sampled = [_sampled(op, measured_at, learned, self.name) for op, measured_at in zip(ops, known, strict=True)]
-        known_points = list(map(knots_of, known))
         forecast = learned.forecast(sampled)
         if not set(cases) <= set(learned.cases):
-            return self._interpolated(learned, forecast, known, cases)
+            between = through_forecasts(learned.cases, forecast, known, cases, between="threads", model=self.name)
+            return with_known(between, known)
         columns = [learned.cases.index(case) for case in cases]
         seconds, low, high = (np.ascontiguousarray(array[:, columns]) for array in forecast)
-        source = np.full(seconds.shape, list(Source).index(Source.LEARNED), dtype=np.int8)
-        table = CurveTable(tuple(cases), seconds, low, high, source, self.name)
-        return with_measured(widened(table, known), known_points)
-
-    def _interpolated(
-        self, learned: CaseRegression, forecast: Sequence[np.ndarray],
-        known: Sequence[Mapping[Case, Measurement]], cases: Sequence[Case],
-    ) -> CurveTable:  # fmt: skip
-        curves = []
-        for row, measured_at in enumerate(known):
-            points = zip(learned.cases, *(array[row].tolist() for array in forecast))
-            guessed = {case: Knot(seconds, low, high, Source.LEARNED) for case, seconds, low, high in points}
-            curves.append(curve_through({**guessed, **knots_of(measured_at)}, cases))
-        table = widened(CurveTable.of(curves, model=self.name), known)
-        return with_measured(table, map(knots_of, known))
+        return with_known(forecast_table(cases, seconds, low, high, self.name), known)
 
     def to_files(self) -> dict[str, bytes]:
         """`model.json`, and for each machine its scaler and regressors."""

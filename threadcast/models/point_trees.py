@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,11 @@ from threadcast.core.curve import Floats
 from threadcast.core.errors import InvalidInput, ModelError
 from threadcast.models import artefacts, boosted_trees
 from threadcast.models.base import Range
-from threadcast.models.decision_trees import Trees
 from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.measured import MeasuredOp, by_content
 from threadcast.models.static_features import Features, joint_features
 from threadcast.models.tree_tables import CaseForecasts
 from threadcast.models.xgboost_library import xgboost_library
-
-Library = Literal["xgboost", "hist_boosting"]
 
 FOLDS = 5
 """Number of parts into which the ops are divided; residuals of a part are from trees that learned from the others."""
@@ -50,60 +47,38 @@ class Shape:
 
 
 class PointTrees:
-    """Forecasts log seconds relative to each machine's roofline (`limits`), by a library's boosted trees."""
+    """Forecasts log seconds relative to each machine's roofline (`limits`), by XGBoost's trees."""
 
-    def __init__(
-        self, library: Library, shape: Shape, names: tuple[str, ...] = (), limits: MachineLimits | None = None
-    ) -> None:
-        if library not in get_args(Library):
-            raise InvalidInput(f"library={library!r} must be one of {', '.join(get_args(Library))}")
-        self.library, self.shape, self.names, self.limits = library, shape, names, limits or MachineLimits()
+    def __init__(self, shape: Shape, names: tuple[str, ...] = (), limits: MachineLimits | None = None) -> None:
+        self.shape, self.names, self.limits = shape, names, limits or MachineLimits()
         self._fitted: Any = None
-        self._of_cases: CaseForecasts | None = None
 
     def fit(self, features: Features, targets: Floats, *, jobs: int) -> PointTrees:
         """Learn targets (n_points,) from features (n_points, n_features)."""
-        unfitted = _make(self.library, self.shape, jobs)
-        if self.library == "xgboost":
-            self._fitted = unfitted.fit(features, targets)
-            self._fitted.get_booster().set_param({"nthread": 1})  # from here on it forecasts
-            self._of_cases = CaseForecasts(self._fitted)
-        else:
-            self._fitted = Trees.by_histograms(unfitted, features, targets)
+        self._fitted = _unfitted(self.shape, jobs).fit(features, targets)
+        self._fitted.get_booster().set_param({"nthread": 1})  # from here on it forecasts
+        self._of_cases = CaseForecasts(self._fitted)
         return self
 
     def forecast(self, features: Features) -> Floats:
         """Forecasts (n_points,) from features (n_points, n_features)."""
-        if self.library == "xgboost":
-            quick: Floats = self._fitted.get_booster().inplace_predict(features).astype(np.float64)
-            return quick
-        found: Floats = self._fitted.predict(features)
+        found: Floats = self._fitted.get_booster().inplace_predict(features).astype(np.float64)
         return found
 
     def log_seconds(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Floats:
         """Forecast log seconds, (n_ops, n_cases)."""
         features = joint_features(ops, machine, cases, self.names)
-        rooflines = self.limits.log_seconds(ops, machine, cases)
-        if self._of_cases is not None:
-            return rooflines + self._of_cases(features)
-        return rooflines + self.forecast(features.reshape(-1, features.shape[2])).reshape(rooflines.shape)
+        return self.limits.log_seconds(ops, machine, cases) + self._of_cases(features)
 
     def to_files(self, prefix: str) -> dict[str, bytes]:
-        """The trees as files whose names begin with `prefix`."""
-        if self.library == "xgboost":
-            return {f"{prefix}.ubj": bytes(self._fitted.get_booster().save_raw("ubj"))}
-        return {f"{prefix}.npz": artefacts.npz_bytes(self._fitted.arrays)}
+        """The trees as a file, whose name is `prefix` and a suffix."""
+        return {f"{prefix}.ubj": bytes(self._fitted.get_booster().save_raw("ubj"))}
 
     def from_files(self, prefix: str, files: Mapping[str, bytes], *, features: int) -> PointTrees:
         """Load what `to_files` returned; ArtefactError on anything else."""
-        if self.library == "xgboost":
-            fresh = _make(self.library, self.shape, 1)
-            self._fitted = boosted_trees.load(fresh, artefacts.content(files, f"{prefix}.ubj"), features=features)
-            self._of_cases = CaseForecasts(self._fitted)
-            return self
-        with artefacts.reading(f"{prefix}.npz"):
-            self._fitted = Trees(artefacts.read_npz(files, f"{prefix}.npz"))
-            self._fitted.check(features)
+        stored = artefacts.content(files, f"{prefix}.ubj")
+        self._fitted = boosted_trees.load(_unfitted(self.shape, 1), stored, features=features)
+        self._of_cases = CaseForecasts(self._fitted)
         return self
 
 
@@ -147,21 +122,20 @@ class Points:
         ordered = tuple(by_content(entries))
         return cls(joined[0], joined[1], joined[2], tuple(of_op), keys, ordered, names, limits)
 
-    def learned(self, library: Library, shape: Shape, *, jobs: int) -> tuple[PointTrees, Floats]:
+    def learned(self, shape: Shape, *, jobs: int) -> tuple[PointTrees, Floats]:
         """Trees that learned from all points, and residuals (n_points,) of trees that did not learn from the point's
         op."""
         part = self._parts(shape.seed)
         residuals = np.empty(len(self.targets))
         for number in range(int(part.max()) + 1):
             out = part == number
-            trees = self.trees(library, shape, ~out, jobs=jobs)
+            trees = self.trees(shape, ~out, jobs=jobs)
             residuals[out] = self.targets[out] - trees.forecast(self.features[out])
-        return self.trees(library, shape, slice(None), jobs=jobs), residuals
+        return self.trees(shape, slice(None), jobs=jobs), residuals
 
-    def trees(self, library: Library, shape: Shape, rows: NDArray[np.bool_] | slice, *, jobs: int) -> PointTrees:
+    def trees(self, shape: Shape, rows: NDArray[np.bool_] | slice, *, jobs: int) -> PointTrees:
         """Trees that learned from some of the rows."""
-        unfitted = PointTrees(library, shape, self.names, self.limits)
-        return unfitted.fit(self.features[rows], self.targets[rows], jobs=jobs)
+        return PointTrees(shape, self.names, self.limits).fit(self.features[rows], self.targets[rows], jobs=jobs)
 
     def _parts(self, seed: int) -> NDArray[np.int64]:
         """The fold of each row; all rows of one op key are in one fold, whatever their machine."""
@@ -176,16 +150,8 @@ class Points:
         return part
 
 
-def _make(library: Library, shape: Shape, jobs: int) -> Any:
-    if library == "xgboost":
-        return xgboost_library().XGBRegressor(
-            n_estimators=shape.trees, max_depth=shape.depth, learning_rate=shape.rate, subsample=0.8,
-            colsample_bytree=0.6, min_child_weight=4, max_bin=256, tree_method="hist", n_jobs=jobs,
-            random_state=shape.seed,
-        )  # fmt: skip
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    return HistGradientBoostingRegressor(
-        max_iter=shape.trees, max_depth=shape.depth, learning_rate=shape.rate, min_samples_leaf=4, max_leaf_nodes=127,
-        early_stopping=False, random_state=shape.seed,
+def _unfitted(shape: Shape, jobs: int) -> Any:
+    return xgboost_library().XGBRegressor(
+        n_estimators=shape.trees, max_depth=shape.depth, learning_rate=shape.rate, subsample=0.8, colsample_bytree=0.6,
+        min_child_weight=4, max_bin=256, tree_method="hist", n_jobs=jobs, random_state=shape.seed,
     )  # fmt: skip

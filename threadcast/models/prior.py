@@ -47,7 +47,7 @@ class Prior:
         entries, _ = usable(group(measurements))
         points = Points.of(entries)
         transfer = MachineTransfer.learned(machines_left_out(entries, points, shape, jobs=jobs))
-        trees = points.trees("xgboost", shape, slice(None), jobs=jobs)
+        trees = points.trees(shape, slice(None), jobs=jobs)
         return cls(trees, points.features.shape[1], transfer)
 
     def log_seconds(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Floats:
@@ -96,7 +96,7 @@ class Prior:
             check_schema(document, SCHEMA)
             shape, features = Shape(**member(document, "shape", dict)), member(document, "features", int)
             transfer = MachineTransfer.from_json(document["transfer"])
-        trees = PointTrees("xgboost", shape).from_files("prior", files, features=features)
+        trees = PointTrees(shape).from_files("prior", files, features=features)
         return cls(trees, features, transfer)
 
 

@@ -13,10 +13,9 @@ from threadcast.core.errors import ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import BatchModel
-from threadcast.models.doubts import widened
-from threadcast.models.interpolation import knots_of, with_measured
+from threadcast.models.interpolation import forecast_table, with_known
 from threadcast.models.intervals import read_log_bounds, residual_bounds
-from threadcast.models.measured import MeasuredOp, by_case, group, usable
+from threadcast.models.measured import by_case, by_machine, group, usable
 from threadcast.models.roofline_limits import fit_limits, least_seconds
 
 SCHEMA = "threadcast.roofline/1"
@@ -50,11 +49,8 @@ class Roofline(BatchModel):
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         """Fit the constants of machines without a calibration, and every machine's interval."""
         entries, _ = usable(group(measurements))
-        machines: dict[str, list[MeasuredOp]] = {}
-        for entry in entries:
-            machines.setdefault(entry.machine.fingerprint, []).append(entry)
         limits, bounds = dict(self._limits), dict(self._bounds)
-        for fingerprint, listed in machines.items():
+        for fingerprint, listed in by_machine(entries).items():
             times = np.array([m.seconds for entry in listed for m in entry.by_case.values()])
             if fingerprint not in limits:
                 limits[fingerprint] = fit_limits(fingerprint, listed)
@@ -80,10 +76,8 @@ class Roofline(BatchModel):
         self.check_batch(ops, observed)
         low, high = np.exp(self._bounds.get(machine.fingerprint, UNFITTED_BOUNDS))
         seconds = least_seconds(limits, ops, tuple(cases), machine)
-        source = np.full(seconds.shape, list(Source).index(self._source), dtype=np.int8)
-        table = CurveTable(tuple(cases), seconds, seconds * low, seconds * high, source, self.name)
-        known = list(map(by_case, observed))
-        return with_measured(widened(table, known), map(knots_of, known))
+        table = forecast_table(cases, seconds, seconds * low, seconds * high, self.name, self._source)
+        return with_known(table, list(map(by_case, observed)))
 
     def to_files(self) -> dict[str, bytes]:
         """The calibrations and intervals as JSON."""

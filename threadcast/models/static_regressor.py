@@ -10,18 +10,17 @@ import numpy as np
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
-from threadcast.core.errors import ArtefactError, ModelError
+from threadcast.core.errors import ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import BatchModel
-from threadcast.models.doubts import widened
-from threadcast.models.interpolation import knots_of, with_measured
+from threadcast.models.interpolation import forecast_table, with_known
 from threadcast.models.intervals import PRIOR_OPS, read_log_bounds, residual_bounds
 from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.measured import MeasuredOp, by_case, group, usable
 from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
-from threadcast.models.point_trees import Library, Points, PointTrees, Shape
+from threadcast.models.point_trees import Points, PointTrees, Shape
 
 SCHEMA = "threadcast.static_regressor/2"
 
@@ -36,11 +35,9 @@ class StaticRegressor(BatchModel):
 
     searched = Shape.searched
 
-    def __init__(
-        self, library: Library, *, trees: int = 300, depth: int = 8, rate: float = 0.06, seed: int = 0, jobs: int = 1
-    ) -> None:
-        self.library: Library = library
-        self.name = f"static_{library}"
+    name = "static_xgboost"
+
+    def __init__(self, *, trees: int = 300, depth: int = 8, rate: float = 0.06, seed: int = 0, jobs: int = 1) -> None:
         self.shape, self.jobs = Shape(trees, depth, rate, seed), jobs
         self._trees: PointTrees | None = None
         self._features = 0
@@ -55,7 +52,7 @@ class StaticRegressor(BatchModel):
         self._op_features = OpFeatures.learned(entries)
         entries = self._op_features.of_entries(entries)
         points = Points.of(entries, self._op_features.names)
-        self._trees, residuals = points.learned(self.library, self.shape, jobs=self.jobs)
+        self._trees, residuals = points.learned(self.shape, jobs=self.jobs)
         self._features = points.features.shape[1]
         self._of_kind = _bounds_by_kind(entries, [residuals[rows] for rows in points.of_op])
         lows, highs = zip(*self._of_kind.values(), strict=True)
@@ -82,17 +79,12 @@ class StaticRegressor(BatchModel):
         logs = in_chunks(lambda some: trees.log_seconds(some, machine, cases), ops, jobs=1)
         bounds = np.array([self._of_kind.get(op.kind, self._bounds) for op in ops])
         seconds, low, high = np.exp(logs), np.exp(logs + bounds[:, :1]), np.exp(logs + bounds[:, 1:])
-        table = CurveTable(
-            tuple(cases), seconds, low, high,
-            np.full(seconds.shape, list(Source).index(Source.LEARNED), dtype=np.int8), self.name,
-        )  # fmt: skip
-        known = list(map(by_case, observed))
-        return with_measured(widened(table, known), map(knots_of, known))
+        return with_known(forecast_table(cases, seconds, low, high, self.name), list(map(by_case, observed)))
 
     def to_files(self) -> dict[str, bytes]:
         """Options and the trees."""
         document = {
-            "schema": SCHEMA, "library": self.library, "shape": asdict(self.shape), "features": self._features,
+            "schema": SCHEMA, "shape": asdict(self.shape), "features": self._features,
             "log_bounds": list(self._bounds), "fitted": self._trees is not None,
             "log_bounds_of_kinds": {kind: list(bounds) for kind, bounds in self._of_kind.items()},
             "limits": self._trees.limits.to_json() if self._trees else MachineLimits().to_json(),
@@ -104,13 +96,11 @@ class StaticRegressor(BatchModel):
         }
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Load what `to_files` returned for the same library; ArtefactError on anything else."""
+        """Load what `to_files` returned; ArtefactError on anything else."""
         document = read_json(files, "model.json")
         with reading("model.json"):
             check_schema(document, SCHEMA)
-            if document["library"] != self.library:
-                raise ArtefactError(f"model.json is of {document['library']!r}, not of {self.library!r}")
-            loaded = StaticRegressor(self.library, jobs=self.jobs, **asdict(Shape(**member(document, "shape", dict))))
+            loaded = StaticRegressor(jobs=self.jobs, **asdict(Shape(**member(document, "shape", dict))))
             loaded._bounds = read_log_bounds(member(document, "log_bounds", list))
             of_kind = member(document, "log_bounds_of_kinds", dict)
             loaded._of_kind = {str(kind): read_log_bounds(bounds) for kind, bounds in of_kind.items()}
@@ -120,7 +110,7 @@ class StaticRegressor(BatchModel):
             limits = MachineLimits.from_json(document["limits"])
         if fitted:
             names = loaded._op_features.names
-            loaded._trees = PointTrees(self.library, loaded.shape, names, limits).from_files(
+            loaded._trees = PointTrees(loaded.shape, names, limits).from_files(
                 "trees", files, features=loaded._features
             )
         self.__dict__.update(loaded.__dict__)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -75,7 +74,6 @@ class HttpServer(TCPServer):
         self._sending: dict[Exchange, None] = {}
         """The exchanges whose client has not read all of the answer, oldest first."""
         self._idle, self._all_closed = asyncio.Event(), asyncio.Event()
-        self._dated = (0, "")
 
     @property
     def too_much_in_memory(self) -> bool:
@@ -152,7 +150,4 @@ class HttpServer(TCPServer):
 
     def date(self) -> str:
         """The Date header."""
-        now = int(time.time())
-        if self._dated[0] != now:
-            self._dated = (now, formatdate(now, usegmt=True))
-        return self._dated[1]
+        return formatdate(usegmt=True)

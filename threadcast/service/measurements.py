@@ -6,13 +6,15 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from apiflask import APIBlueprint
 from flask import Response, request
 
 from threadcast.core import Machine, Measurement, Op
-from threadcast.core.errors import FormatError
+from threadcast.core.errors import FormatError, ThreadcastError
+from threadcast.models.drift import MOST_OPS, ratios
 from threadcast.service.answers import answer
 from threadcast.service.auth import owned
 from threadcast.service.context import Context, context, reply
@@ -27,7 +29,6 @@ from threadcast.service.measurement_documents import (
     read_dense,
     read_long,
 )
-from threadcast.service.observed import observed_over_predicted
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
 from threadcast.service.schemas import MeasurementsQuery, MeasurementsRequest
@@ -71,15 +72,24 @@ def add(asked: MeasurementsRequest) -> Response:
         **counted(measured, here.stored, now_s=time.time()),
     }  # fmt: skip
     receipt = None if key is None else Receipt(owned(key), _digest(), json.dumps(answer))
-    ratios = observed_over_predicted(measured, here)
+    off = _observed_over_predicted(measured, here)
     with timed("store"):
         former = here.store.add_once(measured, receipt, keep_s=here.settings.idempotency_s)
     if former is None:
         here.stored.last_measurement.expire()
         here.metrics.samples.inc(answer["samples"])
-        here.metrics.observe(ratios)
+        here.metrics.observe(off)
         return reply(answer, 201)
     return _replayed(former)
+
+
+def _observed_over_predicted(measured: Sequence[Measurement], here: Context) -> dict[str, list[float]]:
+    """Measured over predicted seconds of the first `MOST_OPS` ops, by the "name@number" of the default model: a metric
+    that shows drift. Nothing where there is no such model, which does not keep measurements from being stored."""
+    with suppress(ThreadcastError):
+        model, version = here.models.get()
+        return {version: ratios(model, measured, most_ops=MOST_OPS)}
+    return {}
 
 
 def _replayed(former: Receipt) -> Response:

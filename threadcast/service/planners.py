@@ -8,9 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from threadcast.core import Plan
 from threadcast.core.errors import FormatError, InvalidInput
-from threadcast.scheduler.bounds.ceiling import Ceiling
 from threadcast.scheduler.planner_process import Made, PlannerEnded, PlannerProcess
 from threadcast.scheduler.policies import Problem
 from threadcast.service.deadlines import Deadline, too_late
@@ -29,30 +27,21 @@ class Planners:
         self._idle: list[PlannerProcess] = []
         self._busy: set[PlannerProcess] = set()
 
-    def plan(self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, *, most: int) -> Plan:
-        """Return the plan of `problem`, which one of at most `most` processes makes; a Problem as soon as time is up.
+    def made(
+        self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, *, most: int,
+        limits: bool = False,
+    ) -> Made:  # fmt: skip
+        """The plan of `problem`, which one of at most `most` processes makes; with `limits` also the report of how much
+        scheduling can gain at most. A Problem as soon as time is up.
 
         It begins when the planner is compiled. FormatError where the planner refuses the policy or its options.
         """
-        return self._answer(problem, policy, options, until, most, limits=False).plan
-
-    def plan_with_limits(
-        self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, *, most: int
-    ) -> tuple[Plan, Ceiling]:
-        """As `plan`, with the report of how much scheduling can gain at most, by the same process."""
-        made = self._answer(problem, policy, options, until, most, limits=True)
-        assert made.limits is not None
-        return made.plan, made.limits
-
-    def _answer(
-        self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, most: int, *, limits: bool
-    ) -> Made:
         self.compilation.wait(until)
         try:
             try:
-                return self._made(problem, policy, options, until, most, limits)
+                return self._attempt(problem, policy, options, until, most, limits)
             except PlannerEnded:  # it may have ended just before it was asked
-                return self._made(problem, policy, options, until, most, limits)
+                return self._attempt(problem, policy, options, until, most, limits)
         except PlannerEnded as error:
             _log.error("%s, twice for one plan", error)
             raise Refused(503, f"{error}; it may have run out of memory, so a smaller graph may be planned") from error
@@ -60,13 +49,13 @@ class Planners:
             raise FormatError(str(error), pointer="/options" if options else "/policy") from error
 
     def close(self) -> None:
-        """End all processes; the next call of `plan` starts a new one."""
+        """End all processes; the next plan starts a new one."""
         with self._changed:
             ending, self._idle = [*self._idle, *self._busy], []
         for planner in ending:
             planner.close()
 
-    def _made(
+    def _attempt(
         self, problem: Problem, policy: str, options: Mapping[str, Any], until: Deadline, most: int, limits: bool
     ) -> Made:
         planner, usable = self._take(until, most), False
@@ -111,5 +100,4 @@ class Planners:
 
 _planners = Planners()
 atexit.register(_planners.close)
-plan, plan_with_limits = _planners.plan, _planners.plan_with_limits
-close, compilation = _planners.close, _planners.compilation
+made, close, compilation = _planners.made, _planners.close, _planners.compilation

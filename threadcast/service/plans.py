@@ -58,7 +58,7 @@ def make_plan(asked: PlanRequest) -> Response:
     text = here.store.plan(name)
     if text is None:
         with timed("plan"):
-            plan = planners.plan(problem, policy, asked.options, until, most=here.settings.max_planners)
+            plan = planners.made(problem, policy, asked.options, until, most=here.settings.max_planners).plan
         text = json.dumps(described(plan, problem), separators=(",", ":"))
         here.store.add_plan(name, text, most=here.settings.max_kept_plans)
     response = _answer(text)

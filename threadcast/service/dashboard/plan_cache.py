@@ -53,8 +53,9 @@ class PlanCache:
             if (planned := self.get(key)) is not None:
                 return planned
             options = {"budget_s": BUDGET_S}
-            plan, limits = planners.plan_with_limits(problem, planner.SEARCH, options, until, most=most_planners)
-            planned = PlannedNetwork(plan, limits, limits.verdict())
+            made = planners.made(problem, planner.SEARCH, options, until, most=most_planners, limits=True)
+            assert made.limits is not None
+            planned = PlannedNetwork(made.plan, made.limits, made.limits.verdict())
             self._plans.put(key, planned)
             return planned
         finally:
