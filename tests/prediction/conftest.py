@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -30,10 +29,6 @@ class Handler(BaseHTTPRequestHandler):
         status = running.failures.pop(0) if running.failures else running.status
         content = running.answer(json.dumps(answer_of(running.predictor, question)).encode())
         headers = {"Content-Type": "application/json"}
-        if running.etags:
-            headers["ETag"] = f'"{hashlib.sha256(content).hexdigest()}"'
-            if self.headers["If-None-Match"] == headers["ETag"]:
-                status, content = 412, b""
         if running.packed and "gzip" in self.headers["Accept-Encoding"]:
             headers["Content-Encoding"], content = "gzip", gzip.compress(content)
         self.send_response(status)

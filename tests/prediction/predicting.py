@@ -77,8 +77,6 @@ class Service:
     status: int = 200
     answer: Callable[[bytes], bytes] = bytes
     answer_headers: dict[str, str] = field(default_factory=dict)
-    etags: bool = False
-    """Whether answers have an ETag and requests with it get 412."""
     packed: bool = False
     failures: list[int] = field(default_factory=list)
     """Statuses of the next answers, in place of `status`; each is used once."""

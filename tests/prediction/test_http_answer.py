@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, Service, answer_of, assert_same, local, open_sockets
-from tests.waiting import eventually
 from threadcast.core.errors import ServiceError, ServiceUnavailable
 from threadcast.prediction.questions import Questions
 from threadcast.prediction.remote import FALLBACK_MARK, RemotePredictor
 
-CONTENT = json.dumps(answer_of(local(), json.loads(Questions(MACHINE, None).body(OPS)))).encode()
+CONTENT = json.dumps(answer_of(local(), json.loads(Questions(MACHINE, None).request(OPS).body))).encode()
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 TWO_LENGTHS = b"Content-Length: 3\r\nContent-Length: 4\r\n"
 
@@ -146,15 +145,3 @@ def test_a_package_is_asked_for_and_unpacked(service: Service) -> None:
     service.packed = True
     remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, last_resort=False)
     assert_same(remote.curves(OPS), local().curves(OPS))
-
-
-@pytest.mark.parametrize("etag", ["x" * 300, "no quotes", '"a\x01b"', '"a"\r\n folded', '"ö"'])
-def test_a_tag_that_is_none_is_not_sent_back(service: Service, etag: str) -> None:
-    service.answer_headers = {"ETag": etag}
-    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fresh_s=0.0)
-    remote.curves(OPS)
-    remote.curves(OPS)
-    assert eventually(lambda: remote.status.refreshed)
-    assert len(service.headers) == 2
-    assert "If-None-Match" not in service.headers[1]
-    remote.close()

@@ -66,29 +66,6 @@ def test_of_a_newer_model_the_rest_is_asked_for_while_the_older_one_answers(serv
     remote.close()
 
 
-def test_an_answer_that_still_holds_is_not_sent_again(service: Service) -> None:
-    service.etags = True
-    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fresh_s=0.0)
-    remote.curves(OPS)
-    remote.curves(OPS)
-    eventually(lambda: remote.status.refreshed)
-    assert service.statuses == [200, 412]
-    assert_same(remote.curves(OPS), local().curves(OPS))
-    remote.close()
-
-
-def test_an_answer_that_has_changed_is_sent_again(service: Service) -> None:
-    service.etags = True
-    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fresh_s=0.0)
-    remote.curves(OPS)
-    service.predictor = local(0.5)
-    remote.curves(OPS)
-    eventually(lambda: remote.status.refreshed)
-    assert service.statuses == [200, 200]
-    assert_same(remote.curves(OPS), local(0.5).curves(OPS))
-    remote.close()
-
-
 @pytest.mark.parametrize("status", [304, 412])
 def test_that_nothing_has_changed_is_refused_where_nobody_asked(service: Service, status: int) -> None:
     service.status = status

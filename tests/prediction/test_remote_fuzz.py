@@ -16,7 +16,7 @@ from threadcast.prediction.answers import max_answer_bytes, read_curves
 from threadcast.prediction.questions import Questions
 
 KEYS = [op.key for op in OPS]
-DOCUMENT = answer_of(local(), json.loads(Questions(MACHINE, None).body(OPS)))
+DOCUMENT = answer_of(local(), json.loads(Questions(MACHINE, None).request(OPS).body))
 CONTENT = json.dumps(DOCUMENT).encode()
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, -0.0, 1e-320, 1e308, 10**30, 10**400, "", "learned", "0.5", "\x00", "x" * 5000, [], {},

@@ -41,10 +41,10 @@ def client_of(url: str, time: Time) -> ServiceClient:
 
 
 def question(*, safe: bool = True) -> Request:
-    return Request(PATH, Questions(MACHINE, None).body(OPS), 10_000, safe=safe)
+    return Request(PATH, Questions(MACHINE, None).request(OPS).body, 10_000, safe=safe)
 
 
-def content(answer: Answer) -> bytes | None:
+def content(answer: Answer) -> bytes:
     return answer.content
 
 

@@ -61,16 +61,6 @@ def test_a_curve_asked_for_anew_takes_the_place_of_the_old_one(kept: VersionedCu
     assert_same(found.table.take([0, 2]), table([0, 2]))
 
 
-def test_what_the_service_confirms_is_fresh_again(kept: VersionedCurves, clock: Clock) -> None:
-    add(kept, [0, 1])
-    clock.now_s = 61.0
-    kept.confirm([KEYS[0]], "m@1")
-    kept.confirm([KEYS[1]], "m@2")
-    found = kept.get(KEYS[:2])
-    assert found is not None
-    assert found.stale == (1,)
-
-
 def test_curves_of_the_model_before_answer_as_stale_until_the_new_ones_are_there(kept: VersionedCurves) -> None:
     add(kept, [0, 1])
     add(kept, [1], version=2)
@@ -103,4 +93,4 @@ def test_whatever_is_added_a_table_is_one_versions_own(steps: list[tuple[int, se
             found = kept.get([KEYS[i] for i in asked])
             if found is not None:
                 assert_same(found.table, table(asked, version=int(found.table.model[-1])))
-        assert kept.has(f"m@{version}", [KEYS[i] for i in which])
+        assert (kept.model, kept.missing([KEYS[i] for i in which])) == (f"m@{version}", [])

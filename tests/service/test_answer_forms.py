@@ -1,4 +1,4 @@
-"""Tables of curves as Arrow streams, and batches that are asked for again by their entity tag."""
+"""Tables of curves as Arrow streams, and batches that are asked for again."""
 
 from __future__ import annotations
 
@@ -123,28 +123,20 @@ def place(tmp_path_factory: pytest.TempPathFactory, models: Path, filled_store: 
 
 
 @pytest.mark.parametrize("with_arrow", [True, False], ids=["arrow", "json"])
-def test_the_client_asks_the_real_service_whether_its_curves_still_hold(
+def test_the_client_asks_the_real_service_for_stale_curves_again(
     place: tuple[Running, Path], with_arrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, path = place
     monkeypatch.setattr(arrow_curves, "is_available", lambda: with_arrow)
     ops = [OPS[2 + with_arrow], UNSEEN]
 
-    def asked(code: str) -> float:
-        line = f'threadcast_http_requests_total{{code="{code}",method="POST",route="/v1/predictions"}}'
-        found = [text for text in server.get("/metrics").data.decode().splitlines() if text.startswith(line)]
-        return float(found[0].split()[-1]) if found else 0.0
-
-    before = asked("200"), asked("412")
     with RemotePredictor(server.url, MACHINE, deadline_s=LONG_S, fresh_s=0.0, last_resort=False) as remote:
         first = remote.curves(ops)
         remote.curves(ops)
         eventually(lambda: remote.status.refreshed == 1)
-        assert (asked("200"), asked("412")) == (before[0] + 1, before[1] + 1)
         with Store.open(path) as store:
             store.add([slower(ops[0])] * 20)
         eventually(lambda: not np.array_equal(remote.curves(ops).seconds, first.seconds))
-        assert asked("200") >= before[0] + 2
         assert remote.status.last_error is None
 
 

@@ -23,7 +23,7 @@ from urllib3.util import parse_url
 from threadcast.core.errors import DeadlineExceeded, InvalidInput, NotAsked, ServiceError, ServiceUnavailable
 from threadcast.core.secret import Secret
 from threadcast.prediction.fork_lock import ForkLock
-from threadcast.prediction.http_answer import JSON, UNCHANGED, Answer, accept, read_answer
+from threadcast.prediction.http_answer import JSON, Answer, accept, read_answer
 
 T = TypeVar("T")
 
@@ -38,9 +38,8 @@ MAX_EXCHANGES = 64
 class Request:
     """A POST of JSON to `path`, or a GET where `body` is None, whose answer has at most `max_answer_bytes`.
 
-    `safe`: the request changes nothing at the service, so that it may be repeated. `etag`: the entity tag of an answer
-    that the client has already; the service may then answer that nothing has changed. An answer has the HTTP `status`
-    and one of the media types `forms`, the first of which is preferred. `idempotency_key`: what is sent again under the
+    `safe`: the request changes nothing at the service, so that it may be repeated. An answer has the HTTP `status` and
+    one of the media types `forms`, the first of which is preferred. `idempotency_key`: what is sent again under the
     same key is done once.
     """
 
@@ -48,7 +47,6 @@ class Request:
     body: bytes | None
     max_answer_bytes: int
     safe: bool
-    etag: str | None = None
     status: int = 200
     forms: tuple[str, ...] = (JSON,)
     idempotency_key: str | None = None
@@ -92,8 +90,7 @@ class BoundedClient:
 
         Raises DeadlineExceeded when time is up; NotAsked where the request is not made (too many at once, or closed);
         ServiceUnavailable where there is no complete HTTP answer; ServiceRefused where the answer's status is not the
-        request's (nor the one that says, to a request with an etag, that nothing has changed); ServiceError where the
-        answer is too long or damaged, or where `read` raises it.
+        request's; ServiceError where the answer is too long or damaged, or where `read` raises it.
         """
         exchange = _Exchange(self._connect, self._prefix, request, self._key, time.monotonic() + deadline_s)
         self._admit(exchange)
@@ -192,7 +189,6 @@ class _Exchange:
                 return read_answer(
                     response,
                     max_bytes=request.max_answer_bytes,
-                    unchanged=None if request.etag is None else UNCHANGED[method],
                     forms=request.forms,
                     secret=self._key,
                     status=request.status,
@@ -216,8 +212,6 @@ class _Exchange:
             "Content-Type": "application/json", "Accept": accept(self._request.forms), "Accept-Encoding": "gzip",
             "Connection": "close", DEADLINE_HEADER: f"{max(self.remaining_s(), 1e-3):.3f}",
         }  # fmt: skip
-        if self._request.etag is not None:
-            headers["If-None-Match"] = self._request.etag
         if self._request.idempotency_key is not None:
             headers["Idempotency-Key"] = self._request.idempotency_key
         if self._key is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,23 +15,15 @@ from threadcast.prediction.retries import retry_after_s
 
 JSON = "application/json"
 
-UNCHANGED = {"GET": 304, "POST": 412}
-"""The status with which a service answers a conditional request whose answer has not changed (RFC 9110, 13.1.2)."""
-
 SHOWN_CHARACTERS = 200
 """Characters of a refusal's text that the error repeats."""
-
-_ETAG = re.compile(r'(W/)?"[\x21\x23-\x7e]{0,256}"')
-"""Entity tags by RFC 9110, 8.8.3; others, and longer ones, are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of the service, of media type `form`; `content` is None where nothing has changed since the answer with
-    this `etag`."""
+    """An answer of the service, of media type `form`."""
 
-    content: bytes | None
-    etag: str | None = None
+    content: bytes
     form: str = JSON
 
 
@@ -46,21 +37,16 @@ def read_answer(
     response: BaseHTTPResponse,
     *,
     max_bytes: int,
-    unchanged: int | None,
     secret: Secret | None,
     status: int = 200,
     forms: Sequence[str] = (JSON,),
 ) -> Answer:
     """Return an answer of one of these media types of at most `max_bytes`, both compressed and decompressed.
 
-    The status `unchanged`, if given, counts as an answer, too. Raises ServiceRefused for another status than `status`,
+    Raises ServiceRefused for another status than `status`,
     ServiceUnavailable for an answer that breaks off, ServiceError for one that is longer, of another type or damaged.
     """
     content = _received(response, max_bytes)
-    etag = response.headers.get("ETag")
-    etag = etag if etag is not None and _ETAG.fullmatch(etag) else None
-    if response.status == unchanged:
-        return Answer(None, etag)
     if response.status != status:
         said = _said(content)
         raise ServiceRefused(
@@ -70,7 +56,7 @@ def read_answer(
     media_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if media_type not in forms:
         raise ServiceError(f"the answer is {media_type[:60] or 'of no type'}, not {' or '.join(forms)}")
-    return Answer(_unpacked(content, response.headers.get("Content-Encoding", ""), max_bytes), etag, media_type)
+    return Answer(_unpacked(content, response.headers.get("Content-Encoding", ""), max_bytes), media_type)
 
 
 def _received(response: BaseHTTPResponse, max_bytes: int) -> bytes:

@@ -20,7 +20,7 @@ from threadcast.prediction.bounded_request import BoundedClient
 from threadcast.prediction.fallback import FirstOf, reserve_s, roofline
 from threadcast.prediction.fork_lock import ForkLock
 from threadcast.prediction.predictor import Predictor
-from threadcast.prediction.questions import Questions, TaggedAnswer
+from threadcast.prediction.questions import Questions
 from threadcast.prediction.refresher import Refresher
 from threadcast.prediction.service_client import ServiceClient
 from threadcast.prediction.versioned_curves import AgedCurves, VersionedCurves
@@ -33,7 +33,7 @@ FALLBACK_SHARE = 0.2
 
 FRESH_S = 60.0
 """Age in seconds up to which cached curves are returned without asking the service whether they still hold. With this
-value a new model or new measurements reach every scheduler in about a minute, at one small request a minute."""
+value a new model or new measurements reach every scheduler in about a minute, at one request a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class RemoteStatus:
     model: str = ""
     """`table.model` of the latest table."""
     age_s: float = 0.0
-    """Age in seconds of the oldest curve in the latest table, since the service has sent or confirmed it."""
+    """Age in seconds of the oldest curve in the latest table, since the service has sent it."""
     last_error: ServiceError | None = None
     """The error of the latest request; None if it succeeded."""
 
@@ -195,20 +195,10 @@ class RemotePredictor:
         """Ask for these curves; ServiceError, with all others kept, where the service forecasts none of some op."""
         refused, why_not = 0, ""
         for part in self._questions.parts(ops):
-            body, keys = self._questions.body(part), [op.forecast_key for op in part]
-            last = self._questions.last_answer(body)
-            if last is not None and not self._curves.has(last.model, keys):
-                last = None
-            request = self._questions.request(body, len(part), etag=last.etag if last else None)
-            read = self._questions.reader(part)
-            found, etag = self._client.ask(request, read, until_s=until_s)
-            if found is not None:
-                self._curves.add([keys[row] for row in found.rows], found.table)
-                refused, why_not = refused + len(part) - len(found.rows), why_not or found.why_not
-                if etag is not None and not found.why_not:
-                    self._questions.remember(body, TaggedAnswer(etag, found.table.model))
-            elif last is not None:
-                self._curves.confirm(keys, last.model)
+            request, read = self._questions.request(part), self._questions.reader(part)
+            found = self._client.ask(request, read, until_s=until_s)
+            self._curves.add([part[row].forecast_key for row in found.rows], found.table)
+            refused, why_not = refused + len(part) - len(found.rows), why_not or found.why_not
         if refused:
             raise ServiceError(f"the service forecasts {refused} of {len(ops)} ops not: {why_not}")
 

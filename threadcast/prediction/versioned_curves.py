@@ -84,7 +84,7 @@ class VersionedCurves:
         return None if kept is None else replace(kept, rows=rows)
 
     def trim(self, used: Iterable[Hashable]) -> None:
-        """Drop curves that arrived, or were confirmed, longest ago, until there are at most `most_points`.
+        """Drop curves that arrived longest ago, until there are at most `most_points`.
 
         None of the keys just `used` is dropped. Of curves in use, those that are too old are asked for anew, so that
         these are not among the oldest. A fifth more than needed is dropped, so that this is seldom done.
@@ -117,17 +117,3 @@ class VersionedCurves:
                 newer, older = before, newer
             since_s = {**newer.since_s, **dict.fromkeys(keys, self._clock())}
             self._versions = (_Version(newer.held.updated(keys, table), since_s), older)
-
-    def has(self, model: str, keys: Sequence[Hashable]) -> bool:
-        """Return whether `model` answered last and has curves of all these keys here."""
-        held = self._versions[0].held
-        return held.table.model == model and not held.missing(keys)
-
-    def confirm(self, keys: Sequence[Hashable], model: str) -> None:
-        """Mark these curves of `model` as fresh: the service has confirmed that they have not changed."""
-        with self._lock:
-            newer, older = self._versions
-            if newer.held.table.model == model and not newer.held.missing(keys):
-                self._versions = (
-                    _Version(newer.held, {**newer.since_s, **dict.fromkeys(keys, self._clock())}), older
-                )  # fmt: skip
