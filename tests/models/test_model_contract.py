@@ -1,9 +1,9 @@
 """Every built-in model keeps the promises of PerformanceModel."""
 
+from tests.models.model_contract import PerformanceModelContract
 from tests.models.synthetic_ops import make_ops, measure_all
 from threadcast.core import Machine
 from threadcast.models import registry_of_kinds
-from threadcast.models.testing import PerformanceModelContract
 
 MACHINE = Machine.uniform("four", 4, group_size=2)
 

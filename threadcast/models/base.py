@@ -47,7 +47,7 @@ class PerformanceModel(ABC):
     `observed` holds measurements of the same op on the same machine, in the order in which they were made; a model
     neither changes nor stores it. A fitted model answers many threads at once and uses one thread itself. A point whose
     source is `measured` is the median of the given samples. Register a model with
-    `threadcast.models.registry_of_kinds.register`, and test it with `threadcast.models.testing`.
+    `threadcast.models.registry_of_kinds.register`, and test it with `tests/models/model_contract.py` of a checkout.
     """
 
     name: str

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from threadcast.core import Affinity, Case, Curve, Machine, Measurement, Op
 from threadcast.core.errors import InvalidInput
@@ -17,41 +16,6 @@ from threadcast.models.measured import by_case
 
 INTERVAL = 4
 """The interval for which the paper states that the optimum found is within 2 % of the true one (III-C)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Climb:
-    """The result of a climb: `points` are (threads, seconds) in the order in which they were run, `limit` is the
-    maximum number of cores."""
-
-    points: tuple[tuple[int, float], ...]
-    stopped_by: Literal["rise", "limit"]
-    limit: int
-
-    @property
-    def best(self) -> int:
-        """The thread count that the paper declares the best: the one before the rise or, without a rise, `limit`.
-
-        So of equal times the one with more threads counts, and `limit` may be a count that was not run.
-        """
-        return self.points[-2][0] if self.stopped_by == "rise" else self.limit
-
-
-def hill_climb(time_s: Callable[[int], float], *, limit: int, interval: int = INTERVAL) -> Climb:
-    """Climb from one thread in steps of `interval` until time rises or a further step would exceed `limit`.
-
-    An equal time is no rise. At most limit / interval counts are run, rounded up: the paper's bound. Stops in a local
-    minimum; on jagged curves that can be far from the best count. Source: Liu et al. 2018, III-C.
-    """
-    if limit < 1:
-        raise InvalidInput(f"limit={limit!r}: a climb needs at least 1 thread")
-    steps = ladder(range(1, limit + 1), interval)
-    measured: dict[int, float] = {}
-    while (threads := next_count(steps, measured)) is not None:
-        measured[threads] = time_s(threads)
-    points = tuple(measured.items())
-    rose = len(points) > 1 and points[-1][1] > points[-2][1]
-    return Climb(points, "rise" if rose else "limit", limit)
 
 
 def ladder(counts: Sequence[int], interval: int) -> tuple[int, ...]:
@@ -116,7 +80,7 @@ class HillClimb(PerformanceModel):
     - Each affinity stops by itself: a rise of time without cache sharing does not end the climb with it.
     - Equal times are no rise: III-C stops when time increases, section III-A when it no longer falls.
     - Beyond the last count that was run time is taken as constant. Where time never rose the paper takes all cores as
-      the best count, also where no step ends there; `Climb.best` does the same.
+      the best count, also where no step ends there.
 
     Stops at the first rise: on jagged real curves the count it picks can be far slower than the best.
     """

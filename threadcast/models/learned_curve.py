@@ -4,7 +4,7 @@ samples."""
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, replace
 from itertools import chain
@@ -106,9 +106,6 @@ class LearnedCurve(BatchModel):
         """Forecasts unknown machines by the trees, and by what the model was adapted to."""
         self._sparse: JointProcess | None = None
         """Forecasts machines of which it has learned a few cases of each op."""
-        self._last_base: tuple[tuple[Hashable, ...], Floats] | None = None
-        """The op and the machine of the last call for one op, and its forecast without samples: while an op is sampled,
-        each proposal begins with it."""
 
     @property
     def least_s(self) -> float:
@@ -190,7 +187,7 @@ class LearnedCurve(BatchModel):
                     own, by_trees, samples=self.samples, seed=self.shape.seed, jobs=self.jobs, names=names
                 )
         self._trees, self._features, self._machines = trees, points.features.shape[1], machines
-        self._op_features, self._last_base, self.notes = op_features, None, tuple(notes)
+        self._op_features, self.notes = op_features, tuple(notes)
         self._transfer = MachineTransfer.learned(machines_left_out(entries, points, self.shape, jobs=self.jobs))
         self._unknown = JointProcess(prior=Prior(trees, self._features, self._transfer), seed=self.shape.seed)
         self._sparse = JointProcess(seed=self.shape.seed).fit(self._translated(sparse)) if sparse else None
@@ -322,15 +319,7 @@ class LearnedCurve(BatchModel):
             assert self._trees is not None
             return self._trees.log_seconds(some, machine, learned.cases)
 
-        asked = ops[0].forecast_key, machine.fingerprint
-        last = self._last_base
-        alone = len(ops) == 1 and learned is self._machines.get(machine.fingerprint)
-        if alone and last is not None and last[0] == asked:
-            return last[1]
-        found = in_chunks(lambda some: learned.base(some, by_trees), ops, jobs=self.jobs)
-        if alone:
-            self._last_base = asked, found
-        return found
+        return in_chunks(lambda some: learned.base(some, by_trees), ops, jobs=self.jobs)
 
     def _doubted(
         self, op: Op, measured_at: Mapping[Case, Measurement], learned: MachineCurves, machine: Machine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from random import Random
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from threadcast.core.errors import DeadlineExceeded, NotAsked, ServiceError, ServiceRefused
 from threadcast.prediction.bounded_request import BoundedClient, Request
@@ -34,11 +34,6 @@ class ServiceClient:
         self._http, self._clock, self._sleep = http, clock, sleep
         self._random = random or Random()
         self._breaker = Breaker(clock=clock, random=self._random)
-
-    @property
-    def phase(self) -> Literal["closed", "open", "half-open"]:
-        """Return the state of the breaker."""
-        return self._breaker.phase
 
     def ask(self, request: Request, read: Callable[[Answer], T], *, until_s: float) -> T:
         """Return `read(answer)` before `until_s`, in seconds of the clock; only a `safe` request is repeated.

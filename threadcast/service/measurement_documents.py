@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import finite
-from threadcast.core.measurement_documents import measurement_document
+from threadcast.core.measurement_documents import measurement_of
 from threadcast.core.measurement_time import require_times
 from threadcast.models.measured import MOST_WORK
 from threadcast.service.documents import read_case, reading
@@ -89,10 +89,7 @@ def read_dense(
         with reading(f"{where}/conditions/time"):
             require_times(entry.get("conditions", {}), now_s=now_s)
         with reading(where):
-            samples = tuple(
-                Sample(s, {name: counts[k] for name, counts in counters.items()}) for k, s in enumerate(seconds)
-            )
-            measured.append(Measurement(op, machine, case, samples, entry.get("conditions", {})))
+            measured.append(measurement_of({**entry, "affinity": case.affinity}, op, machine))
     return measured
 
 
@@ -120,11 +117,6 @@ def read_long(rows: Sequence[MeasurementRow], references: References, *, pointer
         Measurement(op, machine, case, tuple(samples[repeat] for repeat in sorted(samples)))
         for (machine, op, case), samples in found.items()
     ]
-
-
-def dense_documents(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """Return the entries that `read_dense` reads as these measurements."""
-    return [measurement_document(m) for m in measured]
 
 
 def long_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:

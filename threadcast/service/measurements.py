@@ -14,6 +14,7 @@ from flask import Response, request
 
 from threadcast.core import Machine, Measurement, Op
 from threadcast.core.errors import FormatError, ThreadcastError
+from threadcast.core.measurement_documents import measurement_document
 from threadcast.models.drift import MOST_OPS, ratios
 from threadcast.service.answers import answer
 from threadcast.service.auth import owned
@@ -24,7 +25,6 @@ from threadcast.service.measurement_documents import (
     Entry,
     References,
     count_samples,
-    dense_documents,
     long_rows,
     read_dense,
     read_long,
@@ -163,7 +163,11 @@ def show(asked: MeasurementsQuery) -> Response:
         "next": following,
         "machines": _named("fingerprint", {m.machine.fingerprint: m.machine for m in page}),
         "ops": _named("key", {m.op.key: m.op for m in page}),
-        **({"rows": long_rows(page)} if asked.form == "long" else {"measurements": dense_documents(page)}),
+        **(
+            {"rows": long_rows(page)}
+            if asked.form == "long"
+            else {"measurements": [measurement_document(m) for m in page]}
+        ),
     }
     try:
         return reply(document)

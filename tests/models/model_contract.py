@@ -1,4 +1,4 @@
-"""What every performance model must do, as tests to subclass. Needs pytest.
+"""What every performance model must do, as tests to subclass.
 
 class TestMyModel(PerformanceModelContract):
     @classmethod
