@@ -62,7 +62,8 @@ class KnownKind:
             )
         for name in given.keys() & self.ranges.keys():
             value, low = given[name], self.ranges[name][0]
-            if (isinstance(value, str) and name not in self.texts) or (low > 0 and _is_at_most_0(value)):
+            wrong = name not in self.texts if isinstance(value, str) else low > 0 and value <= 0
+            if wrong:
                 what = "a number above 0" if low > 0 else "a number"
                 raise FeatureError(f"{op.key}: {name}={value!r} must be {what}, as in all ops that were learned")
         within = not others and all(self._has(name, value) for name, value in given.items())
@@ -167,10 +168,6 @@ def described(op: Op) -> Iterator[tuple[str, Value]]:
     for name, value in (("flops", op.flops), ("bytes", op.bytes_moved)):
         if value:
             yield name, value
-
-
-def _is_at_most_0(value: Value) -> bool:
-    return not isinstance(value, str) and value <= 0
 
 
 def _nearest(name: str, others: Iterable[str]) -> str | None:

@@ -251,7 +251,8 @@ class LearnedCurve(BatchModel):
             found = widened(self._curves(ops, known, cases, learned, machine), known)
             return with_measured(within_linear_scaling(found, knots), knots)
         # the others need no forecast, and many samples take long
-        table = forecast_table(cases, *np.full((3, len(ops), len(cases)), np.nan), self.name)
+        seconds, low, high = np.full((3, len(ops), len(cases)), np.nan)
+        table = forecast_table(cases, seconds, low, high, self.name)
         if wanting:
             found = self._curves([ops[i] for i in wanting], [known[i] for i in wanting], cases, learned, machine)
             for name in ARRAYS:

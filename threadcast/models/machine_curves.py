@@ -108,10 +108,12 @@ class MachineCurves:
         count = min(len(forecast.where), len(self.low) - 1)
         known = {kind: float(of_kind[count]) for kind, of_kind in self.widths.items()}
         widest = max(known.values(), default=1.0)
-        deviations = np.sqrt(forecast.variance) * np.array([[known.get(op.kind, widest)] for op in forecast.ops])
+        widths = np.array([[known.get(op.kind, widest)] for op in forecast.ops])
+        deviations: Floats = np.sqrt(forecast.variance) * widths
         if self.novelty is None or self.process is None or not self.novelty.slopes[count] > 0:
             return deviations
-        return deviations * self.novelty.factors(self.process.novelty(forecast.ops), count)[:, None]
+        wider: Floats = deviations * self.novelty.factors(self.process.novelty(forecast.ops), count)[:, None]
+        return wider
 
     def level_of(self, kind: str) -> float:
         """Variance of the level of a kind's log times, in addition to the Gaussian's."""

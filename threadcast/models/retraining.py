@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from threadcast.core import Measurement
 from threadcast.core.errors import ModelError
 from threadcast.core.settings_table import STEPS
 from threadcast.models.base import PerformanceModel
@@ -83,7 +82,7 @@ def compete(champion: PerformanceModel, measured: Sequence[MeasuredOp], *, steps
         raise ModelError(
             f"{len(judging)} of {len(entries)} ops are held out, and judging takes {MIN_HELD_OUT}; measure more ops"
         )
-    candidate = copy.deepcopy(champion).fit(_measurements(learning))
+    candidate = copy.deepcopy(champion).fit([measured for entry in learning for measured in entry.by_case.values()])
     old, new = judge_together([champion, candidate], judging, split_name="held out", steps=steps)
     return Verdict(candidate, old, new, learned_ops=len({entry.op.key for entry in learning}))
 
@@ -91,7 +90,3 @@ def compete(champion: PerformanceModel, measured: Sequence[MeasuredOp], *, steps
 def held_out(entries: Sequence[MeasuredOp]) -> list[MeasuredOp]:
     """The entries by which models are judged, with the cases that were measured since the machine changed."""
     return [sure for entry in entries if is_held_out(entry.op.key) and (sure := entry.without_stale()).by_case]
-
-
-def _measurements(entries: Sequence[MeasuredOp]) -> list[Measurement]:
-    return [measurement for entry in entries for measurement in entry.by_case.values()]

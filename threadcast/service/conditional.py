@@ -11,7 +11,6 @@ from flask import Response, request
 from threadcast.core import Case, CurveTable
 from threadcast.core.curve_table import ARRAYS
 from threadcast.core.identity_cache import CachedByIdentity
-from threadcast.service.problems import Problem
 
 _TAGGED = ("/v1/", "/openapi.json")
 
@@ -35,19 +34,9 @@ def _text(cases: tuple[Case, ...]) -> bytes:
     return " ".join(map(str, cases)).encode()
 
 
-def unchanged(etag: str) -> Problem:
-    """Return the problem for a POST whose If-None-Match has the tag of the present answer.
-
-    304 is for GET; RFC 9110, 13.1.2 has 412 for all other methods.
-    """
-    return Problem(
-        412, "the answer is still the one with this entity tag", pointer="/If-None-Match", where="header",
-        headers={"ETag": etag},
-    )  # fmt: skip
-
-
 def matches(etag: str) -> bool:
-    """Whether the If-None-Match header of the current request has this tag."""
+    """Whether the If-None-Match header of the current request has this tag: the answer is then 304 to GET, and 412 to
+    other methods (RFC 9110, 13.1.2)."""
     sent = request.environ.get("HTTP_IF_NONE_MATCH")
     return sent is not None and (sent == etag or request.if_none_match.contains_weak(etag.strip('"')))
 

@@ -22,30 +22,24 @@ ROWS = 1_000
 _NAMES = [orjson.dumps(name) for name in SOURCE_NAMES]
 
 
-def curve_json(head: Mapping[str, Any], table: CurveTable) -> bytes:
-    """One JSON object, as text, with the members of `head` and those of the table's answer form (`core.curve_codec`).
-
-    Floats are written so that reading returns them exactly.
-    """
-    return orjson.dumps({**head, **to_answer(table, cases=_cases, numbers=_numbers, sources=_sources)})
-
-
 def curve_content(
     form: str, table: CurveTable, *, machine: str, keys: Sequence[str], errors: Sequence[Mapping[str, Any] | None] = ()
 ) -> bytes:
-    """The body of an answer with this table in one of `answer_forms.FORMS`.
+    """The body of an answer with this table (`core.curve_codec`) in one of `answer_forms.FORMS`; reading it returns
+    floats exactly.
 
     `errors`, where there are any, has None for each op with a row in the table, and the problem of each other one.
     """
     if form == arrow_curves.MEDIA_TYPE:
         return arrow_curves.write_stream(table, machine=machine, keys=keys, errors=errors)
+    head = {"machine": machine, "ops": keys}
     if not errors:
-        return curve_json({"machine": machine, "ops": keys}, table)
+        return orjson.dumps({**head, **to_answer(table, cases=_cases, numbers=_numbers, sources=_sources)})
     document = to_answer(table, cases=_cases)
     for name in ("seconds", "low", "high", "source"):
         rows = iter(document[name])
         document[name] = [next(rows) if error is None else None for error in errors]
-    return orjson.dumps({"machine": machine, "ops": keys, **document, "errors": errors})
+    return orjson.dumps({**head, **document, "errors": errors})
 
 
 @CachedByIdentity

@@ -87,11 +87,6 @@ def read_each_op(values: Sequence[Any], stored: StoredDocuments, *, pointer: str
     return ops
 
 
-def read_cases(values: Sequence[formats.Case] | None) -> list[Case] | None:
-    """Return the cases; None where the request names none."""
-    return None if values is None else [read_case(value) for value in values]
-
-
 def read_case(value: formats.Case | formats.Measurement | formats.MeasurementRow) -> Case:
     """Return the case that the members `threads` and, if it is not compact, `affinity` describe."""
     return Case(value["threads"], Affinity(value.get("affinity", "compact")))

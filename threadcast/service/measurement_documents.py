@@ -132,11 +132,6 @@ def long_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def count_samples(dense: Sequence[DenseEntry] | None, rows: Sequence[MeasurementRow] | None) -> int:
-    """Return the number of samples in the entries of a request."""
-    return len(rows or ()) + sum(len(entry["seconds"]) for entry in dense or ())
-
-
 def _identity(entry: Entry, references: References, pointer: str) -> tuple[Machine, Op, Case]:
     """What an entry measured; FormatError at its threads where the machine lacks the case."""
     op, machine, case = references.op(entry, pointer), references.machine(entry, pointer), read_case(entry)

@@ -9,11 +9,11 @@ from threadcast.core import Case, Machine, Op
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.service.answer_forms import FORMS, accepted_form
 from threadcast.service.answers import answer
-from threadcast.service.conditional import etag_of_table, matches, unchanged
+from threadcast.service.conditional import etag_of_table, matches
 from threadcast.service.context import context
 from threadcast.service.curve_text import curve_content
 from threadcast.service.deadlines import curves_of_each, deadline
-from threadcast.service.documents import read_cases, read_each_op, read_graph, read_machine
+from threadcast.service.documents import read_case, read_each_op, read_graph, read_machine
 from threadcast.service.problems import Problem, all_of
 from threadcast.service.request_marks import timed
 from threadcast.service.schemas import PredictionRequest
@@ -46,7 +46,7 @@ def predict(asked: PredictionRequest) -> Response:
     form = accepted_form()
     machine = read_machine(asked.machine, here.stored)
     ops = _ops(asked)
-    cases = read_cases(asked.cases)
+    cases = None if asked.cases is None else [read_case(value) for value in asked.cases]
     _check_size(len(ops), machine, cases, here.settings)
     wrong = {row: op for row, op in enumerate(ops) if isinstance(op, Problem)}
     known = {row: op for row, op in enumerate(ops) if not isinstance(op, Problem)}
@@ -66,7 +66,10 @@ def predict(asked: PredictionRequest) -> Response:
     errors = [wrong[row].member() if row in wrong else None for row in range(len(ops))] if wrong else []
     etag = etag_of_table(table, form, machine.fingerprint, *keys, *map(str, errors))
     if matches(etag):
-        raise unchanged(etag)
+        raise Problem(
+            412, "the answer is still the one with this entity tag", pointer="/If-None-Match", where="header",
+            headers={"ETag": etag},
+        )  # fmt: skip
     with timed("write"):
         content = curve_content(form, table, machine=machine.fingerprint, keys=keys, errors=errors)
     headers = {"ETag": etag, "Cache-Control": "no-cache", "Vary": "Accept"}
