@@ -93,12 +93,12 @@ def _observed_over_predicted(measured: Sequence[Measurement], here: Context) -> 
 
 def _replayed(former: Receipt) -> Response:
     """Return the first answer to this idempotency key; Problem 409 where another body was sent then."""
-    if former.digest != _digest():
+    if former.digest not in ("", _digest()):  # empty: stored by the command line
         raise Problem(
             409, f"this {IDEMPOTENCY_KEY} was used for another body; take a new one", pointer=f"/{IDEMPOTENCY_KEY}",
             where="header",
         )  # fmt: skip
-    response = reply(json.loads(former.answer), 201)
+    response = reply(json.loads(former.answer) if former.answer else {"measurements": 0, "samples": 0}, 201)
     response.headers["Idempotency-Replayed"] = "true"
     return response
 
