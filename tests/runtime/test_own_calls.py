@@ -330,7 +330,14 @@ def test_training_mode_is_told_once(model: nn.Module, layers: str) -> None:
     assert sum("training mode" in str(one.message) for one in told) == 1
 
 
-@pytest.mark.parametrize("model", [nn.Linear(3, 3), nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()])
+def _exported() -> nn.Module:  # `eval` of it raises
+    module: nn.Module = torch.export.export(nn.BatchNorm1d(4).eval(), (torch.ones(5, 4),)).module()
+    return module
+
+
+@pytest.mark.parametrize(
+    "model", [nn.Linear(3, 3), nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval(), _exported()]
+)
 def test_without_layers_that_read_the_mode_nothing_is_told(model: nn.Module) -> None:
     assert own_calls.in_training(model) == []
 

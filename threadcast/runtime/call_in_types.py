@@ -108,7 +108,7 @@ class CallInTypes(OptimizedCall):
     def by_type(self) -> dict[Type, str]:
         """What runs the calls of each type, of several kinds of calls those that came first; "" where there is none."""
         calls: dict[Type, list[Report]] = {
-            "float32": self.reports, "bfloat16": [] if self._half is None else self._half.reports,
+            "float32": self._optimized.reports, "bfloat16": [] if self._half is None else self._half._optimized.reports,
         }  # fmt: skip
         return {name: reports[0].runs if reports else "" for name, reports in calls.items()}
 

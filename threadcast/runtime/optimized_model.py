@@ -17,7 +17,7 @@ from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.traced_step import timeline_page
 from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.report import SHOWN, Reports, in_brief
+from threadcast.runtime.tuning.report import NOT_CALLED, SHOWN, Report, Reports, in_brief
 
 
 class OptimizedModel:
@@ -29,14 +29,16 @@ class OptimizedModel:
 
     def __repr__(self) -> str:
         """Return what is run and how, one state for each kind of arguments, in ten lines at most."""
-        states = in_brief((report.state for report in self.reports), SHOWN, "kinds of calls") or ["not called yet"]
-        said = ";\n".join(states)
+        said = ";\n".join(in_brief((report.state for report in self.reports), SHOWN, "kinds of calls"))
         return f"{type(self).__name__}({self._title}: {said})"
 
     @property
     def reports(self) -> Reports:
-        """One report for each kind of arguments (shapes, types, modes): what runs it and why. In order of first use."""
-        return Reports(self._optimized.reports)
+        """One report for each kind of arguments (shapes, types, modes): what runs it and why. In order of first use.
+
+        Before the first call one that says so.
+        """
+        return Reports(self._optimized.reports or [Report(reason=NOT_CALLED)])
 
     @property
     def fastest(self) -> list[Contender]:
@@ -62,7 +64,7 @@ class OptimizedModel:
 
     def _learning(self) -> str:
         """What is still being learned, in one line; empty where nothing is. May be called from any thread."""
-        kinds = sum(report.measuring for report in self.reports)
+        kinds = sum(report.measuring for report in self._optimized.reports)
         return f"{self._title}: measuring{f' {kinds} kinds of calls' if kinds > 1 else ''}" if kinds else ""
 
     def timeline(self, path: Path | str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.libraries import attributes_read_by
@@ -84,7 +85,7 @@ def in_training(model: nn.Module) -> list[str]:
 
 
 def _reads_mode(kind: type) -> bool:
-    return kind not in (nn.Module, object) and "training" in attributes_read_by(kind)
+    return kind not in (nn.Module, GraphModule, object) and "training" in attributes_read_by(kind)
 
 
 def _tensors_of(modules: nn.Module) -> Iterator[Tensor]:

@@ -14,6 +14,8 @@ SHOWN = 8
 """Most kinds of calls, or comparisons, that a text names one by one, so that it has ten lines at most."""
 MOST_CHARACTERS = 400
 """Most characters of a line."""
+NOT_CALLED = "not called yet"
+"""The reason of a report of what was never called."""
 
 
 @dataclass(slots=True, repr=False)
@@ -56,7 +58,7 @@ class Report:
     def state(self) -> str:
         """What runs the calls, and by which gain or for which reason, in one line; while measuring nothing of both."""
         if self.contender is None:
-            return "measuring"
+            return NOT_CALLED if self.reason == NOT_CALLED else "measuring"
         if self.contender == DEFAULT:
             if self.reason:
                 return _line(f"default, {self.reason}")
