@@ -14,10 +14,12 @@ import pytest
 
 from tests.cli.commands import invoke
 from tests.models.synthetic_ops import KINDS, MACHINE, make_ops, measure_all, true_seconds
+from threadcast.cli.model_table import shown
 from threadcast.collector import calibration
 from threadcast.core import Case, Machine, Op, OpGraph, Sample, TensorSpec
 from threadcast.core.topology import read_machine
 from threadcast.models.joint_process import JointProcess
+from threadcast.models.judgement import row_of
 from threadcast.models.registry import ModelRegistry
 from threadcast.models.retraining import is_held_out
 from threadcast.service.model_shelf import ModelShelf
@@ -569,3 +571,20 @@ def test_the_version_that_the_service_uses_is_not_pruned(folder):
     (folder / "threadcast.toml").write_text('[service]\nmodel = "hill_climb@2"\n')
     assert document("models", "prune", "--keep", "1")["versions"] == ["hill_climb@1"]
     assert [row["version"] for row in document("models", "list")["models"]] == ["hill_climb@2", "hill_climb@3"]
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "said"),
+    [
+        (1.06e-4, 1.2e-4, "0.01\u00b10.01"),
+        (0.166, 0.06, "17\u00b16"),
+        (0.0, 0.0, "0\u00b10"),
+        (0.0123, None, "1.23"),
+        (1e-6, 1e-7, "0.000\u00b10.000"),
+        (None, None, "-"),
+    ],
+)
+def test_regret_has_the_digits_that_its_error_leaves(mean, error, said):
+    row = row_of("amdahl", "s", "all", [])
+    column = shown([replace(row, regret_mean=mean, regret_spread=error)], title="t").columns[5]
+    assert list(column.cells) == [said]

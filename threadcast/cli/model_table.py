@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import string
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -192,11 +193,14 @@ def _accuracy(row: Row, mark: str) -> str:
 
 
 def _regret(row: Row) -> str:
-    """The mean regret in percent, and its standard error."""
+    """The mean regret in percent, and its standard error, to the first digit of this one."""
     if row.regret_mean is None:
         return "-"
-    spread = "" if row.regret_spread is None else f"\u00b1{significant(100 * row.regret_spread, 1)}"
-    return significant(100 * row.regret_mean) + spread
+    mean, error = 100 * row.regret_mean, 100 * (row.regret_spread or 0.0)
+    if not error:
+        return significant(mean) + ("" if row.regret_spread is None else "\u00b10")
+    places = min(max(-math.floor(math.log10(error)), 0), 3)
+    return f"{mean:.{places}f}\u00b1{error:.{places}f}"
 
 
 def _context(rows: Sequence[Row]) -> str:
