@@ -16,9 +16,11 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Callable
+from concurrent.futures import Executor
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tornado.httputil import HTTPHeaders, RequestStartLine
 from tornado.iostream import IOStream
@@ -30,7 +32,7 @@ from threadcast.service.request_marks import ID, KEY, REQUEST_ID, id_of
 from threadcast.service.wsgi_call import Answer, Place, call, environ_of
 
 if TYPE_CHECKING:
-    from threadcast.service.http_server import HttpServer
+    from _typeshed.wsgi import WSGIApplication
 
 SEND_S = 30.0
 """Seconds in which a client must have read its answer."""
@@ -46,10 +48,40 @@ _WITHOUT_BODY = (204, 304)
 _log = logging.getLogger(__name__)
 
 
+class Shared(Protocol):
+    """What all exchanges of a process have in common: `HttpServer`."""
+
+    app: WSGIApplication
+    threads: Executor
+    refused: Callable[[str, int], None]
+    access: Callable[[Access], None] | None
+    max_body_bytes: int
+    receive_s: float
+    answer_s: float
+    bytes_in_memory: int
+    stopping: bool
+
+    @property
+    def too_much_in_memory(self) -> bool:
+        """Whether long bodies are refused."""
+
+    def begin(self, exchange: Exchange) -> None:
+        """Note that a head has arrived."""
+
+    def sends(self, exchange: Exchange) -> None:
+        """Note that a client has not read all of an answer."""
+
+    def end(self, exchange: Exchange) -> None:
+        """Note that an exchange has ended."""
+
+    def date(self) -> str:
+        """The Date header."""
+
+
 class Exchange:
     """Collects one request within bounds, has a thread answer it, and sends the answer; call `run` once."""
 
-    def __init__(self, server: HttpServer, stream: IOStream, incoming: Incoming, place: Place) -> None:
+    def __init__(self, server: Shared, stream: IOStream, incoming: Incoming, place: Place) -> None:
         self.waiting = True
         """Whether not all of the request has arrived."""
         self.lingers = False
