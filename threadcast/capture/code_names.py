@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
 
-from threadcast.capture.evaluated_texts import EVALUATORS, evaluated
-
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM"}
 _REFLECTIVE = {
@@ -28,7 +26,7 @@ _IMPORTING = {"modules", "import_module", "__import__"}
 
 @dataclass(frozen=True, slots=True)
 class CodeNames:
-    """The names in a piece of code, in the functions that it defines, and in the texts that it runs as code."""
+    """The names in a piece of code, and in the functions that it defines."""
 
     globals: frozenset[str]
     attributes: frozenset[str]
@@ -40,17 +38,14 @@ class CodeNames:
     """Whether it may set attributes by names that are computed."""
     texts: frozenset[str]
     """Its constants that are names, by which it may ask for what does not exist yet."""
-    evaluators: frozenset[str]
-    """Names of built-in functions that may make code of texts that it does not spell out."""
 
 
 @lru_cache(maxsize=4096)
 def names_in(code: CodeType) -> CodeNames:
-    """The names that `code` reads or writes, those of inner functions and of texts that it runs among them."""
+    """The names that `code` reads or writes, those of inner functions among them."""
     found: dict[str, set[str]] = {"globals": set(), "attributes": set(), "imports": set()}
     matches = False
-    instructions = list(dis.get_instructions(code))
-    for instruction in instructions:
+    for instruction in dis.get_instructions(code):
         kind = instruction.opname
         matches |= kind == "MATCH_CLASS"
         where = "globals" if kind in _GLOBAL else "attributes" if kind in _ATTRIBUTE else "imports"
@@ -59,11 +54,7 @@ def names_in(code: CodeType) -> CodeNames:
     texts = {text for constant in code.co_consts for text in _texts_in(constant)}
     if not _IMPORTING.isdisjoint(found["globals"] | found["attributes"]):
         found["imports"].update(constant for constant in code.co_consts if isinstance(constant, str))
-    codes, evaluators = ([], set[str]()) if EVALUATORS.isdisjoint(code.co_names) else evaluated(instructions)
-    found["globals"].update(name for one in codes for name in one.co_names)  # also those that a text assigns
-    for names in map(names_in, codes):  # in which namespace, the call says
-        found["attributes"] |= names.globals | names.attributes
-    inner = [names_in(one) for one in (*code.co_consts, *codes) if isinstance(one, CodeType)]
+    inner = [names_in(one) for one in code.co_consts if isinstance(one, CodeType)]
     return CodeNames(
         frozenset(found["globals"]).union(*(names.globals for names in inner)),
         frozenset(found["attributes"]).union(*(names.attributes for names in inner)),
@@ -73,7 +64,6 @@ def names_in(code: CodeType) -> CodeNames:
         or not _REFLECTIVE.isdisjoint(found["globals"] | found["attributes"]),
         any(names.sets for names in inner) or not _SETTING.isdisjoint(found["globals"] | found["attributes"]),
         frozenset(texts).union(*(names.texts for names in inner)),
-        frozenset(evaluators).union(*(names.evaluators for names in inner)),
     )
 
 

@@ -32,7 +32,6 @@ from torch import Tensor, nn
 from torch._library.custom_ops import OPDEFS, CustomOpDef
 
 from threadcast.capture.code_names import CodeNames, names_in
-from threadcast.capture.evaluated_texts import EVALUATORS
 from threadcast.capture.libraries import attributes_read_by, is_library, is_of_library, runs_users_code
 from threadcast.capture.opaque_values import holds_memory, is_constant, is_opaque, may_hide_values
 from threadcast.capture.own_items import attribute_of, attributes_of, contents_of, items_of, own_dictionary, slots_of
@@ -45,9 +44,9 @@ MOST_OBJECTS = 500_000
 _PLAIN_OBJECTS = (SimpleNamespace, argparse.Namespace)
 """Classes of the standard library whose objects only hold attributes; these are watched by name."""
 _ENVIRONMENT = {"environ", "environb", "getenv"}
-_TEXTS = "what code that is made of computed texts names"
-_EVALUATORS = {id(getattr(builtins, name)) for name in EVALUATORS}
-"""Ids of the built-in functions that run texts as code or make code of them."""
+_TEXTS = "what texts name that are run as code (eval, exec, compile)"
+_EVALUATORS = frozenset(("eval", "exec", "compile"))
+"""Built-in functions that run texts as code or make code of them."""
 _SET_BY_PLANS = {id(torch.get_num_threads), id(torch.get_num_interop_threads)}
 """Ids of functions of PyTorch that give other values while a plan runs."""
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
@@ -310,7 +309,7 @@ class Reachable:
         if names.reflective:
             self._names |= names.texts
             known |= names.texts
-        if _runs_any_text(function, names):
+        if _runs_texts(function, names):
             self._cannot(_TEXTS)
         if not _ENVIRONMENT.isdisjoint(names.globals | names.attributes):
             yield os.environ
@@ -351,7 +350,7 @@ class Reachable:
         if isinstance(value, operator.attrgetter | operator.methodcaller):
             self._names.update(part for name in value.__reduce__()[1] for part in str(name).split("."))
         if isinstance(value, types.BuiltinFunctionType):  # a method of an object too, as a list's `append`
-            if id(value) in _EVALUATORS:  # code has another name for it
+            if value.__self__ is builtins and value.__name__ in _EVALUATORS:  # code has another name for it
                 self._cannot(_TEXTS)
             if id(value) in _SET_BY_PLANS:
                 self._cannot(f"torch.{value.__name__}, which plans change")
@@ -390,13 +389,13 @@ class Reachable:
         self.unwatchable = self.unwatchable or reason
 
 
-def _runs_any_text(function: FunctionType, names: CodeNames) -> bool:
-    """Whether a function may run texts as code that it does not spell out."""
+def _runs_texts(function: FunctionType, names: CodeNames) -> bool:
+    """Whether a function may run texts as code."""
     known = function.__globals__
-    if not names.evaluators <= known.keys():  # the others are functions of its module, if none of Python's
+    if not _EVALUATORS & names.globals <= known.keys():  # the others are functions of its module, if none of Python's
         return True
     built_in = "builtins" in names.imports or any(known.get(name) is builtins for name in names.globals)
-    return built_in and not EVALUATORS.isdisjoint(names.attributes)
+    return built_in and not _EVALUATORS.isdisjoint(names.attributes)
 
 
 def _is_left_out(kind: type) -> bool:

@@ -17,7 +17,6 @@ from threadcast.capture.dependencies import may_be_written, memories
 from threadcast.capture.program import Input, Node
 from threadcast.capture.recording import Result
 from threadcast.capture.splitting import Part
-from threadcast.capture.substitution_check import products_add
 from threadcast.capture.values import Ref, find_refs, map_refs
 from threadcast.core.tensor import TensorSpec
 
@@ -31,6 +30,9 @@ VIEWS = {
 
 _PRODUCTS = {aten.mm.default, aten.addmm.default}
 """Operators whose result is a new matrix, which may be written to where no other call reads it."""
+_ADDED = {"float32", "float64"}
+"""Types in which `addmm_` adds as `mm` and `add` do. In half precision `mm` rounds the product, which may be infinite
+then, where the sum is not."""
 
 
 class Simplifier:
@@ -122,8 +124,7 @@ class Simplifier:
             isinstance(found, TensorSpec)
             and isinstance(wanted, TensorSpec)
             and (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-            and getattr(torch, found.dtype).is_floating_point
-            and products_add(getattr(torch, found.dtype))
+            and found.dtype in _ADDED
         )
 
     def _part_of(self, value: Any) -> Part | None:

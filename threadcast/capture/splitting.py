@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from threadcast.capture.substitution_check import splits_convolution, splits_layer_norm
 from threadcast.core.tensor import TensorSpec
 
 aten = torch.ops.aten
@@ -38,20 +37,16 @@ def split_call(
 ) -> list[Part]:
     """The parts that together compute what the call computes; `first` describes the first tensor among `args`.
 
-    An empty list where the operator is not split, or where in the type of `first` the parts would give other gradients.
+    An empty list where the operator is not split, as for numbers that are not real. Autograd itself calls the operators
+    for single gradients, where it needs no others; only the sum for the bias of a convolution is another operator.
     """
-    if kwargs:
+    if kwargs or not getattr(torch, first.dtype).is_floating_point:
         return []
-    dtype: torch.dtype = getattr(torch, first.dtype)
     if target is aten.convolution_backward.default:
         if len(args[4]) + 2 != len(first.shape):  # one stride for all dimensions: how many there are is not said
             return []
-        if not splits_convolution(dtype, len(args[4]), args[7], _convolution_backward):
-            return []
         return _convolution_backward(args)
-    if target is aten.native_layer_norm_backward.default and splits_layer_norm(dtype, _layer_norm_backward):
-        return _layer_norm_backward(args)
-    return []
+    return _layer_norm_backward(args) if target is aten.native_layer_norm_backward.default else []
 
 
 def _convolution_backward(args: tuple[Any, ...]) -> list[Part]:

@@ -13,7 +13,6 @@ import operator
 import os
 import re
 import threading
-import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -199,10 +198,6 @@ FACTOR = 1.0
 EVALUATE = eval
 
 
-def times(x: Tensor) -> Tensor:
-    return x * FACTOR
-
-
 def executed(x: Tensor) -> Any:
     found: dict[str, Any] = {"x": x}
     exec("y = x * FACTOR", globals(), found)
@@ -211,34 +206,15 @@ def executed(x: Tensor) -> Any:
 
 @pytest.mark.parametrize(
     "read",
-    [lambda x: eval("x * FACTOR"), lambda x: eval(" times(x)", globals(), {"x": x}), lambda x: eval("eval('times')")(x),
-     executed],
-    ids=["eval", "function", "nested", "exec"],
+    [lambda x: eval("x * FACTOR"), lambda x: x * eval("eval('FACTOR')"), executed,
+     lambda x, name="FACTOR": eval(f"x * {name}"), lambda x: x * eval("FACT".__add__("OR")),
+     lambda x: x * next(map(eval, ["FACTOR"])), lambda x: x * EVALUATE("FACTOR"),
+     lambda x: eval(compile("x * FACTOR", "", "eval")), lambda x: x * builtins.eval("FACTOR")],
+    ids=["eval", "nested", "exec", "f-string", "method", "map", "other name", "compile", "builtins"],
 )  # fmt: skip
-def test_what_texts_that_are_run_as_code_name_is_read(
-    read: Callable[[Tensor], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    follows(read, lambda: monkeypatch.setitem(globals(), "FACTOR", 3.0), torch.ones(3))
-    follows(lambda x: read(x) * 2, lambda: monkeypatch.setitem(globals(), "FACTOR", 1.0), torch.ones(3))
-
-
-def test_what_texts_name_in_the_namespace_of_another_module_is_read() -> None:
-    module = types.ModuleType("numbers_of_another")
-    module.__dict__["factor"] = 2.0
-    read = lambda x: eval("(x * 2 + 1) * factor", vars(module), {"x": x})  # noqa: E731
-    follows(read, lambda: setattr(module, "factor", 3.0), torch.ones(3))
-
-
-@pytest.mark.parametrize(
-    "read",
-    [lambda x, name="FACTOR": eval(f"x * {name}"), lambda x, name="OR": x * eval("FACT" + name),
-     lambda x: x * eval("FACT".__add__("OR")), lambda x: x * next(map(eval, ["FACTOR"])),
-     lambda x: x * EVALUATE("FACTOR"), lambda x: eval(compile("x * FACTOR", "", "eval")),
-     lambda x: x * builtins.eval("FACTOR")],
-    ids=["f-string", "sum", "method", "map", "other name", "compile", "builtins"],
-)  # fmt: skip
-def test_code_of_computed_texts_is_refused(read: Callable[[Tensor], Any]) -> None:
-    assert PythonState([read]).unwatchable == "what code that is made of computed texts names"
+def test_code_of_texts_is_refused(read: Callable[[Tensor], Any]) -> None:
+    assert PythonState([read]).unwatchable == "what texts name that are run as code (eval, exec, compile)"
+    assert PythonState([lambda x: read(x) * 2]).unwatchable is not None
 
 
 def test_methods_and_functions_of_ones_own_called_eval_run_no_texts() -> None:
