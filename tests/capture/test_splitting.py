@@ -52,7 +52,7 @@ def test_gradients_of_a_split_convolution_are_those_of_the_whole(
         check(CONVOLUTION, (gradient, x, weight, [6], *settings, [True, True, True]), dtype, dimensions)
 
 
-@pytest.mark.parametrize("shape, normalised", [((3, 5), [5]), ((2, 3, 17), [17]), ((2, 4, 33), [4, 33])])
+@pytest.mark.parametrize(("shape", "normalised"), [((3, 5), [5]), ((2, 3, 17), [17]), ((2, 4, 33), [4, 33])])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_gradients_of_a_split_layer_norm_are_those_of_the_whole(
     dtype: torch.dtype, shape: tuple[int, ...], normalised: list[int]

@@ -40,7 +40,7 @@ def change_numbers(optimizer: Optimizer) -> None:
         group["betas"] = tuple(beta * 0.99 for beta in group["betas"])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", ["nesterov", "a tensor rate", "amsgrad", "adam with decoupled decay", "adamw"])
 def test_an_engine_trains_as_eager_does_while_numbers_change(
     name: str, dtype: torch.dtype, machine: Machine, replaying: Callable[[Captured, Plan], Engine]
@@ -59,7 +59,7 @@ def test_an_engine_trains_as_eager_does_while_numbers_change(
 
 
 @pytest.mark.parametrize("name", ["nesterov", "adamw"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_a_schedule_of_rates_and_momentum_needs_one_graph(name: str, dtype: torch.dtype) -> None:
     (model, optimizer), (eager, eager_optimizer) = twins(dtype, SETTINGS[name])
     start, steps = copy.deepcopy(model), 24

@@ -1,8 +1,8 @@
 """Optimizer updates parameter by parameter, so that each is a task of its own.
 
-An update is one call of PyTorch's fused kernel where a check has shown that this gives the optimizer's own result
-(`update_check`), else the optimizer's own loop on one parameter. State stays in `optimizer.state`, so `state_dict` and
-checkpoints work as before. Numbers such as learning rates are inputs of the graph (`SettingInputs`).
+An update is one call of PyTorch's fused kernel, which a check has shown to give the optimizer's own result
+(`update_check`). State stays in `optimizer.state`, so `state_dict` and checkpoints work as before. Numbers such as
+learning rates are inputs of the graph (`SettingInputs`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
-from torch.optim.adam import adam
-from torch.optim.sgd import sgd
 
 from threadcast.core.errors import CaptureError
 
@@ -33,7 +31,7 @@ CHOICES: dict[type[Optimizer], tuple[str, ...]] = {
 """Names of the settings that decide what is computed, by optimizer: another value needs another graph."""
 
 _DECIDES_BY_ZERO = ("momentum", "weight_decay")
-"""Numbers that an optimizer's loop compares with 0."""
+"""Numbers that an optimizer compares with 0."""
 
 
 class OptimizerRefused(CaptureError):
@@ -59,46 +57,20 @@ class Update:
     group: dict[str, Any]
     state_names: tuple[str, ...]
 
-    def apply(
-        self, parameter: Tensor, gradient: Tensor, state: Sequence[Tensor], numbers: Mapping[str, Any], *, fused: bool
-    ) -> None:
-        """Update `parameter` and `state` in place, by the fused kernel or by the optimizer's own loop.
-
-        `numbers` are the group's numbers by name, as `numbers_of` returns them.
-        """
-        if fused and gradient.stride() != parameter.stride():  # the kernels walk through memory, whatever strides say
+    def apply(self, parameter: Tensor, gradient: Tensor, state: Sequence[Tensor], numbers: Mapping[str, Any]) -> None:
+        """Update `parameter` and `state` in place. `numbers` are the group's numbers, named as by `numbers_of`."""
+        if gradient.stride() != parameter.stride():  # the kernels walk through memory, whatever strides say
             gradient = torch.empty_like(parameter).copy_(gradient)
-        apply = self._apply_sgd if self.kind is SGD else self._apply_adam
-        apply([parameter], [gradient], list(state), numbers, fused)
-
-    def _apply_sgd(
-        self, parameters: list[Tensor], gradients: list[Tensor], state: list[Any], numbers: Mapping[str, Any],
-        fused: bool,
-    ) -> None:  # fmt: skip
-        group = self.group
-        choices = {name: group[name] for name in ("nesterov", "maximize")}
-        if fused:
-            torch._fused_sgd_(parameters, gradients, state, **numbers, **choices, is_first_step=False)
+        group, own = self.group, list(state)
+        if self.kind is SGD:
+            choices = {name: group[name] for name in ("nesterov", "maximize")}
+            torch._fused_sgd_([parameter], [gradient], own, **numbers, **choices, is_first_step=False)
             return
-        sgd(parameters, gradients, state, foreach=group["foreach"], fused=group["fused"], **numbers, **choices)
-
-    def _apply_adam(
-        self, parameters: list[Tensor], gradients: list[Tensor], state: list[Tensor], numbers: Mapping[str, Any],
-        fused: bool,
-    ) -> None:  # fmt: skip
-        group = self.group
-        step, means, squares, largest = state[-1:], state[:1], state[1:2], state[2:-1]
+        step, means, squares, largest = own[-1:], own[:1], own[1:2], own[2:-1]
         choices = {name: group[name] for name in ("amsgrad", "maximize")}
-        if fused:
-            step[0].add_(1)
-            kernel: Callable[..., None] = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
-            kernel(parameters, gradients, means, squares, largest, step, **numbers, **choices)
-            return
-        adam(
-            parameters, gradients, means, squares, largest, step, foreach=group["foreach"], fused=group["fused"],
-            has_complex=parameters[0].is_complex(), decoupled_weight_decay=group["decoupled_weight_decay"],
-            **numbers, **choices,
-        )  # fmt: skip
+        step[0].add_(1)
+        kernel: Callable[..., None] = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
+        kernel([parameter], [gradient], means, squares, largest, step, **numbers, **choices)
 
 
 def updates_of(optimizer: Optimizer) -> dict[Tensor, Update]:
@@ -188,8 +160,7 @@ def _kind_of_number(name: str, value: Any) -> Hashable:
 class SettingInputs:
     """Tensors of one element that hold the numbers of an optimizer's groups, for a graph to read.
 
-    `renew` copies the groups' present numbers into them. A learning rate that is a tensor has a second one, of its own
-    type, for loops that compute with tensors.
+    `renew` copies the groups' present numbers into them.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -200,8 +171,6 @@ class SettingInputs:
         for i, group in enumerate(optimizer.param_groups):
             numbers = numbers_of(self._kind, group)
             self.tensors.update({f"{i}.{name}": torch.tensor(v, dtype=torch.float64) for name, v in numbers.items()})
-            if isinstance(group.get("lr"), Tensor):
-                self.tensors[f"{i}.lr tensor"] = group["lr"].detach().clone().reshape(())
             self._filled.append(numbers)
 
     def renew(self) -> None:
@@ -212,8 +181,6 @@ class SettingInputs:
                 continue
             for name, value in numbers.items():
                 self.tensors[f"{i}.{name}"].fill_(value)
-            if f"{i}.lr tensor" in self.tensors:
-                self.tensors[f"{i}.lr tensor"].fill_(numbers["lr"])
             self._filled[i] = numbers
 
     def begin_step(self) -> None:
@@ -231,20 +198,16 @@ class SettingInputs:
         if "_opt_called" not in own and hasattr(own.get("step"), "_wrapped_by_lr_sched"):
             own["_opt_called"] = True
 
-    def numbers(
-        self, group: int, values: Mapping[str, Tensor], number: Callable[[Tensor], float], *, fused: bool
-    ) -> dict[str, Any]:
+    def numbers(self, group: int, values: Mapping[str, Tensor], number: Callable[[Tensor], float]) -> dict[str, float]:
         """The argument `numbers` of `Update.apply` while a step is recorded.
 
         `values` are the fake tensors that stand for `tensors`; `number` returns a float that stands for one of them.
         """
         settings = self._optimizer.param_groups[group]
-        found: dict[str, Any] = {}
+        found: dict[str, float] = {}
         for name in self._filled[group]:
             is_zero = name in _DECIDES_BY_ZERO and settings[name] == 0
             found[name] = 0.0 if is_zero else number(values[f"{group}.{name}"])
-        if not fused and f"{group}.lr tensor" in values:
-            found["lr"] = values[f"{group}.lr tensor"]
         return found
 
 

@@ -32,7 +32,7 @@ from threadcast.capture.given_arguments import arguments_left_alone
 from threadcast.capture.grouped_products import grouped_product
 from threadcast.capture.mask_sizes import counted_result, ctc_result
 from threadcast.capture.number_reads import READS, NumberReads, ReadRecorder
-from threadcast.capture.numbers import Number, Numbers
+from threadcast.capture.numbers import Numbers
 from threadcast.capture.one_hot import OneHots
 from threadcast.capture.printing import Said, not_shown
 from threadcast.capture.program import Phase
@@ -43,7 +43,6 @@ from threadcast.capture.tensor_reads import refused_reads
 from threadcast.capture.unsupported import check_operator, has_cached_weights
 from threadcast.capture.values import Ref
 from threadcast.core.errors import CaptureError
-from threadcast.core.tensor import TensorSpec
 
 if TYPE_CHECKING:
     from threadcast.capture.symbols import Symbols
@@ -112,13 +111,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._fakes = FakeTensors(self.recording)
         self._names: Counter[str] = Counter()
         self._decomposes: dict[OpOverload, bool] = {}
-        self._numbers = Numbers(self._add_number)
+        self._numbers = Numbers()
         self._reads: ReadRecorder | None = None
         self._one_hots = OneHots()
         self._refusal = ""
         """What the first of `REFUSALS` that was raised says; an exception would keep alive what raised it."""
 
-    def number(self, tensor: Tensor) -> Number:
+    def number(self, tensor: Tensor) -> float:
         """A float that stands for the one element that `tensor` will hold when the graph runs.
 
         The recorded callable may call this while it is recorded.
@@ -257,9 +256,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args, kwargs = tuple(self._fakes.faked(args)), self._fakes.faked(kwargs)
         if (device := kwargs.get("device")) is not None and device.type == "cpu":
             kwargs = {**kwargs, "device": _CPU}  # "cpu:0" is no other device, but fake tensors of it do not mix
-        if func is aten._local_scalar_dense.default and self.phase == "update":  # an optimizer's loop reads a number
-            held = self._add_number(aten._to_copy.default, (self._fakes.ref(args[0]),), {"dtype": torch.float64})
-            return float(self._numbers.standing_for(held))
         if func in READS:
             return self._read(func, args)
         base = func._schema.name.split("::")[-1]
@@ -323,16 +319,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if number is None:
                 raise
             return number
-
-    def _add_number(self, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Ref:
-        """Record a call whose result is a tensor of one float64; no fake tensor of it is made."""
-        if target is aten.full.default:
-            kwargs = {"dtype": torch.float64}
-        ref = Ref(self._fakes.new_slot())
-        spec = self.recording.specs[ref] = TensorSpec((), "float64", ())
-        base = target._schema.name.split("::")[-1]
-        self.recording.calls.append(Recorded(ref.slot, self._name(base), target, args, kwargs or {}, self.phase, spec))
-        return ref
 
     def _is_at_offset_of_argument(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if func not in _AT_OFFSET or self._fixed_offsets or not self._fakes.is_of_argument(args[0]):

@@ -23,7 +23,7 @@ from threadcast.capture.optimizers import (
     updates_of,
 )
 from threadcast.capture.recorder import Recorder
-from threadcast.capture.update_check import check_loop, fused_is_right
+from threadcast.capture.update_check import fused_is_right
 from threadcast.core.errors import CaptureError
 
 OTHERS = "gradients of others"
@@ -69,12 +69,11 @@ class TrainingStep:
             raise OptimizerRefused("parameters that are not the optimizer's may have gradients, which the norm counts")
         self._states = {name: state_of(optimizer, p, self._updates[p]) for name, p in self._trained}
         self._group_of = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
-        self._fused = {
-            name: fused_is_right(self._updates[p], p, list(self._states[name].values())) for name, p in self._trained
-        }
         for name, parameter in self._trained:
-            if not self._fused[name]:
-                check_loop(self._updates[parameter], parameter, list(self._states[name].values()))
+            if not fused_is_right(self._updates[parameter], parameter, list(self._states[name].values())):
+                raise OptimizerRefused(
+                    f"PyTorch's fused kernel of {type(optimizer).__name__} is not right for {name}, {parameter.dtype}"
+                )
         self.settings = SettingInputs(optimizer)
         self._updated: list[tuple[str, Tensor]] = []
 
@@ -167,18 +166,18 @@ class TrainingStep:
         numbers: Sequence[Tensor],
     ) -> None:
         live_states, given = dict(zip(self.groups["state"], states)), dict(zip(self.settings.tensors, numbers))
-        known: dict[tuple[int, bool], dict[str, Any]] = {}
+        known: dict[int, dict[str, float]] = {}
         with torch.no_grad():
             for (name, parameter), gradient in zip(self._trained, gradients):  # those of others come after
                 if gradient is None:
                     continue
                 update = self._updates[parameter]
                 check_first_step(self._optimizer, parameter, update)
-                of = group, fused = self._group_of[parameter], self._fused[name]
-                if of not in known:
-                    known[of] = self.settings.numbers(group, given, self._recorder.number, fused=fused)
+                group = self._group_of[parameter]
+                if group not in known:
+                    known[group] = self.settings.numbers(group, given, self._recorder.number)
                 own = [live_states[f"{name}.{key}"] for key in self._states[name]]
-                update.apply(live[name], gradient, own, known[of], fused=fused)
+                update.apply(live[name], gradient, own, known[group])
                 self._updated.append((name, parameter))
 
     def _clipped(self, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
