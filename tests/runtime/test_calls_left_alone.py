@@ -15,6 +15,7 @@ import threadcast
 from threadcast.runtime.calls_left_alone import CALLS, SHORT_CALLS, CallsLeftAlone
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.watching.model import Observation
 
 Begin = Callable[[CallsLeftAlone, tuple[Any, ...]], None]
 
@@ -93,3 +94,34 @@ def test_a_change_before_a_call_that_is_left_alone_is_seen() -> None:
         model[2].weight = nn.Parameter(3 * model[2].weight.detach())
         torch.testing.assert_close(call(small), model(small))
         torch.testing.assert_close(call(large), model(large))
+
+
+@pytest.mark.parametrize("why", ["hooks", "a number that is read"])
+@pytest.mark.filterwarnings("ignore:threadcast runs this as PyTorch does")
+def test_looks_at_calls_that_are_left_to_pytorch_come_ever_later(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Net(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found = nn.functional.linear(x, self.weight, self.bias)
+            return found + 1 if why != "hooks" and found.sum().item() > 1e9 else found
+
+    model, looks = Net(4, 4), 0
+    hook = model.register_forward_hook(lambda *_: None) if why == "hooks" else None
+    optimizer, x = torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(4, 4)
+    with closing(threadcast.optimize_training(model, nn.functional.mse_loss, optimizer, cores=1)) as step:
+        observe = step._optimized._watch.observe
+
+        def counted() -> Observation:
+            nonlocal looks
+            looks += 1
+            return observe()
+
+        monkeypatch.setattr(step._optimized._watch, "observe", counted)
+        for _ in range(1_000):
+            step(x, x)
+        assert looks <= 12
+        assert "default" in str(step)
+        if hook is not None:
+            hook.remove()
+            for _ in range(1_500):
+                step(x, x)
+            assert "there are hooks" not in str(step)

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from threadcast.runtime.fallback import Fallback
+
 CALLS, SHORT_CALLS = 20, 500
 """Calls that are not looked at, after one that PyTorch runs fastest, and after one too short to gain: looking takes
 0.02 to 0.1 ms, in which caches cool down too. They are in no report; those too short to gain are not counted as steps.
@@ -23,16 +25,19 @@ class CallsLeftAlone:
     def __init__(self) -> None:
         self.short = False
         """Whether they are too short to gain anything."""
-        self.timed = False
-        """Whether their times count: those in which learning goes on some time."""
+        self.rest = 0
+        """Number of calls that are left alone without a glance: no other kind of calls is learned."""
+        self._same: Fallback | None = None
+        """Why the last of them were."""
+        self._rests = 0
+        """Number of calls in the last rest of those."""
         self._calls = 0
-        self._glance: Callable[[tuple[Any, ...]], object] | None = None
-        """What tells calls apart at a glance; None where all are left alone."""
+        self._glance: Callable[[tuple[Any, ...]], object] = _shapes
         self._alike: object = None
 
     def has(self, arguments: tuple[Any, ...]) -> bool:
         """Return whether a call is one of them."""
-        return self._calls > 0 and (self._glance is None or self._glance(arguments) == self._alike)
+        return self._calls > 0 and self._glance(arguments) == self._alike
 
     def count(self) -> None:
         """Count a call that was one of them."""
@@ -52,7 +57,18 @@ class CallsLeftAlone:
 
     def for_changes(self, calls: int) -> None:
         """Leave so many next calls alone, whatever their arguments, as something that they read changes too often."""
-        self._calls, self._glance, self.short, self.timed = calls, None, False, False
+        self.rest, self._same = calls, None
+
+    def after_same(self, fallback: Fallback) -> None:
+        """Leave the next calls alone, whatever their arguments; twice as many as before where that was for this reason.
+
+        So looks cost less and less, and one that comes too late has kept a plan from as many calls as before at most.
+        Other arguments may bring another reason, hooks stay: those have a limit.
+        """
+        self._rests = 2 * self._rests if fallback == self._same else CALLS
+        if not fallback.hooks:
+            self._rests = min(self._rests, SHORT_CALLS)
+        self.rest, self._same = self._rests, fallback
 
     def _begin(
         self,
@@ -63,7 +79,6 @@ class CallsLeftAlone:
         short: bool = False,
     ) -> None:
         self._calls, self._glance, self._alike, self.short = calls, glance, glance(arguments), short
-        self.timed = not short
 
 
 def _shapes(arguments: tuple[Any, ...]) -> object:

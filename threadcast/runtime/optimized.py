@@ -49,7 +49,7 @@ from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.traced_step import TracedStep, ran_by_plan, traced_step
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import Report
-from threadcast.runtime.tuning.tuning import LOOKING_SHARE, Tuning
+from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.tuning.warm_up import Allowance, WarmUp
 from threadcast.runtime.verification.shadow import shadow_step
 from threadcast.runtime.watching.model import Observation, Watch
@@ -128,6 +128,12 @@ class Optimized:
         return self._forks != forks.number and (self._last is not None or len(self._table) > 0)
 
     def __call__(self, *arguments: Any) -> Any:
+        if self._left_alone.rest:  # PyTorch runs the call, whatever a look would find
+            self._left_alone.rest -= 1
+            if self._counted is nullcontext:
+                return self._default(*arguments)
+            with self._counted():
+                return self._default(*arguments)
         if self._forks != forks.number:
             if self.forked:
                 self._last = Fallback(FORKED)
@@ -159,10 +165,16 @@ class Optimized:
                 self._warn(found.left)
             return result
 
+    @property
+    def rests(self) -> bool:
+        """Whether PyTorch runs the next call, whatever it is."""
+        return self._left_alone.rest > 0
+
     def prepare(self, *arguments: Any) -> Tuning | Fallback | FirstCall:
         """Return what runs a call with these arguments. The call is captured first if none of its kind was before."""
         if self.forked:
             return Fallback(FORKED)
+        self._left_alone.rest = 0
         self._last = self._found(arguments, now=True)
         return self._last
 
@@ -356,8 +368,6 @@ class Optimized:
             if self._left_alone.short:
                 return self._default(*arguments)
             with self._counted():
-                if not self._left_alone.timed:
-                    return self._default(*arguments)
                 began_s = time.perf_counter()
                 result = self._default(*arguments)
                 self._allowance.ran_eager(time.perf_counter() - began_s)
@@ -374,17 +384,16 @@ class Optimized:
         return result
 
     def _as_before(self, fallback: Fallback, arguments: tuple[Any, ...]) -> Any:
-        """Run a call in eager PyTorch. Where no kind of calls is learned, the next ones need no look that is felt."""
+        """Run a call in eager PyTorch. Where no kind of calls is learned, the next ones need no look."""
         self._warn(fallback.reason)
         began_s = time.perf_counter()
         result = self._as_given(*arguments)
         seconds = time.perf_counter() - began_s
         self._allowance.ran_eager(seconds)
-        felt = self._looking_s > LOOKING_SHARE * seconds
         if self._watch.rest:
             self._left_alone.for_changes(self._watch.rest)
-        elif felt and not (fallback.short or self._table.tunings) and (fallback.hooks or fallback in self._table):
-            self._left_alone.after_fastest(arguments)
+        elif not (fallback.short or self._table.tunings) and (fallback.hooks or fallback in self._table):
+            self._left_alone.after_same(fallback)
         return result
 
     def _as_given(self, *arguments: Any) -> Any:

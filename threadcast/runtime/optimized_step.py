@@ -59,6 +59,8 @@ class OptimizedStep(OptimizedModel):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         if not self._apart:
+            if self._optimized.rests:
+                return self._optimized(args, kwargs)  # type: ignore[no-any-return]
             try:
                 with self._first:
                     return _loss_of(self._optimized(args, kwargs))

@@ -116,8 +116,8 @@ def order_as_weights(optimizer: Optimizer) -> None:
     These kernels walk through memory, whatever strides say. A gradient may have been made in another memory format, and
     another call of the model, such as one by `optimize`, may have put the weight into another one.
     """
-    fused = (group["params"] for group in optimizer.param_groups if group.get("fused"))
-    for weight in (weight for weights in fused for weight in weights if weight.dim() == 4):
+    fused = [group["params"] for group in optimizer.param_groups if group.get("fused")]
+    for weight in (weight for weights in fused for weight in weights if weight.dim() == 4) if fused else ():
         for tensor in (weight.grad, *optimizer.state.get(weight, {}).values()):
             if isinstance(tensor, Tensor) and _lies_otherwise(tensor, weight):
                 tensor.data = torch.empty_like(weight.detach(), dtype=tensor.dtype).copy_(tensor.detach())
