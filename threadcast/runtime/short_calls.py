@@ -13,7 +13,7 @@ LONG = 50
 """A first call that takes so many times as long as the shortest step worth planning is not too short."""
 
 
-NEW_IN_A_ROW = 20
+NEW_IN_A_ROW = 8
 """Calls in a row that are each the first of a kind, after which a user is told."""
 MOST_KINDS = 1_000
 """Most kinds whose times are remembered; of more, those that came first are forgotten."""
