@@ -36,7 +36,7 @@ def test_a_gain_is_that_of_neighbouring_times_not_of_medians_of_a_machine_that_c
         (Gain(1.25, 1.21, 1.3, 9), "1.25 times as fast as it (1.21 to 1.30)"),
         (Gain(0.97, 0.94, 0.99, 9), "3% slower than it (0.94 to 0.99)"),
         (Gain(1.01, 0.98, 1.03, 15), "not shown to be faster or slower, 1.01 times as fast as it (0.98 to 1.03)"),
-        (Gain(0.2, 0.2, 0.2, 1), "400% slower than it (0.20 to 0.20 in 1 pair)"),
+        (Gain(0.2, 0.2, 0.2, 1), "5.0 times as slow as it (0.20 to 0.20 in 1 pair)"),
         (Gain(2, 1.5, 2.5, 3), "2.00 times as fast as it (1.50 to 2.50 in 3 pairs)"),
     ],
 )

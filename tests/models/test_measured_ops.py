@@ -24,7 +24,7 @@ def test_repeated_measurements_of_a_case_are_put_together():
 
 
 def test_a_cold_measurement_is_not_learned_from_and_counts_only_without_a_warm_one():
-    warm, cold = measure(OPS[0], Case(2)), replace(measure(OPS[0], Case(2)), conditions={"cache": "cold"})
+    warm, cold = (replace(measure(OPS[0], Case(2)), conditions={"cache": state}) for state in ("warm", "cold"))
     assert group([cold]) == ()
     assert by_case([cold, warm]) == by_case([warm, cold]) == by_case([warm])
     assert by_case([cold])[Case(2)] is cold

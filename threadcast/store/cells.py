@@ -128,6 +128,9 @@ class Cells:
             return str(cell)
         if abs(cell) > _MOST:
             raise self.error(number, self.table.columns[at], f"must be finite, got {cells[at]!r}; empty says nothing")
+        if isinstance(cell, int) and int(float(cell)) != cell:
+            message = "must be a number that a float holds, so that none of two becomes another: round it, or give it"
+            raise self.error(number, self.table.columns[at], f"{message} as a text (id-{cell}), got {cell}")
         return float(cell) if abs(cell) > _EXACT else cell
 
     def number(self, number: int, cells: Row, column: str) -> float:
