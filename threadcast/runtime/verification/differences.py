@@ -218,7 +218,7 @@ def _rounded_difference(
             return Difference(name, f"numbers that are not finite differ ({_short(eager)})")
         error = torch.where(finite, error, 0.0)
     eps, worst, largest = torch.finfo(eager.dtype).eps, float(error.max()), float(of.largest.max())
-    if sensitivity.only_rounding and worst <= max(_OTHER_ORDER * largest, rounding):
+    if sensitivity.only_rounding and worst <= (rounding or _OTHER_ORDER * largest):
         return None
     if before is not None and sensitivity.steady and torch.equal(plan, before.to(plan.dtype)):
         movements = int((eager != before).sum())
@@ -265,7 +265,7 @@ def largest_roundings(
 def _kind_of(name: str) -> str | None:
     """What a value is, where all values of that kind are sums of about the same terms; None where they are not."""
     kind = name.rpartition(" ")[0]
-    return kind.removesuffix(" of parameter") if kind.startswith(("optimizer's", "result")) else None
+    return kind if kind.startswith(("gradient", "optimizer's", "parameter", "result")) else None
 
 
 def _start(eager: Tensor, before: Any) -> Tensor | None:

@@ -75,7 +75,8 @@ class Sensitivity:
     runs: int = 0
     """How many of these runs had changed inputs."""
     vague: int = 0
-    """In how many of them at least half of the numbers, or of their movements, changed by more than `VAGUE`."""
+    """In how many of them at least half of the numbers, or of their movements, were unsure: they changed by more than
+    `VAGUE`, or are movements of a rounding. Numbers that are 0, or stay, do not count."""
 
     @property
     def only_rounding(self) -> bool:
@@ -206,18 +207,21 @@ def _with_run(known: Sensitivity, name: str, value: Tensor, start: Any, run: Eag
     sizes, moved = sizes_of(wanted), sizes_of(movement) if moves else None
     plain = plain_limits(value.dtype, sizes, moved)
     errors, infinities, nudged_runs, vague = errors_of(wanted, found), 0, known.runs, known.vague
+    eps, largest = torch.finfo(value.dtype).eps, sizes if moved is None else moved
     if not all_finite(errors):
         infinities = int((~errors.isfinite() & ~wanted.isfinite()).sum())
+    unsure = errors > VAGUE * largest
     if moved is not None and isinstance(other_start, Tensor):
         other_movement = found - precise(other_start)
         errors = errors_of(movement, other_movement)
         alike = surely_alike(float(errors.max()), float(moved.max()), value.numel())
         steady = alike or moves_alike(movement, other_movement)
-        errors -= torch.maximum(sizes, found.abs()).mul_(torch.finfo(value.dtype).eps)
+        unsure = (errors > VAGUE * moved) | ((moved > 0) & (moved <= eps * sizes))
+        errors -= torch.maximum(sizes, found.abs()).mul_(eps)
+    if times != REORDERED and eps < HALF_PRECISION:
+        nudged_runs, doubtful = nudged_runs + 1, int(unsure.sum())
+        vague += doubtful > 0 and doubtful >= int((unsure | (largest > 0)).sum()) / 2
     errors = errors.nan_to_num_(nan=0.0, posinf=0.0).clamp_(min=0.0)
-    if times != REORDERED and torch.finfo(value.dtype).eps < HALF_PRECISION:
-        nudged_runs += 1
-        vague += int((errors > VAGUE * (sizes if moved is None else moved)).sum()) >= value.numel() / 2
     errors.mul_(times)
     numbers = math.ceil(int((errors > plain).sum()) * min(1.0, _PLAN_ROUNDINGS / roundings))
     return Sensitivity(

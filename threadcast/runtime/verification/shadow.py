@@ -20,9 +20,10 @@ from threadcast.core.errors import ThreadcastError, WrongResult
 from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.verification.chance import Pair, is_chance
-from threadcast.runtime.verification.differences import Difference, first_beyond_rounding
+from threadcast.runtime.verification.differences import Difference, first_beyond_rounding, first_difference
 from threadcast.runtime.verification.first_operator import EagerValues, first_wrong_call, first_wrong_run
 from threadcast.runtime.verification.jumps import has_jumps
+from threadcast.runtime.verification.own_update import own_update, rooms
 from threadcast.runtime.verification.pointing import pointing_alike
 from threadcast.runtime.verification.sensitivity import (
     REORDERED,
@@ -164,7 +165,9 @@ def shadow_step(
         sensitivity = partial(step.sensitivity, start, arguments, wanted)
         jumps = captured is not None and has_jumps(captured)
         _take_indices(captured, start, arguments, wanted, found)
-        difference = first_beyond_rounding(wanted, found, sensitivity, before=start.values, jumps=jumps)
+        difference, left = _judged_update(step, start, start.values, arguments, wanted, found)
+        if difference is None:
+            difference = first_beyond_rounding(left.eager, left.plan, sensitivity, before=start.values, jumps=jumps)
         if difference is not None:
             raise WrongResult(_report(step, difference, start, arguments, wanted, by))
     finally:
@@ -223,24 +226,50 @@ def _difference(
 
     What may be chance is compared again, in steps by `again` (`chance.py`). Does not restore the state afterwards.
     """
+    difference, first = _judged_update(step, start, start.values, arguments, wanted, found)
+    if difference is not None:
+        return difference
     known: dict[str, Sensitivity] = {}
 
     def sensitivity(names: Sequence[str], enough: Enough) -> dict[str, Sensitivity]:
         known.update(step.sensitivity(start, arguments, wanted, names, enough))
         return known
 
-    difference = first_beyond_rounding(wanted, found, sensitivity, before=start.values, jumps=jumps)
+    difference = first_beyond_rounding(first.eager, first.plan, sensitivity, before=start.values, jumps=jumps)
     if difference is None or not difference.may_be_chance:
         return difference
     try:
         others = _changed_steps(step, again, start, arguments, wanted)
-        first, ask = Pair(start.values, wanted, found), partial(step.sensitivity, start, arguments, wanted)
+        ask = partial(step.sensitivity, start, arguments, wanted)
         if _repeats(step, again, start, {}, arguments, found) and is_chance(first, others, known, ask):
             _logger.info("a step differs from PyTorch's by chance: %s", difference)
             return None
     except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only another one raises
         _logger.debug("a step on numbers changed by some roundings raises: %s", error)
     return difference
+
+
+def _judged_update(
+    step: Shadowed, start: StepState, before: Mapping[str, Any], arguments: Sequence[Any], wanted: dict[str, Any],
+    found: dict[str, Any],
+) -> tuple[Difference | None, Pair]:  # fmt: skip
+    """Return how an update differs from what eager's makes of the plan's own gradients, and what is left to judge.
+
+    That is all but these values (`own_update`). Looked at only where anything differs; `before` are the values before
+    the step, those of `start` or changed ones. Does not restore the state afterwards.
+    """
+    if step.optimizer is None or first_difference(wanted, found, before=before) is None:
+        return None, Pair(before, wanted, found)
+
+    def again() -> dict[str, Any]:
+        start.restore(before)
+        return step.values_after(step.eager(*arguments), start)
+
+    made = own_update(step.optimizer, start, wanted, found, again)
+    plan = {name: found[name] for name in made if name in found}
+    difference = first_difference(made, plan, before=before, sensitivity=rooms(made, before))
+    eager, plan = ({name: one for name, one in values.items() if name not in made} for values in (wanted, found))
+    return difference, Pair(before, eager, plan)
 
 
 def _take_indices(
@@ -262,7 +291,7 @@ def _changed_steps(
 ) -> Iterator[Pair]:
     """Further steps by eager and by `again`, each with all numbers changed by some roundings, when it is asked for.
 
-    Ends where no number is changed, or where `again` does not give the same results twice.
+    Ends where no number is changed, and where `again` does not give the same results twice or updates otherwise.
     """
     roundings = nudges_for((*start.values.values(), *arguments, *wanted.values()))[-1].roundings
     for seed in itertools.count(_AGAIN):
@@ -274,8 +303,11 @@ def _changed_steps(
             return
         start.restore(begun)
         eager = step.values_after(step.eager(*inputs), start)
-        yield Pair(begun, eager, found)
-        del begun, inputs, eager, found
+        difference, left = _judged_update(step, start, begun, inputs, eager, found)
+        if difference is not None:
+            return
+        yield left
+        del begun, inputs, eager, found, left
 
 
 def _repeats(

@@ -216,8 +216,8 @@ def _all_values(
     model: nn.Module | None, optimizer: Optimizer | None, arguments: Any, written: dict[int, Tensor]
 ) -> Iterator[tuple[str, Any]]:
     if model is not None:
-        parameters = model.named_parameters()
-        yield from ((name, one) for name, one in parameters if optimizer is not None or id(one) in written)
+        learned = (pair for pair in model.named_parameters() if optimizer is not None or id(pair[1]) in written)
+        yield from ((f"parameter {name}", one) for name, one in learned)
         yield from model.named_buffers()
         for at, part in model.named_modules():
             yield from ((f"{at}.{name}".lstrip("."), value) for name, value in vars(part).items())
@@ -251,4 +251,9 @@ def _optimizer_state(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
         of = numbers.get(parameter, f"{i} of the state, which is in no group")
         for entry, value in entries.items() if isinstance(entries, dict) else ():
             if value is not None:
-                yield f"optimizer's {entry} of parameter {of}", value
+                yield entry_name(entry, of), value
+
+
+def entry_name(entry: str, of: str) -> str:
+    """Name an entry of an optimizer's state of the parameter that has this number, as in "0.1" of the first group."""
+    return f"optimizer's {entry} of parameter {of}"
