@@ -22,7 +22,12 @@ READERS = {
 }  # fmt: skip
 """The calls by which other libraries read what a file holds, and the one module that makes them."""
 
-OURS = {("json.loads", "*"), ("boosted_trees.load", "*"), ("ctypes.CDLL", "openmp.py"), ("ctypes.CDLL", "openmp_places.py")}
+OURS = {
+    ("json.loads", "*"),
+    ("boosted_trees.load", "*"),
+    ("ctypes.CDLL", "openmp.py"),
+    ("ctypes.CDLL", "openmp_places.py"),
+}
 """Calls that sound alike and are harmless: the last opens the OpenMP library that this process has loaded."""
 
 FORBIDDEN_CALLS = frozenset({

@@ -71,8 +71,10 @@ class Gain:
         few = "" if _rank(self.pairs, CONFIDENCE) is not None else f" in {self.pairs} pair{'s' * (self.pairs > 1)}"
         interval = f"({self.low:.2f} to {self.high:.2f}{few})"
         if self.high < 1.0:
-            slower = f"{1 / self.gain - 1:.0%} slower than" if self.gain > 0.5 else f"{1 / self.gain:,.1f} times as slow as"
-            return f"{slower} {other} {interval}"
+            slow = 1 / self.gain
+            return (
+                f"{f'{slow - 1:.0%} slower than' if slow < 2 else f'{slow:,.1f} times as slow as'} {other} {interval}"
+            )
         said = f"{self.gain:.2f} times as fast as {other} {interval}"
         return said if self.shown else f"not shown to be faster or slower, {said}"
 
