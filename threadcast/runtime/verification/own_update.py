@@ -67,8 +67,9 @@ def rooms(made: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Sensi
     """Return by how much each of these values may differ beside what any value may."""
     found = {}
     for name, value in made.items():
-        if isinstance(value, Tensor) and is_real_or_complex(value) and value.numel() and name in before:
-            moved = sizes_of(precise(value) - precise(before[name])).max()
+        if isinstance(value, Tensor) and is_real_or_complex(value) and value.numel():
+            start = before.get(name)  # None of state that the first step makes
+            moved = sizes_of(precise(value) - (precise(start) if isinstance(start, Tensor) else 0.0)).max()
             found[name] = Sensitivity(_ROUNDINGS * torch.finfo(value.dtype).eps * float(moved), value.numel())
     return found
 
