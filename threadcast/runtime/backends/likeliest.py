@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from threadcast.core.atomic_file import replacing
 from threadcast.core.graph import OpGraph
+from threadcast.core.printable import printable
 
 NetworkKind = Literal["convolutions", "products", "pointwise"]
 """What most of a network's arithmetic is: convolutions, matrix products, or anything else."""
@@ -85,5 +86,5 @@ def _read(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        _logger.warning("%s is of no use: %s", path, error)
+        _logger.warning("%s is of no use: %s", printable(str(path)), error)
         return []

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from threadcast.core.errors import BundleError
+from threadcast.core.printable import printable
 from threadcast.runtime.bundles.archive import Bundle, write_bundle
 from threadcast.runtime.bundles.curves import measured_in_steps, to_text
 from threadcast.runtime.bundles.manifest import CURVES, Fingerprint, Part, is_path_of
@@ -58,5 +59,5 @@ def _files(folder: str, where: Path, part: Part, places: Places) -> dict[str, tu
         except FileNotFoundError:  # dropped since it was listed
             continue
         except BundleError as error:
-            _logger.warning("%s is left out: %s", file, error)
+            _logger.warning("%s is left out: %s", printable(str(file)), error)
     return found

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from threadcast.core.errors import ExecutionError
+from threadcast.core.printable import printable
 from threadcast.core.settings import Settings
 from threadcast.runtime.engines.native.compilations import Compilations
 from threadcast.runtime.engines.native.library import (
@@ -80,7 +81,7 @@ class FusedOperators:
             try:
                 _define(native, kernel, path)
             except RuntimeError as error:  # damaged: made anew once
-                _logger.warning("%s cannot be loaded and is made anew: %s", path, error)
+                _logger.warning("%s cannot be loaded and is made anew: %s", printable(str(path)), error)
                 path.unlink(missing_ok=True)
                 compiled([kernel])
                 try:
@@ -156,7 +157,9 @@ def _clear_up(folder: Path) -> None:
 def _compile(sources: dict[str, str], draft: Path, folder: Path, flags: Sequence[str]) -> None:
     """Compile all loops into one shared object, and link it into the folder under the symbol of each."""
     command = compiler()
-    _logger.warning("compiling %d fused operators into %s, once; this takes some seconds", len(sources), folder)
+    _logger.warning(
+        "compiling %d fused operators into %s, once; this takes some seconds", len(sources), printable(str(folder))
+    )
     (draft / "fused.cpp").write_text(PRELUDE + "".join(sources.values()))
     included = [flag for path in include_folders() for flag in ("-isystem", path)]
     linked = f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu"  # its vector functions

@@ -22,6 +22,7 @@ from threadcast.core.atomic_file import replacing
 from threadcast.core.curve_codec import from_codes, to_codes
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import member, number, parse
+from threadcast.core.printable import printable
 from threadcast.runtime.plans.variant import MemoryFormat
 
 Extra = Literal["fused", "backends"]
@@ -86,7 +87,7 @@ class PlanStore:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, TypeError) as error:
-            _logger.warning("the plan in %s is of no use and is made anew: %s", path, error)
+            _logger.warning("the plan in %s is of no use and is made anew: %s", printable(str(path)), error)
             return None
         _note_use(path)
         return found

@@ -27,6 +27,7 @@ import torch
 
 from threadcast.core import parent_process
 from threadcast.core.errors import ExecutionError
+from threadcast.core.printable import printable
 from threadcast.core.settings import Settings
 from threadcast.runtime.engines.native.compilations import Compilations
 from threadcast.threads.memory import return_freed_memory
@@ -182,7 +183,9 @@ def _build_alone(built: Path) -> None:
         return  # another process has just made it
     for left in built.parent.glob(f"{DRAFT}*"):  # by one that was killed
         shutil.rmtree(left, ignore_errors=True)
-    _logger.warning("compiling the native engine into %s, once; this takes about a minute", built.parent)
+    _logger.warning(
+        "compiling the native engine into %s, once; this takes about a minute", printable(str(built.parent))
+    )
     try:
         with draft_folder(built.parent) as folder:
             _compile(folder)
