@@ -45,9 +45,9 @@ from run_facts import ROOT, RunFacts
 from service_place import Server
 
 from threadcast.core import Measurement
+from threadcast.core.measurement_documents import measurement_document
 from threadcast.models.registry import ModelRegistry
 from threadcast.models.roofline import Roofline
-from threadcast.service.measurement_documents import dense_documents
 from threadcast.store import Store
 from threadcast.store.paging import MeasurementFilter
 
@@ -134,7 +134,7 @@ def through_http(url: str, size: int, seconds: float, found: Found, place: Path)
         for name, pairs in SENT.items():
             made = batches(size, (pairs, CASES, SAMPLES), seed=size + 1)
             ready = islice(made, 2_000 // pairs + 20 * CONNECTIONS)  # more would be sent again
-            bodies = [json.dumps({"measurements": dense_documents(some)}).encode() for some in ready]
+            bodies = [json.dumps({"measurements": list(map(measurement_document, some))}).encode() for some in ready]
             with ThreadPoolExecutor(CONNECTIONS) as clients:
                 took = [
                     clients.submit(sending, server.url, bodies[n::CONNECTIONS], seconds) for n in range(CONNECTIONS)

@@ -39,8 +39,9 @@ def test_the_stored_dcgan_step_is_the_one_that_is_captured():
     import paper_networks
 
     captured = without_views(paper_networks.CAPTURES["dcgan"]())
-    stored = paper_networks.load("dcgan")
-    assert Counter((op.kind, op.inputs) for op in stored.ops) == Counter((op.kind, op.inputs) for op in captured.ops)
+    stored = paper_networks.load("dcgan")  # before operators that need a shape alone lost their inputs
+    now = [("ones", ()) if op.kind == "ones_like" else (op.kind, op.inputs) for op in stored.ops]
+    assert Counter(now) == Counter((op.kind, op.inputs) for op in captured.ops)
 
 
 def test_every_stored_graph_is_small_and_loads_without_views():

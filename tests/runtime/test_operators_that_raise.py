@@ -14,7 +14,10 @@ from torch import Tensor, nn
 import threadcast
 from tests.runtime.small_training import run_until_settled
 
-pytestmark = pytest.mark.usefixtures("plans_win", "one_thread")
+pytestmark = [
+    pytest.mark.usefixtures("plans_win", "one_thread"),
+    pytest.mark.filterwarnings("ignore:the model is in training mode"),
+]
 
 GOOD, BAD = torch.eye(4).double() + 0.25, torch.zeros(4, 4).double()
 """A matrix on which every operator below works, and one on which each raises."""

@@ -242,7 +242,7 @@ def _of_case(machine: Machine, case: Case) -> list[float]:
 def _cache_bytes(machine: Machine, case: Case) -> tuple[float, float]:
     """Bytes of cache for each thread: of the innermost level but the first, and its share of the outermost.
 
-    NaN where a machine is described without caches.
+    NaN where a machine is described without caches, or without their sizes.
     """
     placed = set(machine.place(case))
     levels = sorted({cache.level for cache in machine.caches if cache.level > 1})
@@ -251,5 +251,5 @@ def _cache_bytes(machine: Machine, case: Case) -> tuple[float, float]:
     shares = []
     for level in (levels[0], levels[-1]):
         of_level = [cache for cache in machine.caches if cache.level == level and placed & set(cache.cores)]
-        shares.append(sum(cache.size_bytes for cache in of_level) / len(placed) if of_level else math.nan)
+        shares.append(sum(cache.size_bytes for cache in of_level) / len(placed) or math.nan)
     return shares[0], shares[1]

@@ -111,7 +111,8 @@ def test_what_draws_random_numbers_runs_in_the_given_format_only(change: str) ->
 
 def test_a_plan_of_a_model_that_reads_the_order_in_memory_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     report = train("is_contiguous")
-    assert "plan, channels last is not used, its results are not PyTorch's: parameter first.weight: differs" in caplog.text
+    refused = "plan, channels last is not used, its results are not PyTorch's: parameter first.weight: differs"
+    assert refused in caplog.text
     assert report.layout is MemoryFormat.AS_GIVEN
 
 
