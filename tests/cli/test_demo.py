@@ -216,8 +216,9 @@ def ask_then_interrupt(store: Path, models: Path, *, log: Path) -> None:
 
 def test_a_service_that_cannot_start_says_why(tmp_path: Path) -> None:
     before = children()
+    (tmp_path / "none.db").write_text("m,k,n\n" * 50)
     with (
-        pytest.raises(ServiceUnavailable, match=r"did not start.*champion"),
+        pytest.raises(ServiceUnavailable, match=r"did not start.*not a SQLite database"),
         demo_service.service(tmp_path / "none.db", tmp_path / "models", log=tmp_path / "log"),
     ):
         pass
