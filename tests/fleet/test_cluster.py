@@ -86,7 +86,7 @@ class Cluster:
         self.scheduler = self._start(
             "scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(self._file)
         )
-        assert eventually(self._file.exists)
+        assert eventually(lambda: self._file.exists() and self._file.read_text().rstrip().endswith("}"))
         self.address = json.loads(self._file.read_text())["address"]
 
     def _start(self, *arguments: str) -> subprocess.Popen[str]:

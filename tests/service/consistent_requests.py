@@ -22,6 +22,9 @@ def consistent(path: str, body: Any) -> Any:
     """The body of a request to `path` that fits its schema, made consistent."""
     if not isinstance(body, dict):
         return body
+    for machine in (body.get("machine"), *(body.get("machines") or ())):
+        if isinstance(machine, dict):
+            machine.pop("cases", None)  # of which each must be one of its cores and caches
     match path:
         case "/v1/predictions":
             _prediction(body)
