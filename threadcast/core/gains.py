@@ -72,9 +72,8 @@ class Gain:
         interval = f"({self.low:.2f} to {self.high:.2f}{few})"
         if self.high < 1.0:
             slow = 1 / self.gain
-            return (
-                f"{f'{slow - 1:.0%} slower than' if slow < 2 else f'{slow:,.1f} times as slow as'} {other} {interval}"
-            )
+            said = f"{slow - 1:.0%} slower than" if slow < 2 else f"{slow:,.1f} times as slow as"
+            return f"{said} {other} {interval}"
         said = f"{self.gain:.2f} times as fast as {other} {interval}"
         return said if self.shown else f"not shown to be faster or slower, {said}"
 
