@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch._dynamo.backends import registry
 
-from benchmarks.commands_page import render
+from docs import commands_page, settings_page
 from threadcast import optimize, optimize_training
 from threadcast.cli.main import COMMANDS, cli
+from threadcast.core.settings_table import SETTINGS
 from threadcast.runtime.compile_backend import backend, compiled_graphs
 from threadcast.scheduler.planner import SEARCH
 from threadcast.scheduler.policies import names
@@ -26,7 +27,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def test_every_command_and_each_of_its_options_is_documented() -> None:
-    page = (ROOT / "docs" / "commands.md").read_text()
+    page = commands_page.render()
     context = cli.make_context("threadcast", [], resilient_parsing=True)
     for name in COMMANDS:
         assert f"## `threadcast {name}" in page, name
@@ -39,9 +40,9 @@ def test_every_command_and_each_of_its_options_is_documented() -> None:
                 assert longest in section, f"{name} {longest}"
 
 
-def test_the_page_of_commands_is_what_the_commands_say() -> None:
-    page = (ROOT / "docs" / "commands.md").read_text()
-    assert page == render(), "python benchmarks/commands_page.py > docs/commands.md"
+def test_every_setting_is_documented() -> None:
+    page = settings_page.render()
+    assert [name for name in SETTINGS if f"| `{name}` |" not in page] == []
 
 
 def test_every_policy_is_documented_with_its_source() -> None:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from threadcast.core.errors import ConfigError
 from threadcast.core.settings import SETTINGS, Settings
-from threadcast.core.settings_table import markdown
 from threadcast.core.user_directories import user_config_dir, user_data_dir
 
 
@@ -159,8 +158,3 @@ def test_any_value_is_of_the_settings_type_or_refused(setting, value):
     except ConfigError:
         return
     assert isinstance(checked, setting.kind)
-
-
-def test_the_documentation_lists_every_setting():
-    page = Path(__file__).parents[2] / "docs/settings.md"
-    assert page.read_text() == markdown(), "python -m threadcast.core.settings_table > docs/settings.md"

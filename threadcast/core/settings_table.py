@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -169,38 +168,3 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
     )
 })  # fmt: skip
 """Every setting by name; any other name is an error."""
-
-
-def markdown() -> str:
-    """The page of the documentation that lists every setting; `python -m threadcast.core.settings_table` writes it."""
-    rows = [f"| `{s.name}` | `{s.variable}` | {s.allowed} | {s.shown_default} | {s.doc} |" for s in SETTINGS.values()]
-    return "\n".join([_PAGE, *rows, ""])
-
-
-_PAGE = """# Settings
-
-A flag beats the environment, which beats `threadcast.toml` in the current directory (or the file that `--config` or
-`THREADCAST_CONFIG` names), which beats the user's own `~/.config/threadcast/threadcast.toml` (`$XDG_CONFIG_HOME`).
-Dots in a name are tables in the file: `service.port` is
-
-```toml
-[service]
-port = 8321
-```
-
-In a file that sets `store`, settings below it are quoted: `"store.keep_days" = 90`.
-
-An unknown name or a value that is not allowed is an error, also in a variable that begins with `THREADCAST_`. Besides
-those below there is `THREADCAST_DATA`, the `data/` folder of a checkout. Settings are read when a command starts,
-when a model is given to `optimize` or `optimize_training`, in the first call of what `torch.compile` returned, and in
-`threadcast.attach`.
-
-The user's data directory is `$XDG_DATA_HOME/threadcast`, else `~/.local/share/threadcast`; the cache directory is
-`$XDG_CACHE_HOME/threadcast`, else `~/.cache/threadcast`; the runtime directory is `$XDG_RUNTIME_DIR/threadcast`, else
-`/tmp/threadcast-UID`.
-
-| setting | environment | allowed | default | meaning |
-|---|---|---|---|---|"""
-
-if __name__ == "__main__":
-    sys.stdout.write(markdown())

@@ -1,12 +1,8 @@
-"""The OpenAPI description of the whole service as a document.
-
-After a change, `python -m threadcast.service.openapi > docs/openapi.json` writes the file again.
-"""
+"""The OpenAPI description of the whole service as a document."""
 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from pathlib import Path
 
@@ -22,7 +18,3 @@ def description() -> str:
             return json.dumps(app.spec, indent=1, sort_keys=True) + "\n"
         finally:
             app.extensions["threadcast"].store.close()
-
-
-if __name__ == "__main__":
-    sys.stdout.write(description())

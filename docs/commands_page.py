@@ -1,4 +1,4 @@
-"""Generates docs/commands.md from the commands: `python benchmarks/commands_page.py > docs/commands.md`."""
+"""The site's page of all commands, made from what the commands say."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _VALUES = {"integer": "N", "integer range": "N", "float": "NUMBER", "float range
 
 
 def render() -> str:
-    """The text of docs/commands.md."""
+    """The page as Markdown."""
     context = cli.make_context("threadcast", [], resilient_parsing=True)
     found = {name: command for name in COMMANDS if (command := cli.get_command(context, name)) is not None}
     rows = [f"| [`{name}`](#{_anchor(name, command)}) | {COMMANDS[name]} |" for name, command in found.items()]
@@ -128,7 +128,3 @@ def _value(option: click.Option) -> list[str]:
     if isinstance(option.type, click.Choice):
         return [f"[{'|'.join(map(str, option.type.choices))}]"]
     return [_VALUES.get(option.type.name, option.type.name.upper())]
-
-
-if __name__ == "__main__":
-    click.echo(render(), nl=False)
