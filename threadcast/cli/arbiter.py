@@ -11,6 +11,7 @@ import click
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output
 from threadcast.core.settings import Settings
+from threadcast.core.sysfs import require_linux
 
 
 @click.command()
@@ -24,6 +25,7 @@ def command(output: Output, settings: Settings, group: str | None) -> None:
     Decides again whenever a process comes, goes, or changes its speed. Runs until it is interrupted; the processes then
     keep their cores, and connect again when another arbiter starts.
     """
+    require_linux("threadcast arbiter")
     from threadcast.core.topology import read_machine
     from threadcast.malleable.arbiter import Arbiter
 

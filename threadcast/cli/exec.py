@@ -12,9 +12,10 @@ from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output
 from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.core.settings import SETTINGS, Settings
+from threadcast.core.sysfs import require_linux
 
 _DEADLINE = ("malleable.deadline_steps", "malleable.deadline_s")
-_PASSED_ON = ("malleable.weight", "malleable.least", "malleable.most", *_DEADLINE, "arbiter.socket")
+_PASSED_ON = ("malleable.name", "malleable.weight", "malleable.least", "malleable.most", *_DEADLINE, "arbiter.socket")
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -23,6 +24,7 @@ _PASSED_ON = ("malleable.weight", "malleable.least", "malleable.most", *_DEADLIN
     "--keep-memory/--no-keep-memory", default=True, show_default=True,
     help="Have malloc keep freed memory: else the system takes large blocks back and gives them anew in each step.",
 )  # fmt: skip
+@setting("malleable.name", "--name")
 @setting("malleable.weight", "--weight")
 @setting("malleable.least", "--least")
 @setting("malleable.most", "--most")
@@ -38,8 +40,9 @@ def command(output: Output, settings: Settings, program: tuple[str, ...], keep_m
     torch, numpy or scipy, or has computed for a while, and so is every Python process that it starts, except those of
     multiprocessing; launchers are not. Memory that it frees stays in the process.
     """
+    require_linux("threadcast exec")
     from threadcast import malleable
-    from threadcast.malleable.inherited_limit import VARIABLE, inherited_limit, limit_record
+    from threadcast.malleable.inherited_limit import VARIABLE, check_least, inherited_limit, limit_record
     from threadcast.threads.memory import KEEPING
 
     if shutil.which(program[0]) is None:
@@ -49,6 +52,7 @@ def command(output: Output, settings: Settings, program: tuple[str, ...], keep_m
     least, most = settings["malleable.least"], settings["malleable.most"]
     if most is not None and most < least:
         raise InvalidInput(f"--least {least} is more than --most {most}")
+    check_least(least)
     environment = dict(os.environ)
     folder = Path(malleable.__file__).parent / "inject"
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), environment.get("PYTHONPATH", "")]))

@@ -10,7 +10,7 @@ from threadcast.cli.options import common
 from threadcast.cli.output import Output
 from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.core.settings import Settings
-from threadcast.core.sysfs import format_cpus, parse_cpus
+from threadcast.core.sysfs import format_cpus, parse_cpus, require_linux
 
 
 def _cores(context: click.Context, parameter: click.Parameter, value: str) -> Any:
@@ -33,6 +33,7 @@ def command(output: Output, settings: Settings, process: int, cores: Any) -> Non
     It takes effect within the operator that the process is running. The cores that an arbiter gives the process, and
     the limits of its container, are not exceeded.
     """
+    require_linux("threadcast resize")
     from threadcast.malleable.sockets import ask, socket_of
 
     try:

@@ -15,7 +15,7 @@ from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, table
 from threadcast.core.errors import NotFound
 from threadcast.core.settings import Settings
-from threadcast.core.sysfs import format_cpus
+from threadcast.core.sysfs import format_cpus, require_linux
 
 
 @click.command()
@@ -27,6 +27,7 @@ from threadcast.core.sysfs import format_cpus
 @common
 def command(output: Output, settings: Settings, every_s: float, once: bool) -> None:
     """Show the processes that the arbiter knows, their cores, and their steps per second."""
+    require_linux("threadcast top")
     from threadcast.malleable.sockets import ask
 
     path = settings["arbiter.socket"]

@@ -148,6 +148,8 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             "Socket of the daemon that divides the cores among processes.",
             default_text="arbiter.sock in the user's runtime directory",
         ),
+        Setting("malleable.name", str, None, "Name of this process in `threadcast top`.",
+                default_text="the program's name"),
         Setting("malleable.weight", float, 1.0, "Weight of this process's progress when cores are divided.",
                 minimum=0.001, maximum=1000),
         Setting("malleable.least", int, 1, "Fewest cores that this process gets.", "cores", minimum=1),

@@ -3,11 +3,20 @@ garbled."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from threadcast.core.errors import InvalidInput
+
 MAX_CPU = 1 << 16
 """A CPU number above this means that the file is garbled; Linux can be built for at most 8,192."""
+
+
+def require_linux(what: str) -> None:
+    """Raise InvalidInput where `what`, which needs /proc and affinity masks, cannot work."""
+    if sys.platform != "linux":
+        raise InvalidInput(f"{what} needs Linux, whose /proc and affinity masks it uses; this is {sys.platform}")
 
 
 def read_text(path: Path | str) -> str | None:

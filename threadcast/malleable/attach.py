@@ -12,9 +12,11 @@ from typing import Any
 
 from threadcast.core.errors import InvalidInput
 from threadcast.core.settings import Settings
+from threadcast.core.sysfs import require_linux
 from threadcast.malleable.arbiter_link import Terms
 from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.division import Claim
+from threadcast.malleable.inherited_limit import check_least
 from threadcast.malleable.member import Member
 from threadcast.malleable.optimizer_steps import OptimizerSteps
 from threadcast.threads.openmp import undo_binding
@@ -36,21 +38,25 @@ def attach(
     The arbiter divides cores by `weight` (how much the progress of this process counts), by `least` and `most` (numbers
     of cores), and by `deadline`, a pair: optimizer steps to be made, and seconds from now within which. None takes the
     settings `malleable.weight`, `malleable.least` and so on. `Member.finish` sets another deadline later. `name` is
-    shown by `threadcast top` (None: the program's name). With `signals`, SIGUSR1 means one core fewer and SIGUSR2 one
+    shown by `threadcast top` (none: the program's name). With `signals`, SIGUSR1 means one core fewer and SIGUSR2 one
     more.
 
     Thread counts change in the main thread, between two operators. Models optimised by `threadcast.optimize` continue
     with a plan for the current cores. A second call returns the same member. A forked child is not attached.
 
-    InvalidInput for numbers that an arbiter would refuse, and for `signals` outside of the main thread.
+    InvalidInput for numbers that an arbiter would refuse, for a `least` beyond the cores that there are, for `signals`
+    outside of the main thread, and where there is no Linux.
     """
     global _attached
     with _lock:
         if _attached is not None:
             return _attached
+        require_linux("attach")
         settings = Settings.read()
+        if least is not None:
+            check_least(least)
         terms = Terms(
-            (name or _program())[:200],
+            (name or settings["malleable.name"] or _program())[:200],
             settings["malleable.weight"] if weight is None else weight,
             settings["malleable.least"] if least is None else least,
             settings["malleable.most"] if most is None else most,

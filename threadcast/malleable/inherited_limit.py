@@ -8,8 +8,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple
 
-from threadcast.core.errors import FormatError, NotFound, ServiceUnavailable
+from threadcast.core.errors import FormatError, InvalidInput, NotFound, ServiceUnavailable
 from threadcast.core.sysfs import format_cpus, parse_cpus, read_text
+from threadcast.core.topology import usable_cores
 from threadcast.malleable.family import ancestors
 from threadcast.malleable.limits import cpus_in
 from threadcast.malleable.messages import cores_of
@@ -60,6 +61,16 @@ def inherited_limit() -> frozenset[int] | None:
                 if mask == cores:
                     return limits
     return None if record is None else record.limit
+
+
+def check_least(least: int) -> None:
+    """Raise InvalidInput for more cores than this process may use at all: it would never get its least."""
+    usable = usable_cores(affinity=inherited_limit())
+    if least > usable.cores:
+        why = f" ({usable.limited_by})" if usable.limited_by else ""
+        raise InvalidInput(
+            f"least={least} is more than the {usable.cores} cores that may be used here{why}; ask for fewer"
+        )
 
 
 def _recorded() -> _Record | None:
