@@ -3,7 +3,7 @@
     python benchmarks/compiled.py [--networks "U-Net;LSTM"] [--limit 80] [--reuse] [--write]
 
 Each way of each case runs in a process of its own. All settle first, one after the other; then they run by turns.
-Every record lands in build/compiled as it comes; `--write` makes the page of all that are there.
+Every record lands in build/compiled as it comes; `--write` stores the table of all that are there.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from math import exp, log
-from statistics import fmean, median, quantiles
+from statistics import median, quantiles
 from typing import Any, Self
 
-from compiled_cases import COMPILED_CASES, case_of
-from run_facts import ROOT, RunFacts, Runs
+from compiled_cases import COMPILED_CASES
+from figures.steps import COMPILED
+from figures.study import of_run
+from run_facts import ROOT, RunFacts
 from warmup_networks import Case
 from warmup_others import OtherWork
 from warmup_states import cold
@@ -31,44 +32,11 @@ from threadcast.runtime.engines.native.library import native_library
 from threadcast.threads.memory import KEEPING
 
 FOLDER = ROOT / "build" / "compiled"
-PAGE = ROOT / "docs" / "compiled-tables.md"
 WAYS = ("eager", "inductor", "backend", "optimize")
 SETTLE_S = {"eager": 0.5, "inductor": 0.5, "backend": 60.0, "optimize": 60.0}
 """Most seconds of calls before the turns begin; a way that is no longer learning stops earlier. What still looks for
 backends then does so beside the turns, on a core of its own. Inductor's first call compiles, and is not among them."""
 TURNS, TURN_S = 7, 0.5
-ASKED = {True: 1.05, False: 1.15}
-"""How many times as long as an optimised call the backend's may take: in inference, and in training."""
-
-_HEAD = """# Compiled programs
-
-`make bench-compile`, {runs}.
-
-Medians of a call or of a training step by SGD with momentum, in ms, in {turns} turns of {turn_s} s each, with half
-the distance between the quartiles of the turns' medians in percent. Each way ran in a process of its own, stopped
-except in its turns, with nothing stored before. All keep freed memory in the process, as
-threadcast does (`MALLOC_TRIM_THRESHOLD_` and the like, in eager's and Inductor's, too). *Inductor* is
-`torch.compile(model)`, in inference with `torch._inductor.config.freezing`, *backend* is
-`torch.compile(model, backend="threadcast")`, in inference with `options={{"freeze": True}}`, which allows copies of the
-weights as *optimize* always does; *optimize* is
-`threadcast.optimize` or `threadcast.optimize_training`; the last two learned for up to {settle_s:.0f} s
-of calls (setting `engine.tuning_share` 1); *(learning)* stands where they had not ended by then, and went on beside the
-calls. *runs*: what runs the backend's graphs. *others*: the part of all cores' time that other processes used
-meanwhile. Asked: the backend takes at most 1.05 (inference) or 1.15 (training) times as long as *optimize*, and never
-longer than eager PyTorch.
-
-{summary}
-
-{head}
-{rows}
-{legend}"""
-
-_COLUMNS = (
-    "| program | eager | Inductor | backend | optimize | eager / backend | Inductor / backend | backend / optimize | "
-    f"runs | others |\n{'|---' * 10}|"
-)
-
-
 _RATIOS = (("eager", "backend"), ("inductor", "backend"), ("backend", "optimize"))
 
 
@@ -164,18 +132,25 @@ def _settle(side: Side, seconds: float) -> None:
         pass
 
 
-def row(record: Record, mark: str) -> str:
-    """One row of the table."""
-    cells = [record.title + mark]
-    for way in WAYS:
-        turns = record.turns_s.get(way)
-        still = " (learning)" if way in record.learning else ""
-        cells.append("-" if not turns else f"{median(turns) * 1e3:.3g} ± {_spread(turns):.0%}{still}")
-    for one, other in _RATIOS:
-        ratio = record.ratio(one, other)
-        cells.append("-" if ratio is None else f"{ratio:.2f}")
-    cells += [", ".join(dict.fromkeys(record.runs)), f"{record.others:.0%}"]
-    return f"| {' | '.join(cells)} |"
+def row(record: Record) -> dict[str, object]:
+    """The record's row of data/studies/compiled.csv."""
+    program, _, mode = record.title.rpartition(", ")
+    turns = {way: record.turns_s.get(way) for way in WAYS}
+    return {
+        "vectors": vectors_of(record.run), "program": program, "mode": mode,
+        **{f"{way}_ms": median(taken) * 1e3 if taken else None for way, taken in turns.items()},
+        **{f"{way}_spread_percent": 100 * _spread(taken) if taken else None for way, taken in turns.items()},
+        **{f"{one}_over_{other}": record.ratio(one, other) for one, other in _RATIOS},
+        "learning": " ".join(way for way in record.learning if turns[way]),
+        "runs": ", ".join(dict.fromkeys(record.runs)),
+        "failed": "; ".join(f"{way}: {why}" for way, why in record.failed.items()),
+        "others_percent": 100 * record.others, "run": of_run(record.run),
+    }  # fmt: skip
+
+
+def vectors_of(run: RunFacts) -> str:
+    """The widest vector instructions of the run's processor, as its machine is called; empty where it does not say."""
+    return next((name for name in ("AVX-512", "AVX2") if f" with {name}" in run.machine), "")
 
 
 def _spread(turns: list[float]) -> float:
@@ -183,46 +158,12 @@ def _spread(turns: list[float]) -> float:
     return (high - low) / 2 / median(turns)
 
 
-def summary(records: list[Record]) -> str:
-    """How many rows are as asked, and the geometric means."""
-    lines = []
-    for inference, name in ((True, "inference"), (False, "training")):
-        rows = [record for record in records if case_of(record.title).inference is inference]
-        near = [ratio for record in rows if (ratio := record.ratio("backend", "optimize")) is not None]
-        eager = [ratio for record in rows if (ratio := record.ratio("eager", "backend")) is not None]
-        inductor = [ratio for record in rows if (ratio := record.ratio("inductor", "backend")) is not None]
-        if near and eager and inductor:
-            as_asked = sum(ratio <= ASKED[inference] for ratio in near)
-            slower = sum(ratio < 0.97 for ratio in eager)
-            means = " and ".join(f"{exp(fmean(map(log, ratios))):.2f} over {of}" for ratios, of in
-                                 ((eager, "eager PyTorch"), (inductor, "Inductor")))  # fmt: skip
-            lines.append(
-                f"- {name}: {as_asked} of {len(near)} within {ASKED[inference]:.2f} of *optimize*; {slower} of "
-                f"{len(eager)} below 0.97 of eager's speed; geometric mean {means}."
-            )
-    failed = [f"{record.title} by {way}: {why}" for record in records for way, why in record.failed.items()]
-    lines += [f"- failed: {'; '.join(failed)}."] if failed else []
-    return "\n".join(lines)
-
-
-def page(records: list[Record]) -> str:
-    """The page's text."""
-    runs = Runs(record.run for record in records)
-    missing = [case.title for case in COMPILED_CASES if case.title not in {record.title for record in records}]
-    found = summary(records) + (f"\n- not measured in this run: {', '.join(missing)}." if missing else "")
-    rows = "\n".join(row(record, runs.mark(record.run)) for record in records)
-    return _HEAD.format(
-        runs=runs, turns=TURNS, turn_s=TURN_S, settle_s=SETTLE_S["backend"], summary=found, rows=rows,
-        legend=runs.legend(), head=_COLUMNS,
-    )  # fmt: skip
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", default="", help="only titles that contain one of these, separated by semicolons")
     parser.add_argument("--limit", type=float, default=120.0, help="most seconds until a way has settled")
     parser.add_argument("--reuse", action="store_true", help="measure only what has no record yet")
-    parser.add_argument("--write", action="store_true", help="write the page of all records")
+    parser.add_argument("--write", action="store_true", help=COMPILED.writes)
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes, which may be stopped, end with this one
     wanted = [part.strip().lower() for part in chosen.networks.split(";") if part.strip()]
@@ -236,10 +177,12 @@ def main() -> None:
             continue
         record = measured(case, chosen.limit, run)
         path.write_text(json.dumps(asdict(record)))
-        print(row(record, ""), file=sys.stderr, flush=True)
+        print(COMPILED.printed([row(record)]).splitlines()[2], file=sys.stderr, flush=True)
     if chosen.write:
         records = [Record.from_json(json.loads(path.read_text())) for path in FOLDER.glob("*.json")]
-        PAGE.write_text(page(sorted(records, key=lambda record: titles.index(record.title))))
+        rows = [row(record) for record in sorted(records, key=lambda record: titles.index(record.title))]
+        here = {one["vectors"] for one in rows}
+        COMPILED.store(rows, run, keeps=lambda earlier: earlier["vectors"] not in here)
 
 
 if __name__ == "__main__":

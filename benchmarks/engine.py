@@ -6,8 +6,8 @@
 Every contender has a process of its own (how malloc keeps memory cannot be changed back) and runs when told to, in
 turns with the others; a step before each turn is not timed. Medians of all timed steps, with their quartiles.
 
-`--again` measures cases of the file once more: the table shows both values, the later one marked with its run, and its
-geometric means are of the first ones.
+`--again` measures cases of the file once more: the table has both rows, each with its run, and what is shown of
+it is of the first ones. Hours.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -24,10 +23,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import geometric_mean, median, quantiles
+from statistics import quantiles
 from typing import Any
 
-from run_facts import RunFacts, Runs
+from figures.steps import ENGINE
+from figures.study import of_run
+from run_facts import RunFacts
 
 from threadcast.core import read_machine
 
@@ -51,22 +52,6 @@ CASES: dict[str, tuple[str, str, dict[str, int]]] = {
 
 WITHOUT_IMAGES = ("lstm", "phased_lstm", "transformer")
 """Networks for which memory formats make no difference."""
-
-PAGE = Path(__file__).parents[1] / "docs" / "engine-tables.md"
-_HEAD = """# What optimised steps gain
-
-`make bench-engine`, by `{command}`, {runs}. Every contender
-runs in a process of its own, in turns with the others; medians of all timed steps.
-
-- *eager*: as people run it, default layout, malloc and threads. *best eager*: the fastest of 1 and all threads, both
-  memory formats, malloc as it is and keeping memory. *best other*: `torch.compile` in either layout and, for
-  inference, ONNX Runtime and OpenVINO, as far as they were run (nan: none). Ratios above 1: threadcast is faster.
-- *direct / ours*: the backend that threadcast kept, called directly in the same process by turns, over the call through
-  threadcast. Two processes with the same backend at the same setting differ by 10 % and more.
-- *forecast off by*: |steps right after the plan was kept / its makespan - 1|. *memory*: peak of the process over that
-  of eager as people run it. *spread*: between the quartiles of threadcast's steps, of their median.
-{again}
-"""
 
 TURN_S = 0.25
 """Seconds of timed steps in one turn, about; one step at least."""
@@ -185,72 +170,33 @@ def _summary(seconds: list[float]) -> dict[str, float]:
     return {"median_s": middle, "low_s": low, "high_s": high, "steps": len(seconds)}
 
 
-def compared(found: dict[str, Any], cores: int) -> dict[str, Any]:
-    """How much longer the rivals' medians are than threadcast's."""
-    times = {name: one["median_s"] for name, one in found["contenders"].items()}
-    ours = found["contenders"]["threadcast"]
-    usual_name = f"eager, {cores} threads, as given, malloc default"
-    eager = min((name for name in times if name.startswith("eager")), key=times.__getitem__)
-    others = [name for name in times if not name.startswith("eager") and name != "threadcast"]
-    compiled = min(others, key=times.__getitem__, default=None)
-    peaks = found["contenders"][usual_name]["peak_bytes"]
-    return {
-        "case": found["case"], "mode": found["mode"], "run": RunFacts.from_json(found["run"]),
-        "usual_s": times[usual_name], "best_eager": eager, "best_eager_s": times[eager],
-        "compiled": compiled, "compiled_s": times[compiled] if compiled else math.nan,
-        "ours_s": times["threadcast"], "predicted_s": ours["predicted_s"], "then_s": ours["then_s"],
-        "runs": ours["runs"], "layout": ours["layout"] + ", fused" * ours["fused"],
-        "direct": ours.get("direct") or math.nan, "memory": ours["peak_bytes"] / peaks, "spread": _spread(ours),
-    }  # fmt: skip
+def rows_of(found: Iterable[dict[str, Any]], cores: int) -> Iterator[dict[str, Any]]:
+    """The rows of data/studies/engine.csv; ratios above 1 where threadcast is faster."""
+    for one in found:
+        contenders = one["contenders"]
+        times = {name: of["median_s"] for name, of in contenders.items()}
+        ours, ours_s = contenders["threadcast"], times["threadcast"]
+        usual = f"eager, {cores} threads, as given, malloc default"
+        eager = min((name for name in times if name.startswith("eager")), key=times.__getitem__)
+        others = [name for name in times if not name.startswith("eager") and name != "threadcast"]
+        other_s = min((times[name] for name in others), default=math.nan)
+        yield {
+            "case": one["case"], "mode": one["mode"], "eager_ms": times[usual] * 1e3,
+            "best_eager_ms": times[eager] * 1e3, "setting": eager.removeprefix("eager, "),
+            "best_other_ms": other_s * 1e3, "threadcast_ms": ours_s * 1e3, "runs": ours["runs"],
+            "layout": ours["layout"] + ", fused" * ours["fused"], "eager_over_ours": times[usual] / ours_s,
+            "best_eager_over_ours": times[eager] / ours_s, "best_other_over_ours": other_s / ours_s,
+            "direct_over_ours": ours.get("direct"), "forecast_off_percent": 100 * _forecast_error(ours),
+            "memory": ours["peak_bytes"] / contenders[usual]["peak_bytes"],
+            "spread_percent": 100 * (ours["high_s"] - ours["low_s"]) / ours_s,
+            "run": of_run(RunFacts.from_json(one["run"])),
+        }  # fmt: skip
 
 
-def _spread(one: dict[str, float]) -> float:
-    return (one["high_s"] - one["low_s"]) / one["median_s"]
-
-
-def table(rows: Iterable[dict[str, Any]]) -> str:
-    """Ratios above 1 where threadcast is faster; geometric means and the median error are of each case's first row."""
-    rows = list(rows)
-    runs = Runs(r["run"] for r in rows)
-    lines = [
-        "| case | mode | eager, ms | best eager, ms | setting | best other, ms | threadcast, ms | runs | eager / ours "
-        "| best eager / ours | best other / ours | direct / ours | forecast off by | memory | spread |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for r in rows:
-        title, error = r["case"] + runs.mark(r["run"]), _percent(_forecast_error(r))
-        lines.append(
-            f"| {title} | {r['mode']} | {r['usual_s'] * 1e3:.3g} | {r['best_eager_s'] * 1e3:.3g} | "
-            f"{r['best_eager'].removeprefix('eager, ')} | {r['compiled_s'] * 1e3:.3g} | {r['ours_s'] * 1e3:.3g} | "
-            f"{r['runs']}, {r['layout']} | {r['usual_s'] / r['ours_s']:.2f} | {r['best_eager_s'] / r['ours_s']:.2f} | "
-            f"{r['compiled_s'] / r['ours_s']:.2f} | {r['direct']:.2f} | {error} | {r['memory']:.2f} | "
-            f"{r['spread']:.0%} |"
-        )
-    first = {(r["mode"], r["case"]): r for r in reversed(rows)}
-    for mode in dict.fromkeys(r["mode"] for r in rows):
-        of_mode = [r for r in first.values() if r["mode"] == mode]
-        errors = [error for r in of_mode if not math.isnan(error := _forecast_error(r))]
-        means = [_mean([r[name] / r["ours_s"] for r in of_mode]) for name in ("usual_s", "best_eager_s", "compiled_s")]
-        lines.append(
-            f"| geometric mean, median error | {mode} | | | | | | | {means[0]:.2f} | {means[1]:.2f} | {means[2]:.2f} "
-            f"| | {_percent(median(errors) if errors else math.nan)} | | |"
-        )
-    return "\n".join(lines)
-
-
-def _forecast_error(row: dict[str, Any]) -> float:
+def _forecast_error(ours: dict[str, Any]) -> float:
     """How far the plan's makespan was from the steps that followed, as a share of it; nan where no plan was kept."""
-    planned = row["predicted_s"] and row["runs"] == "plan"
-    return abs(row["then_s"] / row["predicted_s"] - 1) if planned else math.nan
-
-
-def _percent(share: float) -> str:
-    return "nan" if math.isnan(share) else f"{share:.0%}"
-
-
-def _mean(ratios: list[float]) -> float:
-    real = [ratio for ratio in ratios if not math.isnan(ratio)]
-    return geometric_mean(real) if real else math.nan
+    planned = ours["predicted_s"] and ours["runs"] == "plan"
+    return abs(ours["then_s"] / ours["predicted_s"] - 1) if planned else math.nan
 
 
 def main() -> None:
@@ -262,7 +208,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("build/engine.json"), help="all figures, as they come")
     parser.add_argument("--reuse", action="store_true", help="take cases that are in that file from it")
     parser.add_argument("--again", default="", help="with --reuse: measure these titles of the file once more")
-    parser.add_argument("--write", action="store_true", help="write docs/engine-tables.md")
+    parser.add_argument("--write", action="store_true", help=ENGINE.writes)
     chosen = parser.parse_args()
     wanted = [part.strip().lower() for part in chosen.cases.split(";") if part.strip()]
     cores = len(read_machine())
@@ -280,16 +226,12 @@ def main() -> None:
             if not reused or any(part in case.lower() for part in again):
                 figures = measured(case, mode, cores, chosen.rounds, compiled=not chosen.no_compile)
                 found.append({**figures, "run": run.to_json()})
-            print(table([compared(found[-1], cores)]).splitlines()[2], file=sys.stderr, flush=True)
+            print(ENGINE.printed(rows_of(found[-1:], cores)).splitlines()[2], file=sys.stderr, flush=True)
             chosen.json.parent.mkdir(parents=True, exist_ok=True)
             chosen.json.write_text(json.dumps(found, indent=1))
-    shown = table([compared(one, cores) for one in found])
-    print(shown)
+    print(ENGINE.printed(rows_of(found, cores)))
     if chosen.write:
-        command = shlex.join(["python", "benchmarks/engine.py", *sys.argv[1:]])
-        runs = Runs(RunFacts.from_json(one["run"]) for one in found)
-        head = _HEAD.format(command=command, runs=runs, again=runs.legend())
-        PAGE.write_text(head + shown + "\n")
+        ENGINE.store(rows_of(found, cores), run)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from figures.steps import CONTRIBUTIONS
 from planned_by_steps import planned_by_steps
 from run_facts import RunFacts
 
@@ -39,15 +39,6 @@ from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
 from threadcast.threads.memory import keep_freed_memory
 from threadcast.threads.openmp import end_idle_workers
-
-PAGE = Path(__file__).parents[1] / "docs" / "engine-contributions.md"
-_HEAD = """# What each part of the engine contributes
-
-`make bench-engine`, {run},
-training steps, medians. Plain PyTorch: each setting in a process of its own, in turns; ratios over it as it is run.
-Below, in one process that keeps freed memory: each policy's plan replayed by the native engine, in turns; ratios over
-eager there. Strategies are those of Liu et al.; critical path first is Graphi's.
-"""
 
 POLICIES = {
     "strategies 1 and 2": "strategies_1_2",
@@ -125,41 +116,37 @@ def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
     return [(what, median(seconds)) for what, seconds in taken.items()]
 
 
-def table(name: str, size: str, rounds: int) -> str:
-    """Both tables of one network."""
-    plain = measure_plain_gains(name, size=size, rounds=rounds)
-    lines = [
-        f"\n## {name}, {size}\n",
-        "| plain PyTorch | ms | times as fast | page faults a step |",
-        "|---|---|---|---|",
-    ]
-    lines += [
-        f"| {timed.setting.name} | {timed.seconds.median * 1e3:.3g} | {timed.gain.gain:.2f} | {timed.faults:.0f} |"
-        for timed in plain.timed
-    ]
+def rows_of(name: str, size: str, rounds: int) -> Iterator[dict[str, object]]:
+    """The rows of one network, plain PyTorch first."""
+    for timed in measure_plain_gains(name, size=size, rounds=rounds).timed:
+        yield {
+            "network": name, "part": "plain PyTorch", "setting": f"plain PyTorch, {timed.setting.name}",
+            "ms": timed.seconds.median * 1e3, "times_as_fast": timed.gain.gain, "page_faults": round(timed.faults),
+        }  # fmt: skip
     found = contributions(name, size, rounds)
-    first_s = found[0][1]
-    lines += ["", "| in one process, memory kept | ms | eager over it |", "|---|---|---|"]
-    lines += [f"| {what} | {seconds * 1e3:.3g} | {first_s / seconds:.2f} |" for what, seconds in found]
-    return "\n".join(lines)
+    for what, seconds in found:
+        yield {
+            "network": name, "part": "one process", "setting": what, "ms": seconds * 1e3,
+            "times_as_fast": found[0][1] / seconds, "page_faults": None,
+        }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", default="lstm:small,inception_block:small,pathnet:small,transformer:small")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--write", action="store_true", help="write docs/engine-contributions.md")
+    parser.add_argument("--write", action="store_true", help=CONTRIBUTIONS.writes)
     chosen = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(len(read_machine()))
-    tables = []
+    rows: list[dict[str, object]] = []
     for entry in chosen.networks.split(","):
         name, _, size = entry.partition(":")
         print(f"{name}, {size}", file=sys.stderr, flush=True)
-        tables.append(table(name, size or "small", chosen.rounds))
-        print(tables[-1], flush=True)
+        rows += rows_of(name, size or "small", chosen.rounds)
+    print(CONTRIBUTIONS.printed(rows))
     if chosen.write:
-        PAGE.write_text(_HEAD.format(run=RunFacts.now()) + "\n".join(tables) + "\n")
+        CONTRIBUTIONS.store(rows, RunFacts.now())
 
 
 if __name__ == "__main__":

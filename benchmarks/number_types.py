@@ -15,36 +15,15 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from run_facts import ROOT, RunFacts
+from figures.steps import TYPES
+from run_facts import RunFacts
 from torch import Tensor, nn
 from turns import median_s
 
 import threadcast
 from threadcast.runtime.bfloat16_speed import bfloat16_speed
 
-PAGE = ROOT / "docs" / "types-tables.md"
 TURN_S = 0.5
-
-_HEAD = """# Inference in bfloat16
-
-`make bench-types`, {run}.
-
-Milliseconds of a call, medians of {rounds} turns of {turn:g} s; the ways take turns, after at most {learn:g} s of
-learning in float32 and {both:g} s in both types. Backends are tried in both, ONNX Runtime in float32 only.
-
-- *eager*, *eager, autocast*: PyTorch in float32, and with `torch.autocast("cpu", torch.bfloat16)` around the call.
-- *float32*: `optimize(model)`.
-- *both types*: `optimize(model, dtypes=("float32", "bfloat16"))`, which keeps the type that *runs*. In brackets: what
-  runs calls in that type. "+" stands where learning, which goes on beside the turns, was not at its end.
-- *gain*: float32's time over that of both types, median and quartiles of the turns. *difference*: the largest one
-  between results in both types, as a share of the largest number of the result; 0.05 is allowed.
-
-On one core this CPU multiplies matrices {product:.1f} times as fast in bfloat16 as in float32, and convolves
-{convolution:.1f} times as fast.
-
-| network | eager | eager, autocast | float32 | both types | runs | gain | quartiles | difference |
-|---|---|---|---|---|---|---|---|---|
-"""
 
 
 def encoder(batch: int, length: int) -> tuple[nn.Module, Tensor]:
@@ -114,9 +93,9 @@ def measured(name: str, rounds: int, learn_s: float) -> dict[str, Any]:
     single.close()
     both.close()
     return {
-        "network": name, **{way: 1e3 * statistics.median(values) for way, values in turns.items()},
-        "runs": report.runs or "learning", "by": by, "learning": learning, "gain": gain, "low": low, "high": high,
-        "difference": report.largest_difference,
+        "network": name, **{f"{way}_ms": 1e3 * statistics.median(values) for way, values in turns.items()},
+        "runs": report.runs or "learning", "by": by, "learning": " ".join(learning), "gain": gain,
+        "gain_low": low, "gain_high": high, "difference": report.largest_difference or 0.0,
     }  # fmt: skip
 
 
@@ -126,27 +105,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=45.0, help="of learning (%(default)s)")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write", action="store_true", help="write the page")
+    parser.add_argument("--write", action="store_true", help=TYPES.writes)
     chosen = parser.parse_args()
     run = RunFacts.now()
     names = [name for name in NETWORKS if name.startswith(tuple(chosen.networks.split(";")))]
-    rows = [measured(name, chosen.rounds, chosen.seconds) for name in names]
-    lines = [
-        f"| {row['network']} | {row['eager']:.3g} | {row['autocast']:.3g} | "
-        f"{' | '.join(f'{row[way]:.3g}' + ' +' * (way in row['learning']) for way in ('float32', 'both'))} | "
-        f"{row['runs']} ({row['by']}) | {row['gain']:.2f} | {row['low']:.2f} to {row['high']:.2f} | "
-        f"{row['difference'] or 0.0:.3f} |"
-        for row in rows
-    ]
     speed = bfloat16_speed()
-    head = _HEAD.format(
-        run=run, rounds=chosen.rounds, turn=TURN_S, product=speed.matrix_product, convolution=speed.convolution,
-        learn=chosen.seconds, both=2 * chosen.seconds,
-    )  # fmt: skip
-    page = head + "\n".join(lines) + "\n"
+    of_cpu = {"bfloat16_product": speed.matrix_product, "bfloat16_convolution": speed.convolution}
+    rows = [measured(name, chosen.rounds, chosen.seconds) | of_cpu for name in names]
     if chosen.write:
-        PAGE.write_text(page, encoding="utf-8")
-    print(json.dumps({"run": run.to_json(), "rows": rows}, indent=2) if chosen.json else page)
+        TYPES.store(rows, run)
+    print(json.dumps({"run": run.to_json(), "rows": rows}, indent=2) if chosen.json else TYPES.printed(rows))
 
 
 if __name__ == "__main__":

@@ -16,30 +16,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from run_facts import ROOT, RunFacts
+from figures.steps import OPERATORS
+from run_facts import RunFacts
 from turns import median_s
 
 from threadcast.core import read_machine
 from threadcast.runtime.fusion import pools, products
 
-PAGE = ROOT / "docs" / "operator-tables.md"
 TURN_S = 0.05
-
-_HEAD = """# Operators of threadcast
-
-`make bench-operators`, {run}.
-
-Microseconds of a float32 operator by PyTorch and by threadcast, whose operators plans use where they are faster on a
-machine (here: {used}); medians of {rounds} turns of {turn:g} s, which alternate, with one thread and with {threads}.
-*gain*: PyTorch's time over ours, median and quartiles of the turns. Operands stay in caches as far as they fit.
-
-- `mm`: the products of a linear layer's training step, (rows, depth) x (depth, columns). The three lie in memory in
-  three ways.
-- `max_pool2d`: images whose rows are contiguous, (images, channels, height, width), by windows of so many numbers.
-
-| operator | sizes | of | threads | PyTorch | threadcast | gain | quartiles |
-|---|---|---|---|---|---|---|---|
-"""
 
 LAYERS = (
     (8, 768, 768), (16, 256, 256), (32, 256, 256), (64, 256, 256), (256, 256, 256), (1024, 64, 64), (197, 192, 768),
@@ -58,6 +42,8 @@ class Case:
     """One operator's work, by both."""
 
     operator: str
+    kind: str
+    """What its sizes have in common."""
     sizes: str
     of: str
     pytorch: Callable[[], object]
@@ -83,7 +69,8 @@ def layer(batch: int, inputs: int, outputs: int) -> Iterator[Case]:
         ("result", x, weight.t()), ("input's gradient", gradient, weight), ("weight's gradient", gradient.t(), x),
     ):  # fmt: skip
         sizes = f"{a.shape[0]} x {a.shape[1]} x {b.shape[1]}"
-        yield Case("mm", sizes, of, partial(torch.mm, a, b), partial(product, None, a, b))
+        theirs, ours = partial(torch.mm, a, b), partial(product, None, a, b)
+        yield Case("mm", of, sizes, of, theirs, ours)
 
 
 def pool(shape: tuple[int, ...], side: int, stride: int, padding: int) -> Case:
@@ -93,8 +80,8 @@ def pool(shape: tuple[int, ...], side: int, stride: int, padding: int) -> Case:
     theirs = torch.ops.aten.max_pool2d_with_indices.default
     size = list(theirs(images, window, step, pad)[0].shape[-2:])
     return Case(
-        "max_pool2d", str(shape), f"{side} x {side}, stride {stride}", lambda: theirs(images, window, step, pad),
-        lambda: ours(images, size, window, step, pad, [1, 1]),
+        "max_pool2d", "images", str(shape), f"{side} x {side}, stride {stride}",
+        lambda: theirs(images, window, step, pad), lambda: ours(images, size, window, step, pad, [1, 1]),
     )  # fmt: skip
 
 
@@ -107,15 +94,15 @@ def measured(case: Case, rounds: int) -> dict[str, Any]:
                 turns[name].append(seconds)
     gains = [one / other for one, other in zip(turns["pytorch"], turns["threadcast"], strict=True)]
     low, gain, high = statistics.quantiles(gains, n=4, method="inclusive")
-    medians = {name: 1e6 * statistics.median(values) for name, values in turns.items()}
-    return {**medians, "gain": gain, "low": low, "high": high}
+    medians = {f"{name}_us": 1e6 * statistics.median(values) for name, values in turns.items()}
+    return {**medians, "gain": gain, "gain_low": low, "gain_high": high}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help=OPERATORS.writes)
     chosen = parser.parse_args()
     if chosen.rounds < 2:
         parser.error("--rounds must be 2 at least: the spread is that of the turns")
@@ -123,24 +110,15 @@ def main() -> None:
     for case in cases():
         for count in sorted({1, threads}):
             torch.set_num_threads(count)
-            row = {"operator": case.operator, "sizes": case.sizes, "of": case.of, "threads": count}
-            rows.append(row | measured(case, chosen.rounds))
+            sizes = {"operator": case.operator, "kind": case.kind, "sizes": case.sizes, "of": case.of}
+            rows.append(sizes | {"threads": count} | measured(case, chosen.rounds))
             if not chosen.json:
-                print(_line(rows[-1]), flush=True)
+                print(OPERATORS.printed(rows[-1:]).splitlines()[2], flush=True)
     used = {"mm": products.serves(), "max_pool2d": pools.serves()}
     if chosen.json:
         print(json.dumps({"run": run.to_json(), "used": used, "rows": rows}))
     if chosen.write:
-        here = ", ".join(f"`{name}` {'is' if serves else 'is not'}" for name, serves in used.items())
-        head = _HEAD.format(run=run, used=here, rounds=chosen.rounds, turn=TURN_S, threads=threads)
-        PAGE.write_text(head + "".join(f"{_line(row)}\n" for row in rows))
-
-
-def _line(row: dict[str, Any]) -> str:
-    return (
-        f"| {row['operator']} | {row['sizes']} | {row['of']} | {row['threads']} | {row['pytorch']:.3g} | "
-        f"{row['threadcast']:.3g} | {row['gain']:.2f} | {row['low']:.2f} to {row['high']:.2f} |"
-    )
+        OPERATORS.store(rows, run)
 
 
 if __name__ == "__main__":

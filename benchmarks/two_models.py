@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from run_facts import ROOT, RunFacts
+from figures.steps import TWO_MODELS
+from run_facts import RunFacts
 
 from threadcast.capture.capture import capture_forward
 from threadcast.core import Case, read_machine
@@ -28,24 +29,8 @@ from threadcast.networks import load
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.plans.sequential import sequential
 
-PAGE = ROOT / "docs" / "two-models-tables.md"
 TURN_S = 1.0
 BATCH = {"googlenet": 1, "resnet18": 4, "inception_block": 8, "pathnet": 8}
-
-_HEAD = """# Two models in one process
-
-`make bench-two-models`, {run}.
-
-Two threads call two models, each on half of the cores. Calls a second of both together, medians of {rounds} turns of
-{turn:g} s, and quartiles; the ways take turns.
-
-- *threadcast*: native engines in one process, as `optimize(model, cores=...)` runs plans.
-- *processes*: the same engines in two processes, pinned to the same cores: what pinning by hand can reach.
-- *eager, pinned*: PyTorch in two threads of a process, each pinned to its cores by hand.
-
-| networks | threadcast | processes | eager, pinned | threadcast / processes | quartiles | threadcast / eager |
-|---|---|---|---|---|---|---|
-"""
 
 
 def halves() -> tuple[list[int], list[int]]:
@@ -165,7 +150,8 @@ def measured(networks: Sequence[str], rounds: int) -> dict[str, Any]:
     low, middle, high = statistics.quantiles(ratios, n=4)
     per_s = {name: statistics.median(values) for name, values in found.items()}
     return {
-        "networks": " and ".join(networks), **per_s, "ratio": middle, "low": low, "high": high,
+        "networks": " and ".join(networks), **{f"{name}_per_s": value for name, value in per_s.items()},
+        "over_processes": middle, "over_processes_low": low, "over_processes_high": high,
         "over_eager": per_s["threadcast"] / per_s["eager"],
     }  # fmt: skip
 
@@ -175,19 +161,13 @@ def main() -> None:
     parser.add_argument("--networks", default="googlenet,resnet18;googlenet,googlenet;inception_block,pathnet")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write", action="store_true", help="write the page")
+    parser.add_argument("--write", action="store_true", help=TWO_MODELS.writes)
     chosen = parser.parse_args()
     run = RunFacts.now()
     rows = [measured(pair.split(","), chosen.rounds) for pair in chosen.networks.split(";")]
-    lines = [
-        f"| {row['networks']} | {row['threadcast']:.1f} | {row['processes']:.1f} | {row['eager']:.1f} | "
-        f"{row['ratio']:.2f} | {row['low']:.2f} to {row['high']:.2f} | {row['over_eager']:.2f} |"
-        for row in rows
-    ]
-    page = _HEAD.format(run=run, rounds=chosen.rounds, turn=TURN_S) + "\n".join(lines) + "\n"
     if chosen.write:
-        PAGE.write_text(page, encoding="utf-8")
-    print(json.dumps({"run": run.to_json(), "rows": rows}, indent=2) if chosen.json else page)
+        TWO_MODELS.store(rows, run)
+    print(json.dumps({"run": run.to_json(), "rows": rows}, indent=2) if chosen.json else TWO_MODELS.printed(rows))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
                                 [--only networks|small|shapes] [--long] [--write]
 
 Each case runs in fresh processes, by turns with eager PyTorch. Every record lands in build/warmup as it comes;
-`--write` makes the page of all that are there. `--long` measures settled speed in place of it, with `--seconds` for
+`--write` stores the tables of all that are there. `--long` measures settled speed in place of it, with `--seconds` for
 settling, into data/studies/long_measurement.csv.
 """
 
@@ -15,54 +15,21 @@ import json
 import signal
 import sys
 
-from run_facts import ROOT, RunFacts, Runs
+from figures.steps import LONG, WARMUP, WARMUP_SHAPES, WARMUP_SMALL
+from run_facts import ROOT, RunFacts
 from warmup_figures import figures
-from warmup_long import LONG, measure_long
-from warmup_more import measure_shapes, measure_small, sections
+from warmup_long import measure_long
+from warmup_more import measure_shapes, measure_small, shapes_rows, small_rows
 from warmup_networks import CASES, Case
 from warmup_others import QUIET, wait_until_quiet
-from warmup_page import draw, read_long, summary, table
+from warmup_page import draw, row
 from warmup_states import STATES, environment
 from warmup_turns import Record, recorded
 
 from threadcast.runtime.engines.native.library import native_library
 
 FOLDER = ROOT / "build" / "warmup"
-PAGE = ROOT / "docs" / "warmup-tables.md"
 PICTURE = ROOT / "docs" / "images" / "warmup.svg"
-
-_HEAD = """# How optimised steps begin
-
-`make bench-warmup`, {runs}.
-
-Seconds are of threadcast's calls from the first one on, capture included, without the pauses in which eager PyTorch ran
-the same step in a process of its own (turns of 2 s and 0.4 s; all processes of the other side stopped). Eager's
-cumulative time at a call is the sum of its steps as they were measured around each call.
-
-- *eager*: median step, and half the distance between the quartiles of its turns. *break-even*: the call after the last
-  one at which cumulative time was behind eager's. *worst lag*: how far behind it was at worst, in percent of eager's
-  cumulative time at that call. *within*: never more than 5 % or 2 s behind, whichever is larger.
-- *settled*: from which call on no report said "measuring". *step then*, *eager / ours*: of the last 10 s.
-  *long measurement*: eager / ours of the table at the end. *at the end*: seconds ahead (+) or behind (-).
-  *others*: the part of all cores' time that other processes used meanwhile.
-- *cold*: no plans and no measurements on the machine; the native engine was compiled before. *store*: a store that
-  knows the other five networks. *bundle*: `threadcast bundle save` after the same network's
-  cold run, and `load --trust` into empty folders.
-- A dash: not within the calls that ran.
-
-{summary}
-
-![seconds ahead of eager PyTorch over the seconds of calls](images/warmup.svg)
-{legend}"""
-
-_LONG = """
-## The long measurement
-
-{source}. Each case ran until it had settled, then by turns with eager PyTorch; *quartiles* are of the turns' ratios.
-
-| network | mode | eager, ms | ours, ms | eager / ours | quartiles | settled, calls | settled, s | others | runs |
-|---|---|---|---|---|---|---|---|---|---|
-"""
 
 
 def read_records() -> list[Record]:
@@ -77,30 +44,6 @@ def mode(case: Case) -> str:
     return "inference" if case.inference else "training"
 
 
-def page(records: list[Record]) -> str:
-    """The page's text."""
-    long = read_long(LONG)
-    modes = {case.title: mode(case) for case in CASES}
-    runs = Runs(record.run for record in records)
-    parts = [_HEAD.format(runs=runs, summary=summary(records), legend=runs.legend())]
-    for state in STATES:
-        of_state = [record for record in records if record.state == state]
-        if of_state:
-            ratios = {title: float(row["ratio"]) for title, row in long.items()}
-            parts.append(f"\n## {state.capitalize()}\n\n{table(of_state, modes, ratios)}\n")
-    parts.append(sections(FOLDER))
-    if long:
-        source = LONG.read_text().splitlines()[0].removeprefix("# ").rstrip(".")
-        parts.append(_LONG.format(source=source))
-        parts += [
-            f"| {title} | {row['mode']} | {float(row['eager_s']) * 1e3:.3g} | {float(row['ours_s']) * 1e3:.3g} | "
-            f"{float(row['ratio']):.2f} | {float(row['low']):.2f} to {float(row['high']):.2f} | "
-            f"{row['settled_calls']} | {row['settled_s']} | {float(row['others']):.0%} | {row['runs']} |\n"
-            for title, row in long.items()
-        ]
-    return "".join(parts)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", default="", help="only titles that contain one of these, separated by semicolons")
@@ -108,7 +51,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--long", action="store_true", help="measure settled speed, in place of how steps begin")
     parser.add_argument("--only", choices=("networks", "small", "shapes"), help="one of the three parts")
-    parser.add_argument("--write", action="store_true", help="write the page and the picture of all records")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help=f"{WARMUP.writes}; other parts and the picture, too",
+    )
     parser.add_argument("--reuse", action="store_true", help="measure only what has no record of a quiet machine yet")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds to wait for a quiet machine before each case")
     chosen = parser.parse_args()
@@ -120,8 +67,8 @@ def main() -> None:
     run = RunFacts.now()
     if chosen.long:
         for case in cases:
-            row = read_long(LONG).get(case.title)
-            if not (chosen.reuse and row and float(row["others"]) <= QUIET):
+            kept = next((kept for kept in LONG.rows() if kept["network"] == case.title), None)
+            if not (chosen.reuse and kept and float(kept["others"]) <= QUIET):
                 wait_until_quiet(chosen.wait)
                 measure_long(case, mode(case), FOLDER, most_s=chosen.seconds)
         return
@@ -141,8 +88,10 @@ def main() -> None:
             path.write_text(json.dumps(record.to_json()))
             print(f"{case.title}, {state}: {figures(record)}", file=sys.stderr, flush=True)
     if chosen.write:
-        records = read_records()
-        PAGE.write_text(page(records))
+        records, modes = read_records(), {case.title: mode(case) for case in CASES}
+        WARMUP.store([row(record, modes[record.title]) for record in records], run)
+        WARMUP_SMALL.store(small_rows(FOLDER), run)
+        WARMUP_SHAPES.store(shapes_rows(FOLDER), run)
         draw(records, PICTURE)
 
 

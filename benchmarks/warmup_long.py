@@ -5,33 +5,24 @@ Its results are the mark against which faster beginnings are held: `data/studies
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from run_facts import ROOT, RunFacts
+from figures.steps import LONG
+from run_facts import RunFacts
 from warmup_networks import Case
 from warmup_others import OtherWork
-from warmup_page import read_long
 from warmup_states import environment
 from warmup_turns import Side
-
-LONG = ROOT / "data" / "studies" / "long_measurement.csv"
 
 ROUNDS, ROUND_S = 20, 0.5
 """Turns after settling, and seconds of each side in a turn."""
 
 SETTLING_S = 5.0
 """Seconds of calls before it is asked again whether the step has settled."""
-
-_COLUMNS = (
-    "network", "mode", "eager_s", "ours_s", "ratio", "low", "high", "settled_calls", "settled_s", "lost_s", "others",
-    "runs",
-)  # fmt: skip
 
 
 def measure_long(case: Case, mode: str, folder: Path, *, most_s: float) -> None:
@@ -63,19 +54,11 @@ def measure_long(case: Case, mode: str, folder: Path, *, most_s: float) -> None:
     eager_s, ours_s = np.median(taken, axis=0)
     done = "measuring" not in runs
     row: dict[str, Any] = {
-        "network": case.title, "mode": mode, "eager_s": f"{eager_s:.6g}", "ours_s": f"{ours_s:.6g}",
-        "ratio": f"{middle:.4g}", "low": f"{low:.4g}", "high": f"{high:.4g}", "settled_calls": settled if done else "",
-        "settled_s": f"{sum(seconds[:settled]):.4g}" if done else "",
-        "lost_s": f"{sum(seconds[:settled]) - settled * eager_before:.4g}",
-        "others": f"{used:.3f}", "runs": runs,
+        "network": case.title, "mode": mode, "eager_s": float(eager_s), "ours_s": float(ours_s),
+        "ratio": float(middle), "low": float(low), "high": float(high), "settled_calls": settled if done else None,
+        "settled_s": sum(seconds[:settled]) if done else None,
+        "lost_s": sum(seconds[:settled]) - settled * eager_before,
+        "others": used, "runs": runs,
     }  # fmt: skip
     print(row, file=sys.stderr, flush=True)
-    _write({**read_long(LONG), case.title: row})
-
-
-def _write(rows: dict[str, dict[str, Any]]) -> None:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows.values())
-    LONG.write_text(f"# Written by benchmarks/warmup.py --long. Latest run: {RunFacts.now()}.\n{text.getvalue()}")
+    LONG.store([row], RunFacts.now(), keeps=lambda earlier: earlier["network"] != case.title)

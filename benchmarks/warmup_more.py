@@ -1,4 +1,4 @@
-"""The tables of functions of microseconds and of changing shapes in `benchmarks/warmup.py`."""
+"""The rows of functions of microseconds and of changing shapes in `benchmarks/warmup.py`."""
 
 from __future__ import annotations
 
@@ -9,37 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from figures.study import of_run
 from run_facts import RunFacts
 from warmup_figures import WITHIN_S, WITHIN_SHARE
 from warmup_shapes import SEQUENCES
 from warmup_small import FUNCTIONS
 from warmup_states import cold
 from warmup_turns import side_by_side
-
-_SMALL = """
-## Functions of microseconds
-
-Measured at {run}.
-
-Each in a fresh process, cold: seconds and calls until a report said what runs, the longest of these calls, and
-then the time of a call beside eager PyTorch's, by turns.
-
-| function | decided, s | decided, calls | longest call, s | eager, us | ours, us | ours - eager, us | runs | reason |
-|---|---|---|---|---|---|---|---|---|
-"""
-
-_SHAPES = """
-## Shapes
-
-Measured at {run}.
-
-Calls whose shapes change, cold, from the first call on; eager PyTorch runs the same calls in a process of its
-own, by turns. *left to eager*: calls that threadcast did not plan but left to PyTorch, with a warning. *within*: never
-more than 5 % or 2 s behind.
-
-| calls | number | eager, s | ours, s | ahead at the end, s | worst lag, s | within | left to eager | kinds | warning |
-|---|---|---|---|---|---|---|---|---|---|
-"""
 
 
 def measure_small(folder: Path) -> None:
@@ -71,36 +47,37 @@ def measure_shapes(folder: Path, *, seconds: float) -> None:
     _write(folder / "shapes.figures", rows)
 
 
-def sections(folder: Path) -> str:
-    """Both tables as Markdown, as far as their figures are in `folder`."""
-    return _section(_SMALL, folder / "small.figures", _small_row) + _section(
-        _SHAPES, folder / "shapes.figures", _shapes_row
-    )
+def small_rows(folder: Path) -> list[dict[str, object]]:
+    """The rows of functions of microseconds, as far as their figures are in `folder`."""
+    return [
+        {
+            "function": title, "decided_s": found["decided_s"], "decided_calls": found["calls"],
+            "longest_call_s": found["longest_s"], "eager_us": found["eager_s"] * 1e6, "ours_us": found["ours_s"] * 1e6,
+            "runs": found["runs"], "reason": found["reason"], "run": of_run(run),
+        }
+        for title, found, run in _read(folder / "small.figures")
+    ]  # fmt: skip
 
 
-def _section(head: str, path: Path, row: Any) -> str:
+def shapes_rows(folder: Path) -> list[dict[str, object]]:
+    """The rows of changing shapes, as far as their figures are in `folder`."""
+    return [
+        {
+            "sequence": title, "calls": found["calls"], "eager_s": found["eager_s"], "ours_s": found["ours_s"],
+            "worst_lag_s": found["worst_lag_s"], "within": found["within"], "left_to_eager": found["fallbacks"],
+            "kinds": found["kinds"], "warnings": "; ".join(found["warnings"]).replace("|", " ")[:160],
+            "run": of_run(run),
+        }
+        for title, found, run in _read(folder / "shapes.figures")
+    ]  # fmt: skip
+
+
+def _read(path: Path) -> list[tuple[str, dict[str, Any], RunFacts]]:
     if not path.exists():
-        return ""
+        return []
     document = json.loads(path.read_text())
-    lines = [row(title, figures) for title, figures in document["rows"].items()]
-    return head.format(run=RunFacts.from_json(document["run"])) + "".join(lines)
-
-
-def _small_row(title: str, row: dict[str, Any]) -> str:
-    decided = "-" if row["decided_s"] is None else f"{row['decided_s']:.3g}"
-    eager_us, ours_us = row["eager_s"] * 1e6, row["ours_s"] * 1e6
-    return (
-        f"| {title} | {decided} | {row['calls']:,} | {row['longest_s']:.3g} | {eager_us:.2f} | {ours_us:.2f} | "
-        f"{ours_us - eager_us:.2f} | {row['runs']} | {row['reason']} |\n"
-    )
-
-
-def _shapes_row(title: str, row: dict[str, Any]) -> str:
-    return (
-        f"| {title} | {row['calls']:,} | {row['eager_s']:.1f} | {row['ours_s']:.1f} | "
-        f"{row['eager_s'] - row['ours_s']:+.1f} | {row['worst_lag_s']:.2f} | {'yes' if row['within'] else 'no'} | "
-        f"{row['fallbacks']:,} | {row['kinds']} | {'; '.join(row['warnings']).replace('|', ' ')[:160]} |\n"
-    )
+    run = RunFacts.from_json(document["run"])
+    return [(title, found, run) for title, found in document["rows"].items()]
 
 
 def _write(path: Path, rows: dict[str, Any]) -> None:

@@ -1,14 +1,13 @@
-"""The tables and the picture of `benchmarks/warmup.py`."""
+"""The rows and the picture of `benchmarks/warmup.py`."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from run_facts import Runs
-from warmup_figures import Figures, call_times, eager_times, figures
+from figures.study import of_run
+from warmup_figures import call_times, eager_times, figures
 from warmup_turns import Record
 
 COLOURS = {"cold": "#ee6677", "store": "#4477aa", "bundle": "#228833"}
@@ -17,64 +16,19 @@ POINTS = 400
 TICKS_S = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
 """Points of a curve in the picture."""
 
-_COLUMNS = (
-    "network", "mode", "eager, ms", "break-even, calls", "break-even, s", "worst lag, s", "worst lag, %", "within",
-    "longest call, s", "settled, calls", "settled, s", "step then, ms", "eager / ours", "long measurement",
-    "at the end", "runs", "others",
-)  # fmt: skip
 
-
-def table(records: Sequence[Record], modes: Mapping[str, str], long_ratios: Mapping[str, float]) -> str:
-    """A row for each record; a dash where something did not happen within the calls that ran."""
-    runs = Runs(record.run for record in records)
-    lines = [f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
-    for record in records:
-        cells = _cells(figures(record), long_ratios.get(record.title), record.others)
-        lines.append(f"| {record.title}{runs.mark(record.run)} | {modes[record.title]} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _cells(found: Figures, long_ratio: float | None, others: float) -> list[str]:
-    return [
-        f"{found.eager_s * 1e3:.3g} (±{found.eager_spread / 2:.0%})", _or_dash(found.break_even_call, ",d"),
-        _or_dash(found.break_even_s, ".3g"), f"{found.worst_lag_s:.3g}", f"{found.worst_lag_share:.0%}",
-        "yes" if found.within else "no", f"{found.longest_call_s:.3g}", _or_dash(found.settled_call, ",d"),
-        _or_dash(found.settled_s, ".3g"), f"{found.step_s * 1e3:.3g}", f"{found.ratio:.2f}",
-        _or_dash(long_ratio, ".2f"), f"{-found.end_lag_s:+.3g} s after {found.calls:,} calls", found.runs,
-        f"{others:.0%}",
-    ]  # fmt: skip
-
-
-def _or_dash(value: float | None, shape: str) -> str:
-    return "-" if value is None else format(value, shape)
-
-
-def summary(records: Iterable[Record]) -> str:
-    """How many cases of each state do what is asked."""
-    by_state: dict[str, list[Figures]] = {}
-    for record in records:
-        by_state.setdefault(record.state, []).append(figures(record))
-    lines = []
-    for state, found in by_state.items():
-        slow = [one for one in found if one.eager_s >= 0.01]
-        early = [one for one in slow if (one.break_even_call or 1e9) <= 60 or (one.break_even_s or 1e9) <= 15]
-        lines.append(
-            f"- {state}: {sum(one.within for one in found)} of {len(found)} were never more than 5 % or 2 s behind; "
-            f"{len(early)} of {len(slow)} with steps of 10 ms and more broke even within 60 calls or 15 s; "
-            f"{sum(one.break_even_call is not None for one in found)} of {len(found)} broke even at all; "
-            f"{sum(one.settled_call is not None for one in found)} settled. Worst lag: "
-            f"{max(one.worst_lag_s for one in found):.1f} s; longest call: "
-            f"{max(one.longest_call_s for one in found):.1f} s."
-        )
-    return "\n".join(lines)
-
-
-def read_long(path: Path) -> dict[str, dict[str, str]]:
-    """The rows of the long measurement by title; empty where there is none."""
-    if not path.exists():
-        return {}
-    with path.open() as file:
-        return {row["network"]: row for row in csv.DictReader(line for line in file if not line.startswith("#"))}
+def row(record: Record, mode: str) -> dict[str, object]:
+    """The record's row of data/studies/warmup.csv; empty where something did not happen within the calls that ran."""
+    found = figures(record)
+    return {
+        "state": record.state, "network": record.title, "mode": mode, "eager_ms": found.eager_s * 1e3,
+        "eager_spread_percent": 50 * found.eager_spread, "break_even_calls": found.break_even_call,
+        "break_even_s": found.break_even_s, "worst_lag_s": found.worst_lag_s,
+        "worst_lag_percent": 100 * found.worst_lag_share, "within": found.within,
+        "longest_call_s": found.longest_call_s, "settled_calls": found.settled_call, "settled_s": found.settled_s,
+        "step_then_ms": found.step_s * 1e3, "eager_over_ours": found.ratio, "ahead_at_end_s": -found.end_lag_s,
+        "calls": found.calls, "runs": found.runs, "others_percent": 100 * record.others, "run": of_run(record.run),
+    }  # fmt: skip
 
 
 def draw(records: Sequence[Record], path: Path) -> None:

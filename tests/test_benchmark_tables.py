@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import math
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +18,70 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.py")), ids=lambda path: path.name)
-def test_a_benchmark_imports_only_names_that_exist(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("threadcast"):
-            module = importlib.import_module(node.module)
-            for name in (alias.name for alias in node.names if not hasattr(module, alias.name)):
-                importlib.import_module(f"{node.module}.{name}")
+def test_benchmarks_import_only_names_that_exist() -> None:
+    missing = []
+    for path in sorted(BENCHMARKS.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("threadcast"):
+                module = importlib.import_module(node.module)
+                names = [f"{node.module}.{alias.name}" for alias in node.names if not hasattr(module, alias.name)]
+                missing += [f"{path.name}: {name}" for name in names if importlib.util.find_spec(name) is None]
+    assert missing == []
+
+
+@pytest.fixture
+def studies(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("figures.every")
+
+
+def test_every_section_is_what_its_stored_table_gives(studies: ModuleType) -> None:
+    with_section = importlib.import_module("figures.study").with_section
+    for study in studies.STUDIES:
+        page = study.document.read_text()
+        assert page == with_section(page, study.name, study.section()), "run `python benchmarks/figures`"
+        assert study.rows(), study.name
+
+
+def test_every_table_is_of_a_study_that_a_benchmark_stores_and_is_described(studies: ModuleType) -> None:
+    folder = BENCHMARKS.parent / "data" / "studies"
+    tables = {path.name for path in folder.glob("*.csv")} - {"paper_protocol.csv"}
+    assert tables == {study.table.name for study in studies.STUDIES}
+    described = set(re.findall(r"`(\w+\.csv)`", (folder / "README.md").read_text()))
+    assert described == {*tables, "paper_protocol.csv"}
+    written = "".join(path.read_text() for path in BENCHMARKS.glob("*.py"))
+    names = {
+        study: name for module in studies.PAGES for name, study in vars(module).items() if study in studies.STUDIES
+    }
+    assert [name for study, name in names.items() if f"{name}.store(" not in written] == []
+
+
+def test_a_section_takes_the_place_of_the_earlier_one(studies: ModuleType) -> None:
+    with_section = importlib.import_module("figures.study").with_section
+    page = "# Page\n\n<!-- begin a -->\nold\n<!-- end a -->\n\nwords\n"
+    assert with_section(page, "a", "new") == page.replace("old", "new")
+    with pytest.raises(ValueError, match="begin b"):
+        with_section(page, "b", "new")
+
+
+def test_rows_that_are_kept_stay_with_their_run(
+    studies: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("figures.study")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    study = module.Study("speed", "page", ("what", "seconds"), lambda rows: f"{len(rows)} rows")
+    study.table.parent.mkdir(parents=True)
+    study.document.parent.mkdir(parents=True)
+    study.document.write_text("<!-- begin speed --><!-- end speed -->")
+    study.store([{"what": "a", "seconds": 1.23456}, {"what": "b", "seconds": math.nan}], "first")
+    study.store([{"what": "b", "seconds": None}], "second", keeps=lambda row: row["what"] != "b")
+    assert study.table.read_text() == "what,seconds,run\na,1.235,first\nb,,second\n"
+    page = study.document.read_text()
+    assert "2 rows\n\nRun: first (1 of 2 rows); second (1 of 2 rows)." in page
+    assert "[speed.csv](../../data/studies/speed.csv)" in page
+    with pytest.raises(ValueError, match="'seconds', 'what'"):
+        study.store([{"what": "a"}], "third")
+    assert page == study.document.read_text()
 
 
 @pytest.fixture
@@ -77,41 +135,36 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return sys.modules["engine"]
 
 
-def row(run: Any, *, case: str, ours_s: float, then_s: float) -> dict[str, Any]:
-    return {
-        "case": case, "mode": "training", "run": run, "usual_s": 2.0, "best_eager": "eager, 2 threads",
-        "best_eager_s": 2.0, "compiled": None, "compiled_s": math.nan, "ours_s": ours_s, "predicted_s": 1.0,
-        "then_s": then_s, "runs": "plan", "layout": "as given", "direct": math.nan, "memory": 1.0, "spread": 0.1,
-    }  # fmt: skip
+def measured_case(run: Any, *, case: str, ours_s: float, then_s: float) -> dict[str, Any]:
+    def times(median_s: float) -> dict[str, float]:
+        return {"median_s": median_s, "low_s": 0.9 * median_s, "high_s": 1.1 * median_s, "peak_bytes": 2}
+
+    ours = times(ours_s) | {"predicted_s": 1.0, "then_s": then_s, "runs": "plan", "layout": "as given", "fused": True}
+    who = {"eager, 2 threads, as given, malloc default": times(2.0), "threadcast": ours}
+    return {"case": case, "mode": "training", "run": run.to_json(), "contenders": who}
+
+
+def test_both_values_are_stored_and_what_is_shown_is_of_the_first(engine: ModuleType, studies: ModuleType) -> None:
+    first = engine.RunFacts("1111111", "2026-01-01T00:00:00+00:00", "2 cores of a machine", "2.13.0")
+    later = replace(first, commit="2222222+", started="2026-01-02T00:00:00+00:00")
+    found = [
+        measured_case(first, case="a", ours_s=1.0, then_s=1.5),
+        measured_case(later, case="a", ours_s=0.5, then_s=1.0),
+        measured_case(first, case="b", ours_s=1.0, then_s=0.9),
+    ]
+    stored = importlib.import_module("figures.study").stored
+    rows = [{name: stored(value) for name, value in row.items()} for row in engine.rows_of(found, 2)]
+    assert {frozenset(row) for row in rows} == {frozenset({*engine.ENGINE.columns, "run"})}
+    assert [row["forecast_off_percent"] for row in rows] == ["50", "0", "10"]  # sizes of errors, without sign
+    assert "commit 2222222+, 2026-01-02, 2 cores of a machine" in rows[1]["run"]
+    shown = engine.ENGINE.show(rows)
+    assert "| geometric mean | 2.00 | 2.00 |" in shown
+    assert "off by 30 % in training" in shown
+    assert "1 cases were measured again" in shown
 
 
 def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
-
-
-def test_both_values_are_shown_and_means_are_of_the_first(engine: ModuleType) -> None:
-    first = engine.RunFacts("1111111", "2026-01-01T00:00:00+00:00", "2 cores of a machine", "2.13.0")
-    later = replace(first, commit="2222222+", started="2026-01-02T00:00:00+00:00")
-    rows = [
-        row(first, case="a", ours_s=1.0, then_s=1.5),
-        row(later, case="a", ours_s=0.5, then_s=1.0),
-        row(first, case="b", ours_s=1.0, then_s=0.9),
-    ]
-    *_, one, again, other, mean = engine.table(rows).splitlines()
-    assert [cells(line)[0] for line in (one, again, other)] == ["a", "a [2]", "b"]
-    assert [cells(line)[12] for line in (one, again, other)] == ["50%", "0%", "10%"]  # sizes of errors, without sign
-    assert (cells(mean)[8], cells(mean)[12]) == ("2.00", "30%")
-    runs = engine.Runs(r["run"] for r in rows)
-    assert str(runs) == "commit 1111111, 2026-01-01, 2 cores of a machine, PyTorch 2.13.0"
-    assert "- [2]: measured later; commit 2222222+, 2026-01-02" in runs.legend()
-
-
-def test_a_table_of_one_run_has_no_marks(engine: ModuleType) -> None:
-    run = engine.RunFacts.now()
-    runs = engine.Runs([run, engine.RunFacts.from_json(run.to_json())])
-    assert (runs.mark(run), runs.legend()) == ("", "")
-    assert run.commit
-    assert " cores of " in str(runs)
 
 
 def test_recorded_slowdowns_are_forecast_better_than_by_none_and_by_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,11 +179,3 @@ def test_recorded_slowdowns_are_forecast_better_than_by_none_and_by_the_mean(mon
         assert inside >= 86
         if 0 < measured <= 4:
             assert of_forecast < min(of_none, of_mean)
-
-
-def test_a_section_on_speed_takes_the_place_of_the_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    with_speed = importlib.import_module("model_speed").with_speed
-    once = with_speed("# Models\n\n## Sgemm\n", "## Speed\n\n1 s\n")
-    assert once == "# Models\n\n## Sgemm\n\n## Speed\n\n1 s\n"
-    assert with_speed(once, "## Speed\n\n2 s\n") == "# Models\n\n## Sgemm\n\n## Speed\n\n2 s\n"

@@ -42,25 +42,34 @@ def test_ratios_are_medians_of_neighbouring_turns(compiled: Any) -> None:
 
 
 def test_a_row_names_each_runner_once_and_leaves_out_what_failed(compiled: Any) -> None:
-    found = record(compiled, "U-Net, training", eager=[0.002] * 3, backend=[0.001] * 3)
-    assert compiled.row(found, " [2]") == (
-        "| U-Net, training [2] | 2 ± 0% | - | 1 ± 0% | - | 2.00 | - | - | plan, default | 2% |"
+    row = compiled.row(record(compiled, "U-Net, training", eager=[0.002] * 3, backend=[0.001] * 3))
+    assert row.keys() == {*compiled.COMPILED.columns, "run"}
+    assert (row["program"], row["mode"], row["runs"], row["others_percent"]) == (
+        "U-Net",
+        "training",
+        "plan, default",
+        2,
     )
+    assert (row["eager_ms"], row["backend_ms"], row["inductor_ms"]) == (2.0, 1.0, None)
+    assert (row["eager_over_backend"], row["inductor_over_backend"]) == (2.0, None)
 
 
-def test_the_page_counts_the_rows_that_are_as_asked(compiled: Any) -> None:
+def test_what_is_shown_counts_the_rows_that_are_as_asked(compiled: Any) -> None:
     ways = {"eager": [2.0] * 3, "inductor": [4.0] * 3, "optimize": [1.0] * 3}
     found = [
         record(compiled, "ResNet-18, training", **ways, backend=[1.1] * 3),
         record(compiled, "U-Net, training", **ways, backend=[2.2] * 3),
     ]
-    page = compiled.page(found)
-    assert "- training: 1 of 2 within 1.15 of *optimize*; 1 of 2 below 0.97 of eager's speed" in page
-    assert "- inference" not in page
-    assert "- not measured in this run: " in page
-    assert "GoogLeNet, inference" in page
-    assert "ResNet-18, training, " not in page
+    rows = [{name: str(value) for name, value in compiled.row(one).items()} for one in found]
+    shown = compiled.COMPILED.show(rows)
+    assert "training: 1 of 2 within 1.15 of *optimize*; 1 below 0.97 of eager's speed" in shown
+    assert "geometric mean 1.29 over eager PyTorch, 2.57 over Inductor." in shown
     assert compiled.Record.from_json(json.loads(json.dumps(asdict(found[0])))) == found[0]
+
+
+def test_the_width_of_vectors_is_read_from_what_the_machine_is_called(compiled: Any) -> None:
+    facts = compiled.RunFacts("1234567", "2026-01-01T00:00:00+00:00", "2 cores with AVX2 (Zen 3)", "2.13.0")
+    assert compiled.vectors_of(facts) == "AVX2"
 
 
 def test_every_case_has_a_title_of_its_own(compiled: Any) -> None:

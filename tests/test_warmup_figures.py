@@ -90,8 +90,12 @@ def test_a_record_is_read_back_and_its_row_names_every_column(benchmark: dict[st
     whole = record([2.0, 0.25, 0.25, 0.25, 0.25])
     read = benchmark["warmup_turns"].Record.from_json(json.loads(json.dumps(whole.to_json())))
     assert read == whole
-    head, rule, row = benchmark["warmup_page"].table([read], {"Net": "training"}, {"Net": 4.0}).splitlines()
-    assert head.count("|") == rule.count("|") == row.count("|")
-    cells = dict(zip(head.split(" | "), row.split(" | "), strict=True))
-    assert (cells["break-even, calls"], cells["worst lag, s"], cells["long measurement"]) == ("3", "1", "4.00")
-    assert "1 of 1 broke even at all" in benchmark["warmup_page"].summary([read])
+    page = benchmark["warmup_page"]
+    row = page.row(read, "training")
+    study = importlib.import_module("figures.steps").WARMUP
+    assert row.keys() == {*study.columns, "run"}
+    assert (row["break_even_calls"], row["worst_lag_s"], row["calls"], row["within"]) == (3, 1.0, 5, True)
+    stored = importlib.import_module("figures.study").stored
+    shown = study.show([{name: stored(value) for name, value in row.items()}])
+    assert "cold: 1 of 1 never more than 5 % or 2 s behind" in shown
+    assert "1 of 1 at all" in shown

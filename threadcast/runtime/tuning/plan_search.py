@@ -22,7 +22,7 @@ MOST_PLANS = 3
 """Most plans that are tried for one graph."""
 HOPELESS = 1.5
 """Ratio of the first look's seconds to those of the best way known, above which no plan is made: what differs between a
-look and a plan has not been worth so much in any network (docs/engine-contributions.md)."""
+look and a plan has not been worth so much in any network (docs/figures/steps.md)."""
 SLOWER = 1.05
 """Ratio of the seconds that a first plan predicts to those of the best way known, above which it is not tried. It does
 not know yet what ops cost each other side by side: no plan took less than it predicted by more than `CLOSE`."""

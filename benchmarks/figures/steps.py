@@ -1,0 +1,200 @@
+"""The sections of docs/figures/steps.md: what optimised steps gain, by what, and how they begin."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from figures.study import Row, Study, by, mean, numbers, span, table
+
+
+def _engine(rows: list[Row]) -> str:
+    first = {(row["case"], row["mode"]): row for row in reversed(rows)}
+    cases, modes = dict.fromkeys(row["case"] for row in rows), ("training", "inference")
+    ratios = ("eager_over_ours", "best_eager_over_ours", "best_other_over_ours")
+
+    def cells(case: str) -> list[str]:
+        found = [first.get((case, mode)) for mode in modes]
+        return [row[column] if row else "" for row in found for column in (*ratios, "runs")]
+
+    of_mode = [[row for (_, own), row in first.items() if own == mode] for mode in modes]
+    means = [cell for own in of_mode for cell in (*(mean(own, ratio) for ratio in ratios), "")]
+    head = ["case", *(f"{mode}: {what}" for mode in modes for what in ("eager", "best eager", "best other", "runs"))]
+    errors = [
+        f"{median(off):.0f} % in {mode}"
+        for mode, own in zip(modes, of_mode, strict=True)
+        if (off := numbers(own, "forecast_off_percent"))
+    ]
+    return (
+        table(head, [*([case, *cells(case)] for case in cases), ["geometric mean", *means]])
+        + f"\n\nForecasts of plans are off by {' and '.join(errors)} (median). "
+        f"{len(rows) - len(first)} cases were measured again; the table and its means are of the first time."
+    )
+
+
+ENGINE = Study(
+    "engine", "steps",
+    ("case", "mode", "eager_ms", "best_eager_ms", "setting", "best_other_ms", "threadcast_ms", "runs", "layout",
+     "eager_over_ours", "best_eager_over_ours", "best_other_over_ours", "direct_over_ours", "forecast_off_percent",
+     "memory", "spread_percent"), _engine,
+)  # fmt: skip
+
+
+def _contributions(rows: list[Row]) -> str:
+    networks = list(dict.fromkeys(row["network"] for row in rows))
+    lines = [
+        [setting, *({row["network"]: row["times_as_fast"] for row in found}.get(network, "") for network in networks)]
+        for (_, setting), found in by(rows, "part", "setting").items()
+    ]
+    return table(["times as fast as eager PyTorch", *networks], lines)
+
+
+CONTRIBUTIONS = Study(
+    "engine_contributions", "steps", ("network", "part", "setting", "ms", "times_as_fast", "page_faults"),
+    _contributions,
+)  # fmt: skip
+
+
+def _warmup(rows: list[Row]) -> str:
+    said, states = [], by(rows, "state")
+    for (state,), found in states.items():
+        slow = [row for row in found if float(row["eager_ms"]) >= 10]
+        early = [row for row in slow if float(row["break_even_calls"] or 1e9) <= 60
+                 or float(row["break_even_s"] or 1e9) <= 15]  # fmt: skip
+        within, even, settled = ([row for row in found if row[column] not in ("", "no")] for column in
+                                 ("within", "break_even_s", "settled_s"))  # fmt: skip
+        worst, longest = (max(numbers(found, column)) for column in ("worst_lag_s", "longest_call_s"))
+        said.append(
+            f"- {state}: {len(within)} of {len(found)} never more than 5 % or 2 s behind; {len(early)} of {len(slow)} "
+            f"with steps of 10 ms and more broke even within 60 calls or 15 s, {len(even)} of {len(found)} at all; "
+            f"{len(settled)} settled. Worst lag {worst:.1f} s, longest call {longest:.1f} s."
+        )
+    lines = []
+    for (network, mode), found in by(rows, "network", "mode").items():
+        of_state = {row["state"]: row for row in found}
+        got = [of_state.get(state, {}).get(column, "") for column in ("break_even_s", "worst_lag_s")
+               for (state,) in states]  # fmt: skip
+        lines.append([network, mode, found[0]["eager_ms"], found[0]["eager_over_ours"], *got])
+    head = [f"{what}, {state}" for what in ("break-even, s", "worst lag, s") for (state,) in states]
+    return "\n".join(said) + "\n\n" + table(["network", "mode", "eager, ms", "eager / ours", *head], lines)
+
+
+WARMUP = Study(
+    "warmup", "steps",
+    ("state", "network", "mode", "eager_ms", "eager_spread_percent", "break_even_calls", "break_even_s", "worst_lag_s",
+     "worst_lag_percent", "within", "longest_call_s", "settled_calls", "settled_s", "step_then_ms", "eager_over_ours",
+     "ahead_at_end_s", "calls", "runs", "others_percent"), _warmup,
+)  # fmt: skip
+
+
+def _small(rows: list[Row]) -> str:
+    head = ["function", "decided after, calls", "longest call, s", "eager, us", "ours, us", "runs"]
+    columns = ("function", "decided_calls", "longest_call_s", "eager_us", "ours_us", "runs")
+    return table(head, ([row[column] for column in columns] for row in rows))
+
+
+WARMUP_SMALL = Study(
+    "warmup_small", "steps",
+    ("function", "decided_s", "decided_calls", "longest_call_s", "eager_us", "ours_us", "runs", "reason"), _small,
+)  # fmt: skip
+
+
+def _shapes(rows: list[Row]) -> str:
+    head = ["sequence", "calls", "eager, s", "ours, s", "worst lag, s", "within", "left to eager", "kinds"]
+    columns = ("sequence", "calls", "eager_s", "ours_s", "worst_lag_s", "within", "left_to_eager", "kinds")
+    return table(head, ([row[column] for column in columns] for row in rows))
+
+
+WARMUP_SHAPES = Study(
+    "warmup_shapes", "steps",
+    ("sequence", "calls", "eager_s", "ours_s", "worst_lag_s", "within", "left_to_eager", "kinds", "warnings"), _shapes,
+)  # fmt: skip
+
+
+def _long(rows: list[Row]) -> str:
+    lines = [[row["network"], row["mode"], f"{float(row['ratio']):.2f}", row["settled_s"], row["runs"]] for row in rows]
+    return table(["network", "mode", "eager / ours", "settled after, s", "runs"], lines)
+
+
+LONG = Study(
+    "long_measurement", "steps",
+    ("network", "mode", "eager_s", "ours_s", "ratio", "low", "high", "settled_calls", "settled_s", "lost_s", "others",
+     "runs"), _long,
+)  # fmt: skip
+
+
+def _two_models(rows: list[Row]) -> str:
+    lines = [[row["networks"], row["threadcast_per_s"], row["processes_per_s"], row["eager_per_s"],
+              span(row, "over_processes"), row["over_eager"]] for row in rows]  # fmt: skip
+    head = ["networks", "threadcast", "processes", "eager, pinned", "threadcast / processes", "threadcast / eager"]
+    return table(head, lines)
+
+
+TWO_MODELS = Study(
+    "two_models", "steps",
+    ("networks", "threadcast_per_s", "processes_per_s", "eager_per_s", "over_processes", "over_processes_low",
+     "over_processes_high", "over_eager"), _two_models,
+)  # fmt: skip
+
+
+def _types(rows: list[Row]) -> str:
+    lines = [[row["network"], row["eager_ms"], row["autocast_ms"], row["float32_ms"], row["both_ms"],
+              f"{row['runs']} ({row['by']})", span(row, "gain"), row["difference"]] for row in rows]  # fmt: skip
+    head = ["network", "eager, ms", "eager, autocast", "float32", "both types", "runs", "gain", "difference"]
+    return table(head, lines)
+
+
+TYPES = Study(
+    "number_types", "steps",
+    ("network", "eager_ms", "autocast_ms", "float32_ms", "both_ms", "learning", "runs", "by", "gain", "gain_low",
+     "gain_high", "difference", "bfloat16_product", "bfloat16_convolution"), _types,
+)  # fmt: skip
+
+
+def _operators(rows: list[Row]) -> str:
+    lines = []
+    for (operator, of, threads), found in by(rows, "operator", "kind", "threads").items():
+        gains = numbers(found, "gain")
+        lines.append([operator, of, threads, len(found), f"{median(gains):.2f}", f"{min(gains):.2f}",
+                      f"{max(gains):.2f}"])  # fmt: skip
+    return table(["operator", "of", "threads", "sizes", "median gain", "least", "most"], lines)
+
+
+OPERATORS = Study(
+    "operators", "steps",
+    ("operator", "kind", "sizes", "of", "threads", "pytorch_us", "threadcast_us", "gain", "gain_low", "gain_high"),
+    _operators,
+)  # fmt: skip
+
+
+def _compiled(rows: list[Row]) -> str:
+    said, lines, vectors = [], [], by(rows, "vectors")
+    for (width,), found in vectors.items():
+        for mode, most in (("inference", 1.05), ("training", 1.15)):
+            own = [row for row in found if row["mode"] == mode]
+            near = sum(ratio <= most for ratio in numbers(own, "backend_over_optimize"))
+            slower = sum(ratio < 0.97 for ratio in numbers(own, "eager_over_backend"))
+            said.append(
+                f"- {width}, {mode}: {near} of {len(own)} within {most:.2f} of *optimize*; {slower} below 0.97 of "
+                f"eager's speed; geometric mean {mean(own, 'eager_over_backend')} over eager PyTorch, "
+                f"{mean(own, 'inductor_over_backend')} over Inductor."
+            )
+    ratios = ("eager_over_backend", "inductor_over_backend", "backend_over_optimize")
+    for (program, mode), found in by(rows, "program", "mode").items():
+        own = {row["vectors"]: row for row in found}
+        lines.append([f"{program}, {mode}",
+                      *(own.get(width, {}).get(ratio, "") for (width,) in vectors for ratio in ratios)])  # fmt: skip
+    short = ("eager / backend", "Inductor / backend", "backend / optimize")
+    head = ["program", *(f"{width}: {ratio}" for (width,) in vectors for ratio in short)]
+    return "\n".join(said) + "\n\n" + table(head, lines)
+
+
+COMPILED = Study(
+    "compiled", "steps",
+    ("vectors", "program", "mode", "eager_ms", "eager_spread_percent", "inductor_ms", "inductor_spread_percent",
+     "backend_ms", "backend_spread_percent", "optimize_ms", "optimize_spread_percent", "learning",
+     "eager_over_backend", "inductor_over_backend", "backend_over_optimize", "runs", "failed", "others_percent"),
+    _compiled,
+)  # fmt: skip
+STUDIES = (
+    ENGINE, CONTRIBUTIONS, WARMUP, WARMUP_SMALL, WARMUP_SHAPES, LONG, TWO_MODELS, TYPES, OPERATORS, COMPILED,
+)  # fmt: skip
