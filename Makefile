@@ -1,12 +1,20 @@
-# Everything runs in .venv, which the first target that needs it makes.
+# Everything runs in .venv, which the first target that needs it makes; `make` alone says what there is.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: bench-changes setup demo demo-pictures test test-fast test-contract test-many-cores test-databases test-programs test-torch lint docs bench bench-planner bench-planner-scale bench-engine bench-models bench-model-speed bench-profiling bench-new-machine bench-intervals bench-corun bench-paper-study notebooks bench-malleable bench-service bench-service-batches bench-service-sizes bench-servers bench-ingest bench-warmup bench-two-models bench-types bench-operators bench-many-cores bench-compile bench-zoo bench-graphnet bench-known-ops record clean
+.DEFAULT_GOAL := help
+.PHONY: bench $(shell sed -nE 's/^([a-z-]+):.* ## .*/\1/p' $(MAKEFILE_LIST)) $(shell sed -nE 's/^(bench-[a-z-]+):.*/\1/p' $(MAKEFILE_LIST))
 
-setup: $(READY)
+# Each target carries its line: `target: ## group: text`.
+help: ## Start: what you are reading
+	@awk -F ' ## ' '/^[a-z-]+:.* ## / { colon = index($$2, ": "); group = substr($$2, 1, colon - 1); \
+		if (!(group in lines)) groups[++n] = group; sub(/:.*/, "", $$1); \
+		lines[group] = lines[group] sprintf("  %-14s %s\n", $$1, substr($$2, colon + 2)) } \
+		END { for (i = 1; i <= n; i++) printf "%s\n%s", groups[i], lines[groups[i]] }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Start: install into .venv; PYTHON=python3.12 chooses the interpreter
 
 # PyTorch first and by version: a later install then finds it satisfied and does not exchange the build.
 $(READY): pyproject.toml
@@ -18,66 +26,28 @@ $(READY): pyproject.toml
 	$(BIN)/threadcast compile || echo "Optimised steps run by the Python engine until a C++ compiler is there."
 	touch $@
 
-# All stages once, with real measurements: build/demo/report.html. BUSY=1 times although others use the cores.
-demo: $(READY)
+demo: $(READY) ## Start: all stages once, with real measurements: build/demo/report.html
 	$(BIN)/threadcast demo --output build/demo $(if $(BUSY),--allow-busy)
 
-# Then the README's pictures of it; needs Chromium.
-demo-pictures: demo
-	$(BIN)/python benchmarks/demo_pictures.py
+clean: ## Start: remove .venv and all that was built
+	rm -rf build $(VENV)
 
-# In two processes, as many tests wait or use one core; slow files first (tests/conftest.py). PROCESSES=4 takes more; more
-# than cores makes tests of time fail.
-PROCESSES ?= 2
-test: $(READY)
+PYTEST = $(BIN)/python -m pytest -n $(or $(PROCESSES),auto) --dist loadfile --no-loadscope-reorder --max-worker-restart 2
+test: $(READY) ## Test: what needs no server and no network, in 8 minutes on 2 cores; PROCESSES=4 uses more
 	$(BIN)/python -m threadcast.scheduler.compile_planner
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 2
+	$(PYTEST) -m "not system"
 
-# The running service against its description: 100 requests an operation that fit it, and 100 that do not. EXAMPLES=number
-test-contract: $(READY)
+test-system: $(READY) ## Test: with servers, browser, clusters, long runs; asks before it installs, INSTALL=1 does not
+	INSTALL=$(INSTALL) $(BIN)/python -m tests.services
 	$(BIN)/python -m threadcast.scheduler.compile_planner
-	EXAMPLES=$(or $(EXAMPLES),100) $(BIN)/python -m pytest tests/service/test_contract.py tests/service/test_typescript_client.py
+	INSTALL=$(INSTALL) $(PYTEST) -m system -rs
 
-# Capture, engines and the torch.compile backend with another version of PyTorch, in an environment of its own; PyPI's build
-# for CUDA runs on a CPU too (4 GB). TORCH=2.15.0
-test-torch:
-	test -n "$(TORCH)" || { echo "say which version: make test-torch TORCH=2.15.0"; exit 2; }
-	$(PYTHON) -m venv build/torch-$(TORCH)
-	build/torch-$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
-	build/torch-$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' torch==$(TORCH)
-	build/torch-$(TORCH)/bin/threadcast compile
-	build/torch-$(TORCH)/bin/python -m pytest -n $(PROCESSES) --dist loadfile tests/capture tests/runtime
-
-# Random plans of networks and PyTorch's modules on both engines, against eager PyTorch, and the runtime's tests, as if this
-# machine had many cores; Linux, four minutes and ten. CORES=64
-test-many-cores: $(READY)
-	$(BIN)/python tests/as_if $(or $(CORES),16) $(BIN)/python benchmarks/many_cores.py --parts compile,correctness \
-		--budget-s 240 --out build/as-if-$(or $(CORES),16)
-	$(BIN)/python tests/as_if $(or $(CORES),16) $(BIN)/python -m pytest tests/runtime/engines tests/runtime/plans \
-		tests/runtime/tuning tests/runtime/test_optimize.py tests/runtime/test_resize.py tests/scheduler
-
-# What takes long is left out: real networks, other processes, browsers, notebooks.
-test-fast: $(READY)
-	$(BIN)/python -m threadcast.scheduler.compile_planner
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile -m "not slow"
-
-# PyTorch's operators, modules and optimizers by random plans, each compared with eager: about an hour. SAMPLES=number of
-# examples of each entry and type, ONLY=text in the case's name, DATABASE=one of op_db, module_db, optim_db.
-test-databases: $(READY)
-	$(BIN)/python -m tests.databases $(DATABASE) $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(ONLY),--only '$(ONLY)')
-
-# The programs of PyTorch's own tests of torch.compile, by its graphs' plans, by the short way and by optimize, beside eager
-# PyTorch. PYTORCH=path is a clone of PyTorch's repository; ONLY=text selects.
-test-programs: $(READY)
-	$(BIN)/python -m tests.programs $(PYTORCH) $(if $(ONLY),--only '$(ONLY)')
-
-lint: $(READY)
+lint: $(READY) ## Test: linters and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The documentation as a site with a search: build/site/index.html. Warnings and links that lead nowhere are errors.
-docs: $(READY)
+docs: $(READY) ## Documents: the site, build/site/index.html; links that lead nowhere are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "build/site/index.html; $(BIN)/mkdocs serve shows it at http://127.0.0.1:8000 and follows changes"
 
@@ -248,14 +218,3 @@ bench-zoo: $(ZOO)/.ready
 bench-graphnet: $(ZOO)/.ready
 	test -n "$(GRAPHNET)" -o -d build/graphnet/repository || git clone --depth 1 --no-checkout https://github.com/PaddlePaddle/GraphNet build/graphnet/repository
 	GRAPHNET=$(GRAPHNET) $(JUDGE) graphnet $(JUDGED)
-
-# Times every operation of every small network in every case, on a quiet machine: data/recorded/SET.csv.gz.
-SET ?= $(shell uname -m)-$(shell nproc)c
-record: $(READY)
-	mkdir -p build data/recorded && rm -f build/record.db*
-	set -e; for network in $$($(BIN)/python -c "from threadcast import networks; print(*networks.names())"); do \
-		$(BIN)/threadcast profile $$network --size small --cases all --budget-s 0.05 --store sqlite:///build/record.db; done
-	$(BIN)/threadcast db export data/recorded/$(SET).csv.gz --store sqlite:///build/record.db
-
-clean:
-	rm -rf build $(VENV)

@@ -1,4 +1,4 @@
-"""The pictures of README.md from the page that `make demo` writes; `make demo-pictures` runs both.
+"""The pictures of README.md from the page that `make demo` writes.
 
     python benchmarks/demo_pictures.py [--report build/demo/report.html] [--output docs/images]
 

@@ -32,7 +32,7 @@ from threadcast.threads.memory import keep_freed_memory, memory_regime
 
 PART = "recording"
 GOAL = Goal(tolerance=0.05, budget_s=0.01)
-"""For one op at one thread count: a fifth of what `make record` gives it, as there are many more."""
+"""For one op at one thread count: a fifth of what the sets in `data/recorded` have, as there are many more."""
 MOST_ROTATED_BYTES = 128 * 2**20
 """Most bytes that are used between two runs on the same data. Caches that the system says are larger (480 MB on a
 virtual machine that has part of one) would have ops prepared for longer than they are timed."""

@@ -18,102 +18,6 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-SLOW = frozenset(
-    (
-        "capture/test_optimizer_settings.py",
-        "cli/test_corun_tables.py",
-        "cli/test_demo.py",
-        "cli/test_doctor.py",
-        "cli/test_model_commands.py",
-        "cli/test_profile_command.py",
-        "cli/test_run.py",
-        "collector/test_cachegrind.py",
-        "collector/test_rotation.py",
-        "databases/test_databases.py",
-        "malleable/test_attached.py",
-        "malleable/test_deadlines.py",
-        "malleable/test_family.py",
-        "malleable/test_lending.py",
-        "malleable/test_limits.py",
-        "malleable/test_sockets.py",
-        "models/test_artefact_fuzz.py",
-        "models/test_correction.py",
-        "models/test_evaluation.py",
-        "models/test_learned_curve.py",
-        "models/test_model_contract.py",
-        "models/test_nothing_unpickles.py",
-        "models/test_per_case.py",
-        "models/test_registry_faults.py",
-        "models/test_retraining.py",
-        "models/test_tuned.py",
-        "networks/test_builtin_networks.py",
-        "runtime/backends/test_backends.py",
-        "runtime/backends/test_found_backends.py",
-        "runtime/backends/test_in_bfloat16.py",
-        "runtime/backends/test_search.py",
-        "runtime/bundles/test_bundles_refused.py",
-        "runtime/compile_backend/test_channels_last.py",
-        "runtime/compile_backend/test_collectives.py",
-        "runtime/compile_backend/test_cores.py",
-        "runtime/compile_backend/test_ddp.py",
-        "runtime/compile_backend/test_fallback.py",
-        "runtime/compile_backend/test_graphs.py",
-        "runtime/compile_backend/test_inference.py",
-        "runtime/compile_backend/test_loops.py",
-        "runtime/compile_backend/test_short_way_autograd.py",
-        "runtime/compile_backend/test_training.py",
-        "runtime/compile_backend/test_unused_results.py",
-        "runtime/engines/native/test_arena.py",
-        "runtime/engines/native/test_library.py",
-        "runtime/engines/native/test_native_engine.py",
-        "runtime/engines/native/test_random_networks.py",
-        "runtime/engines/test_engine_failures.py",
-        "runtime/engines/test_engine_life.py",
-        "runtime/engines/test_engine_results.py",
-        "runtime/engines/test_step_memory.py",
-        "fleet/test_cluster.py",
-        "runtime/fusion/test_fuse.py",
-        "runtime/loops/test_matrix.py",
-        "runtime/plans/test_malleable_plan.py",
-        "runtime/test_changing_loss.py",
-        "runtime/test_kinds_of_operators.py",
-        "runtime/test_optimize.py",
-        "runtime/test_optimize_changes.py",
-        "runtime/test_optimizer_numbers.py",
-        "runtime/test_parts.py",
-        "runtime/test_plain_gains.py",
-        "runtime/test_resize.py",
-        "runtime/test_settled_optimizers.py",
-        "runtime/test_size_families.py",
-        "runtime/test_stale_weights.py",
-        "runtime/verification/test_differences.py",
-        "runtime/verification/test_optimised_results.py",
-        "runtime/verification/test_shadow.py",
-        "scheduler/search/test_denoising.py",
-        "scheduler/search/test_search.py",
-        "scheduler/test_compile_planner.py",
-        "service/test_bounded_work.py",
-        "service/test_compose.py",
-        "service/test_dashboard_browser.py",
-        "service/test_logs.py",
-        "service/test_monitoring.py",
-        "service/test_mutated_bodies.py",
-        "service/test_pages.py",
-        "service/test_postgresql.py",
-        "service/test_rate_limits.py",
-        "service/test_server.py",
-        "service/test_slow_clients.py",
-        "service/test_traces.py",
-        "service/test_worker_machine.py",
-        "store/test_recorded.py",
-        "store/test_store_processes.py",
-        "test_documents.py",
-        "test_notebooks.py",
-    )
-)
-"""Files whose tests took over 4 s together on two cores, marked `slow`: `make test-fast` leaves them out."""
-
-
 ENGINE = ("databases", "malleable", "runtime", "test_documents.py", "test_notebooks.py")
 """Folders and files with tests that run the native engine."""
 
@@ -128,14 +32,9 @@ def pytest_sessionstart() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of slow files. Several processes begin with these, so that none works alone long at the end."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.relative_to(here).as_posix() in SLOW:
-            item.add_marker(pytest.mark.slow)
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+def pytest_xdist_auto_num_workers() -> int:
+    """Processes of `-n auto`: one more than cores, as tests wait; at most 8, as each takes a gigabyte of memory."""
+    return min(len(os.sched_getaffinity(0)) + 1, 8)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -199,7 +98,7 @@ def one_library_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """A PostgreSQL server for the session; skipped, with the reason, where there can be none."""
+    """A PostgreSQL server for the session; what needs it is marked `system`."""
     from tests.postgres import running
 
     with running() as server:

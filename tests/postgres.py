@@ -1,41 +1,24 @@
-"""A PostgreSQL server of the test's own, on a socket in a directory of its own; installed from Debian where missing."""
+"""A PostgreSQL server of the test's own, on a socket in a directory of its own."""
 
 from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
+
+from tests.services import need
 
 USER = "postgres"
 _numbers = count(1)
-
-
-@lru_cache(maxsize=1)
-def binaries() -> tuple[Path | None, str]:
-    """The directory of initdb and postgres, installed by apt where root can do so; or None and why."""
-    for attempt in ("find", "install"):
-        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-        if found:
-            return found[-1].parent, ""
-        if attempt == "find":
-            if os.geteuid() != 0 or shutil.which("apt-get") is None:
-                return None, "PostgreSQL is not installed, and only root can do so by apt-get install postgresql"
-            environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            for command in (["update"], ["install", "--yes", "--no-install-recommends", "postgresql"]):
-                subprocess.run(["apt-get", "-qq", *command], capture_output=True, env=environment, check=False)
-    return None, "PostgreSQL is not installed, and apt-get install postgresql failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +55,7 @@ def server(*, durable: bool = False) -> Iterator[Server]:
 
     Only if it is `durable` does what it stores survive the end of the machine.
     """
-    directory, why = binaries()
-    if directory is None:
-        pytest.skip(why)
+    directory = need("PostgreSQL").parent
     as_root = os.geteuid() == 0  # as whom PostgreSQL refuses to run
     owner = pwd.getpwnam(USER) if as_root else pwd.getpwuid(os.geteuid())
     identity = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []} if as_root else {}

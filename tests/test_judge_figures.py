@@ -204,7 +204,7 @@ def test_the_quick_judge_compares_what_a_call_that_is_not_captured_returns(monke
     assert _quick("training", plain=False)["right"] is False
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize("factor", [1.0, 1.1])
 @pytest.mark.filterwarnings("ignore:threadcast runs")

@@ -51,6 +51,7 @@ def assert_same_values(stored: str, again: str) -> None:
         assert math.isclose(float(one), float(other), rel_tol=TOLERANCE, abs_tol=1.001 * digit), (one, other, again)
 
 
+@pytest.mark.system
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_a_notebook_gives_its_stored_results(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ APART = 0.1
 rounding alone, as attention's biases of keys, move by whole steps of AdamW in any direction."""
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.timeout(TIMEOUT_S + 30)
 @pytest.mark.parametrize(
     ("heading", "library", "steps"),

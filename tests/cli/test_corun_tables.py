@@ -47,6 +47,7 @@ def side_by_side(finish_s: float) -> Trace:
     return Trace(2, "test", (*pair, *alone))
 
 
+@pytest.mark.system
 @pytest.mark.skipif(len(read_machine()) < 2, reason="needs two cores")
 def test_profile_measures_classes_side_by_side_and_adds_them_to_the_machines_table(
     tmp_path: Path, corun_of_the_test: Path, monkeypatch: pytest.MonkeyPatch

@@ -93,6 +93,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     return Demo(folder, json.loads((folder / "summary.json").read_text()), ran.stdout, served, left_over)
 
 
+@pytest.mark.system
 def test_demo_measures_learns_serves_plans_and_runs(done: Demo) -> None:
     summary = done.summary
     assert done.left_over == set()
@@ -107,6 +108,7 @@ def test_demo_measures_learns_serves_plans_and_runs(done: Demo) -> None:
         assert min(network["default_step_s"], network["planned_step_s"]) > 0
 
 
+@pytest.mark.system
 def test_the_champion_is_the_model_that_costs_least_as_train_would_say(done: Demo) -> None:
     costs = {name: row["cost"] for name, row in done.summary["models"].items() if row["cost"] is not None}
     champion = ModelRegistry(done.folder / "models").manifest("champion")
@@ -116,6 +118,7 @@ def test_the_champion_is_the_model_that_costs_least_as_train_would_say(done: Dem
     assert row["cost"] == costs[champion.model] <= min(costs.values()) + 1e-12
 
 
+@pytest.mark.system
 def test_the_many_core_figures_are_those_of_the_store_and_the_simulator(done: Demo) -> None:
     many_core, phi = done.summary["many_core"], XeonPhi()
     with Store.open(done.folder / "measurements.db") as store:
@@ -156,6 +159,7 @@ def longest_path(graph: OpGraph, seconds: NDArray[np.float64]) -> float:
     return float(ends.max())
 
 
+@pytest.mark.system
 def test_the_many_core_forecasts_came_from_the_service(done: Demo) -> None:
     many_core = done.summary["many_core"]
     served = ModelRegistry(done.folder / "models").manifest("many_core").version
@@ -165,6 +169,7 @@ def test_the_many_core_forecasts_came_from_the_service(done: Demo) -> None:
     assert done.served[served] == many_core["predictions_over_http"] * 68
 
 
+@pytest.mark.system
 def test_the_report_says_what_is_simulated_and_why_an_accuracy_is_negative(done: Demo) -> None:
     report = (done.folder / "report.html").read_text()
     assert report.count('<svg class="timeline"') == 5

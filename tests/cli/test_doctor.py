@@ -86,6 +86,7 @@ def test_doctor_tells_people_within_80_columns(monkeypatch):
     assert "\\n" not in result.stdout
 
 
+@pytest.mark.system
 def test_doctor_times_a_network_in_plain_pytorch_when_asked():
     result = invoke("doctor", "--gains", "lstm:tiny", "--json")
     assert result.exit_code == 0, result.output

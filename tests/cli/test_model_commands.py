@@ -394,6 +394,7 @@ def test_a_model_that_cannot_do_without_samples_is_not_compared_without(folder):
     assert [(row["model"], row["samples"]) for row in rows] == [("ols", 3.0), ("amdahl", 3.0)]
 
 
+@pytest.mark.system
 def test_options_can_be_tuned_and_the_models_are_registered_by_their_kind(folder):
     found = document("train", "--model", "static_xgboost", "--model", "hill_climb", "--tune", "2", "--jobs", "1")
     assert [model["version"] for model in found["models"]] == ["static_xgboost@1", "hill_climb@1"]
@@ -403,6 +404,7 @@ def test_options_can_be_tuned_and_the_models_are_registered_by_their_kind(folder
     assert [row["model"] for row in rows] == ["static_xgboost"]
 
 
+@pytest.mark.system
 def test_training_on_a_dask_cluster_gives_the_same_models(folder):
     from distributed import LocalCluster
 

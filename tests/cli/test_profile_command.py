@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.services import need
 from threadcast.cli.main import cli
 from threadcast.collector import lone, timing
 from threadcast.collector.counters import availability, cachegrind, plan_counting
@@ -212,10 +212,10 @@ def test_counters_that_cannot_be_counted_end_the_command_before_it_measures(fold
     assert "apt install valgrind" in result.stderr
 
 
-@pytest.mark.skipif(
-    shutil.which("valgrind") is None or platform.machine() != "x86_64", reason="needs valgrind on x86-64"
-)
+@pytest.mark.system
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="counts are simulated on x86-64 only")
 def test_simulated_counts_are_stored_with_every_case_and_simulated_once(folder, monkeypatch):
+    need("valgrind")
     found = document(profile("net.py:inference", "--counters", "cachegrind", "--json"))
     stored = counters_stored(folder)
     assert set(stored) == cachegrind.NAMES

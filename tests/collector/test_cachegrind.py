@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.services import need
 from threadcast.collector.counters import cachegrind
 from threadcast.collector.counters.cachegrind import CacheSimulator
 from threadcast.collector.counters.op_counters import cachegrind_counters
@@ -24,10 +24,6 @@ MATRIX_PRODUCT = Op(
     "mm", (SQUARE, SQUARE), {"target": "aten.mm.default", "args": [{"t": 0}, {"t": 1}], "kwargs": {}}, (SQUARE,)
 )
 MACHINE = Machine("one core", (Core(0, (0,), group=0),), (Cache(1, 32 * 1024, (0,)), Cache(3, 32 * 2**20, (0,))))
-
-needs_valgrind = pytest.mark.skipif(
-    shutil.which("valgrind") is None or platform.machine() != "x86_64", reason="needs valgrind on x86-64"
-)
 
 FILE = """\
 # callgrind format
@@ -46,8 +42,10 @@ def process_count() -> int:
     return len(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
-@needs_valgrind
+@pytest.mark.system
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="counts are simulated on x86-64 only")
 def test_ops_have_the_instructions_that_their_arithmetic_needs_and_a_bad_one_fails_alone():
+    need("valgrind")
     processes = process_count()
     with CacheSimulator(MACHINE) as simulator:
         counts = simulator.counts(MATRIX_PRODUCT)

@@ -1,4 +1,4 @@
-"""`make test-databases`: every case of PyTorch's databases, with progress on stderr and a table, or JSON, on stdout."""
+"""`python -m tests.databases`: every case of PyTorch's databases; progress on stderr, a table or JSON on stdout."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A part of PyTorch's databases, some of every entry, by random plans: right, or refused, never different.
 
-`make test-databases` runs all of them.
+`python -m tests.databases` runs all of them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def judge() -> Iterator[Judge]:
         yield Judge(engines)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("group", range(GROUPS))
 @pytest.mark.parametrize("database", DATABASES)
 def test_plans_give_what_eager_gives(database: str, group: int, judge: Judge) -> None:

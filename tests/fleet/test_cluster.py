@@ -26,6 +26,8 @@ from threadcast.fleet.cluster import FleetCampaign
 from threadcast.fleet.measuring import Manner
 from threadcast.store import Store
 
+pytestmark = pytest.mark.system
+
 NETWORK = """
 import torch
 from torch import nn

@@ -18,6 +18,8 @@ from threadcast.core import Machine
 from threadcast.core.errors import ArtefactError, ThreadcastError
 from threadcast.models.registry_of_kinds import create
 
+pytestmark = pytest.mark.system
+
 TOKENS = (b"\x00", b"\xff" * 8, b"NaN", b"1e999", b"-1", b"[[", b"9" * 400, b"null", b"cos\nsystem\n(S'touch x'\ntR.")
 
 

@@ -1,4 +1,4 @@
-"""`make test-programs`: the programs of PyTorch's own tests of `torch.compile`, by threadcast and in eager PyTorch."""
+"""`python -m tests.programs`: the programs of PyTorch's own tests of `torch.compile`, beside eager PyTorch."""
 
 from __future__ import annotations
 

@@ -26,6 +26,8 @@ from threadcast.core.settings import Settings
 from threadcast.service.keys import add_key
 from threadcast.service.settings import ServiceSettings
 
+pytestmark = pytest.mark.system
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yml").read_text())
 CADDY = Path(sys.executable).with_name("caddy")

@@ -19,12 +19,12 @@ from threadcast.service.keys import add_key
 from threadcast.service.settings import ServiceSettings
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "20"))
-"""Requests an operation and mode; `make test-contract` sends 100."""
+"""Requests an operation and mode."""
 
 PATIENT_S = 20.0
 """What requests with a deadline of their own are given, where they ask for less: running out of time is no fault."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(60 + 30 * EXAMPLES)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(60 + 30 * EXAMPLES)]
 
 
 @pytest.fixture(scope="module")

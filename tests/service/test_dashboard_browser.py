@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.service_data import GRAPH, MACHINE, MEASURED, OPS
+from tests.services import need
 from tests.waiting import eventually
 from threadcast.cli.demo_service import service
 from threadcast.core import Case, Machine, Measurement, Op, Placement, Plan, Sample, Trace
@@ -18,9 +19,7 @@ from threadcast.models.registry import ModelRegistry
 from threadcast.store import Store
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-CHROMIUM = shutil.which("chromium")
-if CHROMIUM is None:
-    pytest.skip("there is no chromium on the PATH: apt-get install chromium", allow_module_level=True)
+pytestmark = pytest.mark.system
 
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
 MANY = Machine.uniform("many", 4)
@@ -103,8 +102,9 @@ def host(models_root: Path, filled_store: Path, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[playwright.Browser]:
+    chromium = need("chromium")
     with playwright.sync_playwright() as started:
-        launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        launched = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield launched
         launched.close()
 

@@ -14,21 +14,21 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.cli.commands import invoke
-from tests.debian import program
 from tests.service.test_server import Running, arguments
+from tests.services import need
 from threadcast.cli.main import cli
 from threadcast.core.settings import Settings
 from threadcast.service.settings import ServiceSettings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-
-
 UNITS = sorted((DEPLOY / "systemd").iterdir())
+
+pytestmark = pytest.mark.system
 
 
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    verify = [program("systemd-analyze", "systemd"), "verify", "--man=no"]
+    verify = [need("systemd-analyze"), "verify", "--man=no"]
     units = [shutil.copy(unit, tmp_path) for unit in UNITS]
     done = subprocess.run([*verify, *units], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

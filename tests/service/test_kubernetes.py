@@ -12,6 +12,8 @@ import yaml
 from threadcast.core.settings import Settings
 from threadcast.service.settings import ServiceSettings
 
+pytestmark = pytest.mark.system
+
 MANIFESTS = list(yaml.safe_load_all(
     (Path(__file__).parents[2] / "deploy" / "kubernetes" / "threadcast.yml").read_text()
 ))  # fmt: skip

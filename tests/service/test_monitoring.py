@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
-from tests.debian import program
+from tests.services import need
 from threadcast.service.metrics import Metrics
+
+pytestmark = pytest.mark.system
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SUFFIXES = re.compile(r"_(total|bucket|count|sum)$")
@@ -82,7 +85,7 @@ def test_panels_do_not_cover_each_other() -> None:
 
 
 def test_prometheus_reads_its_files_and_every_expression(tmp_path: Path) -> None:
-    promtool = program("promtool", "prometheus")
+    promtool = str(need("promtool"))
     config = (DEPLOY / "compose" / "prometheus.yml").read_text()
     (tmp_path / "key").write_text("tc_example")
     (tmp_path / "prometheus.yml").write_text(config.replace("/run/secrets/metrics_key", str(tmp_path / "key")))
@@ -96,7 +99,7 @@ def test_prometheus_reads_its_files_and_every_expression(tmp_path: Path) -> None
 
 def test_alerts_fire_for_what_they_are_meant_for_and_not_otherwise(tmp_path: Path) -> None:
     """By Prometheus' own engine, on series that are written down."""
-    promtool = program("promtool", "prometheus")
+    promtool = str(need("promtool"))
     (tmp_path / "alerts.yml").write_text((DEPLOY / "alerts.yml").read_text())
     good = 'threadcast_http_requests_total{code="200",job="threadcast"}'
     refused = 'threadcast_http_requests_total{code="429",job="threadcast"}'

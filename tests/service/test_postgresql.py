@@ -24,6 +24,8 @@ from threadcast.service.app import create_app
 from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def place(postgres: str, models: Path, tmp_path: Path) -> ServiceSettings:

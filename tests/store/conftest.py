@@ -30,7 +30,7 @@ def measure(machine: Machine) -> Callable[..., Measurement]:
     return make
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])
 def store_url(request: pytest.FixtureRequest, store_path: Path) -> Path | str:
     """A new store of each kind of database: a path, or the URL of an empty PostgreSQL database."""
     if request.param == "sqlite":

@@ -30,7 +30,7 @@ def measured() -> list[Measurement]:
     return list(measure_all(make_ops(8)))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where there is no store yet."""
     if request.param == "sqlite":
@@ -51,6 +51,7 @@ def content(url: str | Path) -> tuple[object, ...]:
         return store.measurements(), store.graphs(), store.plan("p"), store.counts()
 
 
+@pytest.mark.system
 def test_a_backup_holds_all_and_comes_back_into_either_database(
     url: str, measured: list[Measurement], tmp_path: Path, postgres: str
 ) -> None:

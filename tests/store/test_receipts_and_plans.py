@@ -95,6 +95,7 @@ def test_plans_are_kept_by_name_and_the_oldest_go(store_url: Path | str, monkeyp
         assert [store.plan(f"p{number}") for number in range(4)] == [None, None, "2", "3"]
 
 
+@pytest.mark.system
 def test_text_that_postgresql_has_no_place_for_is_the_senders_fault(postgres: str) -> None:
     from tests.postgres import fresh_database
 

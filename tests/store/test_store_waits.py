@@ -16,6 +16,8 @@ from threadcast.core.errors import StoreError
 from threadcast.store import Store
 from threadcast.store.waits import engine_options
 
+pytestmark = pytest.mark.system
+
 Measure = Callable[..., Measurement]
 MEDIUM_S, LONG_S = 2.0, 30.0
 """The shorter one is long enough for a busy machine, whose pauses between two statements would end transactions."""

@@ -24,8 +24,6 @@ from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.contender_id import backend
 from threadcast.runtime.tuning.report import Report
 
-pytestmark = [pytest.mark.slow]
-
 LAST, GIVEN = MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN
 FREEZE = {"freeze": True}
 

@@ -17,7 +17,6 @@ from tests.runtime.compile_backend.running import run_until_settled, runners, tr
 from threadcast.runtime.graph_parts import PartsInTurn, _may_draw, parts_of
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.usefixtures("one_thread", "plans_win"),
     pytest.mark.filterwarnings("ignore:threadcast runs a part of a graph"),
     pytest.mark.filterwarnings("ignore:The .grad attribute"),  # of Dynamo's own look at inputs

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled, runners, trains_as_eager
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.usefixtures("one_thread", "plans_win"),
     pytest.mark.filterwarnings("ignore:The .grad attribute"),  # of Dynamo's own look at inputs
 ]

@@ -193,7 +193,7 @@ def run_process(folder: Path, said: Callable[[], bool]) -> None:
     feedback.close()
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_the_process_adds_to_the_store(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run_process(tmp_path, lambda: True)
     with Store.open(tmp_path / "store.sqlite") as store:
@@ -204,7 +204,7 @@ def test_the_process_adds_to_the_store(tmp_path: Path, caplog: pytest.LogCapture
     assert not caplog.records
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_service_that_is_not_there_keeps_nothing_from_the_local_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
