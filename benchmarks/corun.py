@@ -280,7 +280,7 @@ _PAGE = f"""# How well slow-downs side by side are forecast
 
 Ops are of three classes, so there are nine pairs of an op's class and its neighbour's. `threadcast profile --corun`
 measures pairs of ops, at most {{most}}, each of which narrows the forecasts most, and forecasts the pairs of classes
-of which none was measured ([how](decisions/0029-corun-slowdowns-are-forecast.md)). Each line judges these: the mean
+of which none was measured ([how](decisions/0027-campaigns.md)). Each line judges these: the mean
 absolute error of the slow-down (a factor; the truth is the median over all four pairs of ops), beside that of
 assuming no slow-down (1.0) and of the mean of the measured pairs; how often the truth is in the 90 % interval; and
 how wide that is. Pairs of classes that matter more are measured earlier, so lines differ in what is left.

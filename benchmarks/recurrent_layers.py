@@ -1,4 +1,4 @@
-"""`nn.LSTM` as the library's operator, and as cells that can be planned: what each takes (decision 55).
+"""`nn.LSTM` as the library's operator, and as cells that can be planned: what each takes (decision 10).
 
     python benchmarks/recurrent_layers.py [--rounds 9] [--mode training]
 

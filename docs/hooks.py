@@ -108,8 +108,14 @@ def figures() -> list[Path]:
 
 
 def _list_of_decisions() -> str:
-    rows = [f"- [{path.read_text().partition(chr(10))[0].removeprefix('# ')}]({path.name})" for path in decisions()]
-    return "# Decisions\n\nWhy things are as they are, and what was tried and lost.\n\n" + "\n".join(rows) + "\n"
+    """The index: records by the subject that begins their titles, "# 8. Engine: crews in place of pools"."""
+    subjects: dict[str, list[str]] = {}
+    for path in decisions():
+        number, _, title = path.read_text().partition("\n")[0].removeprefix("# ").partition(". ")
+        subject, _, choice = title.partition(": ")
+        subjects.setdefault(subject, []).append(f"- {number}. [{choice}]({path.name})")
+    head = "# Decisions\n\nOne page a choice that stands: what was chosen, why, and what was tried and lost.\n"
+    return head + "".join(f"\n## {subject}\n\n" + "\n".join(rows) + "\n" for subject, rows in subjects.items())
 
 
 def _site_path(path: Path) -> str:

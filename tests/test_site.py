@@ -37,7 +37,7 @@ def hooks() -> ModuleType:
         ("docs/dashboard.md", "dashboard.md", "[cards](../data/README.md)", "[cards](data/index.md)"),
         ("README.md", "index.md", "[all](threadcast/core/settings_table.py)", "[all](settings.md)"),
         ("docs/http.md", "http.md", "[all](../threadcast/service/openapi.py)", "[all](routes.md)"),
-        ("docs/decisions/0001-a.md", "decisions/0001-a.md", "[words](../concepts.md)", "[words](../concepts.md)"),
+        ("docs/decisions/a.md", "decisions/a.md", "[words](../concepts.md)", "[words](../concepts.md)"),
         ("data/graphs/README.md", "data/graphs.md", "[form](../../docs/formats.md)", "[form](../formats.md)"),
         ("docs/concepts.md", "concepts.md", "[below](#planning)", "[below](#planning)"),
     ],

@@ -88,7 +88,7 @@ for thread in threads:
 
 @needs_glibc
 def test_threads_have_heaps_of_their_own():
-    """They would wait, asleep, for the lock of the one that they share: in each step by a plan (decision 78)."""
+    """They would wait, asleep, for the lock of the one that they share: in each step by a plan (decision 8)."""
     without = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     done = subprocess.run([sys.executable, "-c", HEAPS], capture_output=True, text=True, check=True, env=without)
     assert int(done.stdout) >= 4

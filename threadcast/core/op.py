@@ -80,7 +80,7 @@ class Op:
     def forecast_key(self) -> tuple[Hashable, ...]:
         """Identity for forecasts: `key`, and what they read of an op that its key leaves out.
 
-        Other programs may describe ops by kind and counts alone; all of one kind have the same key (decision 72).
+        Other programs may describe ops by kind and counts alone; all of one kind have the same key (decision 1).
         """
         return self.key, self.flops, self.bytes_moved, self.outputs
 

@@ -1,7 +1,7 @@
 """Lets optimizers' steps use PyTorch's fused kernels, where these are right and faster.
 
 An optimizer that was made without `fused=True` updates each parameter by several operators, called from Python: 0.1 to
-2.4 ms of a training step of 1 to 10 ms (decision 80). By the fused kernels it is 0.2 to 0.8 of that. Results are the
+2.4 ms of a training step of 1 to 10 ms (decision 40). By the fused kernels it is 0.2 to 0.8 of that. Results are the
 same but for rounding. On many cores small tensors may cost more by them, so both ways are compared in the steps.
 """
 

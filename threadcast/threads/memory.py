@@ -32,7 +32,7 @@ def keep_freed_memory(*, one_heap: bool = False) -> bool:
     memory.
 
     In threads other than the first one blocks of 64 MiB and more still go back, unless all share `one_heap`, for whose
-    lock they then wait (decision 78). That has to be asked for before a second thread allocates.
+    lock they then wait (decision 8). That has to be asked for before a second thread allocates.
     """
     global _regime
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -20,7 +20,7 @@ def write_package(program: ExportedProgram, folder: Path, cores: int, *, freezin
 
     With `freezing` weights are packed in the order that oneDNN prefers, and channels last is tried. That makes
     convolutions faster and matrix products slower: GPT-2 with 4 layers of 256 takes 4.7 ms a call with it and 4.2
-    without, 0.5 of which is the packing, and compiles in 11 s in place of 7 (decision 52).
+    without, 0.5 of which is the packing, and compiles in 11 s in place of 7 (decision 34).
 
     `package_call` runs it in any process of this machine, without a compiler.
     """

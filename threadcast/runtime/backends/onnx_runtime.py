@@ -59,7 +59,7 @@ def session(path: Path, threads: int, *, parallel: bool = False) -> ArrayCall:
     # The model is optimised already: loading it as it is takes a fifth of the time.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     # Else its threads spin for some 50 ms after a call: the caller's next operators take twice as long, and so do the
-    # calls of whatever it is compared with, so that the slower was kept (decision 52). Calls take no longer with it.
+    # calls of whatever it is compared with, so that the slower was kept (decision 59). Calls take no longer with it.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if parallel:
         options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL

@@ -23,7 +23,7 @@ UNKNOWN = 0.5
 BESIDE_S = 3.0
 """Seconds that compilers or the search for backends are expected to cost calls on 2 cores, until they end. At low
 priority they still make all threads of an operator wait now and then: calls took 10 to 25 % longer for as long as they
-ran (decision 33). On more cores the part of one core counts. A convention."""
+ran (decision 9). On more cores the part of one core counts. A convention."""
 GIVE_BACK_S = 0.5
 """Seconds that storing measurements is expected to cost calls on 2 cores: as long as a process loads what it needs for
 that, steps took 1.5 to 2.5 times as long."""

@@ -63,7 +63,7 @@ class Rows:
 BY_TURNS = Rows(2, 0.005, 0.005)
 """Costs the least: for ways that do not disturb each other for longer than that."""
 ALONE = Rows(3, LONG_S, 0.06)
-"""For ways that do: ONNX Runtime's threads spun for 50 ms after a call (decision 52)."""
+"""For ways that do: ONNX Runtime's threads spun for 50 ms after a call (decision 59)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ SLOWER = 1.05
 not know yet what ops cost each other side by side: no plan took less than it predicted by more than `CLOSE`."""
 PROMISE = 1.1
 """How many times as fast as the fastest step by a plan that was tried a corrected one has to be by its prediction, to
-be tried. Ones that promised less were no faster than the first (decision 33)."""
+be tried. Ones that promised less were no faster than the first (decision 9)."""
 FAR = 1.1
 """Ratio of the first look's seconds to the best plan's above which eager PyTorch in the same memory format is slower
 than that: it runs the same operators one after the other on all cores, with more between them."""
