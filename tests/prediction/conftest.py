@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.clock import Clock
 from tests.prediction.predicting import Service, answer_of
-from tests.scheduler.clock import Clock
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.clock import Clock
 from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, SerialShare, Service, assert_same, local
-from tests.scheduler.clock import Clock
 from threadcast.core import Machine
 from threadcast.core.errors import ModelError, ServiceError
 from threadcast.prediction.fallback import OPS_AT_ONCE, FirstOf, reserve_s, roofline

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tests.scheduler.clock import Clock
+from tests.clock import Clock
 from threadcast.core.errors import NotAsked
 from threadcast.prediction.breaker import FIRST_OPEN_S, LIMIT, LONGEST_OPEN_S, Breaker
 

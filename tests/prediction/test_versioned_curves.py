@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.clock import Clock
 from tests.prediction.predicting import MACHINE, OPS, assert_same, local
-from tests.scheduler.clock import Clock
 from threadcast.core import CurveTable
 from threadcast.prediction.versioned_curves import VersionedCurves
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from tests.waiting import attempts
 from threadcast.runtime.optimize import OptimizedCall, OptimizedStep
 
 
@@ -54,14 +55,9 @@ def same_state(one: nn.Module, other: nn.Module) -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
 
 
-MOST_STEPS = 20_000
-"""Far more steps of microseconds than tuning takes where plans are made at once."""
-
-
 def run_until_settled(step: OptimizedCall | OptimizedStep, call: Callable[[int], object]) -> None:
     """`call` with 0, 1, 2 and so on until each kind of arguments has been compared, 10 times at least."""
-    for number in range(MOST_STEPS):
+    for number in attempts():
         if number >= 10 and not any(report.measuring for report in step.reports):
             return
         call(number)
-    raise AssertionError(f"not settled after {MOST_STEPS} steps: {step.reports}")

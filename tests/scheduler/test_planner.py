@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.scheduler.random_problems import hybrid_problem, problem_of
+from tests.waiting import HANGS_S
 from threadcast.core import CurveTable, Machine, OpGraph, Plan
 from threadcast.core.errors import InvalidInput, NotFound, PlanError
 from threadcast.scheduler import policies
@@ -57,7 +58,7 @@ def test_an_argument_of_another_type_is_named(wrong: dict[str, Any]) -> None:
 
 def test_auto_is_never_worse_than_its_policies_nor_than_the_default() -> None:
     each = {name: plan(PROBLEM, policy=name).makespan_s for name in without_options()}
-    best = plan(PROBLEM)
+    best = plan(PROBLEM, budget_s=HANGS_S)  # no policy is left out for want of time
     assert best.makespan_s <= min(each.values())
     assert best.makespan_s <= plan(PROBLEM, policy="fifo").makespan_s
     check_schedule(PROBLEM.graph, best, machine=PROBLEM.machine)
@@ -188,7 +189,7 @@ def test_a_replay_refuses_a_plan_of_another_graph_or_machine() -> None:
 def test_any_seed_from_0_on_is_taken() -> None:
     """CP-SAT's own holds 31 bits; here it is asked, as no other bound knows that one core stays idle."""
     problem = problem_of([{2: 1.0}] * 4, cores=3)
-    assert plan(problem, seed=2**70).makespan_s == 4.0
+    assert plan(problem, seed=2**70, budget_s=HANGS_S).makespan_s == 4.0
     with pytest.raises(InvalidInput, match="seed=-1 must be at least 0"):
         plan(problem, seed=-1)
 
@@ -201,7 +202,7 @@ def test_auto_takes_no_options() -> None:
 def test_the_plan_of_a_small_graph_is_proven_where_the_bounds_are_too_low() -> None:
     """Ops of two cores each on three: no other bound knows that one core stays idle."""
     problem = problem_of([{2: 1.0}] * 3, cores=3)
-    made = plan(problem)
+    made = plan(problem, budget_s=HANGS_S)
     assert lower_bounds(problem).best_s == pytest.approx(2.0)
     assert made.makespan_s == 3.0
     assert made.gap == pytest.approx(0.0 if find_spec("ortools") else 0.5, abs=1e-5)
@@ -217,7 +218,7 @@ def test_without_or_tools_the_search_plans_alone(monkeypatch: pytest.MonkeyPatch
 def test_a_proof_that_holds_for_whole_cores_is_not_taken_for_a_plan_of_hyper_threads() -> None:
     """Two ops that share one of three cores end after 2 / 1.03 s, sooner than in any plan of whole cores."""
     problem = problem_of([{2: 1.0}] * 2, cores=3, threads_per_core=2)
-    shared = plan(problem)
+    shared = plan(problem, budget_s=HANGS_S)
     assert shared.makespan_s == pytest.approx(2 / 1.03)
     assert shared.lower_bound_s == pytest.approx(4 / 3 / 1.03)
 
@@ -227,7 +228,7 @@ def test_auto_gives_no_core_more_threads_than_it_has(threads_per_core: int, make
     """All three at once would take 2 s by time slices, and two at once on hyper-threads 2 / 1.03 s."""
     problem = problem_of([{2: 1.0}] * 3, cores=3, threads_per_core=threads_per_core)
     assert plan(problem, policy="manual_grid").makespan_s < makespan_s
-    made = plan(problem)
+    made = plan(problem, budget_s=HANGS_S)
     assert made.makespan_s == pytest.approx(makespan_s)
     check_schedule(problem.graph, made, machine=problem.machine)
 

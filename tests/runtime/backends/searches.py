@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import os
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,21 +12,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.waiting import eventually
+from tests.waiting import attempts, eventually
 from threadcast.capture.capture import capture_forward
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_guard import PREFIX
 from threadcast.runtime.tuning.contender import Contender
 
-LONGEST_S = 240.0
-"""Seconds within which a search must end here, whatever else the machine does."""
-
 
 def search_for(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], **options: Any) -> BackendSearch:
+    """A search that may take any time of any core, unless `options` of `BackendSearch` say otherwise."""
     captured = capture_forward(lambda args, kwargs: module(*args, **kwargs), *arguments)
     with torch.no_grad():
         args, kwargs = arguments
         result = options.pop("result") if "result" in options else module(*args, **kwargs)
+    options = {"share": 1.0, "limit_s": math.inf, **options}
     return BackendSearch(module, arguments, captured, 1, result=result, **options)
 
 
@@ -36,9 +35,9 @@ def found_by(search: BackendSearch) -> list[Contender]:
 
 
 def polled(search: BackendSearch, *, unlimited: bool = False) -> Iterator[Contender]:
-    end_s = time.monotonic() + LONGEST_S
-    while not search.over:
-        assert time.monotonic() < end_s
+    for _ in attempts():
+        if search.over:
+            return
         contender = search.poll(unlimited=unlimited)
         if contender is not None:
             yield contender
@@ -56,7 +55,7 @@ def wait_until_gone(folder: Path) -> None:
             os.waitpid(-1, os.WNOHANG)
         return False
 
-    eventually(gone, within_s=30)
+    eventually(gone)
 
 
 def processes_in(folder: Path) -> list[int]:

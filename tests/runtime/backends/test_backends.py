@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +18,7 @@ import threadcast
 from tests.runtime.backends.programs import ARGUMENTS, Two, passed_on
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.small_training import run_until_settled
+from tests.waiting import eventually, is_asleep
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.compiled import package_call, write_package
 from threadcast.runtime.backends.exported import write_onnx
@@ -160,14 +160,21 @@ def test_numbers_near_0_and_the_first_of_equal_numbers_count(backend: str, tmp_p
 def test_threads_of_onnx_runtime_leave_the_cores_after_a_call(setting: str, tmp_path: Path) -> None:
     module, x = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).eval(), torch.ones(64, 512)
     write_onnx(torch.export.export(module, (x,)), tmp_path / "model.onnx")
+    before = set(thread_ids())
     call = sessions(write_optimised(tmp_path / "model.onnx"), 2)[setting]()
-    spun_s = []
+    threads, spun_s = set(thread_ids()) - before, []
+    assert threads
     for _ in range(5):
         call([x])
-        before_s = time.process_time()
-        time.sleep(0.04)
-        spun_s.append(time.process_time() - before_s)
-    assert min(spun_s) < 0.01
+        ran_s = sum(map(cpu_s, threads))
+        eventually(lambda: all(map(is_asleep, threads)))
+        spun_s.append(sum(map(cpu_s, threads)) - ran_s)
+    assert min(spun_s) < 0.01, "on CPUs, not on the clock; they would spin for 0.05 s"
+
+
+def cpu_s(thread: int) -> float:
+    """Seconds for which a thread of this process has had a CPU."""
+    return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0]) / 1e9
 
 
 def named() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import closing
@@ -19,6 +18,7 @@ import threadcast
 from tests.runtime.backends.searches import found_by, search_for
 from tests.runtime.backends.test_search_worker import Listening
 from tests.runtime.compiler import needs_compiler
+from tests.waiting import attempts
 from threadcast.capture.capture import capture_forward
 from threadcast.core.errors import CaptureError
 from threadcast.runtime import call_in_types, optimized_call
@@ -262,9 +262,9 @@ class Shares(nn.Module):
 
 def until(call: Any, x: Tensor, wanted: Tensor, done: Callable[[], bool]) -> None:
     """Call until it is done; no result is farther from the wanted one than is allowed."""
-    end_s = time.monotonic() + 100
-    while not done():
-        assert time.monotonic() < end_s
+    for _ in attempts():
+        if done():
+            return
         (found,) = call(x)
         assert largest_difference(wanted, found)[0] <= 0.05
         call._choice._float32_settled = True

@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from select import select
 
 import pytest
 
+from tests.waiting import HANGS_S, eventually
 from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.search_guard import PAUSE, RESUME
 
-WORK = "import os, time; print(os.getpid(), flush=True)\nwhile True: time.sleep(0.01)"
-"""Tells its process id, which the guard has not told."""
+WORK = """
+import os, signal
+signal.signal(signal.SIGCONT, lambda *_: print("goes on", flush=True))
+print(os.getpid(), flush=True)
+while True: signal.pause()
+"""
+"""Tells its process id, which the guard has not told, and when it goes on after a pause."""
 
 
 @contextmanager
@@ -42,14 +48,7 @@ def guarded(folder: Path, *, most_pause_s: float | None = None) -> Iterator[tupl
     finally:
         guard.stdin.close()
         guard.stdout.close()
-        guard.wait(30)
-
-
-def until(wanted: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 60
-    while not wanted():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+        guard.wait(HANGS_S)
 
 
 def stopped(process: int) -> bool:
@@ -59,31 +58,31 @@ def stopped(process: int) -> bool:
 def test_a_paused_process_stops_until_it_is_resumed(tmp_path: Path) -> None:
     with guarded(tmp_path) as (guard, process):
         guard.send_signal(PAUSE)
-        until(lambda: stopped(process))
+        eventually(lambda: stopped(process))
         guard.send_signal(RESUME)
-        until(lambda: not stopped(process))
+        eventually(lambda: not stopped(process))
 
 
 def test_a_paused_process_ends_with_its_caller(tmp_path: Path) -> None:
     with guarded(tmp_path) as (guard, process):
         guard.send_signal(PAUSE)
-        until(lambda: stopped(process))
+        eventually(lambda: stopped(process))
     assert not Path(f"/proc/{process}").exists()
     assert not list(tmp_path.glob(f"{search_guard.PREFIX}*"))
 
 
 def test_a_pause_that_nobody_ends_is_over_after_a_while(tmp_path: Path) -> None:
-    with guarded(tmp_path, most_pause_s=0.0) as (guard, process):
+    with guarded(tmp_path, most_pause_s=0.0) as (guard, _):
         guard.send_signal(PAUSE)
-        until(lambda: stopped(process))
-        until(lambda: not stopped(process))
+        assert guard.stdout is not None
+        eventually(lambda: select([guard.stdout], [], [], 0.0)[0])  # the pause itself may be over before a look
+        assert guard.stdout.readline() == b"goes on\n"
 
 
 @pytest.mark.parametrize("number", [PAUSE, RESUME])
 def test_signals_after_the_process_has_ended_do_nothing(tmp_path: Path, number: int) -> None:
     with guarded(tmp_path) as (guard, process):
         os.kill(process, 9)
-        time.sleep(2 * search_guard._LOOK_S)
+        eventually(lambda: not Path(f"/proc/{process}").exists())
         guard.send_signal(number)
-        time.sleep(0.1)
-        assert guard.poll() is None
+    assert guard.returncode == 0

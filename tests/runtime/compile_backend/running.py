@@ -9,20 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from tests.runtime.small_training import same_state
+from tests.waiting import attempts
 from threadcast.runtime.compile_backend import compiled_graphs
-
-MOST_CALLS = 2_000
-"""Far more calls of microseconds than tuning takes where plans are made at once."""
 
 
 def run_until_settled(call: Callable[[int], object], *, least: int = 10) -> None:
     """`call` with 0, 1, 2 and so on until every graph knows what runs it, `least` times at least."""
-    for number in range(MOST_CALLS):
+    for number in attempts():
         reports = [report for graph in compiled_graphs() for report in graph.reports]
         if number >= least and reports and not any(report.measuring for report in reports):
             return
         call(number)
-    raise AssertionError(f"not settled after {MOST_CALLS} calls: {reports}")
 
 
 def runners() -> dict[str, list[str]]:

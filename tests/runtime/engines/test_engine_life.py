@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
+from tests.waiting import HANGS_S, eventually
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine, Placement, Plan
 from threadcast.core.errors import ExecutionError, PlanError
@@ -52,10 +52,7 @@ def opened(captured: Captured, plan: Plan, machine: Machine) -> PythonEngine:
 
 def threads_end(before: int) -> bool:
     """Whether there are no more threads than `before`; the kernel may need a moment to bury those that have ended."""
-    deadline_s = time.monotonic() + 20.0
-    while len(thread_ids()) > before and time.monotonic() < deadline_s:
-        os.sched_yield()
-    return len(thread_ids()) <= before
+    return eventually(lambda: len(thread_ids()) <= before)
 
 
 def executor_threads() -> list[threading.Thread]:
@@ -150,6 +147,7 @@ def test_a_plan_that_wants_thousands_of_threads_is_refused(machine: Machine) -> 
 SCRIPT = """
 import os, signal, sys, threading
 import torch
+from tests.waiting import HANGS_S, eventually
 from threadcast.capture.capture import capture_forward
 from threadcast.core import Placement, Plan, read_machine
 from threadcast.core.errors import ExecutionError
@@ -214,7 +212,7 @@ def test_a_fork_makes_its_own_engine_and_the_interpreter_exits_in_the_middle_of_
     engine: str,
 ) -> None:
     with process(FORK_THEN_EXIT_WHILE_A_DAEMON_THREAD_RUNS_STEPS, engine) as running:
-        out, err = running.communicate(timeout=120)
+        out, err = running.communicate(timeout=HANGS_S)
     assert running.returncode == 0, err
     assert "fork" in out.splitlines()[0]
     assert out.splitlines()[1:] == [f"own: {float(1 << 17)}", "status 7"]
@@ -226,6 +224,6 @@ def test_ctrl_c_ends_the_process(engine: str) -> None:
         assert running.stdout is not None
         assert running.stdout.readline() == "running\n"
         running.send_signal(signal.SIGINT)
-        _, err = running.communicate(timeout=120)
+        _, err = running.communicate(timeout=HANGS_S)
     assert running.returncode == -signal.SIGINT, err
     assert err.rstrip().endswith("KeyboardInterrupt")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from tests.clock import Clock
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.capture import Captured, capture_forward, capture_training
@@ -230,13 +231,15 @@ def test_trying_draws_no_numbers_and_ignores_the_callers_settings(monkeypatch: p
 
 def test_which_operator_is_faster() -> None:
     threads: set[int] = set()
+    clock = Clock()
 
-    def slow() -> None:
+    def takes(seconds: float) -> None:
         threads.add(torch.get_num_threads())
-        time.sleep(0.02)
+        clock.now_s += seconds
 
+    fast, slow = partial(takes, 0.25), partial(takes, 1.0)
     before = torch.get_num_threads()
-    assert times_as_fast(lambda: None, slow) > 1 > times_as_fast(slow, lambda: None)
+    assert (times_as_fast(fast, slow, clock), times_as_fast(slow, fast, clock)) == (4.0, 0.25)
     assert threads == {1}
     assert torch.get_num_threads() == before
 

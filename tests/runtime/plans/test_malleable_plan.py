@@ -17,7 +17,7 @@ import torch
 
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import made_up_curves, make_random_plan
-from tests.waiting import eventually
+from tests.waiting import HANGS_S, eventually
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import EngineClosed, ExecutionError
@@ -80,7 +80,7 @@ def test_plans_are_made_in_the_background_and_followed(captured: Captured, big: 
         following.resize(big.cores[1:3])  # perhaps before there is a plan for two
         assert not following.whole
         assert {op.id for op in engine.changed[0][0].ops} == set(captured.graph.ids)
-        assert done.wait(60)
+        assert done.wait(HANGS_S)
         assert engine.ready == [3, 2, 1]
         assert engine.changed[-1] == (made[2], [1, 2])
         following.resize(big.cores[3:])
@@ -95,7 +95,7 @@ def test_without_a_problem_only_known_plans_serve(captured: Captured, big: Machi
     whole, three = (make_random_plan(captured.graph, tuple(range(n)), seed=0) for n in (4, 3))
     engine, done = Noting(captured), threading.Event()
     with closing(MalleablePlan(engine, whole, big, None, {3: three}, done=lambda _: done.set())) as following:
-        assert done.wait(10)
+        assert done.wait(HANGS_S)
         following.resize(big.cores[:3])
         assert engine.changed[-1][0] is three
         following.resize(big.cores[:2])
@@ -163,7 +163,7 @@ def test_planning_that_fails_leaves_one_op_after_the_other(
     engine, done = Noting(captured), threading.Event()
     whole = make_random_plan(captured.graph, (0, 1, 2, 3), seed=0)
     with closing(MalleablePlan(engine, whole, big, problem, {}, done=lambda _: done.set())) as following:
-        assert done.wait(10)
+        assert done.wait(HANGS_S)
         following.resize(big.cores[:3])
         assert {op.threads for op in engine.changed[-1][0].ops} == {3}
 
@@ -187,7 +187,7 @@ def test_a_closed_engine_is_left_alone_without_a_message(
     ) as following:
         following.resize(big.cores[:1])
         following.resize(big.cores)
-        assert done.wait(60)
+        assert done.wait(HANGS_S)
     assert not caplog.records
 
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import threadcast
+from tests.clock import Clock
 from tests.runtime.conftest import SequentialPlanner
-from tests.waiting import eventually
+from tests.waiting import HANGS_S, eventually
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Case, Machine, Trace, read_machine
 from threadcast.core.errors import ExecutionError
@@ -35,30 +36,30 @@ def test_a_step_whose_planning_fails_runs_as_before(monkeypatch: pytest.MonkeyPa
         assert (report.runs, "planning failed" in report.reason) == ("default", True)
 
 
-def test_a_plan_that_takes_too_long_is_given_up(planned_at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_maker, "ANSWER_S", -1.0)
+def test_a_plan_that_takes_too_long_is_given_up(planned_at_once: None) -> None:
+    clock = Clock()
     graph = capture_forward(lambda x: x * 2, torch.ones(3)).graph
-    planner = plan_maker.Planner(read_machine())
+    planner = plan_maker.Planner(read_machine(), clock=clock)
     asked = planner.ask(Question(graph, read_machine(), NATIVE_ENGINE, {}))
+    clock.now_s = plan_maker.ANSWER_S + 1.0
     for _ in range(2):
         with pytest.raises(ExecutionError, match="planning took longer than"):
             planner.answer(asked)
     assert planner.free
 
 
-def test_a_plan_that_takes_long_leaves_all_cores_to_steps(
-    planned_at_once: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_that_takes_long_leaves_all_cores_to_steps(planned_at_once: None) -> None:
     machine = Machine.uniform("four", 4)
     captured = capture_forward(lambda x: x * 2, torch.ones(3))
     table = curves_in_step(captured.graph, {Case(1): [_trace(captured, machine)]})
     question = Question(captured.graph, machine, NATIVE_ENGINE, {}, curves=table)
-    planner, threads = plan_maker.Planner(machine), torch.get_num_threads()
+    clock, threads = Clock(), torch.get_num_threads()
+    planner = plan_maker.Planner(machine, clock=clock)
     torch.set_num_threads(4)
     try:
         planner.ask(question)
         assert planner.beside(torch.get_num_threads) == 3
-        monkeypatch.setattr(plan_maker.time, "monotonic", lambda now=plan_maker.time.monotonic: now() + 5.0)
+        clock.now_s = 5.0
         assert (planner.free, planner.yields, planner.beside(torch.get_num_threads)) == (False, True, 4)
         planner.ask(question)
         assert not planner.yields, "the next plan is asked from another process"
@@ -69,15 +70,12 @@ def test_a_plan_that_takes_long_leaves_all_cores_to_steps(
 
 
 @pytest.mark.parametrize("cores", [4, 64, 256])
-def test_a_plan_that_takes_long_is_not_given_up_on_many_cores_either(
-    cores: int, planned_at_once: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = Machine.uniform("many", cores)
+def test_a_plan_that_takes_long_is_not_given_up_on_many_cores_either(cores: int, planned_at_once: None) -> None:
+    machine, clock = Machine.uniform("many", cores), Clock()
     graph = capture_forward(lambda x: x * 2, torch.ones(3)).graph
-    with closing(plan_maker.Planner(machine)) as planner:
+    with closing(plan_maker.Planner(machine, clock=clock)) as planner:
         planner.ask(Question(graph, machine, NATIVE_ENGINE, {}))
-        waited_s = 0.99 * plan_maker.ANSWER_S
-        monkeypatch.setattr(plan_maker.time, "monotonic", lambda now=plan_maker.time.monotonic: now() + waited_s)
+        clock.now_s = 0.99 * plan_maker.ANSWER_S
         assert (planner.free, planner.yields) == (False, True)
 
 
@@ -95,15 +93,13 @@ def test_a_number_of_threads_that_is_set_while_a_plan_is_made_stays(
         torch.set_num_threads(threads)
 
 
-def test_a_plan_keeps_its_core_where_learning_may_lose_any_time(
-    planned_at_once: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = Machine.uniform("four", 4)
+def test_a_plan_keeps_its_core_where_learning_may_lose_any_time(planned_at_once: None) -> None:
+    machine, clock = Machine.uniform("four", 4), Clock()
     captured = capture_forward(lambda x: x * 2, torch.ones(3))
     table = curves_in_step(captured.graph, {Case(1): [_trace(captured, machine)]})
-    with closing(plan_maker.Planner(machine)) as planner:
+    with closing(plan_maker.Planner(machine, clock=clock)) as planner:
         planner.ask(Question(captured.graph, machine, NATIVE_ENGINE, {}, curves=table))
-        monkeypatch.setattr(plan_maker.time, "monotonic", lambda now=plan_maker.time.monotonic: now() + 5.0)
+        clock.now_s = 5.0
         planner.unlimited = True
         assert (planner.free, planner.yields) == (False, False)
 
@@ -163,7 +159,7 @@ def test_a_planner_outlasts_the_thread_that_asked_first() -> None:
 
         def ask() -> plan_maker.Asked:
             asked = planner.ask(question)
-            planner.wait(60.0)
+            planner.wait(HANGS_S)
             return asked
 
         with ThreadPoolExecutor(1) as executor:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.waiting import HANGS_S
 from threadcast.core import Case, CurveTable, Machine, Op, OpGraph, Source, TensorSpec
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
@@ -52,13 +53,14 @@ def test_errors_become_smaller() -> None:
     assert after < 0.75 * before
 
 
+@pytest.mark.usefixtures("few_moves")
 def test_plans_for_them_are_shorter_in_truth() -> None:
     true = problem_of(true_seconds(60), 0.0)
     wrong = problem_of(noisy(true_seconds(60), 0.2), 0.2)
     certain = problem_of(noisy(true_seconds(60), 0.2), 0.0)
 
     def takes(planned_for: Problem) -> float:
-        made = plan(planned_for, policy="search", budget_s=20.0)
+        made = plan(planned_for, policy="search", budget_s=HANGS_S)
         return simulate(PlanReplay(planned_for, plan=made), true_curves=true.curves).makespan_s
 
     assert takes(wrong) < takes(certain)
@@ -110,9 +112,10 @@ def test_ops_of_which_few_were_measured_at_the_same_counts_stay() -> None:
     np.testing.assert_array_equal(changed, np.arange(30) >= FEWEST_CURVES - 1)
 
 
+@pytest.mark.usefixtures("few_moves")
 def test_a_plan_tells_the_times_of_the_curves_that_it_was_given() -> None:
     given = problem_of(noisy(true_seconds(30), 0.2), 0.2)
-    made = plan(given, budget_s=20.0)
+    made = plan(given, budget_s=HANGS_S)
     on = given.times.on
     by_id = made.by_id()
     for i, op_id in enumerate(given.graph.ids):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.scheduler.affinities import two_affinity_problems, with_affinities
 from tests.scheduler.interference.test_class_slowdown import C, M, T, problem_of_classes, table_of
 from tests.scheduler.random_problems import problem_of
+from tests.waiting import HANGS_S
 from threadcast.core import Affinity, Case, CurveTable, Machine, Plan
 from threadcast.core.op_class import OpClass
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
@@ -103,6 +104,7 @@ def test_an_op_waits_for_cores_of_its_better_affinity_where_it_so_ends_earlier()
     assert (made["c"].start_s, made["c"].finish_s) == (0.0, 2.5)
 
 
+@pytest.mark.usefixtures("few_moves")
 @pytest.mark.parametrize("seed", [3, 5, 13])
 def test_plans_on_cache_groups_are_no_longer_than_the_baselines(seed: int) -> None:
     """Of these problems, chosen for that, a search that took all cores for equal lost each by 1 to 25 %."""
@@ -113,16 +115,17 @@ def test_plans_on_cache_groups_are_no_longer_than_the_baselines(seed: int) -> No
     ]
     edges = [(int(random.integers(max(0, i - 12), i)), i) for i in range(1, 25)]
     problem = with_affinities(problem_of(made, edges, cores=32, group_size=8), seed=seed, farthest=3.0)
-    ours_s = plan(problem, policy=SEARCH, budget_s=0.5).makespan_s
+    ours_s = plan(problem, policy=SEARCH, budget_s=HANGS_S).makespan_s
     for name in ("critical_path", "cpa", "mcpa", "lp_rounding", "ios", "strategies_1_2_3"):
         assert ours_s <= makespan_s(create(name, problem)) * (1 + 1e-9), name
 
 
+@pytest.mark.usefixtures("few_moves")
 def test_the_same_seed_gives_the_same_plan_on_cache_groups() -> None:
     random = np.random.default_rng(3)
     made = [{n: float(w / n**0.7) for n in range(1, 9)} for w in random.lognormal(0, 1, 12)]
     problem = with_affinities(problem_of(made, [(0, 5), (1, 6)], cores=8, group_size=2), seed=1)
-    first, again = (plan(problem, policy=SEARCH, budget_s=600.0, seed=1) for _ in range(2))
+    first, again = (plan(problem, policy=SEARCH, budget_s=HANGS_S, seed=1) for _ in range(2))
     assert first == again
 
 
@@ -167,9 +170,10 @@ def test_a_layout_with_slow_downs_takes_as_long_as_the_simulator_says(
     assert sequence.makespan_s == pytest.approx(run.makespan_s)
 
 
+@pytest.mark.usefixtures("few_moves")
 def test_planning_with_slow_downs_puts_memory_beside_arithmetic() -> None:
     """Four memory-bound ops and four others on two cores: one of each at a time loses nothing."""
     problem = problem_of_classes(M, M, M, M, C, C, C, C, machine=Machine.uniform("two", 2))
     table = table_of({(M, M): 3.0}, machine=problem.machine, cores=1)
-    planned = plan(problem, interference=ClassInterference(problem, table), budget_s=1.0)
+    planned = plan(problem, interference=ClassInterference(problem, table), budget_s=HANGS_S)
     assert planned.makespan_s == pytest.approx(4.0)

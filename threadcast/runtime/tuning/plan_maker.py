@@ -89,7 +89,8 @@ class Planner:
     the core to the steps (`yields`).
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._cpus, self._others = machine.cores[-1].cpus, max(1, len(machine) - 1)
         self._patience_s = min(PATIENCE_S * len(machine), 0.9 * ANSWER_S)  # later it would be given up
         self.yields = False
@@ -128,7 +129,7 @@ class Planner:
             # it ends with the thread that starts it, which of a server may be one for this request
             self._process = in_lasting_thread(partial(ForecastingPlanner, cpus=self._cpus, compiles=compiles))
             self.yields = False
-        self._asked, self._asked_s = Asked(), time.monotonic()
+        self._asked, self._asked_s = Asked(), self._clock()
         self._process.ask_forecast(question)
         return self._asked
 
@@ -191,7 +192,7 @@ class Planner:
         """Give up a plan that has taken too long, and lower the priority of the process where it takes long."""
         if self._process is None or not self._asked.waits:
             return
-        waited_s, most_s = time.monotonic() - self._asked_s, IDLE_ANSWER_S if self.yields else ANSWER_S
+        waited_s, most_s = self._clock() - self._asked_s, IDLE_ANSWER_S if self.yields else ANSWER_S
         if waited_s > most_s:
             self._end(f"planning took longer than {most_s:g} s")
         elif waited_s > self._patience_s and not (self.yields or self.unlimited):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.runtime.compiler import needs_compiler
-from tests.waiting import eventually
+from tests.waiting import HANGS_S, eventually
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine, Placement, Plan
 from threadcast.runtime.engines.native.engine import NativeEngine
@@ -23,8 +22,6 @@ from threadcast.threads.affinity import thread_ids
 pytestmark = needs_compiler
 
 T = TypeVar("T")
-LENT_S = 0.1
-"""For how long lanes are lent after a step, as in lent.cpp."""
 X = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
 
 
@@ -113,8 +110,9 @@ def test_an_operator_after_a_step_starts_no_workers_and_gives_the_same_bits(
 def test_later_operators_have_openmps_workers_again(engine: NativeEngine, captured: Captured) -> None:
     def work() -> set[int]:
         engine.run(captured.bind())
-        time.sleep(2 * LENT_S)
-        return workers_of(lambda: X * 2)
+        made: set[int] = set()
+        eventually(lambda: made.update(workers_of(lambda: X * 2)) or made)  # once the lanes are no longer lent
+        return made
 
     assert len(in_a_thread(work)) == 1
 
@@ -202,7 +200,7 @@ with NativeEngine(captured, Plan(len(cores), "wide", tuple(ops)), machine) as en
     end_idle_workers()  # libgomp would wait for its workers, which stay in the parent, too
     child = os.fork()
     if child == 0:
-        signal.alarm(60)
+        signal.alarm(500)
         (x * 2).sum()  # the lanes are the parent's
         os._exit(7)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -210,5 +208,5 @@ with NativeEngine(captured, Plan(len(cores), "wide", tuple(ops)), machine) as en
 
 
 def test_a_forked_child_has_no_lanes() -> None:
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=HANGS_S, check=False)
     assert done.stdout == "7\n", done.stderr

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from torch import Tensor
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.failing_op import Seen, at_checkpoints, checkpoint
 from tests.runtime.random_plans import make_random_plan
-from tests.waiting import eventually
+from tests.waiting import eventually, is_asleep
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Case, Machine, Placement, Plan
 from threadcast.core.errors import ExecutionError, PlanError
@@ -67,21 +66,9 @@ def threads_without_pool() -> int:
     return found[-1]
 
 
-def is_asleep(thread: int) -> bool:
-    """Whether this thread of the process waits for something, or has ended; one that spins does not."""
-    try:
-        stat = Path(f"/proc/self/task/{thread}/stat").read_text()
-    except OSError:
-        return True
-    return stat.rpartition(")")[2].split()[0] != "R"
-
-
 def threads_are(expected: int) -> bool:
     """Whether there are so many threads, now or soon."""
-    deadline_s = time.monotonic() + 20.0
-    while len(thread_ids()) != expected and time.monotonic() < deadline_s:
-        os.sched_yield()
-    return len(thread_ids()) == expected
+    return eventually(lambda: len(thread_ids()) == expected)
 
 
 def close_to(found: list[Tensor], expected: list[Tensor]) -> bool:
