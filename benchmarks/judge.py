@@ -1,13 +1,13 @@
-"""Models that nobody here wrote, beside PyTorch and Inductor; `make bench-zoo` and `make bench-graphnet`.
+"""Models that nobody here wrote, beside PyTorch and Inductor; `make bench-zoo`.
 
     python benchmarks/judge.py zoo|graphnet [--quick] [--only "bert;resnet"] [--modes inference,training] [--most 100]
                                [--fast] [--seconds 60] [--compiled] [--reuse] [--json] [--write]
 
 Each model runs in processes of its own with a time limit. Every record lands in build/judge as it comes; `--reuse`
-leaves out what has one of this commit and setting, and `--write` makes a page of all that are there, for each mode.
+leaves out what has one of this commit and setting, and `--write` stores the tables of all that are there.
 `--quick` takes some seconds a model: are results right, what ran them, and why not a plan? With `--compiled` it is
 about `torch.compile(model, backend="threadcast")` in place of `optimize` and `optimize_training`.
-`--fast` measures for a shorter time (`judge_measure.FAST`); its records and pages are apart.
+`--fast` measures for a shorter time (`judge_measure.FAST`); its records are apart.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from figures.public_models import MEANS, MODELS, SCORES
+from figures.study import Row
 from graphnet_graphs import size_bytes
 from judge_cases import BUILD, GRAPHS, graphnet, names
 from judge_measure import FAST, Setting, measured
-from judge_page import page
-from run_facts import ROOT, RunFacts
+from judge_page import means_row, model_rows, score_rows
+from run_facts import RunFacts
 
 _VERDICTS = {True: "right", False: "WRONG", None: "unknown"}
 LIMIT_S = 240.0
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, help="longest time of learning; 60, or 15 with --fast")
     parser.add_argument("--compiled", action="store_true", help="with --quick: torch.compile's backend")
     parser.add_argument("--json", action="store_true", help="print all records that are there")
-    parser.add_argument("--write", action="store_true", help="write the pages of all records that are there")
+    parser.add_argument("--write", action="store_true", help=f"{MODELS.writes}, with means and scores")
     parser.add_argument(
         "--reuse", action="store_true", help="measure only what has no record of this commit and setting"
     )
@@ -126,8 +128,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for mode in known:
             of_mode = [record for record in records if record["mode"] == mode]
             if any("left_out" not in record for record in of_mode):
-                name = f"{chosen.judge}{kind}{'-training' if mode == 'training' else ''}-tables.md"
-                (ROOT / "docs" / name).write_text(page(chosen.judge, of_mode))
+                store(chosen.judge, mode, of_mode, run)
+
+
+def store(judge: str, mode: str, records: Sequence[dict[str, Any]], run: RunFacts) -> None:
+    """Put the rows of these records into the tables, in place of those of the same judge and mode."""
+
+    def keeps(row: Row) -> bool:
+        return (row["judge"], row["mode"]) != (judge, mode)
+
+    MODELS.store(model_rows(judge, records), run, keeps=keeps)
+    MEANS.store([means_row(judge, mode, records)], run, keeps=keeps)
+    SCORES.store(score_rows(judge, mode, records), run, keeps=keeps)
 
 
 def _is_of_this_run(path: Path, run: RunFacts, setting: Setting | None) -> bool:

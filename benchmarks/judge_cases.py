@@ -1,4 +1,4 @@
-"""The two judges: models of five libraries (`make bench-zoo`), and graphs of GraphNet (`make bench-graphnet`)."""
+"""The two judges: models of five libraries, and graphs of GraphNet (`make bench-zoo`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GRAPHS = BUILD / "graphnet"
 
 
 def graphnet() -> GraphNet:
-    """The repository at the environment's GRAPHNET, by default where `make bench-graphnet` clones it."""
+    """The repository at the environment's GRAPHNET, by default where `make bench-zoo` clones it."""
     return GraphNet(Path(os.environ.get("GRAPHNET") or GRAPHS / "repository"), GRAPHS / "graphs")
 
 

@@ -1,4 +1,4 @@
-"""Table IV of Liu et al. 2018 by the paper's own protocol: `make bench-paper-study` runs this.
+"""Table IV of Liu et al. 2018 by the paper's own protocol.
 
     python benchmarks/paper_protocol.py [--only simulated|recorded] [--regressors NAMES] [--samples 1,4] [--write]
 
@@ -10,15 +10,14 @@ counters. `--write` replaces these rows in data/studies/paper_protocol.csv, from
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass
 
 import click
 import numpy as np
+from figures.papers import PROTOCOL
 from run_facts import RunFacts
 
 from threadcast.collector.simulated.demand import Library, demand
@@ -32,7 +31,6 @@ from threadcast.models.measured import MeasuredOp
 from threadcast.models.splits import Fold
 from threadcast.store.recorded import recorded
 
-RESULTS = Path(__file__).parents[1] / "data" / "studies" / "paper_protocol.csv"
 LEARNED = ("resnet50", "dcgan_generator", "dcgan_discriminator", "inception_v3")
 TESTED = "alexnet"
 BATCHES = (16, 32, 64, 128, 256)
@@ -127,10 +125,7 @@ def results(machine: str, names: Collection[str], counts: Sequence[int]) -> Iter
 
 def stored() -> list[Result]:
     """The results of earlier runs."""
-    if not RESULTS.exists():
-        return []
-    with RESULTS.open(newline="") as lines:
-        return [_read(row) for row in csv.DictReader(line for line in lines if not line.startswith("#"))]
+    return [_read(row) for row in PROTOCOL.rows()]
 
 
 def _read(row: dict[str, str]) -> Result:
@@ -139,27 +134,21 @@ def _read(row: dict[str, str]) -> Result:
     return Result(row["machine"], row["scale"], model=row["model"], **score, **count)
 
 
-def _identity(result: Result) -> tuple[str, str, int, str]:
-    return result.machine, result.scale, result.samples, result.model
-
-
 def store(found: Result) -> None:
     """Add a result, in place of an earlier one of the same model."""
-    merged = {_identity(one): one for one in [*stored(), found]}
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    with RESULTS.open("w", newline="") as file:
-        file.write(f"# Written by make bench-paper-study. Latest run: {RunFacts.now()}.\n")
-        writer = csv.DictWriter(file, [field.name for field in fields(Result)], lineterminator="\n")
-        writer.writeheader()
-        for one in sorted(merged.values(), key=_identity):
-            writer.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in asdict(one).items()})
+    identity = found.machine, found.scale, str(found.samples), found.model
+
+    def keeps(row: dict[str, str]) -> bool:
+        return (row["machine"], row["scale"], row["samples"], row["model"]) != identity
+
+    PROTOCOL.store([asdict(found)], RunFacts.now(), keeps=keeps)
 
 
 @click.command()
 @click.option("--only", type=click.Choice(("simulated", "recorded")), help="One of the two sets of times.")
 @click.option("--regressors", default="", help="Names, separated by commas [default: all].")
 @click.option("--samples", default=",".join(map(str, SAMPLES)), show_default=True, help="Numbers of samples.")
-@click.option("--write", is_flag=True, help="Store the results in data/studies.")
+@click.option("--write", is_flag=True, help=f"{PROTOCOL.writes}.")
 def main(only: str | None, regressors: str, samples: str, write: bool) -> None:
     """Learn from three networks, forecast AlexNet, and print accuracy, R2 and regret of each model."""
     names = {name for name in regressors.split(",") if name}

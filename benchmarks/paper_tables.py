@@ -2,7 +2,7 @@
 
     python benchmarks/paper_tables.py                  print the tables
     python benchmarks/paper_tables.py --json           print them as JSON
-    python benchmarks/paper_tables.py --write          also write docs/paper-tables.md
+    python benchmarks/paper_tables.py --write          also store them, for docs/figures/papers.md
 
 Every number that is not marked as the paper's is of the simulated Xeon Phi (docs/simulated-xeon-phi.md), none of real
 hardware.
@@ -21,12 +21,13 @@ import click
 import paper_networks
 import paper_protocol
 import paper_studies as studies
+from figures.papers import TABLES as STORED
 from rich.console import Console
 from rich.table import Table
+from run_facts import RunFacts
 
 ROOT = Path(__file__).parent.parent
 PAPERS = ROOT / "data" / "papers"
-PAGE = ROOT / "docs" / "paper-tables.md"
 SCHEMA = "threadcast.paper-tables/1"
 
 LABELS = {"resnet50": "ResNet-50", "dcgan": "DCGAN", "inception_v3": "Inception-v3", "lstm": "LSTM",
@@ -205,8 +206,8 @@ def regressors() -> PaperTable:
             if value is not None:
                 rows.append(Row((row["samples"], row["metric"], name), value, float(row[name])))
     remark = (
-        "From `make bench-paper-study`: learned on seconds, as the paper does, from ResNet-50, DCGAN and Inception-v3 "
-        "at five batch sizes. Simulated counters follow from the same law as the times and tell more than real ones. "
+        "From `benchmarks/paper_protocol.py`: learned on seconds, as the paper does, from ResNet-50, DCGAN and "
+        "Inception-v3 at five batch sizes. Simulated counters follow from the same law as the times and tell more than real ones. "
         "Notebook 2 has all regressors, and what logarithms of seconds change."
     )
     columns, title = ("samples", "metric", "regressor"), "Table IV, regressors on AlexNet's ops"
@@ -237,18 +238,26 @@ def as_rich(table: PaperTable) -> Table:
     return shown
 
 
-def as_markdown(tables: list[PaperTable]) -> str:
-    parts = [
-        "# The papers' tables, simulated\n",
-        "Written by `python benchmarks/paper_tables.py --write`; do not edit. All numbers but the papers' "
-        "are of the [simulated Xeon Phi 7250](simulated-xeon-phi.md), none of real hardware. Nothing was tuned on "
-        "these tables.\n",
-    ]
+def as_rows(tables: list[PaperTable]) -> Iterator[dict[str, str]]:
+    """The rows of data/studies/paper_tables.csv: one part of a number's label is the column that it is shown in."""
     for table in tables:
-        marks = ["---"] * len(table.columns) + ["---:"] * 3
-        lines = ["| " + " | ".join(cells) + " |" for cells in (table.header, tuple(marks), *table.lines())]
-        parts += [f"## {table.title} (simulated)\n", f"{table.summary}\n", "\n".join(lines) + "\n"]
-    return "\n".join(parts)
+        off = table.show_off(table.mean_off).lstrip("+")
+        for row in table.rows:
+            column, case = _column_and_case(table, row.label)
+            yield {
+                "table": table.name, "title": table.title, "mean_off": off, "column": column, "case": case,
+                "simulated": table.show(row.simulated), "paper": table.show(row.paper),
+                "off": table.show_off(table.off(row)),
+            }  # fmt: skip
+
+
+def _column_and_case(table: PaperTable, label: tuple[str, ...]) -> tuple[str, str]:
+    if table.name == "table_4":
+        samples, metric, regressor = label
+        return regressor, f"{metric}, {samples} sample{'' if samples == '1' else 's'}"
+    network, *rest = label
+    named = table.columns[1:] if rest[0].isdigit() else [""] * len(rest)
+    return network, ", ".join(f"{name} {value}".strip() for name, value in zip(named, rest, strict=True))
 
 
 def as_json(tables: list[PaperTable]) -> dict[str, object]:
@@ -261,7 +270,7 @@ def as_json(tables: list[PaperTable]) -> dict[str, object]:
 
 @click.command()
 @click.option("--json", "to_json", is_flag=True, help="Print JSON instead of tables.")
-@click.option("--write", is_flag=True, help="Write docs/paper-tables.md as well.")
+@click.option("--write", is_flag=True, help=f"{STORED.writes}.")
 def main(to_json: bool, write: bool) -> None:
     """Print the papers' tables beside what the simulated Xeon Phi gives."""
     console = Console()
@@ -273,7 +282,7 @@ def main(to_json: bool, write: bool) -> None:
     if to_json:
         click.echo(json.dumps(as_json(made)))
     if write:
-        PAGE.write_text(as_markdown(made))
+        STORED.store(as_rows(made), RunFacts.now())
 
 
 if __name__ == "__main__":

@@ -53,8 +53,8 @@ class OtherWork:
     Source: /proc/stat and /proc/PID/stat (proc(5)), in clock ticks of 10 ms.
     """
 
-    def __init__(self, sessions: Collection[int]) -> None:
-        self._sessions = set(sessions)
+    def __init__(self, sessions: Collection[int], proc: Path = Path("/proc")) -> None:
+        self._sessions, self._proc = set(sessions), proc
         self._before = self._ticks()
 
     def is_own(self, session: int) -> None:
@@ -68,9 +68,9 @@ class OtherWork:
 
     def _ticks(self) -> tuple[int, int]:
         """Ticks that others have worked, and all ticks of all cores, since the machine started."""
-        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        fields = [int(field) for field in (self._proc / "stat").read_text().splitlines()[0].split()[1:9]]
         idle = fields[3] + fields[4]
-        return sum(fields) - idle - sum(map(self._own, Path("/proc").glob("[0-9]*"))), sum(fields)
+        return sum(fields) - idle - sum(map(self._own, self._proc.glob("[0-9]*"))), sum(fields)
 
     def _own(self, process: Path) -> int:
         """Ticks of a process, and of its children that have ended, if it belongs to the sessions."""

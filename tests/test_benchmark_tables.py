@@ -45,10 +45,10 @@ def test_every_section_is_what_its_stored_table_gives(studies: ModuleType) -> No
 
 def test_every_table_is_of_a_study_that_a_benchmark_stores_and_is_described(studies: ModuleType) -> None:
     folder = BENCHMARKS.parent / "data" / "studies"
-    tables = {path.name for path in folder.glob("*.csv")} - {"paper_protocol.csv"}
+    tables = {path.name for path in folder.glob("*.csv")}
     assert tables == {study.table.name for study in studies.STUDIES}
     described = set(re.findall(r"`(\w+\.csv)`", (folder / "README.md").read_text()))
-    assert described == {*tables, "paper_protocol.csv"}
+    assert described == tables
     written = "".join(path.read_text() for path in BENCHMARKS.glob("*.py"))
     names = {
         study: name for module in studies.PAGES for name, study in vars(module).items() if study in studies.STUDIES
@@ -77,7 +77,7 @@ def test_rows_that_are_kept_stay_with_their_run(
     study.store([{"what": "b", "seconds": None}], "second", keeps=lambda row: row["what"] != "b")
     assert study.table.read_text() == "what,seconds,run\na,1.235,first\nb,,second\n"
     page = study.document.read_text()
-    assert "2 rows\n\nRun: first (1 of 2 rows); second (1 of 2 rows)." in page
+    assert "2 rows\n\nRun: first (1 rows); second (1 rows)." in page
     assert "[speed.csv](../../data/studies/speed.csv)" in page
     with pytest.raises(ValueError, match="'seconds', 'what'"):
         study.store([{"what": "a"}], "third")

@@ -1,11 +1,9 @@
-"""What the pages of `make bench-zoo` and `make bench-graphnet` say follows from their records."""
+"""What the tables of `make bench-zoo` say follows from its records."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -205,8 +203,7 @@ def test_the_quick_judge_compares_what_a_call_that_is_not_captured_returns(monke
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("mode", ["inference", "training"])
-@pytest.mark.parametrize("factor", [1.0, 1.1])
+@pytest.mark.parametrize(("mode", "factor"), [("inference", 1.0), ("training", 1.1)])
 @pytest.mark.filterwarnings("ignore:threadcast runs")
 def test_the_quick_judge_looks_at_compiled_models(
     mode: str, factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -255,83 +252,69 @@ def test_graphs_run_on_the_cpu_without_the_number_of_a_gpu() -> None:
     assert on_cpu("device(type='cuda')") == 'device(type="cpu")'
 
 
-def test_pages_say_who_still_learned_and_refuse_records_of_two_settings() -> None:
+def _record(name: str, *, settle_s: float = 15.0, learning: bool = False, **speedups: float) -> dict[str, Any]:
     from judge_measure import FAST
-    from judge_page import page
     from run_facts import RunFacts
 
-    run = RunFacts.now().to_json()
-    plan = {"runs": [["plan", ""]]}
+    ways: dict[str, Any] = {who: {"step_s": 0.01 / one, "speedup": one} for who, one in speedups.items()}
+    for way in ways.values():
+        way |= {"correct_from": -5, "right": name != "wrong"}
+    runs = {"runs": [["plan", ""]], "learning": learning}
+    ways["threadcast"] |= {"settled": runs | {"seconds": settle_s}, "ended": runs}
+    run, setting = RunFacts.now().to_json(), asdict(FAST) | {"settle_s": settle_s}
+    return {"name": f"library/{name}", "mode": "inference", "run": run, "setting": setting, "ways": ways, "seconds": 50}
 
-    def record(name: str, settle_s: float, *, learning: bool) -> dict[str, Any]:
-        settled = {"seconds": settle_s, "runs": [["plan", ""]], "learning": learning}
-        ways: dict[str, Any] = {
-            who: {"step_s": 0.01, "speedup": 1.0, "correct_from": -10}
-            for who in ("eager", "kept", "inductor", "frozen")
-        }
-        right = {"right": name != "b", "correct_from": 1 if name == "b" else -5}
-        ways["threadcast"] = {"step_s": 0.005, "speedup": 2.0, **right, "settled": settled}
-        ways["threadcast"]["ended"] = plan | {"learning": learning}
-        setting = asdict(FAST) | {"settle_s": settle_s}
-        return {"name": name, "mode": "inference", "run": run, "setting": setting, "ways": ways}
 
-    text = page("zoo", [record("a", FAST.settle_s, learning=True), record("b", FAST.settle_s, learning=False)])
-    assert "| 15 s + |" in text
-    assert "| 15 s |" in text
-    assert "1 failed, not right, or slower than 0.97 of the fastest of all these; 1 were still learning" in text
-    assert "2 models, 1 right, 2 run by a plan" in text
-    assert "Not in the means, as threadcast failed, or its results were wrong or cannot be judged: b." in text
-    assert "| 1, wrong |" in text
-    assert "| -5 |" in text
-    assert "`make bench-zoo FAST=1 MODES=inference`" in text
-    assert "measured later" not in text
-    assert "`make bench-zoo FAST=1 SECONDS=40 MODES=inference`" in page("zoo", [record("a", 40.0, learning=True)])
-    again = record("b", FAST.settle_s, learning=False) | {"run": run | {"started": "9999-01-01T00:00:00"}}
-    text = page("zoo", [record("a", FAST.settle_s, learning=True), again])
-    assert "| b [2] |" in text
-    assert "- [2]: measured later" in text
-    slow = record("c", FAST.settle_s, learning=False) | {"left_out": "slower than 0.6 s"}
-    text = page("graphnet", [record("a", FAST.settle_s, learning=True), slow])
-    assert "- 1 graphs more were left out" in text
-    assert "| c |" not in text
+def test_rows_say_who_still_learned_and_records_of_two_settings_make_no_table() -> None:
+    from figures.public_models import MEANS, MODELS, SCORES
+    from judge_page import means_row, model_rows, score_rows
+
+    same = {"eager": 1.0, "kept": 1.0, "inductor": 1.0, "frozen": 1.0}
+    found = [_record("a", **same, threadcast=2.0, learning=True), _record("wrong", **same, threadcast=2.0)]
+    rows, means = model_rows("zoo", found), means_row("zoo", "inference", found)
+    assert [(row["library"], row["learned_s"], row["learning"], row["right"]) for row in rows] == [
+        ("library", "15", True, True),
+        ("library", "15", False, False),
+    ]
+    assert (rows[0]["runs"], rows[0]["runs_then"], rows[0]["threadcast"], rows[0]["frozen"]) == (
+        "plan", "", "2.00", "1.00",
+    )  # fmt: skip
+    counts = ("models", "right", "planned", "slower", "learning", "not_in_means")
+    assert [means[name] for name in counts] == [2, 1, 2, 1, 1, "library/wrong"]
+    slow = _record("c", **same, threadcast=2.0) | {"left_out": "slower than 0.6 s"}
+    assert (means_row("graphnet", "inference", [found[0], slow])["slow"], len(model_rows("graphnet", [slow]))) == (1, 0)
     with pytest.raises(ValueError, match="different settings"):
-        page("zoo", [record("a", FAST.settle_s, learning=True), record("b", 60.0, learning=False)])
+        model_rows("zoo", [*found, _record("b", **same, threadcast=2.0, settle_s=60.0)])
+    for study, row in ((MODELS, rows[0]), (MEANS, means), (SCORES, score_rows("zoo", "inference", found)[0])):
+        assert row.keys() | {"run"} == {*study.columns, "run"}
 
 
 def test_means_are_of_right_models_beside_the_best_of_each_rival() -> None:
-    from judge_measure import FAST
-    from judge_page import page
-    from run_facts import RunFacts
+    from judge_page import means_row, model_rows
 
-    def record(name: str, **speedups: float) -> dict[str, Any]:
-        ways: dict[str, Any] = {who: {"step_s": 0.01 / one, "speedup": one} for who, one in speedups.items()}
-        runs = {"runs": [["default" if name == "a" else "eager, channels last", ""]], "learning": False}
-        for way in ways.values():
-            way |= {"correct_from": -5, "right": name != "wrong"}
-        ways["threadcast"] |= {"settled": runs | {"seconds": 1.0}, "ended": runs}
-        run, setting = RunFacts.now().to_json(), asdict(FAST)
-        return {"name": name, "mode": "inference", "run": run, "setting": setting, "ways": ways}
-
-    one = record("a", eager=1.0, kept=1.25, inductor=1.6, frozen=2.0, threadcast=4.0)
-    two = record("b", eager=1.0, kept=0.8, inductor=1.0, frozen=0.5, threadcast=1.0)
-    wrong = record("wrong", eager=1.0, kept=1.0, inductor=1.0, frozen=1.0, threadcast=50.0)
-    failed = record("failed", eager=1.0, kept=1.0, inductor=1.0, frozen=1.0, threadcast=50.0)
+    one = _record("a", eager=1.0, kept=1.25, inductor=1.6, frozen=2.0, threadcast=4.0)
+    two = _record("b", eager=1.0, kept=0.8, inductor=1.0, frozen=0.5, threadcast=1.0)
+    wrong = _record("wrong", eager=1.0, kept=1.0, inductor=1.0, frozen=1.0, threadcast=50.0)
+    failed = _record("failed", eager=1.0, kept=1.0, inductor=1.0, frozen=1.0, threadcast=50.0)
     del failed["ways"]["threadcast"]["speedup"]
     failed["ways"]["threadcast"]["error"] = "no answer"
-    text = page("zoo", [one, two, wrong, failed])
-    assert "4 models, 2 right, 0 run by a plan" in text
-    assert "2.00 over eager, 1.79 over the faster of *eager* and *kept*, 1.58 over Inductor, 1.41 over the" in text
-    assert "; 2 failed, not right, or slower" in text
-    assert "cannot be judged: wrong, failed." in text
+    for record, runs in ((one, "default"), (two, "eager, channels last")):
+        record["ways"]["threadcast"] |= {"ended": {"runs": [[runs, ""]], "learning": False}}
+    found = means_row("zoo", "inference", [one, two, wrong, failed])
+    assert [found[f"over_{rival}"] for rival in ("eager", "kept", "inductor", "frozen")] == [
+        "2.00", "1.79", "1.58", "1.41",
+    ]  # fmt: skip
+    assert (found["models"], found["right"], found["planned"], found["slower"]) == (4, 2, 2, 2)
+    assert found["not_in_means"] == "library/wrong, library/failed"
     two["ways"]["frozen"] = {"error": "no answer"}
     two["ways"]["inductor"]["right"] = False
-    text = page("zoo", [one, two])
-    assert "2.50 over Inductor (1 that it ran), 2.00 over the faster of both of Inductor's (1 that it" in text
+    found = means_row("zoo", "inference", [one, two])
+    assert (found["over_inductor"], found["inductor_ran"]) == ("2.50", 1)
+    assert (found["over_frozen"], found["frozen_ran"]) == ("2.00", 1)
     one["ways"]["threadcast"]["ended"] = {"runs": [["plan", ""]], "learning": True}
-    text = page("zoo", [one, two])
-    assert "| default; then plan |" in text
-    assert "1 run by a plan" in text
-    assert "1 were still learning" in text
+    one["ways"]["threadcast"]["settled"]["runs"] = [["default", ""]]
+    found, (row, _) = means_row("zoo", "inference", [one, two]), model_rows("zoo", [one, two])
+    assert (row["runs"], row["runs_then"], found["planned"], found["learning"]) == ("default", "plan", 1, 1)
 
 
 def test_records_of_another_commit_or_setting_are_measured_again(tmp_path: Path) -> None:
@@ -352,14 +335,20 @@ def test_records_of_another_commit_or_setting_are_measured_again(tmp_path: Path)
     assert not _is_of_this_run(path, now, FAST)
 
 
-def test_the_judged_processes_are_not_others() -> None:
+def test_the_judged_processes_are_not_others(tmp_path: Path) -> None:
     from warmup_others import OtherWork
 
-    counted, own = OtherWork(()), OtherWork(())
-    with subprocess.Popen(["timeout", "0.5", "sh", "-c", "while :; do :; done"], start_new_session=True) as busy:
-        own.is_own(busy.pid)
-        time.sleep(0.4)
-        assert own.share() < counted.share()
+    def write(*, work: int, idle: int, judged: int) -> None:
+        (tmp_path / "stat").write_text(f"cpu {work} 0 0 {idle} 0 0 0 0\n")
+        (tmp_path / "1234567").mkdir(exist_ok=True)
+        (tmp_path / "1234567" / "stat").write_text(f"1234567 (sh) R 1 1 77 {'0 ' * 7}{judged} 0 0 0\n")
+
+    write(work=100, idle=100, judged=10)
+    counted, own = OtherWork((), tmp_path), OtherWork((), tmp_path)
+    own.is_own(77)
+    write(work=180, idle=120, judged=60)
+    assert counted.share() == 0.8
+    assert own.share() == 0.2  # of 80 ticks 60 are its own, 10 of them from before
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Self
 
 ROOT = Path(__file__).parents[2]
 Row = dict[str, str]
@@ -29,6 +30,8 @@ class Study:
     columns: tuple[str, ...]
     show: Callable[[list[Row]], str] = field(repr=False)
     """The section's Markdown, from the table's rows."""
+    beside: Self | None = field(default=None, repr=False)
+    """The study of the same runs whose section, earlier on the page, names them."""
 
     @property
     def table(self) -> Path:
@@ -87,13 +90,29 @@ class Study:
         """The section as the stored table gives it: the runs, what is shown of it, and where all of it is."""
         rows = self.rows()
         runs = Counter(row["run"] for row in rows)
-        said = [f"{run} ({count} of {len(rows)} rows)" if len(runs) > 1 else run for run, count in runs.items()]
+        if self.beside and runs.keys() <= {row["run"] for row in self.beside.rows()}:
+            said = "Runs as above"
+        else:
+            said = f"Run: {_said(runs)}"
         link = f"[{self.table.name}](../../data/studies/{self.table.name})"
-        return f"{self.show(rows).strip()}\n\nRun: {'; '.join(said)}. All columns and rows: {link}."
+        return f"{self.show(rows).strip()}\n\n{said}. All columns and rows: {link}."
 
     def write(self) -> None:
         """Put the section between its markers in the page."""
         self.document.write_text(with_section(self.document.read_text(), self.name, self.section()), encoding="utf-8")
+
+
+def _said(runs: Mapping[str, int]) -> str:
+    """The runs and their numbers of rows, with what all end with, as the machine, once."""
+    if len(runs) < 2:
+        return "".join(runs)
+    parts = [run.split(", ") for run in runs]
+    alike = 0
+    while all(part[-alike - 1 :] == parts[0][-alike - 1 :] for part in parts) and alike < min(map(len, parts)) - 1:
+        alike += 1
+    own = (", ".join(part[: len(part) - alike]) for part in parts)
+    said = "; ".join(f"{run} ({count} rows)" for run, count in zip(own, runs.values(), strict=True))
+    return f"{said}; each: {', '.join(parts[0][len(parts[0]) - alike :])}" if alike else said
 
 
 def with_section(page: str, name: str, section: str) -> str:
