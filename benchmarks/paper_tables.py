@@ -21,7 +21,7 @@ import click
 import paper_networks
 import paper_protocol
 import paper_studies as studies
-from figures.papers import TABLES as STORED
+from figures.papers import PAPER_TABLES
 from rich.console import Console
 from rich.table import Table
 from run_facts import RunFacts
@@ -207,8 +207,8 @@ def regressors() -> PaperTable:
                 rows.append(Row((row["samples"], row["metric"], name), value, float(row[name])))
     remark = (
         "From `benchmarks/paper_protocol.py`: learned on seconds, as the paper does, from ResNet-50, DCGAN and "
-        "Inception-v3 at five batch sizes. Simulated counters follow from the same law as the times and tell more than real ones. "
-        "Notebook 2 has all regressors, and what logarithms of seconds change."
+        "Inception-v3 at five batch sizes. Simulated counters follow from the same law as the times and tell "
+        "more than real ones. Notebook 2 has all regressors, and what logarithms of seconds change."
     )
     columns, title = ("samples", "metric", "regressor"), "Table IV, regressors on AlexNet's ops"
     return PaperTable("table_4", title, columns, "%", tuple(sorted(rows, key=_label)), remark)
@@ -270,7 +270,7 @@ def as_json(tables: list[PaperTable]) -> dict[str, object]:
 
 @click.command()
 @click.option("--json", "to_json", is_flag=True, help="Print JSON instead of tables.")
-@click.option("--write", is_flag=True, help=f"{STORED.writes}.")
+@click.option("--write", is_flag=True, help=f"{PAPER_TABLES.writes}.")
 def main(to_json: bool, write: bool) -> None:
     """Print the papers' tables beside what the simulated Xeon Phi gives."""
     console = Console()
@@ -282,7 +282,7 @@ def main(to_json: bool, write: bool) -> None:
     if to_json:
         click.echo(json.dumps(as_json(made)))
     if write:
-        STORED.store(as_rows(made), RunFacts.now())
+        PAPER_TABLES.store(as_rows(made), RunFacts.now())
 
 
 if __name__ == "__main__":

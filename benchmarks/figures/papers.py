@@ -19,7 +19,7 @@ def _tables(rows: list[Row]) -> str:
     return "\n\n".join(parts)
 
 
-TABLES = Study(
+PAPER_TABLES = Study(
     "paper_tables", "papers",
     ("table", "title", "mean_off", "column", "case", "simulated", "paper", "off"), _tables,
 )  # fmt: skip
@@ -40,4 +40,4 @@ PROTOCOL = Study(
     "paper_protocol", "papers",
     ("machine", "scale", "samples", "model", "accuracy", "r2", "regret", "ops", "learned_ops"), _protocol,
 )  # fmt: skip
-STUDIES = (TABLES, PROTOCOL)
+STUDIES = (PAPER_TABLES, PROTOCOL)

@@ -77,7 +77,7 @@ def test_every_table_says_that_it_is_simulated_and_how_far_off_it_is(monkeypatch
     printed = CliRunner().invoke(paper_tables.main, [], catch_exceptions=False).output
     assert "(simulated)" in printed
     assert "on average" in printed
-    stored = [row for row in paper_tables.STORED.rows() if row.pop("run") and row["table"] == "table_6"]
+    stored = [row for row in paper_tables.PAPER_TABLES.rows() if row.pop("run") and row["table"] == "table_6"]
     assert list(paper_tables.as_rows([paper_tables.top_ops()])) == stored
 
 
