@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 from torch._dynamo.backends import registry
@@ -15,15 +18,42 @@ from torch._dynamo.backends import registry
 from docs import commands_page, settings_page
 from threadcast import optimize, optimize_training
 from threadcast.cli.main import COMMANDS, cli
+from threadcast.core import Machine
 from threadcast.core.settings_table import SETTINGS
 from threadcast.runtime.compile_backend import backend, compiled_graphs
 from threadcast.scheduler.planner import SEARCH
 from threadcast.scheduler.policies import names
+from threadcast.service.app import create_app
+from threadcast.service.settings import ServiceSettings
 
 ROOT = Path(__file__).parent.parent
 TRAINERS = ("Train a model of Hugging Face", "Train with Lightning")
 """Headings of recipes that need other libraries; `test_trainer_recipes` runs them."""
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+FOLDERS = ("docs", "data", "threadcast", "tests")
+DOCUMENTS = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for path in sorted(chain(ROOT.glob("*.md"), *((ROOT / folder).rglob("*.md") for folder in FOLDERS)))
+}
+"""Path in the repository -> text of each document."""
+GUIDES = {
+    name: text
+    for name, text in DOCUMENTS.items()
+    if not re.match(r"docs/(decisions/|figures/|malleable|many|service-|.*-tables)|CHANGELOG", name)
+}
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """The blocks of code in a document, in their order."""
+    return re.findall(rf"```{language}\n(.*?)```", DOCUMENTS[document], re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """What links can name in a document: its headings, as GitHub and the site write them."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {
+        re.sub(r"[^\w -]", "", re.sub(r"\[(.*?)\]\(.*?\)", r"\1", title)).strip().lower().replace(" ", "-")
+        for title in headings
+    }
 
 
 def test_every_command_and_each_of_its_options_is_documented() -> None:
@@ -46,24 +76,69 @@ def test_every_setting_is_documented() -> None:
 
 
 def test_every_policy_is_documented_with_its_source() -> None:
-    page = (ROOT / "docs" / "concepts.md").read_text()
-    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    rows = [line.split("|") for line in DOCUMENTS["docs/concepts.md"].splitlines() if line.startswith("| `")]
     documented = {name for row in rows if len(row) == 5 and row[3].strip() for name in re.findall(r"`(\w+)`", row[1])}
     assert documented == {*names(), SEARCH}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_between_documents_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text()):
-        if not re.match(r"[a-z]+:", target):
-            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+def test_links_between_documents_lead_somewhere() -> None:
+    lost = []
+    for name, text in DOCUMENTS.items():
+        for target, _, anchor in (link.partition("#") for link in re.findall(r"\]\(([^)\s]+)[^)]*\)", text)):
+            path = (ROOT / name).parent / target if target else ROOT / name
+            if re.match(r"[a-z]+:", target):
+                continue
+            if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path.read_text())):
+                lost.append(f"{name}: {target}#{anchor}")
+    assert lost == []
 
 
 def test_every_make_target_that_documents_name_exists() -> None:
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for document in DOCUMENTS:
-        named = set(re.findall(r"`make ([a-z][a-z-]*)", document.read_text()))
-        assert named <= targets, f"{document.name} names {named - targets}"
+    named = {
+        (name, made)
+        for name, text in DOCUMENTS.items()
+        for made in re.findall(r"(?:`|^\$ )make ([a-z][a-z-]*)", text, re.M)
+    }
+    assert {(name, made) for name, made in named if made not in targets} == set()
+
+
+def test_every_command_in_a_guide_has_the_options_that_it_is_given() -> None:
+    context = cli.make_context("threadcast", [], resilient_parsing=True)
+    lines = re.findall(r"(?:^\$ |&& |`)threadcast ([^`\n]+)", "\n".join(GUIDES.values()), re.M)
+    assert len(lines) > 80
+    wrong = []
+    for line in lines:
+        command, words = cli, shlex.split(line.partition("#")[0].partition(" > ")[0].rstrip(" &"))
+        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+            command = command.get_command(context, words.pop(0)) or pytest.fail(line)
+        try:
+            command.make_parser(click.Context(command, resilient_parsing=True)).parse_args(words)
+        except click.UsageError as error:
+            wrong.append(f"{line}: {error}")
+    assert wrong == []
+
+
+def test_every_setting_that_a_guide_names_exists() -> None:
+    text = "\n".join(GUIDES.values())
+    variables = {setting.variable for setting in SETTINGS.values()} | {"THREADCAST_CONFIG", "THREADCAST_DATA"}
+    assert set(re.findall(r"\bTHREADCAST_[A-Z_]+[A-Z]", text)) - variables == set()
+    named = set(re.findall(r"`((?:engine|profile|service|train)\.(?!csv)[a-z_]+)(?: = [^`]*)?`", text))
+    assert len(named) > 10
+    assert named - set(SETTINGS) == set()
+
+
+def test_documents_are_short() -> None:
+    words = {name: len(text.split()) for name, text in DOCUMENTS.items()}
+    assert sum(words[name] for name in GUIDES) <= 18_000
+    assert {name: number for name, number in words.items() if name in GUIDES and number > 3_000} == {}
+
+
+def test_the_readme_fits_two_screens_and_names_no_commit() -> None:
+    readme = DOCUMENTS["README.md"]
+    assert len(readme.splitlines()) <= 120
+    assert len(readme.encode()) <= 8_192
+    assert re.findall(r"\bcommit\b|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}\b", readme) == []
 
 
 def test_make_can_read_the_makefile() -> None:
@@ -76,46 +151,77 @@ def test_make_demo_can_time_on_a_busy_machine() -> None:
         command = ["make", "--dry-run", "demo", given]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         assert ("--allow-busy" in done.stdout) is expected
-    assert "`make demo BUSY=1`" in (ROOT / "docs" / "start.md").read_text()
 
 
+@pytest.mark.parametrize("document", ["README.md", "docs/http.md"])
+def test_requests_of_a_page_get_the_answers_that_it_shows(document: str, tmp_path: Path) -> None:
+    app = create_app(ServiceSettings(store=tmp_path / "store.sqlite", models=tmp_path / "models"))
+    asked = re.findall(r"127.0.0.1:8321(/\S+) .*?-d '(.*?)'\n(\{.*?)\.\.\.", DOCUMENTS[document], re.DOTALL)
+    assert asked
+    for path, body, shown in asked:
+        answer = app.test_client().post(path, json=json.loads(body))
+        assert answer.status_code == 200
+        assert answer.text.startswith(shown)
+    app.extensions["threadcast"].store.close()
+
+
+def test_the_client_that_the_page_on_http_shows_is_made() -> None:
+    user: dict[str, Any] = {"machine": Machine.uniform("four cores", 4), "local": None}
+    for block in blocks("docs/http.md", "python"):
+        exec(compile(block, "http.md", "exec"), user)
+    assert user["predictor"].status.fetched == 0
+
+
+@pytest.mark.system
 def test_python_of_the_readme_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    op = {"kind": "mm", "inputs": [[[8, 8]], [[8, 8]]], "curve": {"1": 0.25}}
-    graph = {"schema": "threadcast.graph/1", "ops": [{"id": "a", **op}, {"id": "b", **op}], "edges": [["a", "b"]]}
-    (tmp_path / "graph.json").write_text(json.dumps(graph))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path / "plans"))
+    monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
+    register_backend()
+    inference, training = blocks("README.md", "python")
+    user = a_users_names()
+    exec(compile(inference, "README.md", "exec"), user)
+    assert capsys.readouterr().out.startswith("torch.Size([8, 64, 256]) OptimizedCall(")
+    user["fast"].close()
+    user |= a_users_names()
+    exec(compile(training, "README.md", "exec"), user)
+    user["compiled"](user["example_input"]).sum().backward()
+    assert user["step"](*user["batches"][0]).item() > 0
+    user["step"].close()
+
+
+@pytest.mark.system
+def test_python_of_the_first_steps_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path / "plans"))
     monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
     monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")  # the network below is tiny
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    inference, training, _, planning = blocks
-    exec(compile(planning, "README.md", "exec"), {})
-    assert capsys.readouterr().out.split()[0] == "0.5"
+    training, inference = blocks("docs/start.md", "python")
     user = a_users_names()
-    exec(compile(training, "README.md", "exec"), user)
+    exec(compile(training, "start.md", "exec"), user)
     losses = [float(line) for line in capsys.readouterr().out.split()]
     assert len(losses) == 60
     assert losses[-1] < losses[0]
     user["step"].close()
-    exec(compile(inference, "README.md", "exec"), user)
+    exec(compile(inference, "start.md", "exec"), user)
     with torch.no_grad():
         torch.testing.assert_close(user["answer"], user["model"](user["another_input"]), rtol=1e-3, atol=1e-4)
     user["fast"].close()
 
 
+@pytest.mark.system
 def test_python_of_the_recipes_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path / "plans"))
     monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
-    if "threadcast" not in registry.list_backends(exclude_tags=()):  # known where the package is installed
-        registry.register_backend(backend, name="threadcast")
+    register_backend()
     torch.manual_seed(0)
     user: dict[str, Any] = {}
     printed = []
-    text = (ROOT / "docs" / "recipes.md").read_text()
+    text = DOCUMENTS["docs/recipes.md"]
     own = [part for part in text.split("\n## ") if not part.startswith(TRAINERS)]
     for block in re.findall(r"```python\n(.*?)```", "".join(own), re.DOTALL):
         exec(compile(block, "recipes.md", "exec"), user)
@@ -130,8 +236,7 @@ def test_python_of_the_recipes_runs(
 
 
 def test_the_environment_can_leave_all_calls_to_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
-    assert "THREADCAST_ENGINE_LEAST_STEP_US=1e12" in page
+    assert "THREADCAST_ENGINE_LEAST_STEP_US=1e12" in DOCUMENTS["docs/troubleshooting.md"]
     monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "1e12")
     monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path / "plans"))
     monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
@@ -153,8 +258,14 @@ def test_the_environment_can_leave_all_calls_to_pytorch(tmp_path: Path, monkeypa
     fast.close()
 
 
+def register_backend() -> None:
+    """What `torch.compile` knows where the package is installed."""
+    if "threadcast" not in registry.list_backends(exclude_tags=()):
+        registry.register_backend(backend, name="threadcast")
+
+
 def a_users_names() -> dict[str, Any]:
-    """What the README's code takes for given."""
+    """What code of the README and of the first steps takes for given."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     inputs, target = torch.randn(16, 4), torch.randint(0, 3, (16,))

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask.testing import FlaskClient
 
 from tests.cli.commands import invoke
 from tests.service.test_server import Running, arguments
@@ -61,17 +60,6 @@ def test_each_timer_has_a_service_and_a_time_that_comes() -> None:
         assert timer.with_suffix(".service") in UNITS
         (when,) = re.findall(r"^OnCalendar=(.*)$", timer.read_text(), re.MULTILINE)
         assert re.fullmatch(r"\*-\*-\* \d\d:\d\d:\d\d", when)
-
-
-def families(client: FlaskClient) -> set[str]:
-    """The names of all metrics of a service, as on its page."""
-    return set(re.findall(r"^# TYPE (\w+)", client.get("/metrics").text, re.MULTILINE))
-
-
-def test_the_page_on_operating_names_metrics_that_there_are(client: FlaskClient) -> None:
-    named = set(re.findall(r"`(threadcast_\w+)`", (ROOT / "docs" / "operating.md").read_text()))
-    assert len(named) >= 5
-    assert named <= families(client)
 
 
 def test_the_linter_finds_nothing_in_the_container_file() -> None:
