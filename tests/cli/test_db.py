@@ -143,7 +143,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused_and_added_later(
 
 
 def test_when_one_file_is_bad_nothing_is_added(folder: Path) -> None:
-    (folder / "bad.csv").write_text(TABLE.replace("0.2", "nan"))
+    (folder / "bad.csv").write_text(TABLE.replace("0.2", "-1"))
     result = db("import", "table.csv", "bad.csv", "--json")
     assert result.exit_code == 1
     error = json.loads(result.stdout)["error"]

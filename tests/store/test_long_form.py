@@ -188,13 +188,12 @@ def test_a_table_that_pandas_wrote_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("m,o,1,compact,1,nan", r"line 2, column 'seconds': must be from 1e-12 to 1e\+09, got nan"),
+        ("m,o,1,compact,1,nan\nm,o,1,compact,1,", r"has no rows with a time below its column names"),
         ("m,o,1,compact,1,0", r"line 2, column 'seconds': must be from 1e-12 to 1e\+09, got 0.0"),
         ("m,o,1,compact,1,1e300", r"line 2, column 'seconds'.*got 1e\+300"),
         ("m,o,1,compact,1,inf", r"line 2, column 'seconds'.*got inf"),
         ("m,o,1,compact,1,1e999", r"line 2, column 'seconds'.*got inf"),
         ("m,o,1,compact,1,1\nm,o,1,compact,2,-0.5", r"line 3, column 'seconds'.*got -0.5"),
-        ("m,o,1,compact,1,", r"line 2, column 'seconds': must be a number, got ''"),
         ("m,o,1,compact,1,fast", r"line 2, column 'seconds'.*'fast'"),
         ("m,o,0,compact,1,1", r"line 2, column 'threads': must be from 1 to 4096, got 0"),
         ("m,o,99999999999999999999,compact,1,1", r"line 2, column 'threads': must be from 1 to 4096, got 1000"),
@@ -203,7 +202,7 @@ def test_a_table_that_pandas_wrote_is_read(tmp_path: Path) -> None:
         ("m,o,nan,compact,1,1", r"line 2, column 'threads': must be an integer, got 'nan'"),
         ("m,o,many,compact,1,1", r"line 2, column 'threads'.*'many'"),
         ("m,o,1_0,compact,1,1", r"line 2, column 'threads': must be a number, got '1_0'"),
-        ("m,o,1,wide,1,1", r"line 2, column 'affinity': must be compact or spread, got 'wide'"),
+        ("m,o,1,wide,1,1", r"line 2, column 'affinity': must be compact or spread, or as OpenMP .*, got 'wide'"),
         ("m,o,1,compact,x,1", r"line 2, column 'repeat'.*'x'"),
         (",o,1,compact,1,1", r"line 2, column 'machine': must not be empty"),
         ("m,,1,compact,1,1", r"line 2, column 'op': must not be empty"),
@@ -247,7 +246,7 @@ def test_a_bad_cell_is_named_by_line_and_column(tmp_path: Path, rows: str, messa
             "machine,op,threads,repeat,seconds,json.stored_s\nm,o,1,1,1,-1\n",
             r"column 'json.stored_s'.*at least 0, got -1",
         ),
-        ('machine,op,threads,repeat,seconds\nm,"o,1,1,1\n', r"not a whole csv file"),
+        ('machine,op,threads,repeat,seconds\nm,"o,1,1,1\n', r"is not a whole table"),
     ],
 )
 def test_a_bad_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -280,10 +279,9 @@ def test_parquet_errors_name_the_row(tmp_path: Path) -> None:
         read_long_form(tmp_path / "t.parquet")
 
 
-def test_another_suffix_is_refused_with_those_there_are(tmp_path: Path, measure: Measure) -> None:
-    for use in (read_long_form, lambda path: write_long_form([measure()], path)):
-        with pytest.raises(InvalidInput, match=r"\.csv, \.csv\.gz or \.parquet"):
-            use(tmp_path / "t.xlsx")
+def test_another_suffix_is_not_written(tmp_path: Path, measure: Measure) -> None:
+    with pytest.raises(InvalidInput, match=r"\.csv, \.csv\.gz or \.parquet"):
+        write_long_form([measure()], tmp_path / "t.xlsx")
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -19,6 +19,7 @@ from threadcast.cli.model_table import (
 )
 from threadcast.cli.options import NewFile, common, setting
 from threadcast.cli.output import Output
+from threadcast.cli.table_reading import Reading, table_options
 from threadcast.core.atomic_file import replacing
 from threadcast.core.settings import Settings
 
@@ -52,8 +53,7 @@ from threadcast.core.settings import Settings
 @click.option(
     "--draw", type=click.IntRange(0), help="Show models one of a case's samples, drawn by this seed, instead of all."
 )
-@click.option("--machine", help="Label of the machine, for files without a column machine [default: the file's name].")
-@click.option("--op", help="Kind of the ops, for files without a column op [default: the file's name].")
+@table_options
 @click.option("--by-fold", is_flag=True, help="Also show each part that was left out.")
 @click.option("--html", type=NewFile(), help="Also write the table, with plots, to this file.")
 @setting("train.steps", "--steps")
@@ -62,10 +62,9 @@ from threadcast.core.settings import Settings
 @common
 def command(
     output: Output, settings: Settings, files: tuple[Path, ...], names: tuple[str, ...], samples: tuple[int, ...],
-    split: str, known: int, tune: int, draw: int | None, machine: str | None, op: str | None, by_fold: bool,
-    html: Path | None,
+    split: str, known: int, tune: int, draw: int | None, reading: Reading, by_fold: bool, html: Path | None,
 ) -> None:  # fmt: skip
-    """Compare models on the measurements of long-form FILEs, or of the store, by ops that they have not learned from.
+    """Compare models on the measurements of FILEs, or of the store, by ops that they have not learned from.
 
     A model gets only the cases of each op that it asks for (n), and is not scored on those. accuracy is 1 -
     mean(|forecast - measured| / measured), marked "=" where it may equal the best; "<10%" is the share of forecasts off
@@ -76,18 +75,12 @@ def command(
     model asks for. Wide terminals also show the regret of the worst twentieth ("p95"), and the speed-up over all
     threads, the median over ops with its 95 % interval, without and with the time of a forecast in each run.
 
-    A FILE needs the columns threads and seconds, and op or columns that describe the op, such as m, k, n. Of files with
-    the same content, under whatever names, one counts.
+    A FILE is one of those that `db import` takes. Of files with the same content, under whatever names, one counts.
     """
-    if not files and (machine or op):
-        raise click.UsageError("--machine and --op are for FILEs; the store knows both")
+    if not files and reading != Reading():
+        raise click.UsageError("--machine, --op, --column and --skip-bad are for FILEs; the store knows its own")
     if files:
-        from threadcast.store.long_form import read_long_form
-
-        distinct = _distinct(files, output)
-        measurements = [
-            found for file in distinct for found in read_long_form(file, machine=machine, op=op, note=output.note)
-        ]
+        measurements = [found for file in _distinct(files, output) for found in reading.measurements(file, output)]
         networks_of: dict[str, set[str]] = {}
     else:
         from threadcast.store import Store

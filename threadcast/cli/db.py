@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import click
 
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, table
+from threadcast.cli.table_reading import Reading, table_options
 from threadcast.core.errors import FormatError
 from threadcast.core.settings import Settings
 
@@ -68,23 +68,24 @@ def migrate(output: Output, settings: Settings) -> None:
 
 @command.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FOUND)
-@click.option("--machine", help="Label of the machine, for files without a column machine [default: the file's name].")
-@click.option("--op", help="Kind of the ops, for files without a column op [default: the file's name].")
+@table_options
 @setting("store", "--store")
 @common
-def import_(output: Output, settings: Settings, files: tuple[Path, ...], machine: str | None, op: str | None) -> None:
-    """Add the measurements of long-form FILEs (.csv, .csv.gz, .parquet).
+def import_(output: Output, settings: Settings, files: tuple[Path, ...], reading: Reading) -> None:
+    """Add the measurements of FILEs: tables (CSV or other text, JSON, Parquet), and what benchmarks write.
 
-    A FILE needs the columns threads and seconds, and op or columns that describe the op, such as m, k, n. All files are
+    A table needs a column of threads, one of times, and op or columns that describe the op, such as m, k, n. Usual
+    names are known (num_threads, time_ms, duration; t1, t2, t4); --column says others, and the unit where a name does
+    not. Files of Google Benchmark (CSV, JSON), pyperf and hyperfine (JSON, CSV) are taken as they are. All files are
     read before any is added. A file that was added before, under whatever name, is not added again; nor are those
     measurements of an export that the store has. Measurements of other files, without conditions, count as repetitions.
     """
     from threadcast.store import Store
     from threadcast.store.known import unknown
 
-    named = {"machine": machine, "op": op}
+    named = {"machine": reading.machine, "op": reading.op}
     labels = "".join(f" {name} {label}" for name, label in named.items() if label)
-    read = [(path, *_read_unchanged(path, **named, note=output.note)) for path in files]
+    read = [(path, *_read_unchanged(path, reading, output)) for path in files]
     rows = []
     with Store.open(settings["store"]) as store:
         for path, measurements, digest in read:
@@ -95,20 +96,17 @@ def import_(output: Output, settings: Settings, files: tuple[Path, ...], machine
             if there := len(measurements) - len(new):
                 output.note(f"{path}: {there:,} of {len(measurements):,} measurements are in the store already")
             if new and not added:
-                output.note(f"{path} was added before; nothing of it was added again")
+                output.note(f"{path} was added before; nothing of it was added again, and nothing read otherwise")
         document = {"store": store.name, "files": rows}
     output.result(document, table(("file", "measurements", "samples"), [list(row.values()) for row in rows]))
 
 
-def _read_unchanged(
-    path: Path, *, machine: str | None, op: str | None, note: Callable[[str], None]
-) -> tuple[list[Measurement], str]:
+def _read_unchanged(path: Path, reading: Reading, output: Output) -> tuple[list[Measurement], str]:
     """The measurements in a file and the digest of its bytes; FormatError where they change while they are read."""
-    from threadcast.store.long_form import read_long_form
     from threadcast.store.table_files import digest_of
 
     digest = digest_of(path)
-    measurements = read_long_form(path, machine=machine, op=op, note=note)
+    measurements = reading.measurements(path, output)
     if digest_of(path) != digest:
         raise FormatError(f"{path} has changed while it was read; import it when nothing writes to it any more")
     return measurements, digest

@@ -14,7 +14,6 @@ from threadcast.store.table_files import TableFile
 
 Row = Sequence[Any]
 """The cells of one row, in the order of the columns."""
-_REQUIRED = ("threads", "seconds")
 _KNOWN = ("machine", "op", "threads", "affinity", "repeat", "seconds")
 _PREFIXES = ("feature.", "counter.", "json.")
 
@@ -44,8 +43,8 @@ Feature = str | int | float | None
 class Cells:
     """Reads single cells of `table`; every method takes a row's `number` only to name it in an error.
 
-    `columns` maps the name of each column to its position. FormatError for a table that lacks a required column, or
-    one whose labels another describes, has one twice, or holds lists or structures in one that is read.
+    `columns` maps the name of each column to its position. FormatError for a table that lacks a column whose labels
+    another describes, or holds lists or structures in one that is read.
     """
 
     def __init__(self, table: TableFile) -> None:
@@ -53,27 +52,18 @@ class Cells:
         self.repetitions: list[str] = []
         """Columns that `features` left out, as by their names they number repetitions."""
         self.columns = at = {name: i for i, name in enumerate(table.columns)}
-        if missing := [name for name in _REQUIRED if name not in at]:
-            named = ", ".join(map(repr, missing))
-            raise FormatError(
-                f"{table.path}: missing column {named}; it has {', '.join(table.columns)}. A table needs threads and "
-                "seconds, and op or columns that describe ops"
-            )
         if alone := [name for name in ("machine", "op") if f"json.{name}" in at and name not in at]:
             raise FormatError(
                 f"{table.path}: the column 'json.{alone[0]}' needs a column {alone[0]!r}, whose labels it describes"
             )
-        if len(at) < len(table.columns):
-            twice = next(name for i, name in enumerate(table.columns) if at[name] != i)
-            raise FormatError(f"{table.path}: the column {twice!r} is there twice")
         if nested := [name for name in sorted(table.nested) if _is_read(name)]:
             raise FormatError(
                 f"{table.path}: column {nested[0]!r} holds lists or structures; it must hold single values"
             )
 
-    def features(self) -> dict[str, int]:
+    def features(self, *, one_op: bool = False) -> dict[str, int]:
         """The positions of the columns that describe ops, by their names without `feature.`; FormatError where neither
-        they nor `op` say which rows belong together.
+        they nor `op` say which rows belong together, nor the caller that all are of `one_op`.
 
         Without any `feature.` column, and without `op` or `repeat`, all columns that have a name and no other meaning
         describe ops; columns that number repetitions never do.
@@ -89,10 +79,10 @@ class Cells:
             }
         self.repetitions = [name for name in found if _REPETITION.fullmatch(name)]
         found = {name: at for name, at in found.items() if name not in self.repetitions}
-        if not found and "op" not in self.columns:
+        if not found and "op" not in self.columns and not one_op:
             raise FormatError(
                 f"{self.table.path}: nothing says which op a row is of; it has {', '.join(self.table.columns)}. Add a "
-                "column op, or columns that describe the op, such as m, k, n"
+                "column op, or columns that describe the op, such as m, k, n; where all rows are of one op: --op NAME"
             )
         return found
 
@@ -136,6 +126,8 @@ class Cells:
     def number(self, number: int, cells: Row, column: str) -> float:
         """The number in a cell, which may be infinite or not a number."""
         cell = cells[self.columns[column]]
+        if isinstance(cell, FormatError):
+            raise cell
         if not (isinstance(cell, str) and "_" in cell):  # Python reads 1_0 as 10
             with suppress(TypeError, ValueError, OverflowError):
                 return float(cell)

@@ -17,10 +17,14 @@ from threadcast.core.measurement import LONGEST_S, SHORTEST_S
 from threadcast.core.measurement_time import require_times
 from threadcast.core.printable import printable
 from threadcast.store.cells import Cells, Feature, Row
+from threadcast.store.columns_of_others import NO_TIME
 from threadcast.store.repetitions import Columns, repeating
 from threadcast.store.table_files import TableFile
 
 T = TypeVar("T", Machine, Op)
+
+_NAMED = 3
+"""Most rows that a note on rows which are left out names."""
 
 
 class _Row(NamedTuple):
@@ -58,7 +62,7 @@ class LongFormReader:
     """
 
     def __init__(
-        self, table: TableFile, *, machine: str | None = None, op: str | None = None,
+        self, table: TableFile, *, machine: str | None = None, op: str | None = None, skip_bad: bool = False,
         note: Callable[[str], None] = lambda said: None,
     ) -> None:  # fmt: skip
         """Raises FormatError when a column is missing or repeated, InvalidInput for a name that the table has."""
@@ -67,8 +71,9 @@ class LongFormReader:
             if given is not None and name in self._cells.columns:
                 raise InvalidInput(f"{table.path} has a column {name!r}; leave out {name}={given!r}")
         plain = printable(table.path.name.split(".")[0]) or "table"
-        self._default_machine, self._default_op = (machine or plain).strip(), (op or plain).strip()
-        self._features = self._cells.features()
+        self._skip_bad, self._bad, self._untimed = skip_bad, list[FormatError](), 0
+        self._default_machine, self._default_op = (machine or table.machine or plain).strip(), (op or plain).strip()
+        self._features = self._cells.features(one_op=op is not None)
         for name in self._cells.repetitions:
             note(f"{table.path}: the column {name!r} numbers repetitions, and does not describe ops")
         # ops are told apart by what describes them where they have no label, or a label that is that of their kind
@@ -128,24 +133,49 @@ class LongFormReader:
             if f"json.{name}" in columns
         ]
         for number, cells in self._cells.table.rows:
-            group = spelled.get(where(cells))
-            if group is None:
-                key = self._key(number, cells)
-                group = spelled[where(cells)] = groups.setdefault(key, [])
-            group.append(self._row(number, cells, len(group) + 1))
-            if features and not self._by_features:
-                self._check_features(number, cells)
+            try:
+                if isinstance(cells, FormatError):
+                    raise cells
+                if self._cells.text(cells, "seconds").lower() in NO_TIME:
+                    self._untimed += 1
+                    continue
+                row = self._row(number, cells)
+                group = spelled.get(where(cells))
+                if group is None:
+                    key = self._key(number, cells)
+                    group = spelled[where(cells)] = groups.setdefault(key, [])
+                if features and not self._by_features:
+                    self._check_features(number, cells)
+            except FormatError as error:
+                if not self._skip_bad:
+                    raise
+                self._bad.append(error)
+                continue
+            group.append(row if "repeat" in columns else row._replace(repeat=len(group) + 1))
             for at, name, labels in described:
                 if cells[at]:
                     self._describe(number, name, cells[at], labels[self._cells.text(cells, name)])
-        if not groups:
-            raise FormatError(f"{self._cells.table.path} has no rows below its column names")
+        groups = {key: rows for key, rows in groups.items() if rows}
+        self._tell_left_out(bool(groups))
         return groups
+
+    def _tell_left_out(self, has_rows: bool) -> None:
+        """Note how many rows were left out, and why; FormatError where none is left."""
+        path, rows = self._cells.table.path, f"{self._cells.table.unit}s"
+        if self._untimed:
+            self._note(f"{path}: {self._untimed:,} {rows} without a time are left out")
+        if self._bad:
+            first = "; ".join(map(str, self._bad[:_NAMED]))
+            self._note(f"{path}: {len(self._bad):,} bad {rows} are left out, the first of them: {first}")
+        if not has_rows:
+            without = " with a time" if self._untimed or self._bad else ""
+            raise FormatError(f"{path} has no rows{without} below its column names")
 
     def _key(self, number: int, cells: Row) -> tuple[str, str, Case]:
         affinity = self._cells.text(cells, "affinity").lower() or Affinity.COMPACT
         if affinity not in list(Affinity):
-            raise self._cells.error(number, "affinity", f"must be {' or '.join(Affinity)}, got {affinity!r}")
+            message = f"must be {' or '.join(Affinity)}, or as OpenMP says it: close, primary, true or false"
+            raise self._cells.error(number, "affinity", f"{message}, got {affinity!r}")
         threads = self._cells.integer(number, cells, "threads")
         if not 1 <= threads <= MAX_CORES:
             raise self._cells.error(number, "threads", f"must be from 1 to {MAX_CORES}, got {threads}")
@@ -208,7 +238,7 @@ class LongFormReader:
             raise self._cells.error(number, name, "must not be empty")
         return label
 
-    def _row(self, number: int, cells: Row, turn: int) -> _Row:
+    def _row(self, number: int, cells: Row) -> _Row:
         seconds = self._cells.number(number, cells, "seconds")
         if not SHORTEST_S <= seconds <= LONGEST_S:
             limits = f"from {SHORTEST_S:g} to {LONGEST_S:g}"
@@ -228,9 +258,8 @@ class LongFormReader:
                 require_times(conditions, now_s=self._now_s)
             except InvalidInput as error:
                 raise self._cells.error(number, "json.conditions", str(error)) from error
-        given = "repeat" in self._cells.columns
         return _Row(
-            self._cells.integer(number, cells, "repeat") if given else turn,
+            self._cells.integer(number, cells, "repeat") if "repeat" in self._cells.columns else 0,
             number,
             Sample(seconds, counters),
             conditions,

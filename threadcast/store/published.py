@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from threadcast.core import Case, Machine, Measurement, Op, Sample, TensorSpec
 from threadcast.core.errors import FormatError, NotFound
 from threadcast.core.settings import DATA_VARIABLE
-from threadcast.store.table_files import open_table
+from threadcast.store.table_opening import open_table
 
 T = TypeVar("T")
 
@@ -147,6 +147,8 @@ def _read(path: Path, convert: Callable[[Mapping[str, str]], T]) -> list[T]:
     with open_table(path) as table:
         found = []
         for number, cells in table.rows:
+            if isinstance(cells, FormatError):
+                raise cells
             try:
                 found.append(convert(dict(zip(table.columns, cells))))
             except KeyError as error:

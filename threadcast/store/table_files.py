@@ -1,25 +1,20 @@
-"""Reads and writes tables in CSV, gzipped CSV and Parquet files row by row; rows have a number for error messages."""
+"""Tables as their columns and rows, which have a number for messages; reads Parquet, and writes it and CSV."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import hashlib
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TextIO
+from typing import Any, BinaryIO, Literal
 
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import FormatError, InvalidInput
 
 ColumnKind = Literal["text", "integer", "number"]
-
-_CELL_CHARACTERS = 2**30
-"""Most characters in one cell of a CSV file that is read. Python's own limit, 131,072, is less than the JSON of a
-machine or of conditions may take."""
 
 _ROWS_AT_ONCE = 100_000
 """Rows in one row group of a Parquet file: some 10 MB in memory."""
@@ -29,41 +24,26 @@ _ROWS_AT_ONCE = 100_000
 class TableFile:
     """An open table: its columns and its rows, which can be read once.
 
-    `rows` yields each row's number and cells. Cells of a CSV file are text, "" where empty; those of a Parquet file are
-    Python values, None where null; its decimal numbers and binary values are text too. In a CSV file the number is that
-    of the line, where the header is line 1; in a Parquet file it counts rows from 1. `unit` is "line" or "row"
-    accordingly.
+    `rows` yields each row's number and cells, or the FormatError of a row that cannot be read. Cells of a text are
+    text, "" where empty; those of a Parquet file are Python values, None where null; its decimal numbers and binary
+    values are text too. In a text the number is that of the line; elsewhere rows are counted from 1. `unit` is "line",
+    "row" or "result" accordingly.
     """
 
     path: Path
     columns: tuple[str, ...]
-    rows: Iterator[tuple[int, Sequence[Any]]]
-    unit: Literal["line", "row"]
+    rows: Iterator[tuple[int, Sequence[Any] | FormatError]]
+    unit: str
     nested: frozenset[str] = frozenset()
-    """Columns of lists, maps or structures, which Parquet files can have."""
+    """Columns of lists, maps or structures, which Parquet and JSON files can have."""
+    called: Mapping[str, str] = field(default_factory=dict)
+    """What the file calls columns that have another name here."""
+    machine: str | None = None
+    """The name of the machine, where the file says it once."""
 
     def error(self, number: int, column: str, message: str) -> FormatError:
         """The error to raise about one cell."""
-        return FormatError(f"{self.path}, {self.unit} {number}, column {column!r}: {message}")
-
-
-@contextmanager
-def open_table(path: Path) -> Iterator[TableFile]:
-    """Open the table at `path`; the file name's suffix tells its kind.
-
-    FormatError for a file of another kind, here or while its rows are read; OSError when it cannot be read.
-    """
-    kind = _kind(path)
-    try:
-        if kind == "parquet":
-            with path.open("rb") as raw, _open_parquet(path, raw) as table:
-                yield table
-        else:
-            opened = gzip.open if kind == "csv.gz" else open
-            with opened(path, "rt", encoding="utf-8-sig", newline="") as text:
-                yield _csv_table(path, text)
-    except (csv.Error, UnicodeDecodeError, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise FormatError(f"{path} is not a whole {kind} file: {error}") from error
+        return FormatError(f"{self.path}, {self.unit} {number}, column {self.called.get(column, column)!r}: {message}")
 
 
 def write_table(path: Path, columns: Mapping[str, ColumnKind], rows: Iterable[Sequence[Any]]) -> None:
@@ -96,27 +76,9 @@ def _kind(path: Path) -> str:
     raise InvalidInput(f"{path}: a table's name must end in .csv, .csv.gz or .parquet")
 
 
-def _csv_table(path: Path, text: TextIO) -> TableFile:
-    csv.field_size_limit(max(csv.field_size_limit(), _CELL_CHARACTERS))  # of the whole process: it is never lowered
-    reader = csv.reader(text, strict=True, skipinitialspace=True)
-    columns = tuple(name.strip() for name in next(reader, ()))
-    if not columns:
-        raise FormatError(f"{path} is empty; it must begin with a line of column names")
-
-    def rows() -> Iterator[tuple[int, list[str]]]:
-        for cells in reader:
-            if len(cells) == len(columns):
-                yield reader.line_num, cells
-            elif cells:
-                raise FormatError(
-                    f"{path}, line {reader.line_num}: {len(cells)} cells, but line 1 names {len(columns)} columns"
-                )
-
-    return TableFile(path, columns, rows(), "line")
-
-
 @contextmanager
-def _open_parquet(path: Path, raw: BinaryIO) -> Iterator[TableFile]:
+def open_parquet(path: Path, raw: BinaryIO) -> Iterator[TableFile]:
+    """The table in an open Parquet file; FormatError for another file, here or while its rows are read."""
     import pyarrow
     from pyarrow import parquet
 
@@ -129,7 +91,7 @@ def _open_parquet(path: Path, raw: BinaryIO) -> Iterator[TableFile]:
         raise FormatError(f"{path} is not a whole Parquet file: {error}") from error
 
 
-def _parquet_rows(file: Any) -> Iterator[tuple[int, Sequence[Any]]]:
+def _parquet_rows(file: Any) -> Iterator[tuple[int, Sequence[Any] | FormatError]]:
     number = 0
     for batch in file.iter_batches():
         for cells in zip(*map(_values, batch.columns)):

@@ -1,0 +1,231 @@
+"""Tables as people really keep them, read with exact seconds; and those whose meaning is refused, with the remedy."""
+
+from __future__ import annotations
+
+import codecs
+import datetime
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.store.long_form import read_long_form
+
+GRID = "m,k,n"
+Times = dict[tuple[object, ...], list[float]]
+
+
+def read(path: Path, *columns: str, notes: list[str] | None = None, skip_bad: bool = False, op: str = "gemm") -> Times:
+    """Seconds by what describes the op, the threads, and SPREAD where they are."""
+    found: Times = {}
+    said = [] if notes is None else notes
+    for m in read_long_form(path, op=op, columns=columns, skip_bad=skip_bad, note=said.append):
+        own = [value for name, value in sorted(m.op.attributes.items()) if name != "label"]
+        key = (*own, m.case.threads, *(["spread"] if m.case.affinity == "spread" else []))
+        found.setdefault(key, []).extend(sample.seconds for sample in m.samples)
+    return found
+
+
+def table(tmp_path: Path, text: str | bytes, name: str = "t.csv") -> Path:
+    path = tmp_path / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+ONE = {(8, 1): [0.0125], (8, 2): [0.0075]}
+"""One op, described by m=8."""
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "m,num_threads,time_ms", "m,nthreads,Time (ms)", "m,OMP_NUM_THREADS,Duration [ms]", "m,n_threads,elapsedMs",
+        "m,numThreads,milliseconds", "m,Threads,wall_clock_time_ms", "m,# threads,msec", "m,thread count,real_time_ms",
+        "m,cores,runtime in ms", "m,Number of threads,mean_ms", "m,n_jobs,median_time_ms", "m,nproc,Latency (ms)",
+        "m,mkl_num_threads,wall-time/ms", "m,cpus,t_ms", "M,THREADS,TIME_MS",
+    ],
+)  # fmt: skip
+def test_usual_names_are_known_in_any_case_with_the_unit_that_they_say(tmp_path: Path, head: str) -> None:
+    notes: list[str] = []
+    assert read(table(tmp_path, f"{head}\n8,1,12.5\n8,2,7.5\n"), notes=notes) == ONE
+    assert any("seconds is" in note and note.endswith(", in ms") for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("head", "cells"),
+    [
+        ("time_s", ("0.0125", "0.0075")), ("elapsed_us", ("12500", "7500")), ("time (\u00b5s)", ("12500", "7500")),
+        ("duration_ns", ("12500000", "7500000")), ("time[\u03bcs]", ("12500", "7500")), ("secs", ("0.0125", "0.0075")),
+        ("time", ("12.5 ms", "7500us")), ("wall", ("0.0125", "0.0075")), ("time,time_unit", ("12.5,ms", "7500,us")),
+        ("min_ms,median_ms,mean_ms,max_ms", ("1,12.5,2,3", "1,7.5,2,3")),
+        ("cpu_time_s,real_time_ms", ("9,12.5", "9,7.5")),
+        ("time_ms,stddev_ms", ("12.5,1", "7.5,1")), ("user,sys,real", ("9,9,0.0125", "9,9,0.0075")),
+    ],
+)  # fmt: skip
+def test_a_unit_comes_from_the_name_the_cell_or_a_column(tmp_path: Path, head: str, cells: Sequence[str]) -> None:
+    found = read(table(tmp_path, f"m,threads,{head}\n8,1,{cells[0]}\n8,2,{cells[1]}\n"), "ignored=m")
+    assert {(8, key[-1]): times for key, times in found.items()} == ONE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "m;threads;time_ms\n8;1;12,5\n8;2;7,5\n",
+        "m\tthreads\ttime_ms\n8\t1\t12.5\n8\t2\t7.5\n",
+        "m\tthreads\ttime_ms\n8\t1\t12,5\n8\t2\t7,5\n",
+        "m|threads|time_ms\n8|1|12.5\n8|2|7.5\n",
+        "| m | threads | time_ms |\n|---|--:|---|\n| 8 | 1 | 12.5 |\n| 8 | 2 | 7.5 |\n",
+        "  m  threads   time_ms\n  8        1      12.5  \n  8        2       7.5\n",
+        "# measured on monday\n# taskset -c 0-3\n\nm,threads,time_ms\n8,1,12.5\n# two threads\n8,2,7.5\n",
+        "# m threads time_ms\n8 1 12.5\n8 2 7.5\n",
+        "#m,threads,time_ms\n8,1,12.5\n8,2,7.5\n",
+        "m;threads;time_ms;\r\n8;1;12,5;\r\n8;2;7,5;\r\n;;;\r\n",
+        "m,threads,time_ms\r8,1,12.5\r8,2,7.5\r",
+        codecs.BOM_UTF8 + b"m;threads;time_ms\r\n8;1;12,5\r\n8;2;7,5\r\n",
+        "m\tthreads\ttime_ms\n8\t1\t12,5\n8\t2\t7,5\n".encode("utf-16"),
+        gzip.compress(b"m,threads,time_ms\n8,1,12.5\n8,2,7.5\n"),
+        '[{"m": 8, "threads": 1, "time_ms": 12.5}, {"m": 8, "threads": 2, "time_ms": 7.5}]',
+        '{"m": 8, "threads": 1, "time_ms": 12.5}\n{"m": 8, "threads": 2, "time_ms": 7.5}\n',
+        "m,t1,t2\n8,12.5 ms,7.5 ms\n",
+        "m,t1_ms,t2_ms\n8,12.5,7.5\n",
+        "m,threads_1 (ms),threads_2 (ms)\n8,12.5,7.5\n",
+        "m,1,2\n8,0.0125,0.0075\n",
+        "m,1 thread,2 threads\n8,0.0125,0.0075\n",
+        "m;time_1t_ms;time_2t_ms\n8;12,5;7,5\n",
+        "m,threads,run_1_ms\n8,1,12.5\n8,2,7.5\n",
+    ],
+)
+def test_tables_are_read_whatever_is_between_their_cells(tmp_path: Path, text: str | bytes) -> None:
+    one_run = ["seconds=run_1_ms:ms"] if "run_1" in str(text) else []
+    assert read(table(tmp_path, text, "t.dat"), *one_run) == ONE
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        (["threads=p", "seconds=took:ms"], "m,p,took\n8,1,12.5\n8,2,7.5\n"),
+        (["threads=P", "seconds=Took:us"], "m,p,took\n8,1,12500\n8,2,7500\n"),
+        (["seconds=x*:ms"], "m,x1,x2\n8,12.5,7.5\n"),
+        (["seconds=p* time:us"], "m,p1 time,p2 time\n8,12500,7500\n"),
+        (["ignored=date", "ignored=host id"], "m,date,host id,threads,time_ms\n8,mon,a,1,12.5\n8,tue,b,2,7.5\n"),
+        (["threads=used"], "m,threads,used,time_ms\n8,64,1,12.5\n8,64,2,7.5\n"),
+        (["seconds=c::ms"], "m,threads,c:\n8,1,12.5\n8,2,7.5\n"),
+    ],
+)
+def test_columns_are_what_the_user_says(tmp_path: Path, columns: list[str], text: str) -> None:
+    assert read(table(tmp_path, text), *columns) == ONE
+
+
+def test_several_columns_of_runs_are_repetitions(tmp_path: Path) -> None:
+    path = table(tmp_path, "op,m,threads,run1_ms,run2_ms,run3_ms\nmm,8,1,3,4,5\nmm,8,2,1,,2\n")
+    notes: list[str] = []
+    found = {m.case.threads: [s.seconds for s in m.samples] for m in read_long_form(path, note=notes.append)}
+    assert found == {1: [0.003, 0.004, 0.005], 2: [0.001, 0.002]}
+    assert "1 lines without a time are left out" in notes[-1]
+
+
+def test_a_time_without_a_unit_is_said_to_be_taken_for_seconds(tmp_path: Path) -> None:
+    notes: list[str] = []
+    assert read(table(tmp_path, "m,threads,time\n8,1,12.5\n8,2,7.5\n"), notes=notes) == {(8, 1): [12.5], (8, 2): [7.5]}
+    assert any(
+        "'time' says no unit and is taken to be in seconds; if it is not: --column 'seconds=time:ms'" in note
+        for note in notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("m,threads,time\n8,1,12500\n8,2,7500\n", r"in which unit 'time' is, and 12500 is hardly.*--column 'sec"),
+        ("m,t1,t2\n8,12500,7500\n", r"in which unit 't\*' is.*--column 'seconds=t\*:us'"),
+        ("m,threads,time_ms,time_us\n8,1,1,9\n", r"seconds may be 'time_ms' or 'time_us'; say which.*=time_ms:ms"),
+        ("m,num_threads,OMP_NUM_THREADS,ms\n8,1,2,9\n", r"threads may be 'num_threads' or 'OMP_.*--column threads="),
+        ("m,t1_ms,t2_ms,1,2\n8,1,2,9,9\n", r"the times may be in 't\*_ms' or '\*'; say where.*--column seconds=t\*_ms"),
+        ("m,threads,cpu_time\n8,1,9\n", r"missing column 'seconds'; it has .*Say which it is: --column sec"),
+        ("m,threads,time_min\n8,1,9\n", r"missing column 'seconds'"),
+        ("m,threads,time (min)\n8,1,9\n", r"missing column 'seconds'"),
+        ("m,p50,p90,p99\n8,1,2,3\n", r"missing column 'threads', 'seconds'"),
+        ("m,threads,time,unit\n8,1,9,min\n", r"line 2, column 'time': is in the unit 'min'; it must be s, ms, us, ns"),
+        ("m;threads;time_ms\n8;1;1,234\n8;2;12,345\n", r"line 2, column 'time_ms': must be a number, got '1,234'"),
+        ("m,threads,time_ms\n8,1,fast\n", r"line 2, column 'time_ms': must be a number, got 'fast'"),
+        ("m,t1_ms,t2_ms\n8,1,fast\n", r"line 2, column 't2_ms': must be a number, got 'fast'"),
+        ("m,num_threads,time_ms\n8,x,1\n", r"line 2, column 'num_threads': must be a number, got 'x'"),
+        ("m,threads,affinity,ms\n8,1,wide,1\n", r"line 2, column 'affinity': must be compact or spread, or as OpenMP"),
+        ("8 1 12.5\n8 2 7.5\n", r"line 1 must have the names of columns, .*, got 8, 1, 12.5; if these are num"),
+        ("gemm,64,128,256,0.5\ngemm,64,128,512,0.9\n", r"line 1 must have the names"),
+        ("gemm,300,500,700,1,5\ngemm,300,500,700,2,3\n", r"line 1 must have the names"),
+        ("1,2,4\n9,5,3\n", r"line 1 must have the names of columns.*--column 'seconds=\*:s'"),
+        ("m,threads,ms\n8,1\n", r"line 2: 2 cells, but line 1 names 3 columns"),
+        ('{"a": 1}', "has no list of results; JSON may be of Google Benchmark, pyperf, hyperfine, or rows"),
+        ('{"a": ', "is not whole JSON"),
+        (b"PK\x03\x04\x00\x00", "is not a whole text: it has bytes of value 0; tables are read as CSV"),
+        ("m,threads,time (\u00b5s)\n8,1,5\n".encode("latin1"), r"is not a whole text in UTF-8.*iconv -f latin1"),
+    ],
+)  # fmt: skip
+def test_what_may_be_read_wrongly_is_refused_with_the_remedy(tmp_path: Path, text: str | bytes, said: str) -> None:
+    with pytest.raises(FormatError, match=said):
+        read(table(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("time_ms", "must be ROLE=NAME"), ("speed=x", "must be ROLE=NAME, where ROLE is machine, op, threads"),
+        ("seconds=x:min", "'min' is no unit; it must be s, ms, us, ns"),
+        ("threads=x", "has no column 'x', which --column"),
+        ("seconds=x*:ms", "has no column 'x*'"),
+    ],
+)  # fmt: skip
+def test_a_column_that_is_not_there_is_refused(tmp_path: Path, column: str, said: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        read(table(tmp_path, "m,threads,time_ms\n8,1,1\n"), column)
+    assert said in str(error.value)
+
+
+def test_words_of_openmp_are_ways_to_place_threads(tmp_path: Path) -> None:
+    rows = "8,1,close,1\n8,1,spread,2\n8,1,false,3\n8,1,TRUE,4\n8,2,primary,5\n"
+    notes: list[str] = []
+    path = table(tmp_path, f"m,threads,OMP_PROC_BIND,ms\n{rows}")
+    assert read(path, notes=notes) == {(8, 1): [0.001], (8, 1, "spread"): [0.002]}
+    assert sum("rows with OMP_PROC_BIND=" in note and "left out" in note for note in notes) == 3
+    for word in ("true", "master", "false"):
+        assert read(table(tmp_path, f"m,threads,proc_bind,ms\n8,1,{word},1\n")) == {(8, 1): [0.001]}
+    words = "granularity=fine;compact;1;0", "granularity=fine;scatter"
+    text = "m,threads,KMP_AFFINITY,ms\n" + "\n".join(
+        f'8,1,"{word.replace(";", ",")}",{i}' for i, word in enumerate(words, 1)
+    )
+    assert read(table(tmp_path, text)) == {(8, 1): [0.001], (8, 1, "spread"): [0.002]}
+
+
+def test_rows_without_a_time_are_left_out_and_counted_and_bad_ones_where_that_is_asked(tmp_path: Path) -> None:
+    rows = ["8,1,12.5", "8,2,7.5", "8,4,", "8,4,NA", "8,4,nan", "8,x,1", "8,4,DNF", "8,4,-3", "8", "8,0,1"]
+    path, notes = table(tmp_path, "m,threads,time_ms\n" + "\n".join(rows)), []
+    with pytest.raises(FormatError, match="line 7, column 'threads': must be a number, got 'x'"):
+        read(path)
+    assert read(path, skip_bad=True, notes=notes) == ONE
+    assert f"{path}: 3 lines without a time are left out" in notes
+    assert "5 bad lines are left out, the first of them: " in notes[-1]
+    assert [f"line {n}," in notes[-1] for n in (7, 8, 9, 10)] == [True] * 3 + [False]
+
+
+def test_a_duration_of_pandas_has_its_unit(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {"m": [8, 8], "Threads": [1, 2], "elapsed": [datetime.timedelta(seconds=s) for s in (0.0125, 0.0075)]}
+    )
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert read(tmp_path / "t.parquet") == ONE
+
+
+def test_a_table_of_one_op_needs_only_its_name(tmp_path: Path) -> None:
+    path = table(tmp_path, "cores,time_ms\n1,12.5\n2,7.5\n")
+    assert read(path, op="fft") == {key[1:]: times for key, times in ONE.items()}
+    with pytest.raises(FormatError, match="where all rows are of one op: --op NAME"):
+        read_long_form(path)
+
+
+def test_cores_of_a_machine_are_no_threads_beside_these(tmp_path: Path) -> None:
+    found = read(table(tmp_path, "cores,threads,time_ms\n64,1,12.5\n64,2,7.5\n"), op="fft")
+    assert found == {(64, *key[1:]): times for key, times in ONE.items()}

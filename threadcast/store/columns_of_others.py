@@ -1,0 +1,387 @@
+"""Finds the columns of the long form in tables of other programs: names, units of time, wide tables, OpenMP's words.
+
+A unit comes from `--column`, from the column's name, from a column `time_unit`, or from the cell. A time whose name
+says no unit is in seconds, which the user is told, and refused where one of them would take a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.core.machine import MAX_CORES
+from threadcast.store.table_files import TableFile
+
+ROLES = ("machine", "op", "threads", "affinity", "repeat", "seconds", "ignored")
+"""What `--column` can say of a column; a role's name is that of its column in the long form."""
+
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+"""Units of time by how many are one second."""
+
+OWN_THREADS = "own_threads"
+"""Threads that a benchmark program started itself, which are none of the op's; they describe nothing."""
+
+TOO_LONG = 1000.0
+"""Times from here on are hardly seconds where nothing says their unit."""
+
+_SPELLED = {
+    "s": "s|secs?|seconds?", "ms": "ms|msecs?|millis|milliseconds?", "us": "us|usecs?|micros|microseconds?|\u03bcs",
+    "ns": "ns|nsecs?|nanos|nanoseconds?",
+}  # fmt: skip
+_UNIT = "|".join(f"(?P<{unit}>{words})" for unit, words in _SPELLED.items())
+_NAMED_UNIT = re.compile(rf"(?:(?P<stem>.*?)_)?(?:in_)?(?:{_UNIT})")
+_CELL = re.compile(rf"(?P<number>[-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?:{_UNIT})", re.I)
+_STATISTIC = r"median|med|mean|avg|average|min|minimum|best"
+_TIME = re.compile(
+    rf"(?:(?P<before>{_STATISTIC})_)?(?:t|times?|timings?|wall(?:_?clock)?(?:_?time)?|elapsed(?:_time)?|durations?|"
+    rf"real(?:_?time)?|run_?time|exec(?:ution)?(?:_time)?|latency|took)(?:_(?P<after>{_STATISTIC}))?|"
+    rf"(?P<alone>{_STATISTIC}|)"
+)
+_THREADS = (
+    re.compile(
+        r"(?:(?:omp|mkl|openblas|blas|numexpr|torch|intra_?op)_)?(?:(?:n|no|nr|nb|num|number|count)_?(?:of_)?)?"
+        r"threads?(?:_(?:count|num|number|used))?|n_jobs"
+    ),
+    re.compile(r"(?:(?:n|no|nr|nb|num|number)_?(?:of_)?)?(?:cores|cpus|procs|processors|workers)(?:_used)?|nproc|np"),
+)
+"""Names of a number of threads, and names that may also be that of the machine's cores: for lack of the first."""
+_OTHERS = {
+    "machine": re.compile(r"machine(?:_name)?|host_?(?:name)?|cpu_model"),
+    "op": re.compile(r"op(?:_?name|_?type|eration|erator)?|kernel(?:_name)?|routine|function|benchmark|primitive|name"),
+    "affinity": re.compile(r"(?:thread_)?affinity|(?:omp_)?proc_bind|kmp_affinity|binding|placement|pinning"),
+}
+_TIME_UNIT = re.compile(r"(?:time_)?units?")
+_COUNT = r"(?:t|th|thr|nt|(?:omp_)?(?:n|num)?_?threads?|cores?|cpus?|procs?|workers?)"
+_OF_COUNT = re.compile(rf"(?:(?:time|seconds|wall|runtime|latency)_?)?{_COUNT}?_?(?P<n>[1-9]\d*)_?{_COUNT}?")
+_OF_REPEAT = re.compile(r"(?:t|time|run|rep|repeat|trial|sample|measurement|iter|r)_?(?P<n>\d+)")
+_NEEDED = {"threads", "seconds"}
+_COMPACT = ({"", "compact", "close"}, {"true"}, {"primary", "master"}, {"false", "none", "disabled"})
+"""Words for threads beside each other, those that say it most surely first: unbound threads are placed by the system,
+and are COMPACT for lack of a better word only."""
+_SPREAD = {"spread", "scatter", "balanced"}
+NO_TIME = {"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A column that `--column ROLE=NAME:UNIT` names; `unit` None where it says none."""
+
+    role: str
+    name: str
+    unit: str | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Choice:
+        """The choice in the text after `--column`; InvalidInput where it is none. `*` stands for a number of
+        threads."""
+        role, _, name = text.partition("=")
+        name, colon, unit = name.strip().rpartition(":") if role.strip() == "seconds" else (name.strip(), "", "")
+        if not colon and unit:
+            name, unit = unit, ""
+        if role.strip() not in ROLES or not name:
+            raise InvalidInput(f"{text!r} must be ROLE=NAME, where ROLE is {', '.join(ROLES)}: threads=num_threads")
+        if colon and unit not in UNITS:
+            raise InvalidInput(f"{text!r}: {unit!r} is no unit; it must be {', '.join(UNITS)}: {role}={name}:ms")
+        return cls(role.strip(), name, unit or None)
+
+
+def plain_name(name: str) -> str:
+    """The name in small letters, its words joined by "_": "numThreads", "Num Threads" and "num-threads" are one."""
+    parted = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", unicodedata.normalize("NFKC", name))
+    return re.sub(r"[^a-z0-9\u03bc]+", "_", parted.lower()).strip("_")
+
+
+def says_threads(name: str) -> bool:
+    """Whether a name is that of a number of threads beyond doubt."""
+    return _THREADS[0].fullmatch(plain_name(name)) is not None
+
+
+def in_long_form(table: TableFile, choices: Sequence[Choice], note: Callable[[str], None]) -> TableFile:
+    """The table with the columns of the long form under their names there, times in seconds, one case in a row.
+
+    `note` is called with a sentence on each column that has another name. FormatError where two columns may be meant,
+    or a time has no unit that fits; InvalidInput for a choice of a column that the table lacks.
+    """
+    twice = {name for name in table.columns if name and table.columns.count(name) > 1}
+    for name in table.columns:
+        if name in twice:
+            raise FormatError(f"{table.path}: the column {name!r} is there twice")
+    if not choices and any(name.startswith("json.") for name in table.columns) and set(table.columns) >= _NEEDED:
+        return table  # which threadcast wrote
+    return _Finding(replace(table, rows=iter(rows := list(table.rows))), rows, choices, note).found()
+
+
+class _Finding:
+    """One table whose columns are looked for."""
+
+    def __init__(
+        self, table: TableFile, rows: Sequence[tuple[int, Any]], choices: Sequence[Choice], note: Callable[[str], None]
+    ) -> None:
+        self.table, self.rows, self.note = table, rows, note
+        self.names = [plain_name(name) for name in table.columns]
+        self.at: dict[str, int] = {}
+        self.chosen: dict[str, Choice] = {}
+        self.wide: dict[int, int] = {}
+        """Number of threads, or of the repetition, by the position of its column."""
+        self.dropped: set[int] = set()
+        for choice in choices:
+            self._choose(choice)
+
+    def _choose(self, choice: Choice) -> None:
+        pattern = re.compile(r"(\d+)".join(map(re.escape, choice.name.split("*"))), re.I)
+        alike = {i: found for i, name in enumerate(self.table.columns) if (found := pattern.fullmatch(name))}
+        exact = [i for i in alike if self.table.columns[i] == choice.name] or list(alike)
+        if not exact or ("*" not in choice.name and len(exact) > 1):
+            raise InvalidInput(
+                f"{self.table.path} has no column {choice.name!r}, which --column says is {choice.role}; it has "
+                f"{', '.join(self.table.columns)}"
+            )
+        self.chosen[choice.role] = choice
+        if choice.role == "ignored":
+            self.dropped.update(exact)
+        elif choice.role == "seconds" and "*" in choice.name:
+            self.wide = {i: int(alike[i][1]) for i in exact}
+        else:
+            self.at[choice.role] = exact[0]
+
+    def found(self) -> TableFile:
+        self._find_threads()
+        for role, pattern in _OTHERS.items():
+            self._find_other(role, pattern)
+        repeats = "threads" in self.at
+        if not self.wide and "seconds" not in self.at:
+            self._find_time()
+        if not self.wide and "seconds" not in self.at:
+            self._find_wide(_OF_REPEAT if repeats else _OF_COUNT)
+        if "repeat" in self.table.columns:
+            self.at.setdefault("repeat", self.table.columns.index("repeat"))
+        if not self.wide and (missing := [role for role in ("threads", "seconds") if role not in self.at]):
+            remedy = {"threads": "--column threads=NAME", "seconds": "--column seconds=NAME:ms (or s, us, ns)"}
+            raise FormatError(
+                f"{self.table.path}: missing column {', '.join(map(repr, missing))}; it has "
+                f"{', '.join(self.table.columns)}. Say which it is: {' '.join(remedy[role] for role in missing)}; a "
+                "table needs threads and seconds, and op or columns that describe ops"
+            )
+        return self._converted(repeats=repeats)
+
+    def _find_threads(self) -> None:
+        for pattern in _THREADS:
+            if "threads" not in self.at:
+                self._take("threads", [i for i, name in enumerate(self.names) if pattern.fullmatch(name)])
+
+    def _find_other(self, role: str, pattern: re.Pattern[str]) -> None:
+        alike = [i for i, name in enumerate(self.names) if pattern.fullmatch(name) and i not in self.at.values()]
+        exact = [i for i in alike if self.table.columns[i] == role]
+        words = [i for i in exact or alike if exact or not all(map(_is_number, self._cells(i)))]
+        if role not in self.at and (exact or len(words) == 1):
+            self.at[role] = words[0]
+
+    def _find_time(self) -> None:
+        if "seconds" in self.table.columns:
+            self.at["seconds"] = self.table.columns.index("seconds")
+            return
+        ranked: dict[int, list[int]] = {}
+        for i, name in enumerate(self.names):
+            rank = _rank_of_time(name)
+            if rank is not None and i not in self.at.values() and i not in self.dropped:
+                ranked.setdefault(rank, []).append(i)
+        if ranked:
+            self._take("seconds", ranked[min(ranked)])
+
+    def _take(self, role: str, alike: Sequence[int]) -> None:
+        """Give the role to the one column among those alike; refused where they differ in any row."""
+        alike = [i for i in alike if i not in self.dropped]
+        if len(alike) > 1 and len({tuple(map(str, self._cells(i))) for i in alike}) > 1:
+            named = " or ".join(repr(self.table.columns[i]) for i in alike)
+            unit = _unit_of(self.names[alike[0]]) or "ms"
+            remedy = f"--column {role}={self.table.columns[alike[0]]}{':' + unit if role == 'seconds' else ''}"
+            raise FormatError(f"{self.table.path}: {role} may be {named}; say which it is: {remedy}")
+        if alike:
+            self.at[role] = alike[0]
+            self.dropped.update(alike[1:])
+
+    def _find_wide(self, pattern: re.Pattern[str]) -> None:
+        alike: dict[str, dict[int, int]] = {}
+        for i, name in enumerate(self.names):
+            bare = _NAMED_UNIT.fullmatch(name) if _unit_of(name) else None
+            found = pattern.fullmatch((bare["stem"] or "") if bare else name)
+            if found and int(found["n"]) <= MAX_CORES and i not in self.at.values():
+                alike.setdefault(re.sub(r"\d+", "*", name).replace("threads", "thread"), {})[i] = int(found["n"])
+        forms = {self._form(max(columns)): columns for columns in alike.values() if len(columns) > 1}
+        if "*" in forms and self._begins_with_data(list(forms["*"].values())):
+            raise FormatError(
+                f"{self.table.path}: line 1 must have the names of columns, such as m,threads,seconds, got "
+                f"{', '.join(self.table.columns)}; if these are numbers of threads: --column 'seconds=*:s'"
+            )
+        if len(forms) > 1:
+            named = " or ".join(map(repr, forms))
+            remedy = f"--column seconds={next(iter(forms))}:ms"
+            raise FormatError(f"{self.table.path}: the times may be in {named}; say where, and their unit: {remedy}")
+        for form, columns in forms.items():
+            self.wide = columns
+            what = "repetition" if pattern is _OF_REPEAT else "number of threads"
+            self.note(f"{self.table.path}: each of the {len(columns)} columns {form!r} has the times of one {what}")
+
+    def _form(self, at: int) -> str:
+        return re.sub(r"\d+", "*", self.table.columns[at], count=1)
+
+    def _begins_with_data(self, counts: Sequence[int]) -> bool:
+        """Whether what stands for names of columns, some of which are numbers, may be the first row of the table."""
+        first = next((cells for _, cells in self.rows if not isinstance(cells, FormatError)), ())
+        return (
+            counts != sorted(counts)
+            or any(map(str.__eq__, self.table.columns, map(str, first)))
+            or all(map(_is_number, self.table.columns))
+            or any(not name.isdigit() and _bare_number(name) is not None for name in self.table.columns)
+        )
+
+    def _cells(self, at: int) -> list[Any]:
+        return [cells[at] for _, cells in self.rows if not isinstance(cells, FormatError)]
+
+    def _converted(self, *, repeats: bool) -> TableFile:
+        times = sorted(self.wide) or [self.at["seconds"]]
+        unit, unit_at = self._unit(times)
+        threads = list(map(str, self._cells(self.at["threads"]))) if "threads" in self.at else []
+        same = {
+            i for i, name in enumerate(self.names)
+            if name == OWN_THREADS or (_THREADS[1].fullmatch(name) and list(map(str, self._cells(i))) == threads)
+        }  # fmt: skip
+        role_of = {i: role for role, i in self.at.items()}
+        hidden = ({*self.dropped, *self.wide, *same} | ({unit_at} - {None})) - role_of.keys()
+        kept = [
+            i for i, name in enumerate(self.table.columns)
+            if i in role_of or (i not in hidden and name not in (*self.at, "seconds"))
+        ]  # fmt: skip
+        for role, i in self.at.items():
+            if (name := self.table.columns[i]) != role:
+                self.note(f"{self.table.path}: {role} is {name!r}{f', in {unit}' if role == 'seconds' else ''}")
+        affinity_at = self.at.get("affinity")
+        words = {} if affinity_at is None else self._words(affinity_at)
+        added = ("seconds",) if repeats else ("threads", "seconds")
+
+        def rows() -> Iterable[tuple[int, Any]]:
+            for number, cells in self.rows:
+                if isinstance(cells, FormatError):
+                    yield number, cells
+                    continue
+                changed = dict(enumerate(cells))
+                if affinity_at is not None:
+                    changed[affinity_at] = words.get(str(cells[affinity_at] or ""), cells[affinity_at])
+                    if changed[affinity_at] is None:
+                        continue
+                per_s = unit if unit_at is None else cells[unit_at]
+                for i in times:
+                    changed[i] = self._seconds(number, i, cells[i], per_s)
+                    further = ([changed[i]] if repeats else [self.wide[i], changed[i]]) if self.wide else ()
+                    yield number, [*(changed[at] for at in kept), *further]
+
+        columns = (*(role_of.get(i, self.table.columns[i]) for i in kept), *(added if self.wide else ()))
+        called = {role: self.table.columns[i] for role, i in self.at.items()}
+        return replace(self.table, columns=columns, rows=iter(rows()), called=called)
+
+    def _words(self, at: int) -> dict[str, str | None]:
+        """What the words of a column are called here; None where their rows are left out, beside surer ones."""
+        found: dict[str, str | None] = {}
+        ranks: dict[str, int] = {}
+        cells = ["" if cell is None else str(cell) for cell in self._cells(at)]
+        for cell in dict.fromkeys(cells):
+            said = re.split(r"[,\s]+", cell.strip().lower())
+            first = next((word for word in said if word in _SPREAD or any(word in words for words in _COMPACT)), None)
+            if first in _SPREAD:
+                found[cell] = "spread"
+            elif first is not None:
+                found[cell] = "compact"
+                ranks[cell] = next(i for i, words in enumerate(_COMPACT) if first in words)
+        for cell, rank in ranks.items():
+            if rank > min(ranks.values()):
+                found[cell] = None
+                self.note(
+                    f"{self.table.path}: {cells.count(cell):,} rows with {self.table.columns[at]}={cell} are left out: "
+                    "other rows say more surely that threads are beside each other"
+                )
+        return found
+
+    def _unit(self, times: Sequence[int]) -> tuple[str, int | None]:
+        """The unit of the times, and the column that says it row by row, if there is one."""
+        chosen = self.chosen.get("seconds")
+        named = {_unit_of(self.names[i]) for i in times}
+        if chosen and chosen.unit:
+            return chosen.unit, None
+        if len(named) == 1 and (unit := named.pop()):
+            return unit, None
+        by_row = [i for i, name in enumerate(self.names) if _TIME_UNIT.fullmatch(name) and i not in self.dropped]
+        if by_row:
+            return "the unit of each row", by_row[0]
+        bare = [cell for i in times for cell in map(_bare_number, self._cells(i)) if cell is not None]
+        form = self._form(times[0]) if self.wide else self.table.columns[times[0]]
+        if bare and max(bare) >= TOO_LONG:
+            raise FormatError(
+                f"{self.table.path}: nothing says in which unit {form!r} is, and {max(bare):g} is hardly in seconds; "
+                f"say it: --column 'seconds={form}:us' (or s, ms, ns)"
+            )
+        if bare:
+            self.note(
+                f"{self.table.path}: {form!r} says no unit and is taken to be in seconds; if it is not: --column "
+                f"'seconds={form}:ms' (or us, ns)"
+            )
+        return "s", None
+
+    def _seconds(self, number: int, at: int, cell: Any, unit: str) -> Any:
+        """The seconds in a cell, None where it has no time; what is wrong with it, to be raised where it is read."""
+        if isinstance(cell, datetime.timedelta):
+            return cell.total_seconds()
+        text = unicodedata.normalize("NFKC", str(cell if cell is not None else "")).strip()
+        if text.lower() in NO_TIME:
+            return None
+        if found := _CELL.fullmatch(text):
+            text, unit = found["number"], _spelled(found)
+        elif unit not in UNITS:
+            spelled = _NAMED_UNIT.fullmatch(plain_name(str(unit)))
+            if spelled is None or spelled["stem"]:
+                name, units = self.table.columns[at], ", ".join(UNITS)
+                return self.table.error(number, name, f"is in the unit {unit!r}; it must be {units}, got {cell!r}")
+            unit = _spelled(spelled)
+        value = _bare_number(text)
+        if value is None:
+            return self.table.error(number, self.table.columns[at], f"must be a number, got {cell!r}")
+        return value / UNITS[unit]
+
+
+def _bare_number(cell: Any) -> float | None:
+    """The number in a cell; None where it has none, or is not a number."""
+    try:
+        value = float(cell) if "_" not in str(cell) else math.nan
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if math.isnan(value) else value
+
+
+def _is_number(cell: Any) -> bool:
+    return str(cell if cell is not None else "").strip().lower() in NO_TIME or _bare_number(cell) is not None
+
+
+def _spelled(found: re.Match[str]) -> str:
+    return next(unit for unit in UNITS if found[unit])
+
+
+def _unit_of(name: str) -> str | None:
+    """The unit in a plain name; None where it has none, or is "s" alone, which may be anything."""
+    found = _NAMED_UNIT.fullmatch(name)
+    return _spelled(found) if found and name != "s" else None
+
+
+def _rank_of_time(name: str) -> int | None:
+    """How good a plain name is for the time of a run: 0 for "time_ms", 1 for a median, 2 for a mean, 3 for the
+    shortest; None where it is no time. `time_min` may be minutes."""
+    found = _NAMED_UNIT.fullmatch(name) if _unit_of(name) else None
+    of_time = _TIME.fullmatch((found["stem"] or "") if found else name)
+    if of_time is None or (not found and (of_time["alone"] is not None or of_time["after"] == "min")):
+        return None
+    statistic = of_time["before"] or of_time["after"] or of_time["alone"] or ""
+    return 1 if statistic.startswith("med") else 2 if statistic in ("mean", "avg", "average") else 3 if statistic else 0

@@ -1,0 +1,129 @@
+"""Opens tables of any kind, by their content: text with whatever is between its cells, JSON, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from threadcast.core.errors import FormatError
+from threadcast.store.benchmark_files import GOOGLE_CSV, json_table, known_table
+from threadcast.store.table_files import TableFile, open_parquet
+
+_CELL_CHARACTERS = 2**30
+"""Most characters in one cell of a CSV file that is read. Python's own limit, 131,072, is less than the JSON of a
+machine or of conditions may take."""
+
+
+_PREAMBLE = 50
+"""Most lines that programs print before a table."""
+
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", re.I)
+_COMMA = re.compile(r"\s*[-+]?\d*,\d+(e[-+]?\d+)?\s*", re.I)
+_THOUSANDS = re.compile(r"\s*[-+]?[1-9]\d{0,2},\d{3}\s*")
+
+_KINDS = "tables are read as CSV or other text, JSON or Parquet, the first two also gzipped"
+
+
+@contextmanager
+def open_table(path: Path) -> Iterator[TableFile]:
+    """Open the table at `path`, whatever its name: Parquet, JSON (`benchmark_files`), or text, plain or gzipped.
+
+    FormatError for a file of another kind, here or while its rows are read; OSError when it cannot be read.
+    """
+    with path.open("rb") as raw:
+        start = raw.read(4)
+        raw.seek(0)
+        if start == b"PAR1" or path.name.lower().endswith(".parquet"):
+            with open_parquet(path, raw) as table:
+                yield table
+            return
+        try:
+            content = gzip.decompress(raw.read()) if start[:2] == b"\x1f\x8b" else raw.read()
+            wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+            text = content.decode("utf-16" if wide else "utf-8-sig")
+            if "\0" in text:
+                raise FormatError(f"{path} is not a whole text: it has bytes of value 0; {_KINDS}")
+            yield _text_table(path, text)
+        except UnicodeError as error:
+            raise FormatError(
+                f"{path} is not a whole text in UTF-8: {error}. {_KINDS}; of a text in another code: "
+                f"iconv -f latin1 -t utf-8 {path.name} > new.csv"
+            ) from error
+        except (csv.Error, gzip.BadGzipFile, zlib.error, EOFError) as error:
+            raise FormatError(f"{path} is not a whole table: {error}; {_KINDS}") from error
+
+
+def _text_table(path: Path, text: str) -> TableFile:
+    if text.lstrip()[:1] in ("{", "["):
+        return json_table(path, text)
+    csv.field_size_limit(max(csv.field_size_limit(), _CELL_CHARACTERS))  # of the whole process: it is never lowered
+    lines = text.splitlines(keepends=True) if "\r" in text and "\n" not in text else io.StringIO(text).readlines()
+    head = ",".join(GOOGLE_CSV)
+    begin = next((i for i, line in enumerate(lines[:_PREAMBLE]) if line.startswith(head)), 0)
+    first = next((i for i in range(begin, len(lines)) if lines[i].strip() and not lines[i].startswith("#")), len(lines))
+    separator = _separator(lines[first]) if first < len(lines) else ","
+    rows = _rows(lines, first, separator)
+    number, columns = next(rows, (0, []))
+    commented = next((line[1:] for line in reversed(lines[begin:first]) if line.startswith("#")), "")
+    named = next(_rows([commented.strip()], 0, separator), (0, [""]))[1]
+    if len(named) == len(columns) and any(map(_NUMBER.fullmatch, columns)) and not any(map(_NUMBER.fullmatch, named)):
+        columns, rows = named, _rows(lines, first, separator)  # as numpy.savetxt writes it
+    if not columns:
+        raise FormatError(f"{path} is empty; it must begin with a line of column names")
+    names = tuple(name.strip() for name in columns)
+
+    def checked() -> Iterator[tuple[int, Sequence[Any] | FormatError]]:
+        for at, cells in rows:
+            if len(cells) > len(names) and not any(cells[len(names) :]):
+                cells = cells[: len(names)]
+            if len(cells) == len(names):
+                yield at, cells
+            elif cells:
+                message = f"{len(cells)} cells, but line {number} names {len(names)} columns"
+                yield at, FormatError(f"{path}, line {at}: {message}")
+
+    table = TableFile(path, names, checked(), "line")
+    return known_table(table) if separator == "," else replace(table, rows=_with_points(list(table.rows)))
+
+
+def _separator(head: str) -> str:
+    """What is between the cells of the line of column names."""
+    bare = re.sub(r'"[^"]*"', "", head)
+    return next((mark for mark in "\t;,|" if mark in bare), " " if " " in bare.strip() else ",")
+
+
+def _rows(lines: Sequence[str], first: int, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each line from `first` on (from 0) that is no comment, with its number (from 1)."""
+    of_blanks = separator == " "
+    given = ("\n" if line.startswith("#") else f"{line.strip()}\n" if of_blanks else line for line in lines[first:])
+    reader = csv.reader(given, delimiter=separator, strict=True, skipinitialspace=separator in ", ")
+    for cells in reader:
+        if separator == "|" and cells and not cells[0].strip():  # a table of Markdown
+            cells = [] if all(re.fullmatch(r"[\s:-]*", cell) for cell in cells) else cells[1:-1]
+        if any(map(str.strip, cells)):
+            yield first + reader.line_num, cells
+
+
+def _with_points(
+    rows: list[tuple[int, Sequence[Any] | FormatError]],
+) -> Iterator[tuple[int, Sequence[Any] | FormatError]]:
+    """The rows with decimal points, where all their decimals have commas and one is no separator of thousands."""
+    every = [cell for _, cells in rows if not isinstance(cells, FormatError) for cell in cells]
+    commas = [cell for cell in every if _COMMA.fullmatch(cell)]
+    if not any(not _THOUSANDS.fullmatch(cell) for cell in commas) or any(
+        "." in cell for cell in every if _NUMBER.fullmatch(cell)
+    ):
+        return iter(rows)
+    return iter([
+        (at, cells if isinstance(cells, FormatError)
+         else [cell.replace(",", ".") if _COMMA.fullmatch(cell) else cell for cell in cells])
+        for at, cells in rows
+    ])  # fmt: skip
