@@ -21,14 +21,17 @@ def render(spec: Json) -> str:
     rows = [f"| [`{name}`](#{of['operationId']}) | {_line(of['summary'])} |" for name, of in found]
     parts = [HEAD, "\n".join(["| route | what it gives |", "|---|---|", *rows, ""])]
     for name, operation in found:
-        parts += _route(name, operation, spec["components"]["responses"])
+        parts += _route(name, operation)
+    problems = [[status, answer["description"]] for status, answer in sorted(spec["components"]["responses"].items())]
+    parts.append("## Problems\n\nOf any route, as a [Problem](#problem).\n")
+    parts.append(_table(["status", "when"], problems))
     parts.append("## Documents\n")
     for name, schema in sorted(spec["components"]["schemas"].items()):
         parts += _document(name, schema)
     return "\n".join(parts)
 
 
-def _route(name: str, operation: Json, shared: Json) -> Iterator[str]:
+def _route(name: str, operation: Json) -> Iterator[str]:
     yield f"## `{name}` {{: #{operation['operationId']} }}\n"
     yield f"{operation['summary']}. {operation.get('description', '')}\n"
     if parameters := operation.get("parameters"):
@@ -37,15 +40,19 @@ def _route(name: str, operation: Json, shared: Json) -> Iterator[str]:
     for media, content in operation.get("requestBody", {}).get("content", {}).items():
         yield f"Body, `{media}`: {_kind(content['schema'])}\n"
         yield from _examples(content)
-    rows = []
-    for status, response in operation["responses"].items():
-        answer = shared[response["$ref"].rsplit("/", 1)[1]] if "$ref" in response else response
-        content = answer.get("content", {})
-        forms = [f"{_kind(of['schema'])} (`{media}`)" for media, of in content.items() if "schema" in of]
-        rows.append([status, answer["description"], " or ".join(forms)])
+    own = {status: answer for status, answer in operation["responses"].items() if "$ref" not in answer}
+    rows = [[status, of["description"], " or ".join(_forms(of))] for status, of in own.items()]
     yield _table(["status", "when", "answer"], rows)
+    shared = [f"[{status}](#problems)" for status in operation["responses"] if status not in own]
+    yield f"Problems: {', '.join(shared)}\n"
     for content in operation["responses"].get("200", {}).get("content", {}).values():
         yield from _examples(content)
+
+
+def _forms(answer: Json) -> list[str]:
+    """What an answer may be; the media type where it is not JSON."""
+    content = {media: of["schema"] for media, of in answer.get("content", {}).items() if "schema" in of}
+    return [_kind(schema) + ("" if media.endswith("json") else f" as `{media}`") for media, schema in content.items()]
 
 
 def _examples(content: Json) -> Iterator[str]:
