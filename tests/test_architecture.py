@@ -10,8 +10,6 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 import threadcast
 
 PACKAGE = Path(threadcast.__file__).parent
@@ -40,6 +38,7 @@ ONLY_IN = {
 """Libraries that only these parts may import, at the top of a file or inside a function."""
 
 NOT_AT_START = ("torch", "pandas", "sklearn", "xgboost", "sqlalchemy", "flask", "pyarrow", "scipy", "joblib", "numba")
+UNPICKLING = ("joblib.load", "torch.load", "pd.read_pickle", "pandas.read_pickle")
 UNSAFE = ("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve")
 
 
@@ -53,7 +52,7 @@ def name_of(path: Path) -> str:
 
 
 def layer_of(path: Path) -> str | None:
-    """The part of the house that a file lies in; None for threadcast/__init__.py itself."""
+    """The part of the house that a file lies in; None for those of the package itself."""
     parts = path.relative_to(PACKAGE).parts
     return parts[0] if len(parts) > 1 else None
 
@@ -89,40 +88,49 @@ def test_every_folder_is_a_layer():
     assert folders == set(LAYERS)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_point_down_only(path):
+def allowed_layers(path: Path) -> tuple[str, ...]:
+    """`__init__` names the package's two calls, which it imports when they are asked for; `__main__` is the command."""
     layer = layer_of(path)
-    # `__init__` names the package's two calls, which it imports when they are asked for; `__main__` is the command
-    facade = path in (PACKAGE / "__init__.py", PACKAGE / "__main__.py")
-    allowed = LAYERS if facade else LAYERS[: LAYERS.index(layer) + 1] if layer else ()
+    if path in (PACKAGE / "__init__.py", PACKAGE / "__main__.py"):
+        return LAYERS
+    return LAYERS[: LAYERS.index(layer) + 1] if layer else ()
+
+
+def test_imports_point_down_only():
     wrong = [
         f"{name_of(path)}:{line} imports {name}"
+        for path in MODULES
         for line, name in imports(path)
-        if name.startswith("threadcast.") and name.split(".")[1] in LAYERS and name.split(".")[1] not in allowed
+        if name.startswith("threadcast.")
+        and (part := name.split(".")[1]) in LAYERS
+        and part not in allowed_layers(path)
     ]
     assert not wrong
 
 
-@pytest.mark.parametrize("part", ROOMS)
-def test_every_folder_of_a_part_has_its_place(part):
-    assert {path.name for path in (PACKAGE / part).iterdir() if (path / "__init__.py").exists()} == set(ROOMS[part])
+def test_every_folder_of_a_part_has_its_place():
+    for part, rooms in ROOMS.items():
+        assert {path.parent.name for path in (PACKAGE / part).glob("*/__init__.py")} == set(rooms), part
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) in ROOMS], ids=name_of)
-def test_imports_within_a_part_point_down_only(path):
+def allowed_rooms(path: Path) -> tuple[str, ...]:
+    """What a file of a part may import of it: rooms up to its own; loose files lie above all rooms."""
     part, *inner = path.relative_to(PACKAGE).parts
     rooms = ROOMS[part]
-    allowed = rooms[: rooms.index(inner[0]) + 1] if inner[0] in rooms else (*rooms, *loose_files(part))
+    loose = (file.stem for file in (PACKAGE / part).glob("*.py"))
+    return rooms[: rooms.index(inner[0]) + 1] if inner[0] in rooms else (*rooms, *loose)
+
+
+def test_imports_within_a_part_point_down_only():
     wrong = [
         f"{name_of(path)}:{line} imports {name}"
+        for path in MODULES
+        if (part := layer_of(path)) in ROOMS
+        for allowed in [allowed_rooms(path)]
         for line, name in imports(path)
         if name.startswith(f"threadcast.{part}.") and name.split(".")[2] not in allowed
     ]
     assert not wrong
-
-
-def loose_files(part: str) -> list[str]:
-    return [path.stem for path in (PACKAGE / part).glob("*.py")]
 
 
 def test_no_files_import_each_other_in_a_circle():
@@ -137,40 +145,52 @@ def test_no_files_import_each_other_in_a_circle():
     TopologicalSorter(graph).prepare()  # raises CycleError with the circle
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_libraries_stay_in_the_parts_that_own_them(path):
-    wrong = []
-    for line, name in imports(path):
-        owners = ONLY_IN.get(name.partition(".")[0])
-        if owners and not name_of(path).startswith(tuple(f"{owner}/" for owner in owners)):
-            wrong.append(f"{name_of(path)}:{line} imports {name}")
+def test_libraries_stay_in_the_parts_that_own_them():
+    wrong = [
+        f"{name_of(path)}:{line} imports {name}"
+        for path in MODULES
+        for line, name in imports(path)
+        if (owners := ONLY_IN.get(name.partition(".")[0])) and layer_of(path) not in owners
+    ]
     assert not wrong
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_nothing_is_ever_unpickled(path):
+def unpickles(call: ast.Call) -> bool:
+    """Whether a call reads pickles, or may: `allow_pickle` is not False."""
+    allowing = [word.value for word in call.keywords if word.arg == "allow_pickle"]
+    return ast.unparse(call.func) in UNPICKLING or any(ast.unparse(value) != "False" for value in allowing)
+
+
+def test_nothing_is_ever_unpickled():
     """`joblib.load` and `numpy.load(allow_pickle=True)` unpickle, too; `__reduce__` only lets others pickle."""
-    wrong = [f"imports {name}" for _, name in imports(path) if name.partition(".")[0] in UNSAFE]
-    for node in ast.walk(tree_of(path)):
-        if not isinstance(node, ast.Call):
-            continue
-        called = ast.unparse(node.func)
-        if called in ("joblib.load", "torch.load", "pd.read_pickle", "pandas.read_pickle"):
-            wrong.append(f"calls {called}")
-        allowing = [word.value for word in node.keywords if word.arg == "allow_pickle"]
-        if any(ast.unparse(value) != "False" for value in allowing):
-            wrong.append(f"calls {called} with allow_pickle")
+    wrong = [
+        f"{name_of(path)}:{line} imports {name}"
+        for path in MODULES
+        for line, name in imports(path)
+        if name.partition(".")[0] in UNSAFE
+    ]
+    wrong += [
+        f"{name_of(path)}:{node.lineno} {ast.unparse(node)}"
+        for path in MODULES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and unpickles(node)
+    ]
     assert not wrong
 
 
-@pytest.mark.parametrize("module", ["threadcast", "threadcast.core", "threadcast.cli.main", "threadcast.scheduler"])
-def test_a_start_imports_only_the_base_install(module):
-    program = f"import sys, {module}; print(*[n for n in {NOT_AT_START!r} if n in sys.modules])"
+def test_a_start_imports_only_the_base_install():
+    """Each of these starts without the others' libraries, so they may come in one process."""
+    program = f"import sys, threadcast.core, threadcast.cli.main, threadcast.scheduler; \
+print(*[n for n in {NOT_AT_START!r} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 
 
-CLASSES = {node.name: node for path in MODULES for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)}
+@cache
+def classes() -> dict[str, ast.ClassDef]:
+    """The package's classes by name."""
+    found = (node for path in MODULES for node in ast.walk(tree_of(path)))
+    return {node.name: node for node in found if isinstance(node, ast.ClassDef)}
 
 
 def has(cls: ast.ClassDef, method: str) -> bool:
@@ -180,7 +200,7 @@ def has(cls: ast.ClassDef, method: str) -> bool:
 def is_override(cls: ast.ClassDef, method: str) -> bool:
     """Whether a base class documents `method`: one of ours that has it, or any class of another library."""
     for base in map(ast.unparse, cls.bases):
-        known = CLASSES.get(base.partition("[")[0].rpartition(".")[2])
+        known = classes().get(base.partition("[")[0].rpartition(".")[2])
         if known is None and base not in ("ABC", "Protocol", "Enum", "StrEnum", "NamedTuple"):
             return True
         if known is not None and (has(known, method) or is_override(known, method)):
@@ -209,7 +229,6 @@ def public_definitions(path: Path) -> Iterator[tuple[str, ast.Module | ast.Class
                 yield f"{name_of(path)}:{member.lineno} {node.name}.{member.name}", member
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_everything_public_is_documented(path):
-    missing = [name for name, node in public_definitions(path) if not ast.get_docstring(node)]
+def test_everything_public_is_documented():
+    missing = [name for path in MODULES for name, node in public_definitions(path) if not ast.get_docstring(node)]
     assert not missing
