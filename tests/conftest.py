@@ -27,6 +27,7 @@ def pytest_sessionstart() -> None:
 
     Shells start what runs in the background with Ctrl-C ignored.
     """
+    gc.disable()  # until all libraries and tests are imported
     os.environ.setdefault("THREADCAST_ENGINE_CACHE", str(Path(__file__).parents[1] / "build" / "native"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,8 +46,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if any(item.path.relative_to(here).parts[0] in ENGINE for item in session.items):
         _compile_engine()
     _leave_out_pytorchs_trace()
-    gc.collect()
     gc.freeze()  # libraries and tests live as long as the process; collections would go through them each time
+    gc.enable()
 
 
 def _compile_engine() -> None:
@@ -80,6 +81,14 @@ def _leave_out_pytorchs_trace() -> None:
     """
     if "torch" in sys.modules:
         logging.getLogger("torch.__trace").propagate = True
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_to_collect() -> Iterator[None]:
+    """What a file leaves, as libraries that it has imported, stays: later collections do not go through it."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")

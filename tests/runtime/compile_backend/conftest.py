@@ -44,5 +44,6 @@ def _forget() -> None:
         graph.close()
     torch._dynamo.reset()
     gc.collect()  # graphs hold themselves in cycles
+    gc.freeze()  # what is left are libraries, through which the next collections need not go
     compile_backend._graphs.clear()  # what tests elsewhere have left
     compile_backend._calls.clear()
