@@ -277,7 +277,7 @@ def test_fewer_cores_are_planned_from_the_whole_machines_measurements(store_url:
         result = invoke("plan", "own/tiny/b1/forward", "--store", store_url, "--cores", "1", "--json", *machine)
         assert json.loads(result.stdout)["cores"] == 1
     unknown = invoke("plan", "own/tiny/b1/forward", "--store", store_url, "--machine", "elsewhere")
-    assert "no machine has the fingerprint 'elsewhere'" in unknown.stderr
+    assert "no machine is called 'elsewhere'" in unknown.stderr
 
 
 def test_the_local_model_answers_where_the_service_does_not(store_url: str) -> None:

@@ -119,7 +119,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "negative flops": ({"ops": [{"kind": "mm", "flops": -1}]}, 422, "/ops/0/flops"),
     "a key unheard of": ({"ops": ["mm-0123456789abcdef"]}, 404, "/ops/0"),
     "a machine unheard of": ({"ops": [OP], "machine": "elsewhere"}, 404, "/machine"),
-    "a machine that is a number": ({"ops": [OP], "machine": 5}, 422, "/machine"),
+    "a machine that is a list": ({"ops": [OP], "machine": [5]}, 422, "/machine"),
     "a machine without cores": ({"ops": [OP], "machine": {"name": "m", "cores": []}}, 422, "/machine/cores"),
     "a core without cpus": ({"ops": [OP], "machine": {"name": "m", "cores": [[0]]}}, 422, "/machine/cores/0/1"),
     "too many cores": ({"ops": [OP], "machine": {"name": "m", "cores": [0] * 5000}}, 422, "/machine/cores"),

@@ -15,6 +15,7 @@ from threadcast.core import Case, CurveTable, Machine, Measurement, Op, OpGraph,
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError, NoStore, NotFound, PlanError, StoreError
 from threadcast.core.holding import all_that_holds
 from threadcast.core.json_reading import read_json
+from threadcast.core.machine_names import find_machine
 from threadcast.core.settings import Settings
 from threadcast.core.topology import read_machine, usable_cores
 from threadcast.networks.spec import without_function
@@ -95,7 +96,7 @@ def _described_machine(named: str | None, cores: int | None) -> Machine:
 def chosen_machines(named: str | None, settings: Settings, open_stores: ExitStack) -> tuple[Machine, Machine]:
     """The machine that measurements and predictions are for, and the part of it that is planned for.
 
-    `named` is the fingerprint of a machine in the store, or a file that describes one.
+    `named` is a file that describes a machine, or what `find_machine` takes.
 
     If `--cores` limits the machine, and the store has measurements of the limited machine, both are the limited
     machine.
@@ -106,9 +107,8 @@ def chosen_machines(named: str | None, settings: Settings, open_stores: ExitStac
         return described, _limited(described, cores)
     if named is not None:
         known = {machine.fingerprint: machine for machine in chosen_store(settings, open_stores).machines()}
-        if named not in known:
-            raise NotFound(f"no machine has the fingerprint {named!r}; the store knows {', '.join(known) or 'none'}")
-        return known[named], _limited(known[named], cores)
+        found = find_machine(named, known)
+        return found, _limited(found, cores)
     machine = read_machine()
     if cores is None or cores == len(machine):
         return machine, machine

@@ -80,6 +80,24 @@ class Decision(TypedDict):
 
 
 @with_config(CLOSED)
+class KnownMachine(TypedDict):
+    """A machine that requests may name."""
+
+    fingerprint: str
+    name: str
+    cores: Annotated[int, Field(ge=1)]
+    local: Annotated[bool, Field(description="whether it is that of the service, as far as the service may use it")]
+    known_from: list[Literal["this machine", "measurements"]]
+
+
+@with_config(CLOSED)
+class Machines(TypedDict):
+    """The machines that requests may name."""
+
+    machines: list[KnownMachine]
+
+
+@with_config(CLOSED)
 class Measurements(TypedDict):
     """A page of measurements, with the machines and ops that it names."""
 

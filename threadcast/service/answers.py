@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from threadcast.prediction import arrow_curves
 
-ANSWERS = "x-answers"
-"""Name of the extension in which a route describes its answers, until the description is complete."""
+ANSWERS, PARAMETERS, EXAMPLE, DOCUMENT = "x-answers", "x-parameters", "x-example", "x-document"
+"""Names of the extensions in which a route describes itself until the description is complete: its answers; the headers
+that it reads and the variables of its path; an `Example`; and the class of the document that it answers with."""
 
-PARAMETERS = "x-parameters"
-"""Name of the extension in which a route describes the headers that it reads and the variables of its path."""
+HOST = "localhost:8000"
+"""Where the examples of the description find the service."""
 
 RATE_LIMIT, RATE_LIMIT_POLICY = "RateLimit", "RateLimit-Policy"
 """Headers of draft-ietf-httpapi-ratelimit-headers-10."""
@@ -89,8 +93,39 @@ READ: dict[str, dict[str, Any]] = {
 """Headers of requests that several routes read."""
 
 
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A request that works on a service with nothing stored, which answers it with `status`.
+
+    Where that is no good answer, `until` says what is missing; `then` is the status once the example before has made
+    it. Values of the path may be functions that give them.
+    """
+
+    body: Any = None
+    path: Mapping[str, str | Callable[[], str]] = field(default_factory=dict)
+    query: str = ""
+    status: int = 200
+    until: str = ""
+    then: int | None = None
+
+    def address(self, path: str) -> str:
+        """The path and the query of the request."""
+        for name, value in self.path.items():
+            path = path.replace(f"{{{name}}}", value if isinstance(value, str) else value())
+        return path + self.query
+
+    def text(self, method: str, path: str) -> str:
+        """The request as a command, in Markdown, after a sentence about its status."""
+        command = ["curl", *(() if method == "get" else ("-X", method.upper())), HOST + self.address(path)]
+        if self.body is not None:
+            command += ["-H", "Content-Type: application/json", "-d", json.dumps(self.body)]
+        until = f" until {self.until}" if self.until else ""
+        then = f", and {self.then} from then on" if self.then else ""
+        return f"Example, answered by {self.status}{until}{then}:\n\n    {shlex.join(command)}"
+
+
 def answer(
-    document: str,
+    document: type | None,
     description: str,
     *,
     status: int = 200,
@@ -101,25 +136,28 @@ def answer(
     problems: Collection[int] = (),
     reads: Sequence[str] = (),
     parameters: Sequence[Mapping[str, Any]] = (),
+    example: Example | None = None,
 ) -> dict[str, Any]:
-    """Return the argument of `doc(extensions=...)` for a route whose good answer is the document of this name.
+    """Return the argument of `doc(extensions=...)` for a route whose good answer is a document of this class, or text.
 
     `tagged`: the answer has an entity tag. `forms`: its media types; the document is what JSON has. `headers`: of the
     answer, `optional` ones only sometimes. `problems`: statuses beside those that every route has. `reads`: headers of
-    `READ`; `parameters`: others, and variables of the path.
+    `READ`; `parameters`: others, and variables of the path. `example`: by default a request without a body.
     """
-    schema = {"type": "string"} if document == "" else {"$ref": f"#/components/schemas/{document}"}
+    schema = {"$ref": f"#/components/schemas/{document.__name__}"} if document else {"type": "string"}
     content = {form: {"schema": {"type": "string", "format": "binary"} if form == ARROW else schema} for form in forms}
-    named = ["ETag", "Cache-Control"] if tagged else []
-    named += ["Vary"] if len(forms) > 1 else []
-    good = {"description": description, "content": content, "headers": _headers([*named, *headers], optional)}
+    always = ["ETag", "Cache-Control"] if tagged else []
+    always += ["Vary"] if len(forms) > 1 else []
+    good = {"description": description, "content": content, "headers": _headers([*always, *headers], optional)}
     answers: dict[str, Any] = {str(status): good, "problems": sorted(problems)}
-    return {ANSWERS: answers, PARAMETERS: [*(READ[name] for name in reads), *parameters]}
+    named = [*(READ[name] for name in reads), *parameters]
+    return {ANSWERS: answers, PARAMETERS: named, EXAMPLE: example or Example(), DOCUMENT: document}
 
 
 def complete(operation: dict[str, Any], method: str, path: str, *, open_to_all: bool) -> None:
     """Replace the extensions of an operation of the description by its parameters and all its answers."""
-    answers = operation.pop(ANSWERS)
+    answers, example = operation.pop(ANSWERS), operation.pop(EXAMPLE)
+    operation["description"] = f"{operation.get('description', '')}\n\n{example.text(method, path)}".strip()
     named = [READ["X-Request-Id"], *operation.pop(PARAMETERS)]
     statuses = {*_ALWAYS, *answers.pop("problems")}
     under_v1 = path.startswith("/v1/")
@@ -129,6 +167,7 @@ def complete(operation: dict[str, Any], method: str, path: str, *, open_to_all: 
         statuses |= {429}
     if "requestBody" in operation:
         statuses |= set(_WITH_BODY)
+        operation["requestBody"]["content"][JSON]["example"] = example.body
     (good,) = answers.values()
     if method == "get" and under_v1:
         good["headers"] |= _headers(["ETag", "Cache-Control"])

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from flask import Flask
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from threadcast.service import answer_formats, answers, auth, formats, schemas
-
-_REQUESTS = (
-    schemas.PredictionRequest, schemas.PlanRequest, schemas.DecisionRequest, schemas.MeasurementsRequest,
-    schemas.AliasMove, schemas.Rollback,
-)  # fmt: skip
-_ANSWERS = (
-    answer_formats.CurveTable, formats.Plan, answer_formats.Decision, answer_formats.Measurements,
-    answer_formats.Stored, answer_formats.Health, answer_formats.Info, answer_formats.Models,
-    answer_formats.AliasTable, answer_formats.Alias, answer_formats.Problem,
-)  # fmt: skip
+from threadcast.service import answer_formats, answers, auth, schemas
 
 _KEY = {
     "type": "http", "scheme": "bearer",
@@ -37,25 +28,31 @@ class _Untitled(GenerateJsonSchema):
 def complete(spec: Any, app: Flask) -> Any:
     """Return the description with all schemas and answers; `security` says whether this service asks for keys."""
     has_keys = auth.has_keys(app)
-    spec["components"]["schemas"] = _schemas()
+    documents: dict[str, Any] = {"Problem": answer_formats.Problem}
     spec["components"]["responses"] = answers.problem_responses()
     spec["components"]["securitySchemes"] = {"key": _KEY}
     spec["security"] = [{"key": []}] if has_keys else [{}, {"key": []}]
     open_paths = {rule.rule for rule in app.url_map.iter_rules() if rule.endpoint in auth.OPEN}
     for path, item in spec["paths"].items():
         for method, operation in item.items():
+            if document := operation.pop(answers.DOCUMENT):
+                documents[document.__name__] = document
             open_to_all = path in open_paths
             if open_to_all:
                 operation["security"] = []
             if "requestBody" in operation:
-                operation["requestBody"]["required"] = True
+                body = operation["requestBody"]
+                body["required"] = True
+                name = body["content"][answers.JSON]["schema"]["$ref"].rpartition("/")[2]
+                documents[name] = getattr(schemas, name)
             answers.complete(operation, method, path, open_to_all=open_to_all)
+    spec["components"]["schemas"] = _schemas(documents.values())
     return spec
 
 
-def _schemas() -> dict[str, Any]:
-    """The JSON schemas of all documents, from the models that requests are checked by."""
-    models = [(model, "validation", TypeAdapter(model)) for model in (*_REQUESTS, *_ANSWERS)]
+def _schemas(documents: Iterable[Any]) -> dict[str, Any]:
+    """The JSON schemas of these documents, from the models that requests are checked by."""
+    models = [(model, "validation", TypeAdapter(model)) for model in documents]
     _, found = TypeAdapter.json_schemas(
         models,  # type: ignore[arg-type]
         ref_template="#/components/schemas/{model}",

@@ -20,6 +20,7 @@ from threadcast.service import (
     decisions,
     host_header,
     in_flight,
+    machines,
     measurements,
     metrics,
     models,
@@ -46,7 +47,7 @@ from threadcast.service.strict_json import JsonRequest, StrictJson, require_json
 from threadcast.service.trusted_proxies import TrustedProxies, networks_of
 from threadcast.store import Store
 
-_BLUEPRINTS = (predictions, curves, plans, decisions, measurements, models, operations, dashboard, pages)
+_BLUEPRINTS = (predictions, plans, decisions, machines, measurements, curves, models, operations, dashboard, pages)
 
 
 class _NoSessions(SessionInterface):

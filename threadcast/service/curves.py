@@ -5,15 +5,17 @@ from __future__ import annotations
 from apiflask import APIBlueprint
 from flask import Response, request
 
-from threadcast.core.op import MAX_KEY
+from threadcast.core.op import MAX_KEY, Op
 from threadcast.prediction.predictor import LocalPredictor
+from threadcast.service.answer_formats import CurveTable
 from threadcast.service.answer_forms import FORMS, accepted_form
-from threadcast.service.answers import answer
+from threadcast.service.answers import Example, answer
 from threadcast.service.conditional import etag_of, matches
 from threadcast.service.context import Context, context
 from threadcast.service.curve_responses import CurveId, CurveResponse
 from threadcast.service.curve_text import curve_content
-from threadcast.service.documents import read_machine
+from threadcast.service.documents import asked_machine
+from threadcast.service.measurements import EXAMPLE
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
 from threadcast.service.whole_answer import WholeAnswer
@@ -28,7 +30,7 @@ _PARAMETERS = [
     {"name": "op", "in": "path", "required": True, "description": "key of an op that the store knows",
      "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY}},
     {"name": "machine", "in": "query", "required": False, "schema": _NAME,
-     "description": "fingerprint; may be left out where the store knows just one"},
+     "description": "a number of cores, local, or a name of /v1/machines; may be left out where the store knows one"},
     {"name": "model", "in": "query", "required": False, "schema": _NAME,
      "description": 'alias or "name@version"; the default model if left out'},
 ]  # fmt: skip
@@ -37,7 +39,18 @@ _PARAMETERS = [
 @blueprint.get("/curves/<key:op>")
 @blueprint.doc(
     extensions=answer(
-        "CurveTable", "The curve: one row.", forms=FORMS, problems=(404, 406, 422), parameters=_PARAMETERS
+        CurveTable,
+        "The curve: one row.",
+        forms=FORMS,
+        problems=(404, 406, 422),
+        parameters=_PARAMETERS,
+        example=Example(
+            path={"op": lambda: Op.from_json(EXAMPLE["ops"][0]).key},
+            query="?machine=example",
+            status=404,
+            until="the example of POST /v1/measurements was sent",
+            then=200,
+        ),
     )
 )
 def curve(op: str) -> Response:
@@ -48,7 +61,7 @@ def curve(op: str) -> Response:
     """
     here = context()
     asked = _query()
-    machine = read_machine(asked.get("machine"), here.stored, where="query")
+    machine = asked_machine(asked.get("machine"), here.stored, where="query")
     model, _, version = here.model_asked_for(asked.get("model"), machine, where="query")
     form = accepted_form()
     measured, changes = here.adapted.of(model, version, machine).measured, here.stored.changes(machine.fingerprint)

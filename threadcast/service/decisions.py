@@ -13,13 +13,15 @@ from threadcast.core.errors import FormatError, IllegalLaunch, InvalidInput, Pla
 from threadcast.scheduler.policies import Launch, Policy, Running, State
 from threadcast.scheduler.simulation.occupancy import Occupancy
 from threadcast.scheduler.simulation.ready_set import ReadyQueue
-from threadcast.service.answers import answer
+from threadcast.service.answer_formats import Decision
+from threadcast.service.answers import Example, answer
 from threadcast.service.context import Context, context, reply
 from threadcast.service.deadlines import computed_in_time, deadline
 from threadcast.service.decision_contexts import DecisionContext
 from threadcast.service.documents import below, reading
 from threadcast.service.plan_following import next_launches
 from threadcast.service.planning import read_policy, read_problem
+from threadcast.service.plans import EXAMPLE
 from threadcast.service.point_sources import PointSources
 from threadcast.service.problems import Problem
 from threadcast.service.schemas import DecisionRequest, Planned
@@ -31,7 +33,12 @@ blueprint = APIBlueprint("decisions", __name__, url_prefix="/v1")
 
 @blueprint.post("/decisions")
 @blueprint.input(DecisionRequest, arg_name="asked")
-@blueprint.doc(extensions=answer("Decision", "What to launch now.", problems=(404,), reads=("X-Deadline-S",)))
+@blueprint.doc(
+    extensions=answer(
+        Decision, "What to launch now.", problems=(404,), reads=("X-Deadline-S",),
+        example=Example({**EXAMPLE, "ready": ["left", "right"]}),
+    )
+)  # fmt: skip
 def decide(asked: DecisionRequest) -> Response:
     """Decide what to launch now
 

@@ -5,12 +5,14 @@ Errors point to the wrong member.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, cast
 
-from threadcast.core import Affinity, Case, Machine, Op, OpGraph
-from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.core import Affinity, Case, Machine, Op, OpGraph, read_machine
+from threadcast.core.errors import FormatError, InvalidInput, NotFound
+from threadcast.core.machine_names import find_machine
 from threadcast.service import formats
 from threadcast.service.problems import Problem, Where
 from threadcast.service.settings import ServiceSettings
@@ -32,27 +34,36 @@ def reading(pointer: str) -> Iterator[None]:
         raise FormatError(str(error), pointer=pointer) from error
 
 
-def read_machine(value: Any, stored: StoredDocuments, *, pointer: str = "/machine", where: Where = "body") -> Machine:
-    """Return the machine in a document, or the stored one with a fingerprint; for None the only machine in the store.
+local_machine = cache(read_machine)
+"""The machine of this service, as it was when it was first asked for."""
 
-    FormatError for a wrong document; Problem for an unknown fingerprint, or None where the store has not one machine.
+
+def asked_machine(value: Any, stored: StoredDocuments, *, pointer: str = "/machine", where: Where = "body") -> Machine:
+    """Return the machine in a document, or the one that a number of cores or a name means (`find_machine`); for None
+    the only machine in the store.
+
+    FormatError for a wrong document; Problem for an unknown name, or None where the store has not one machine.
     """
     if isinstance(value, dict):
         return Machine.described(value, pointer=pointer)
     machines = stored.machines()
-    named = ", ".join(list(machines)[:5]) or "none"
     if value is None:
         if len(machines) == 1:
             return next(iter(machines.values()))
         raise Problem(
-            422, f"name the machine: the store knows {len(machines)} ({named}); a whole document will do, too",
-            pointer=pointer, where=where,
+            422, f"say which machine: the store knows {len(machines)}; give a number of cores, \"local\" (that of this "
+            "service), a name of /v1/machines, or a document", pointer=pointer, where=where,
         )  # fmt: skip
-    if value not in machines:
-        raise Problem(
-            404, f"no machine has the fingerprint {value[:80]!r}; known: {named}", pointer=pointer, where=where
-        )
-    return machines[value]
+    try:
+        return machine_called(str(value), machines)
+    except (NotFound, InvalidInput) as error:
+        raise Problem(404 if isinstance(error, NotFound) else 422, str(error), pointer=pointer, where=where) from error
+
+
+def machine_called(name: str, known: Mapping[str, Machine]) -> Machine:
+    """As `find_machine`, where the machine of this service is known, too."""
+    here = local_machine()
+    return find_machine(name, {here.fingerprint: here, **known}, local=local_machine)
 
 
 def read_ops(values: Sequence[Any], stored: StoredDocuments, *, pointer: str = "/ops") -> list[Op]:

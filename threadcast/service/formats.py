@@ -47,17 +47,23 @@ CLOSED = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
 
 COUNTER = "counter."
 
-TEXT, DOCUMENT = "<text>", "<document>"
+TEXT, NUMBER, DOCUMENT = "<text>", "<number>", "<document>"
 """Names of the choices of a union. They appear in the places of pydantic's findings; `problems` leaves them out."""
 
 
 def is_choice(part: int | str) -> bool:
     """Whether a part of the place of a finding is no member of the document but a choice of a union, or "[key]"."""
-    return part in (TEXT, DOCUMENT, "[key]")
+    return part in (TEXT, NUMBER, DOCUMENT, "[key]")
 
 
 def _text_or_document(value: Any) -> str:
     return TEXT if isinstance(value, str) else DOCUMENT
+
+
+def _machine_form(value: Any) -> str | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return NUMBER
+    return _text_or_document(value) if isinstance(value, str | dict) else None
 
 
 def _or_say(message: str) -> GetPydanticSchema:
@@ -296,7 +302,7 @@ class MeasurementRow(TypedDict):
     op: OpReference
     threads: Threads
     seconds: SampleSeconds
-    machine: NotRequired[Annotated[Key, Field(description="fingerprint")]]
+    machine: NotRequired[Annotated[Key, Field(description="name of a machine, as in /v1/machines")]]
     affinity: NotRequired[AffinityName]
     repeat: NotRequired[Annotated[int, whole(0, 2**53), Field(description="order of the samples of one case")]]
 
@@ -313,7 +319,7 @@ class Measurement(TypedDict):
         FIRST_WRONG,
         at_most("max_rows"),
     ]
-    machine: NotRequired[Annotated[Key, Field(description="fingerprint")]]
+    machine: NotRequired[Annotated[Key, Field(description="name of a machine, as in /v1/machines")]]
     affinity: NotRequired[AffinityName]
     counters: NotRequired[
         Annotated[
@@ -346,7 +352,12 @@ def _plain_or_checked_ops(value: Any, check: ValidatorFunctionWrapHandler) -> An
 Ops = Annotated[
     list[OpOrKey], Field(min_length=1), FIRST_WRONG, WrapValidator(_plain_or_checked_ops), at_most("max_ops")
 ]
-MachineOrFingerprint = Annotated[
-    Annotated[Machine, Tag(DOCUMENT)] | Annotated[Key, Tag(TEXT)], Discriminator(_text_or_document)
-]
+AnyMachine = Annotated[
+    Annotated[Machine, Tag(DOCUMENT)] | Annotated[Key, Tag(TEXT)] | Annotated[Threads, Tag(NUMBER)],
+    Discriminator(
+        _machine_form, custom_error_type="form",
+        custom_error_message='must be a number of cores, "local", a name of /v1/machines, or a machine document',
+    ),
+]  # fmt: skip
+"""How a request may say which machine: a number of equal cores, "local", a known name, or a whole document."""
 GraphOrName = Annotated[Annotated[Graph, Tag(DOCUMENT)] | Annotated[Key, Tag(TEXT)], Discriminator(_text_or_document)]

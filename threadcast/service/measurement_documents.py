@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_type_hints
 
 from threadcast.core import Case, Machine, Measurement, Op, Sample
-from threadcast.core.errors import FormatError
+from threadcast.core.errors import FormatError, InvalidInput, NotFound
 from threadcast.core.json_reading import finite
 from threadcast.core.measurement_documents import measurement_of
 from threadcast.core.measurement_time import require_times
 from threadcast.models.measured import MOST_WORK
-from threadcast.service.documents import read_case, reading
+from threadcast.service.documents import machine_called, read_case, reading
 from threadcast.service.formats import COUNTER, NAME, MeasurementRow
 from threadcast.service.formats import Measurement as DenseEntry
 
@@ -25,7 +25,7 @@ _ROW_MEMBERS = frozenset(get_type_hints(MeasurementRow))
 class References:
     """The ops and machines that the entries of a document may refer to.
 
-    Ops are named by key, or by position among those `listed` in the document; machines by fingerprint. `default` is the
+    Ops are named by key, or by position among those `listed` in the document; machines by name. `default` is the
     machine of entries that name none.
     """
 
@@ -34,7 +34,7 @@ class References:
     ) -> None:
         self._listed = listed
         self._ops = {op.key: op for op in (*stored, *listed)}
-        self._machines, self._default = machines, default
+        self._machines, self._default = dict(machines), default
 
     def op(self, entry: Entry, pointer: str) -> Op:
         """Return the op that `entry["op"]` names; FormatError where there is none."""
@@ -52,19 +52,19 @@ class References:
 
     def machine(self, entry: Entry, pointer: str) -> Machine:
         """Return the machine that `entry["machine"]` names, else the default; FormatError where there is none."""
-        fingerprint = entry.get("machine")
-        if fingerprint is None:
+        named = entry.get("machine")
+        if named is None:
             if self._default is None:
                 raise FormatError(
                     "say which machine, here or as the machine of the request", pointer=f"{pointer}/machine"
                 )
             return self._default
-        if fingerprint not in self._machines:
-            raise FormatError(
-                f"no machine has the fingerprint {fingerprint[:80]!r}; give it as machine or in machines",
-                pointer=f"{pointer}/machine",
-            )
-        return self._machines[fingerprint]
+        if named not in self._machines:
+            try:
+                self._machines[named] = machine_called(named, self._machines)
+            except (NotFound, InvalidInput) as error:
+                raise FormatError(f"{error}, or a document in machines", pointer=f"{pointer}/machine") from error
+        return self._machines[named]
 
 
 def read_dense(

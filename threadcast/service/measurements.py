@@ -16,11 +16,12 @@ from threadcast.core import Machine, Measurement, Op
 from threadcast.core.errors import FormatError, ThreadcastError
 from threadcast.core.measurement_documents import measurement_document
 from threadcast.models.drift import MOST_OPS, ratios
-from threadcast.service.answers import answer
+from threadcast.service.answer_formats import Measurements, Stored
+from threadcast.service.answers import Example, answer
 from threadcast.service.auth import owned
 from threadcast.service.context import Context, context, reply
 from threadcast.service.counted import counted
-from threadcast.service.documents import read_machine, read_ops
+from threadcast.service.documents import asked_machine, read_ops
 from threadcast.service.measurement_documents import (
     Entry,
     References,
@@ -40,6 +41,13 @@ MAX_KEY = 255
 
 blueprint = APIBlueprint("measurements", __name__, url_prefix="/v1")
 
+EXAMPLE: dict[str, Any] = {
+    "machine": {"name": "example", "cores": [[0, [0], 0, 0, 0, None], [1, [1], 0, 0, 0, None]]},
+    "ops": [{"kind": "mm", "inputs": [[256, 256], [256, 256]]}],
+    "rows": [{"op": 0, "threads": 1, "seconds": 0.004}, {"op": 0, "threads": 2, "seconds": 0.0025}],
+}
+"""Two samples of an op, on a machine of two cores that no other is taken for."""
+
 _KEY_PARAMETER = {
     "name": IDEMPOTENCY_KEY, "in": "header", "required": False,
     "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": "^[!-~]+$"},
@@ -51,8 +59,8 @@ _KEY_PARAMETER = {
 @blueprint.input(MeasurementsRequest, arg_name="asked")
 @blueprint.doc(
     extensions=answer(
-        "Stored", "Stored.", status=201, optional=("Idempotency-Replayed",), problems=(404, 409),
-        parameters=[_KEY_PARAMETER],
+        Stored, "Stored.", status=201, optional=("Idempotency-Replayed",), problems=(404, 409),
+        parameters=[_KEY_PARAMETER], example=Example(EXAMPLE, status=201),
     )
 )  # fmt: skip
 def add(asked: MeasurementsRequest) -> Response:
@@ -132,8 +140,8 @@ def _read(asked: MeasurementsRequest, here: Context) -> list[Measurement]:
 
 def _references(asked: MeasurementsRequest, entries: Sequence[Entry], here: Context) -> References:
     """The ops and machines that the entries may refer to: those that the request describes, and those stored."""
-    default = None if asked.machine is None else read_machine(asked.machine, here.stored)
-    given = [read_machine(m, here.stored, pointer=f"/machines/{i}") for i, m in enumerate(asked.machines)]
+    default = None if asked.machine is None else asked_machine(asked.machine, here.stored)
+    given = [asked_machine(m, here.stored, pointer=f"/machines/{i}") for i, m in enumerate(asked.machines)]
     machines = {m.fingerprint: m for m in ([default] if default else []) + given}
     if not all(entry["machine"] in machines for entry in entries if "machine" in entry):
         machines = here.stored.machines() | machines
@@ -146,7 +154,7 @@ def _references(asked: MeasurementsRequest, entries: Sequence[Entry], here: Cont
 @blueprint.get("/measurements")
 @blueprint.input(MeasurementsQuery, location="query", arg_name="asked")
 @blueprint.doc(
-    extensions=answer("Measurements", "One page, in the order in which they were stored.", problems=(404, 422))
+    extensions=answer(Measurements, "One page, in the order in which they were stored.", problems=(404, 422))
 )
 def show(asked: MeasurementsQuery) -> Response:
     """List measurements
@@ -155,7 +163,8 @@ def show(asked: MeasurementsQuery) -> Response:
     """
     here = context()
     limit = min(asked.limit, here.settings.max_page)
-    which = MeasurementFilter(asked.machine, asked.op, asked.kind, asked.network)
+    machine = None if asked.machine is None else asked_machine(asked.machine, here.stored, where="query").fingerprint
+    which = MeasurementFilter(machine, asked.op, asked.kind, asked.network)
     total, page, following = here.store.page(which, after=asked.after, limit=limit)
     document = {
         "total": total,

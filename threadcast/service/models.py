@@ -10,7 +10,8 @@ from flask import Response
 
 from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
 from threadcast.models.registry import ModelRegistry
-from threadcast.service.answers import answer
+from threadcast.service.answer_formats import Alias, AliasTable, Model, Models
+from threadcast.service.answers import Example, answer
 from threadcast.service.auth import mover
 from threadcast.service.context import context, reply
 from threadcast.service.problems import Problem
@@ -33,10 +34,15 @@ _ALIAS = {
     "name": "alias", "in": "path", "required": True, "description": "lower-case letters, digits, - and _",
     "schema": {"type": "string", "pattern": f"^(?!{RESERVED}$)[a-z][a-z0-9_-]{{0,63}}$"},
 }  # fmt: skip
+_UNTIL = "`threadcast train` has registered a model"
+
+
+def _example(body: Any = None) -> Example:
+    return Example(body, {"alias": "champion"}, status=404, until=_UNTIL)
 
 
 @blueprint.get("")
-@blueprint.doc(extensions=answer("Models", "Every version that is not damaged, by name and number."))
+@blueprint.doc(extensions=answer(Models, "Every version that is not damaged, by name and number."))
 def listed() -> Response:
     """List the registered models and the aliases"""
     registry = context().models.registry
@@ -51,7 +57,11 @@ def listed() -> Response:
 @blueprint.get("/<reference>")
 @blueprint.doc(
     extensions=answer(
-        "Model", "What is known of the version, without loading it.", problems=(404, 422), parameters=[_REFERENCE]
+        Model,
+        "What is known of the version, without loading it.",
+        problems=(404, 422),
+        parameters=[_REFERENCE],
+        example=Example(path={"reference": "champion"}, status=404, until=_UNTIL),
     )
 )
 def one(reference: str) -> Response:
@@ -63,7 +73,7 @@ def one(reference: str) -> Response:
 
 
 @blueprint.get("/aliases")
-@blueprint.doc(extensions=answer("AliasTable", "The version that each alias stands for."))
+@blueprint.doc(extensions=answer(AliasTable, "The version that each alias stands for."))
 def aliases() -> Response:
     """List the aliases"""
     return reply({"aliases": context().models.registry.aliases()})
@@ -71,7 +81,13 @@ def aliases() -> Response:
 
 @blueprint.get("/aliases/<alias>")
 @blueprint.doc(
-    extensions=answer("Alias", "The alias with all its moves, oldest first.", problems=(404, 422), parameters=[_ALIAS])
+    extensions=answer(
+        Alias,
+        "The alias with all its moves, oldest first.",
+        problems=(404, 422),
+        parameters=[_ALIAS],
+        example=_example(),
+    )
 )
 def alias_of(alias: str) -> Response:
     """Show what an alias stands for and has stood for"""
@@ -80,7 +96,15 @@ def alias_of(alias: str) -> Response:
 
 @blueprint.put("/aliases/<alias>")
 @blueprint.input(AliasMove, arg_name="asked")
-@blueprint.doc(extensions=answer("Alias", "The alias after the move.", problems=(404,), parameters=[_ALIAS]))
+@blueprint.doc(
+    extensions=answer(
+        Alias,
+        "The alias after the move.",
+        problems=(404,),
+        parameters=[_ALIAS],
+        example=_example({"version": "joint_process@1"}),
+    )
+)
 def move(asked: AliasMove, alias: str) -> Response:
     """Let an alias stand for a version from the next request on
 
@@ -105,7 +129,11 @@ def move(asked: AliasMove, alias: str) -> Response:
 
 @blueprint.post("/aliases/<alias>/rollback")
 @blueprint.input(Rollback, arg_name="asked")
-@blueprint.doc(extensions=answer("Alias", "The alias after going back.", problems=(404, 409, 422), parameters=[_ALIAS]))
+@blueprint.doc(
+    extensions=answer(
+        Alias, "The alias after going back.", problems=(404, 409, 422), parameters=[_ALIAS], example=_example({})
+    )
+)
 def rollback(alias: str, asked: Rollback) -> Response:
     """Undo the last move of an alias that was not undone yet
 

@@ -10,6 +10,7 @@ from threadcast import __version__
 from threadcast.core.errors import ThreadcastError
 from threadcast.scheduler.policies import plan_names
 from threadcast.service import planners
+from threadcast.service.answer_formats import Health, Info
 from threadcast.service.answers import answer
 from threadcast.service.context import context, reply
 from threadcast.service.problems import unexpected
@@ -18,14 +19,14 @@ blueprint = APIBlueprint("operations", __name__)
 
 
 @blueprint.get("/health/live")
-@blueprint.doc(extensions=answer("Health", "The process answers."))
+@blueprint.doc(extensions=answer(Health, "The process answers."))
 def live() -> Response:
     """Say that the process is alive"""
     return reply({"status": "live"})
 
 
 @blueprint.get("/health/ready")
-@blueprint.doc(extensions=answer("Health", "The readiness probe predicted an op with the default model and the store."))
+@blueprint.doc(extensions=answer(Health, "The readiness probe predicted an op with the default model and the store."))
 def ready() -> Response:
     """Say whether predictions can be made
 
@@ -43,7 +44,7 @@ def ready() -> Response:
 
 
 @blueprint.get("/v1/info")
-@blueprint.doc(extensions=answer("Info", "What this service is and allows."))
+@blueprint.doc(extensions=answer(Info, "What this service is and allows."))
 def info() -> Response:
     """Describe the service: version, limits with their units, policies, the default model"""
     here = context()
@@ -57,7 +58,7 @@ def info() -> Response:
 
 
 @blueprint.get("/metrics")
-@blueprint.doc(extensions=answer("", "Prometheus' text format.", forms=("text/plain",)))
+@blueprint.doc(extensions=answer(None, "Prometheus' text format.", forms=("text/plain",)))
 def metrics() -> Response:
     """Show Prometheus metrics, of all worker processes together"""
     return Response(context().metrics.text(), content_type=CONTENT_TYPE_LATEST)

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from apiflask import APIBlueprint
-from flask import current_app, render_template
+from flask import current_app, render_template, request
+
+from threadcast.service.answers import HOST
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -42,4 +44,11 @@ def docs() -> str:
         for method, operation in item.items()
         if isinstance(operation, dict) and "responses" in operation
     ]
-    return render_template("docs.html", spec=spec, operations=operations, schemas=spec["components"]["schemas"])
+    return render_template("docs.html", spec=spec, operations=operations, parts=spec["components"], blocks=_blocks)
+
+
+def _blocks(text: str) -> list[tuple[bool, str]]:
+    """The paragraphs of a description, and whether each is code, indented in Markdown; examples ask this service."""
+    parts = [part for part in text.split("\n\n") if part.strip()]
+    host = request.host if request.scheme == "http" else request.host_url.rstrip("/")
+    return [(part.startswith("    "), part.strip().replace(HOST, host)) for part in parts]

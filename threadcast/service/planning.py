@@ -13,7 +13,7 @@ from threadcast.scheduler.problem.graph_curves import curves_of
 from threadcast.service.context import Context
 from threadcast.service.deadlines import curves_of_each, deadline
 from threadcast.service.decision_contexts import DecisionContext
-from threadcast.service.documents import read_graph, read_machine
+from threadcast.service.documents import asked_machine, read_graph
 from threadcast.service.problems import Problem as Refused
 from threadcast.service.problems import all_of
 from threadcast.service.schemas import Planned
@@ -52,7 +52,7 @@ def _machine(graph: OpGraph, asked: Planned, here: Context) -> Machine:
     """Return the machine that a request names. Where it names none, and the graph brings curves, that is as many equal
     cores as it asks for, unless other ops are to be forecast and the store's only machine has so many."""
     if asked.machine is not None or not graph.curves:
-        return read_machine(asked.machine, here.stored)
+        return asked_machine(asked.machine, here.stored)
     known = [*here.stored.machines().values()]
     if len(graph.curves) < len(graph) and len(known) == 1 and (asked.cores or 0) <= len(known[0]):
         return known[0]

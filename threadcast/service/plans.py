@@ -10,11 +10,12 @@ from apiflask import APIBlueprint
 from flask import Response
 
 from threadcast import __version__
-from threadcast.core import Plan
+from threadcast.core import Machine, OpGraph, Plan
 from threadcast.core.errors import PlanError
 from threadcast.scheduler.policies import Problem as PlanProblem
-from threadcast.service import planners
-from threadcast.service.answers import answer
+from threadcast.scheduler.problem.graph_curves import curves_of
+from threadcast.service import formats, planners
+from threadcast.service.answers import Example, answer
 from threadcast.service.conditional import etag_of
 from threadcast.service.context import context
 from threadcast.service.deadlines import deadline
@@ -32,13 +33,37 @@ blueprint = APIBlueprint("plans", __name__, url_prefix="/v1")
 _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1},
          "description": "as in an answer's Content-Location"}  # fmt: skip
 
+EXAMPLE: dict[str, Any] = {
+    "cores": 2,
+    "graph": {
+        "schema": "threadcast.graph/1",
+        "ops": [
+            {"id": "left", "kind": "mm", "curve": {"1": 0.004, "2": 0.0025}},
+            {"id": "right", "kind": "mm", "curve": {"1": 0.003, "2": 0.002}},
+            {"id": "sum", "kind": "add", "curve": {"1": 0.001, "2": 0.0008}},
+        ],
+        "edges": [["left", "sum"], ["right", "sum"]],
+    },
+}
+"""A graph with curves, on two cores."""
+
+
+def _example_name() -> str:
+    graph, machine = OpGraph.from_json(EXAMPLE["graph"]), Machine.uniform("cores", 2)
+    return _name(PlanProblem(graph, curves_of(graph, machine), machine), "auto", {})
+
+
+_AFTER = Example(
+    path={"name": _example_name}, status=404, until="the example of POST /v1/plans was sent", then=200
+)  # fmt: skip
+
 
 @blueprint.post("/plans")
 @blueprint.input(PlanRequest, arg_name="asked")
 @blueprint.doc(
     extensions=answer(
-        "Plan", "The plan, with its distance from the best possible one.", tagged=True, headers=("Content-Location",),
-        problems=(404,), reads=("X-Deadline-S",),
+        formats.Plan, "The plan, with its distance from the best possible one.", tagged=True,
+        headers=("Content-Location",), problems=(404,), reads=("X-Deadline-S",), example=Example(EXAMPLE),
     )
 )  # fmt: skip
 def make_plan(asked: PlanRequest) -> Response:
@@ -67,7 +92,7 @@ def make_plan(asked: PlanRequest) -> Response:
 
 
 @blueprint.get("/plans/<name>")
-@blueprint.doc(extensions=answer("Plan", "The plan.", problems=(404,), parameters=[_NAME]))
+@blueprint.doc(extensions=answer(formats.Plan, "The plan.", problems=(404,), parameters=[_NAME], example=_AFTER))
 def kept_plan(name: str) -> Response:
     """Show a plan that was made before"""
     text = context().store.plan(name)

@@ -7,13 +7,14 @@ from flask import Response
 
 from threadcast.core import Case, Machine, Op
 from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.service.answer_formats import CurveTable
 from threadcast.service.answer_forms import FORMS, accepted_form
-from threadcast.service.answers import answer
+from threadcast.service.answers import Example, answer
 from threadcast.service.conditional import etag_of_table, matches
 from threadcast.service.context import context
 from threadcast.service.curve_text import curve_content
 from threadcast.service.deadlines import curves_of_each, deadline
-from threadcast.service.documents import read_case, read_each_op, read_graph, read_machine
+from threadcast.service.documents import asked_machine, read_case, read_each_op, read_graph
 from threadcast.service.problems import Problem, all_of
 from threadcast.service.request_marks import timed
 from threadcast.service.schemas import PredictionRequest
@@ -27,8 +28,9 @@ blueprint = APIBlueprint("predictions", __name__, url_prefix="/v1")
 @blueprint.input(PredictionRequest, arg_name="asked")
 @blueprint.doc(
     extensions=answer(
-        "CurveTable", "The curves.", tagged=True, forms=FORMS, problems=(404, 406, 412),
+        CurveTable, "The curves.", tagged=True, forms=FORMS, problems=(404, 406, 412),
         reads=("X-Deadline-S", "If-None-Match"),
+        example=Example({"machine": 4, "ops": [{"kind": "mm", "inputs": [[256, 256], [256, 256]]}]}),
     )
 )  # fmt: skip
 def predict(asked: PredictionRequest) -> Response:
@@ -44,7 +46,7 @@ def predict(asked: PredictionRequest) -> Response:
     here = context()
     until = deadline(here.settings.deadline_s)
     form = accepted_form()
-    machine = read_machine(asked.machine, here.stored)
+    machine = asked_machine(asked.machine, here.stored)
     ops = _ops(asked)
     cases = None if asked.cases is None else [read_case(value) for value in asked.cases]
     _check_size(len(ops), machine, cases, here.settings)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 from threadcast.service.context import context
 from threadcast.service.formats import (
     FIRST_WRONG,
+    AnyMachine,
     Case,
     CoreId,
     CoreIds,
@@ -16,7 +17,6 @@ from threadcast.service.formats import (
     GraphOrName,
     HardwareThread,
     Machine,
-    MachineOrFingerprint,
     Measurement,
     MeasurementRow,
     OpKey,
@@ -31,6 +31,7 @@ MOST_DESCRIBED = 10_000
 """A body with more findings is refused without them: to describe each takes a kilobyte."""
 
 Name = Annotated[str, Strict(), Field(min_length=1, max_length=200)]
+MACHINE = 'a number of cores, "local", a name of /v1/machines, or a document'
 Options = Annotated[dict[str, Any], Field(max_length=50)]
 
 
@@ -63,7 +64,7 @@ class PredictionRequest(Body):
 
     ops: Ops | None = Field(None, description="ops in full, or keys of measured ops")
     graph: GraphOrName | None = Field(None, description="a whole graph, or the name of a stored one")
-    machine: MachineOrFingerprint | None = Field(None, description="may be left out where the store knows just one")
+    machine: AnyMachine | None = Field(None, description=f"{MACHINE}; may be left out where the store knows just one")
     cases: Annotated[list[Case], Field(min_length=1), FIRST_WRONG, at_most("max_cases")] | None = Field(
         None, description="columns of the answer; all cases of the machine if left out"
     )
@@ -74,8 +75,8 @@ class Planned(Body):
     """The members that say how a graph is planned."""
 
     cores: Threads | None = Field(None, description="all of the machine's if left out")
-    machine: MachineOrFingerprint | None = Field(
-        None, description="with curves in the graph: equal cores that share one cache if left out"
+    machine: AnyMachine | None = Field(
+        None, description=f"{MACHINE}; if left out, with curves in the graph: `cores` equal ones that share one cache"
     )
     policy: Name | None = Field(None, description="as listed by /v1/info; auto if left out")
     options: Options = Field(
@@ -122,7 +123,7 @@ class MeasurementsRequest(Body):
 
     model_config = _one_of(measurements="array", rows="array")
 
-    machine: MachineOrFingerprint | None = Field(None, description="of every entry that names no other")
+    machine: AnyMachine | None = Field(None, description=f"of every entry that names no other: {MACHINE}")
     machines: Annotated[list[Machine], Field(max_length=1000)] = Field(
         default_factory=list, description="others that entries name by fingerprint"
     )
@@ -140,7 +141,7 @@ class MeasurementsQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    machine: Name | None = Field(None, description="fingerprint")
+    machine: Name | None = Field(None, description="'local', or a name of /v1/machines")
     op: OpKey | None = Field(None, description="key of an op")
     kind: Name | None = Field(None, description="kind of op")
     network: Name | None = Field(None, description="name of a stored graph")

@@ -15,6 +15,7 @@ from threadcast.core.errors import NotFound, ThreadcastError
 from threadcast.core.figures import duration as ascii_duration
 from threadcast.core.figures import significant
 from threadcast.service.context import context
+from threadcast.service.documents import asked_machine
 from threadcast.service.problems import Problem, unexpected
 
 blueprint = APIBlueprint("dashboard", __name__, enable_openapi=False)
@@ -41,15 +42,11 @@ def known_machines() -> list[MeasuredMachine]:
 def chosen_machine(known: list[MeasuredMachine]) -> Machine | None:
     """Return the machine that the query names, else the first of `known`; None where nothing was measured.
 
-    NotFound for a fingerprint that the store does not have.
+    Problem for a name that no machine has (`asked_machine`).
     """
-    wanted = request.args.get("machine", "")
-    if not wanted:
-        return known[0].machine if known else None
-    found = next((k.machine for k in known if k.machine.fingerprint == wanted), None)
-    if found is None:
-        raise NotFound(f"no machine has the fingerprint {wanted[:80]!r}")
-    return found
+    if wanted := request.args.get("machine", ""):
+        return asked_machine(wanted, context().stored, where="query")
+    return known[0].machine if known else None
 
 
 def with_query(**changes: Any) -> str:
