@@ -237,7 +237,13 @@ def test_models_are_compared_on_the_store_by_left_out_networks(folder):
     found = document("compare", *FAST)
     assert found["split"] == "new_network"
     compared = [(row["model"], row["samples"]) for row in found["rows"] if row["model"] != "hill_climb"]
-    assert compared == [*(("ols", count) for count in (1.0, 3.0, 4.0)), ("roofline", 0.0)]
+    assert sorted(compared) == [*(("ols", count) for count in (1.0, 3.0, 4.0)), ("roofline", 0.0)]
+    costs = [row["cost"] for row in found["rows"]]
+    assert costs == sorted(costs)
+    best = found["best"]
+    assert (best["model"]["model"], best["ops"]) == (found["rows"][0]["model"], 20)
+    assert best["next"]["cost"] - best["model"]["cost"] == pytest.approx(best["more"])
+    assert best["low"] <= best["more"] <= best["high"]
     assert {row["ops"] for row in found["rows"]} == {20}  # the shared ops are judged with both
     assert {(row["model"], row["fold"]) for row in found["by_fold"]} == {
         (name, fold) for name in ("hill_climb", "ols", "roofline") for fold in ("first/forward", "second/forward")
@@ -377,6 +383,9 @@ def test_a_comparison_has_a_page_with_plots_and_says_what_no_model_can_beat(fold
     assert all(name in page for name in ("hill_climb", "ols", "roofline"))
     assert 'class="best"' in page
     assert "<td>ols</td><td>4</td>" in page
+    said = " ".join(result.stdout.split("\nbest: ")[1].split())
+    assert f"<strong>best: {said}</strong>" in page
+    assert said.endswith(" 20 ops)")
     refused("compare", *FAST, "--html", "missing/models.html", code=2)
 
 
@@ -391,7 +400,10 @@ def test_machines_can_be_left_out_with_some_of_their_ops_known(folder):
 
 def test_a_model_that_cannot_do_without_samples_is_not_compared_without(folder):
     rows = document("compare", "--model", "ols", "--model", "amdahl", "--samples", "0", "--samples", "3")["rows"]
-    assert [(row["model"], row["samples"]) for row in rows] == [("ols", 3.0), ("amdahl", 3.0)]
+    assert [(row["model"], row["samples"]) for row in rows] in (
+        [("ols", 3.0), ("amdahl", 3.0)],
+        [("amdahl", 3.0), ("ols", 3.0)],
+    )
 
 
 @pytest.mark.system
@@ -539,7 +551,7 @@ def test_a_table_of_sizes_threads_and_seconds_is_compared_trained_on_and_forecas
 
 
 def test_labels_for_the_store_are_refused(folder):
-    assert "--machine and --op are for FILEs" in refused("compare", "--machine", "x", code=2)
+    assert "are for FILEs; the store" in refused("compare", "--machine", "x", code=2)
 
 
 def test_old_versions_are_pruned_and_moves_say_which_user_made_them(folder):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import click
+from rich.text import Text
 
 from threadcast.cli.comparison_page import comparison_page
 from threadcast.cli.model_table import (
@@ -15,6 +16,7 @@ from threadcast.cli.model_table import (
     judge,
     make_models,
     models_asked_for,
+    said,
     shown,
 )
 from threadcast.cli.options import NewFile, common, setting
@@ -66,19 +68,22 @@ def command(
 ) -> None:  # fmt: skip
     """Compare models on the measurements of FILEs, or of the store, by ops that they have not learned from.
 
-    A model gets only the cases of each op that it asks for (n), and is not scored on those. accuracy is 1 -
+    A model gets only the cases of each op that it asks for (n), and is not scored on those. acc is 1 -
     mean(|forecast - measured| / measured), marked "=" where it may equal the best; "<10%" is the share of forecasts off
     by at most 10 %, "in 90%" the share of times within the 90 % interval; regret is by how much the chosen case takes
-    longer than the best one, on average, with its standard error. cost is by how much --steps runs of all ops at
-    the chosen cases, and the measuring of the model's samples, take longer than these runs at the best cases: by it
-    `train` ranks models. "us" is the time of one forecast in microseconds; "lost" counts ops that lack a case that the
-    model asks for. Wide terminals also show the regret of the worst twentieth ("p95"), and the speed-up over all
-    threads, the median over ops with its 95 % interval, without and with the time of a forecast in each run.
+    longer than the best one, on average, with its standard error. cost is by how much --steps runs of all ops at the
+    chosen cases, and the measuring of the model's samples, take longer than these runs at the best cases: by it rows
+    are sorted, and `train` ranks models. "call" is the time of one forecast; "lost" counts ops that lack a case that
+    the model asks for. Wide terminals also show the regret of the worst twentieth ("p95"), and the speed-up over all
+    threads, the median over ops with its 95 % interval, without and with the time of a forecast in each run. The last
+    line says which model is best, by how much, and whether that is more than chance.
 
     A FILE is one of those that `db import` takes. Of files with the same content, under whatever names, one counts.
     """
     if not files and reading != Reading():
         raise click.UsageError("--machine, --op, --column and --skip-bad are for FILEs; the store knows its own")
+    from threadcast.models.judgement import ranked
+
     if files:
         measurements = [found for file in _distinct(files, output) for found in reading.measurements(file, output)]
         networks_of: dict[str, set[str]] = {}
@@ -93,11 +98,12 @@ def command(
         output, measurements, candidates, chosen, jobs=settings["train.jobs"], steps=settings["train.steps"], draw=draw
     )
     document = {
-        "split": chosen[1], "rows": [row.to_json() for row in evaluation.rows],
+        "split": chosen[1], "best": None if evaluation.lead is None else evaluation.lead.to_json(),
+        "rows": [row.to_json() for row in ranked(evaluation.rows)],
         "by_fold": [row.to_json() for row in evaluation.by_fold], "left_out": dict(evaluation.left_out),
         "odd_units": evaluation.odd_units,
     }  # fmt: skip
-    tables = [shown(evaluation.rows, title=f"judged by {chosen[1]}")]
+    tables = [shown(evaluation.rows, title=f"judged by {chosen[1]}"), Text(said(evaluation.lead))]
     if by_fold:
         tables += [
             shown([row for row in evaluation.by_fold if row.fold == fold], title=f"judged by {fold}")

@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from threadcast.cli.charts import bars, lines
+from threadcast.cli.model_table import regret, said
 from threadcast.core.figures import significant
 from threadcast.core.gains import Gain
 from threadcast.core.html_page import html_page, html_table
@@ -16,35 +17,50 @@ if TYPE_CHECKING:
     from threadcast.models.judgement import Row
 
 COLUMNS = (
-    ("accuracy", "accuracy %", 100), ("r2", "R2", 1), ("within_10", "within 10 %", 100),
-    ("coverage_90", "in the 90 % interval %", 100), ("regret_mean", "regret, mean %", 100),
-    ("regret_spread", "± %", 100),
-    ("regret_p95", "regret, 95th percentile %", 100), ("cost", "cost %", 100),
-    ("speedup_over_all", "speed-up over all threads, 95 % interval", 1),
-    ("speedup_with_model_time", "with a forecast in each run", 1),
-    ("fit_s", "fit s", 1), ("predict_us", "us a curve", 1), ("call_us", "us a single forecast", 1),
-    ("unusable", "ops lost", 1),
+    ("accuracy", "accuracy %", 100), ("within_10", "within 10 %, %", 100), ("coverage_90", "in 90 % interval, %", 100),
+    ("regret_mean", "regret %", 100), ("cost", "cost %", 100), ("call_us", "forecast \u03bcs", 1),
 )  # fmt: skip
 """The columns after the model and its samples: (field of a row, title, factor by which its value is multiplied)."""
+
+DETAILS = (
+    ("r2", "R2", 1), ("regret_p95", "regret, 95th percentile %", 100),
+    ("speedup_over_all", "times as fast as all threads", 1),
+    ("speedup_with_model_time", "with a forecast in each run", 1),
+    ("fit_s", "fit s", 1), ("predict_us", "a curve of many \u03bcs", 1), ("unusable", "ops lost", 1),
+)  # fmt: skip
+
+_ROOMY = {
+    "within_10", "coverage_90", "call_us", "r2", "regret_p95", "fit_s", "predict_us", "unusable",
+    "speedup_with_model_time",
+}  # fmt: skip
+"""Fields whose columns a phone does not show."""
 
 
 def comparison_page(evaluation: Evaluation, *, title: str) -> str:
     """The rows of `evaluation` as an HTML page; `title` says how the models were compared."""
-    rows = evaluation.rows
-    ranked = sorted((row for row in rows if row.regret_mean is not None), key=lambda row: row.regret_mean or 0.0)
+    from threadcast.models.judgement import ranked
+
+    rows = ranked(evaluation.rows)
+    by_regret = sorted((row for row in rows if row.regret_mean is not None), key=lambda row: row.regret_mean or 0.0)
+    plots = (
+        ("Accuracy by samples", lines(_by_samples(rows), x_label="samples", y_label="%")),
+        ("Regret: mean, and 95th percentile as a line",
+         bars([(_name(row), 100 * (row.regret_mean or 0.0), 100 * (row.regret_p95 or 0.0)) for row in by_regret],
+              unit="%")),
+    )  # fmt: skip
     body = [
         f"<h1>Models {escape(title)}</h1>",
-        "<p class=note>Each model sees only the samples that it asked for, of ops that it has not learned from. "
-        "Accuracy is 1 - mean(|forecast - measured| / measured) over the other cases; models set in bold may be as "
+        f"<p><strong>{escape(said(evaluation.lead))}</strong></p>",
+        "<p class=note>Each model sees only the cases that it asked for, of ops that it has not learned from. "
+        "Accuracy is 1 - mean(|forecast - measured| / measured) over the other cases; models in bold may be as "
         "accurate as the best (paired bootstrap over ops). Regret is how much longer than the best case the chosen one "
-        f"takes. Cost is by how much {rows[0].steps:,} runs of the ops at the chosen cases, and measuring the samples, "
-        f"take longer than these runs at the best cases.{escape(_context(rows))}</p>",
+        f"takes, with its standard error. Cost is by how much {rows[0].steps:,} runs of the ops at the chosen cases, "
+        f"and measuring the samples, take longer than these runs at the best cases.{escape(_context(rows))}</p>",
         *(f"<p><strong>{escape(doubt)}</strong></p>" for doubt in evaluation.odd_units),
         *models_html(rows),
-        "<h2>Accuracy by samples</h2>",
-        lines(_by_samples(rows), x_label="samples", y_label="%"),
-        "<h2>Regret: mean, and 95th percentile as a line</h2>",
-        bars([(_name(row), 100 * (row.regret_mean or 0.0), 100 * (row.regret_p95 or 0.0)) for row in ranked], unit="%"),
+        "<h2>Speed-ups and times</h2>",
+        *models_html(rows, DETAILS)[:1],
+        *(f'<h2>{name}</h2><div class="scroll plot" tabindex="0">{plot}</div>' for name, plot in plots),
     ]
     folds = dict.fromkeys(row.fold for row in evaluation.by_fold)
     for fold in folds if len(folds) > 1 else ():
@@ -57,11 +73,19 @@ def models_html(rows: Sequence[Row], columns: Sequence[tuple[str, str, float]] =
     cells = []
     for row in rows:
         values = [getattr(row, field) for field, _, _ in columns]
-        figures = [_figure(value, by) for value, (_, _, by) in zip(values, columns, strict=True)]
+        figures = [
+            regret(row) if field == "regret_mean" else _figure(value, by)
+            for value, (field, _, by) in zip(values, columns, strict=True)
+        ]
         cells.append([row.model, f"{row.samples:.3g}", *figures])
     bold = [i for i, row in enumerate(rows) if row.as_good_as_best]
     return [
-        html_table(["model", "samples", *(title for _, title, _ in columns)], cells, bold=bold),
+        html_table(
+            ["model", "cases", *(title for _, title, _ in columns)],
+            cells,
+            bold=bold,
+            roomy=[i for i, (field, _, _) in enumerate(columns, start=2) if field in _ROOMY],
+        ),
         *(f"<p class=note>{escape(f'{_name(row)}: {row.worse_than_zero}')}</p>" for row in rows if row.worse_than_zero),
     ]
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from threadcast.cli.op_choice import names_of
 from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output, table
 from threadcast.cli.table_reading import Reading, table_options
-from threadcast.core.errors import FormatError
+from threadcast.core.errors import FormatError, NotFound
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,6 +54,55 @@ def info(output: Output, settings: Settings) -> None:
     shown.append(f"{counts.measurements:,} measurements of {counts.ops:,} ops, {counts.samples:,} samples")
     rows = [(m.fingerprint, len(m)) for m in machines]
     output.result(document, *shown, table(("machine", "cores"), rows), f"graphs: {', '.join(graphs) or 'none'}")
+
+
+@command.command()
+@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.option("--machine", help="Only of the machine with this fingerprint.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Most ops of each machine.")
+@setting("store", "--store")
+@common
+def ops(output: Output, settings: Settings, texts: tuple[str, ...], machine: str | None, limit: int) -> None:
+    """List the measured ops by the names and sizes that their tables have, the longest ones first.
+
+    Each TEXT must be in an op's kind or sizes: `threadcast db ops sgemm`. `threadcast predict --op` takes what is
+    listed; keys, which tell all ops apart, are in --json.
+    """
+    from threadcast.store.browsing import OpFilter
+
+    lines = []
+    with _open(settings) as store:
+        known = [found.fingerprint for found in store.machines()]
+        if machine is not None and machine not in known:
+            raise NotFound(f"no machine has the fingerprint {machine!r}; the store knows {', '.join(known) or 'none'}")
+        for fingerprint in [machine] if machine else known:
+            found, total = store.browse.ops(OpFilter(fingerprint, text=" ".join(texts)), limit=limit)
+            lines += [(fingerprint, line) for line in found]
+            if total > len(found):
+                output.note(f"{total - len(found):,} more ops on {fingerprint}: --limit {total} lists them all")
+        by_key = {op.key: op for op in store.ops(keys=[line.key for _, line in lines])}
+    names = names_of([by_key[line.key] for _, line in lines])
+    document = [
+        {
+            "name": name, "key": line.key, "kind": line.kind, "machine": fingerprint, "cases": line.cases,
+            "samples": line.samples, "best_s": line.best_s,
+            "best": {"threads": line.best.threads, "affinity": line.best.affinity.value},
+        }
+        for name, (fingerprint, line) in zip(names, lines, strict=True)
+    ]  # fmt: skip
+    tables = [
+        table(
+            ("op", "cases", "best case", "time_s"),
+            [
+                (name, line.cases, str(line.best), line.best_s)
+                for name, (on, line) in zip(names, lines, strict=True)
+                if on == fingerprint
+            ],
+            title=f"on {fingerprint}",
+        )
+        for fingerprint in dict.fromkeys(on for on, _ in lines)
+    ]
+    output.result({"store": store.name, "ops": document}, *(tables or ["no measured op"]))
 
 
 @command.command()

@@ -6,7 +6,7 @@ import itertools
 import math
 import string
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from threadcast.models.base import PerformanceModel
     from threadcast.models.evaluation import Evaluation
     from threadcast.models.judgement import Row
+    from threadcast.models.lead import Lead
     from threadcast.models.splits import Split
 
 SAMPLES = (0, 1, 3, 4, 8, 16)
@@ -148,36 +149,69 @@ SAID = 5
 
 
 def shown(rows: Sequence[Row], *, title: str) -> Table:
-    """The rows as a table, with R2, speed-ups and fitting times where stdout is wide enough; `Row.to_json` has more.
+    """The rows as a table, the cheapest model to follow first, with as many columns as stdout is wide enough for;
+    `Row.to_json` has more.
 
-    Shares are in percent. "-" under acc: every case was sampled, so none was left to forecast; "=": the model may be as
-    accurate as the best; a letter: below the table is why the accuracy is negative. Where a model could not be judged
-    by some ops, their number takes the place of the microseconds.
+    "-" under acc: every case was sampled, so none was left to forecast; "=": the model may be as accurate as the best;
+    a letter: below the table is why the accuracy is negative. Where a model could not be judged by some ops, their
+    number takes the place of the microseconds.
     """
-    wide = _shown(rows, title, wide=True)
-    return wide if fits(wide) else _shown(rows, title, wide=False)
+    from threadcast.models.judgement import ranked
 
-
-def _shown(rows: Sequence[Row], title: str, *, wide: bool) -> Table:
+    rows = ranked(rows)
     lost = any(row.unusable for row in rows)
     marks = dict(zip([i for i, row in enumerate(rows) if row.worse_than_zero], _letters(), strict=False))
-    columns = ["model", "n", "acc %", "<10%", "in 90%", "regret", "cost"]
-    columns += ["p95", "R2", "speed-up", "with us", "fit_s"] if wide else []
-    cells = [
-        [
-            row.model, _whole(row.samples), _accuracy(row, marks.get(i, "")), percent(row.within_10),
-            percent(row.coverage_90), _regret(row), percent(row.cost),
-            *([percent(row.regret_p95), row.r2] if wide else []),
-            *([str(row.speedup_over_all or "-"), str(row.speedup_with_model_time or "-"), row.fit_s] if wide else []),
-            row.unusable if lost else row.call_us,
-        ]
-        for i, row in enumerate(rows)
-    ]  # fmt: skip
-    columns.append("lost" if lost else "us")
-    found = table(columns, cells, title=f"{title}, {max(row.ops for row in rows)} ops{_context(rows)}")
+    columns: dict[str, list[Any]] = {
+        "model\n": [row.model for row in rows], "n\ncases": [_whole(row.samples) for row in rows],
+        "acc\n%": [_accuracy(row, marks.get(i, "")) for i, row in enumerate(rows)],
+        "<10%\n%": [percent(row.within_10) for row in rows], "in 90%\n%": [percent(row.coverage_90) for row in rows],
+        "regret\n%": [regret(row) for row in rows], "cost\n%": [percent(row.cost) for row in rows],
+        "p95\n%": [percent(row.regret_p95) for row in rows], "R2\n": [row.r2 for row in rows],
+        "speed-up\ntimes": [str(row.speedup_over_all or "-") for row in rows],
+        "with us\ntimes": [str(row.speedup_with_model_time or "-") for row in rows],
+        "fit\ns": [row.fit_s for row in rows],
+        **({"lost\nops": [row.unusable for row in rows]} if lost else {"call\nus": [row.call_us for row in rows]}),
+    }  # fmt: skip
+    found = _table(rows, columns, marks, title)
+    for unneeded in _UNNEEDED:
+        if fits(found):
+            break
+        columns = {name: values for name, values in columns.items() if name.partition("\n")[0] not in unneeded}
+        found = _table(rows, columns, marks, title)
+    return found
+
+
+_UNNEEDED = (("with us", "fit", "R2", "p95", "speed-up"), ("<10%",), ("in 90%",), ("call",), ("acc",), ("regret",))
+"""Columns without which a narrow table does: those of one entry go together, the first entry first."""
+
+
+def _table(rows: Sequence[Row], columns: Mapping[str, list[Any]], marks: Mapping[int, str], title: str) -> Table:
+    title = f"{title}, {max(row.ops for row in rows)} ops{_context(rows)}"
+    found = table(list(columns), list(zip(*columns.values(), strict=True)), title=title)
     found.caption_justify = "left"
     found.caption = "\n".join(f"{mark}: {rows[i].worse_than_zero}" for i, mark in marks.items()) or None
     return found
+
+
+def said(lead: Lead | None) -> str:
+    """Which model is best, by how much, and how sure that is."""
+    if lead is None:
+        return "best: only one model could be judged, so none is better than another"
+    best, other = lead.best, lead.next
+    interval = f"95 % interval {100 * lead.low:.2g} to {100 * lead.high:.2g}, {lead.ops} ops"
+    more = significant(100 * (best.cost or 0.0), 2)
+    found = (
+        f"best: {_named(best)}: {best.steps:,} runs of each op take {more} % longer than at their best thread counts, "
+        "measuring included"
+    )
+    if lead.is_shown:
+        return f"{found}; by {_named(other)} {100 * lead.more:.2g} points more ({interval})"
+    return f"{found}; not told apart from {_named(other)}: {100 * lead.more:.2g} points more ({interval})"
+
+
+def _named(row: Row) -> str:
+    cases = f"{row.samples:.3g} case{'s' * (row.samples != 1)}" if row.samples else "nothing"
+    return f"{row.model} with {cases} measured"
 
 
 def _letters() -> Iterator[str]:
@@ -192,7 +226,7 @@ def _accuracy(row: Row, mark: str) -> str:
     return significant(100 * row.accuracy) + (mark or ("=" if row.as_good_as_best else " "))
 
 
-def _regret(row: Row) -> str:
+def regret(row: Row) -> str:
     """The mean regret in percent, and its standard error, to the first digit of this one."""
     if row.regret_mean is None:
         return "-"

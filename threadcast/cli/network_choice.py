@@ -53,12 +53,12 @@ class NetworkChoice:
 
 
 def network_options(
-    *, metavar: str = "NETWORK", several: bool = False
+    *, metavar: str = "NETWORK", several: bool = False, required: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the argument NETWORK and the options that select its size, batch size, mode and optimizer.
 
-    The command gets them as one argument, `network`, a `NetworkChoice`. With `several` it takes one or more networks,
-    to all of which the options apply, and gets `networks`, a list.
+    The command gets them as one argument, `network`, a `NetworkChoice`. With `several` it takes one or more networks
+    (none too where they are not `required`), to all of which the options apply, and gets `networks`, a list.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +73,7 @@ def network_options(
             return function(*args, networks=chosen, **kwargs)
 
         command: Callable[..., Any] = with_network
-        argument = click.argument("network", metavar=metavar, nargs=-1 if several else 1, required=True)
+        argument = click.argument("network", metavar=metavar, nargs=-1 if several else 1, required=required)
         for option in reversed((argument, *_OPTIONS)):
             command = option(command)
         return command

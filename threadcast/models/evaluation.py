@@ -13,6 +13,7 @@ from threadcast.models import parallel
 from threadcast.models.base import PerformanceModel
 from threadcast.models.fold_judging import Asked, asked_for, forecast, judge_fold, one_sample, replay
 from threadcast.models.judgement import Outcome, Row, noise_floors, row_of, with_significance
+from threadcast.models.lead import Lead, lead_of
 from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.op_score import measuring_s
 from threadcast.models.shared import SharedOps
@@ -30,13 +31,14 @@ class Evaluation:
     """The results of all models: `rows` over all folds, `by_fold` one row for each fold of each model.
 
     `left_out`: ops that no model was given, by key with the reason. `odd_units`: sentences about times that seem to be
-    in another unit than the rest.
+    in another unit than the rest. `lead`: by how much the best row is ahead.
     """
 
     rows: tuple[Row, ...]
     by_fold: tuple[Row, ...]
     left_out: Mapping[str, str]
     odd_units: tuple[str, ...] = ()
+    lead: Lead | None = None
 
 
 def evaluate(
@@ -91,7 +93,8 @@ def evaluate(
         for of_fold, fold in enumerate(folds)
         for i, (name, _) in enumerate(models)
     ]
-    return Evaluation(with_significance(rows, by_model), tuple(by_fold), left_out, odd_units(entries))
+    lead = lead_of(rows, by_model)
+    return Evaluation(with_significance(rows, by_model), tuple(by_fold), left_out, odd_units(entries), lead)
 
 
 def _groups(models: Sequence[PerformanceModel]) -> list[tuple[int, ...]]:

@@ -158,8 +158,12 @@ def cost_of(scores: Sequence[OpScore], steps: int) -> float | None:
     if not scores:
         return None
     best_s = steps * sum(score.best_s for score in scores)
-    lost_s = sum(steps * (score.chosen_s - score.best_s) + score.measuring_s for score in scores)
-    return lost_s / best_s
+    return sum(lost_s(score, steps) for score in scores) / best_s
+
+
+def lost_s(score: OpScore, steps: int) -> float:
+    """Seconds by which following a model on one op takes longer than the best case, measuring included."""
+    return steps * (score.chosen_s - score.best_s) + score.measuring_s
 
 
 def ranking(rows: Sequence[Row]) -> list[int]:
@@ -169,6 +173,11 @@ def ranking(rows: Sequence[Row]) -> list[int]:
     """
     judged = [i for i, row in enumerate(rows) if row.ops]
     return sorted(judged, key=lambda i: (rows[i].unusable, rows[i].cost or 0.0, rows[i].samples))
+
+
+def ranked(rows: Sequence[Row]) -> list[Row]:
+    """The rows by `ranking`, then those that no op could judge."""
+    return [*(rows[i] for i in ranking(rows)), *(row for row in rows if not row.ops)]
 
 
 def _speedup(scores: Sequence[tuple[OpScore, float]]) -> Gain | None:
