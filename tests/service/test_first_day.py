@@ -101,12 +101,12 @@ EXAMPLES = re.findall(r"Example, answered by (\d+)(?: until .*?)?(?:, and (\d+) 
 def send(app: Service, command: str) -> int:
     """The status that the service answers to a command line of curl."""
     words = shlex.split(command)
-    [url] = [word for word in words if word.startswith("localhost:8000/")]
+    [url] = [word for word in words if word.startswith("localhost:8321/")]
     given = dict(itertools.pairwise(words))
     body = json.loads(given["-d"]) if "-d" in given else None
     method = given.get("-X", "GET")
     assert (body is None) == (method == "GET")
-    return app.test_client().open(url.removeprefix("localhost:8000"), method=method, json=body).status_code
+    return app.test_client().open(url.removeprefix("localhost:8321"), method=method, json=body).status_code
 
 
 def test_every_route_has_an_example_that_runs_against_a_fresh_service(fresh: Service, tmp_path: Path) -> None:
@@ -129,4 +129,4 @@ def test_the_page_of_the_api_says_what_every_status_means_and_has_every_example(
     assert all(len(text) > 5 for _, text in meanings)
     assert {"200", "304", "400", "404", "422", "429", "503"} <= {status for status, _ in meanings}
     shown = [html.unescape(text) for text in re.findall(r"<pre[^>]*><code>(.*?)</code>", page, re.DOTALL)]
-    assert sorted(shown) == sorted(command.replace(":8000", ":9090") for _, _, command in EXAMPLES)
+    assert sorted(shown) == sorted(command.replace(":8321", ":9090") for _, _, command in EXAMPLES)

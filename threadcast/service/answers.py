@@ -14,7 +14,7 @@ ANSWERS, PARAMETERS, EXAMPLE, DOCUMENT = "x-answers", "x-parameters", "x-example
 """Names of the extensions in which a route describes itself until the description is complete: its answers; the headers
 that it reads and the variables of its path; an `Example`; and the class of the document that it answers with."""
 
-HOST = "localhost:8000"
+HOST = "localhost:8321"
 """Where the examples of the description find the service."""
 
 RATE_LIMIT, RATE_LIMIT_POLICY = "RateLimit", "RateLimit-Policy"
