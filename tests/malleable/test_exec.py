@@ -1,17 +1,228 @@
-"""`threadcast exec` with any program: what is refused, what a program is started with, and its masks from outside."""
+"""`threadcast exec` with any program: what it is told, its masks from outside, and that it notices nothing else."""
 
 from __future__ import annotations
 
 import os
+import pty
+import shutil
+import signal
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 
 from tests.cli.commands import invoke
-from tests.malleable.processes import CORES
+from tests.malleable.processes import COMMAND, CORES, PER_CORE, ROOT, needs_two_cores
+from tests.waiting import eventually
+from threadcast.core import read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.malleable.attach import attach
-from threadcast.malleable.sockets import socket_of
+from threadcast.malleable.family import process_status
+from threadcast.malleable.family_masks import is_keeper
+from threadcast.malleable.keeper import is_python
+from threadcast.malleable.sockets import ask, listener, socket_of
+from threadcast.threads.thread_variables import thread_variables
+
+EXEC = (sys.executable, "-c", COMMAND, "exec")
+CPUS = [cpu for core in read_machine().cores for cpu in core.cpus]
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A C program with threads; see follower.c."""
+    made = tmp_path_factory.mktemp("programs") / "follower"
+    source = Path(__file__).with_name("follower.c")
+    subprocess.run(["cc", "-O1", "-pthread", "-o", made, source], check=True)
+    return str(made)
+
+
+class Kept:
+    """A program under `threadcast exec`; `exec` are more of exec's words."""
+
+    def __init__(self, program: str, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [*EXEC, *words, "--", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, cwd=ROOT,
+        )  # fmt: skip
+        self.pid, self.first = self.process.pid, self.line()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def do(self, what: str) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+        return int(self.line())
+
+    def end(self) -> str:
+        """Kill it; returns what it had said on stderr."""
+        self.process.kill()
+        return self.process.communicate()[1]
+
+
+@pytest.fixture
+def keep(program: str) -> Iterator[Callable[..., Kept]]:
+    with ExitStack() as running:
+
+        def begin(*words: str) -> Kept:
+            one = Kept(program, *words)
+            running.callback(one.end)
+            return one
+
+        yield begin
+
+
+def masks(process: int) -> set[frozenset[int]]:
+    """The CPUs of its threads, each set once."""
+    found = set()
+    for thread in os.listdir(f"/proc/{process}/task"):
+        with suppress(ProcessLookupError):
+            found.add(frozenset(os.sched_getaffinity(int(thread))))
+    return found
+
+
+def lives(process: int) -> bool:
+    status = process_status(process)
+    return status is not None and status.state != "Z"
+
+
+@needs_cc
+@needs_two_cores
+def test_programs_in_c_share_the_cores_and_are_told_how_many_they_have(
+    keep: Callable[..., Kept], arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
+) -> None:
+    arbitrate()
+    first = keep("--name", "first")
+    assert first.first == str(CORES)
+    second = keep()
+    assert second.first == str(CORES // 2)
+    assert eventually(lambda: len(masks(first.pid)) == len(masks(second.pid)) == 1)
+    assert eventually(lambda: not set.intersection(*map(set, (*masks(first.pid), *masks(second.pid)))))
+    shown = ask(tmp_path / "threadcast" / "arbiter.sock", {"who": "all"})["processes"]
+    assert [(one["process"], one["name"]) for one in shown] == [(first.pid, "first"), (second.pid, "follower")]
+    second.process.kill()
+    assert eventually(lambda: masks(first.pid) == {frozenset(CPUS)})
+
+
+@needs_cc
+@needs_two_cores
+def test_threads_children_and_daemons_follow_from_outside(keep: Callable[..., Kept]) -> None:
+    one = keep()
+    family = [one.pid, one.do("c"), one.do("d")]
+    try:
+        for cores in (1, None):
+            ask(socket_of(one.pid), {"resize": cores})
+            assert one.do("t") == one.pid
+            wanted = {frozenset(CPUS[: PER_CORE * (cores or CORES)])}
+            assert eventually(lambda wanted=wanted: [masks(each) for each in family] == [wanted] * 3)
+        os.kill(family[1], signal.SIGKILL)
+        one.process.kill()
+        assert eventually(lambda: socket_of(family[2]).exists())  # the daemon has the keeper now
+        ask(socket_of(family[2]), {"resize": 1})
+        assert eventually(lambda: masks(family[2]) == {frozenset(CPUS[:PER_CORE])})
+    finally:
+        for each in family[1:]:
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+
+
+@needs_cc
+@needs_two_cores
+def test_a_program_that_pins_itself_stays_so_where_it_may_and_is_told_once(keep: Callable[..., Kept]) -> None:
+    one = keep()
+    one.do(f"p{CPUS[-1]}")
+    ask(socket_of(one.pid), {"resize": [[CPUS[0]]]})
+    assert eventually(lambda: masks(one.pid) == {frozenset(CPUS[:1])})
+    ask(socket_of(one.pid), {"resize": None})
+    assert eventually(lambda: masks(one.pid) == {frozenset(CPUS[-1:]), frozenset(CPUS)})
+    one.do(f"p{CPUS[0]}")
+    ask(socket_of(one.pid), {"resize": 1})
+    assert eventually(lambda: masks(one.pid) == {frozenset(CPUS[:PER_CORE])} or PER_CORE > 1)
+    assert one.end().count("pins threads itself") == 1
+
+
+@needs_cc
+@needs_two_cores
+def test_a_keeper_that_is_killed_is_replaced_and_all_keepers_end_with_the_program(keep: Callable[..., Kept]) -> None:
+    one = keep()
+    asked = ask(socket_of(one.pid), {"limits": "all"})
+    assert len(asked["limits"]) == CORES
+    keeper = listener(socket_of(one.pid))
+    assert keeper is not None
+    status = process_status(keeper)
+    assert status is not None
+    assert is_keeper(status.parent)
+    os.kill(keeper, signal.SIGKILL)
+
+    def answers() -> bool:
+        with suppress(Exception):
+            return len(ask(socket_of(one.pid), {"resize": 1})["cores"]) == 1
+        return False
+
+    assert eventually(answers)
+    assert eventually(lambda: masks(one.pid) == {frozenset(CPUS[:PER_CORE])})
+    one.process.kill()
+    assert eventually(lambda: not socket_of(one.pid).exists())
+    assert eventually(lambda: not lives(status.parent))
+
+
+@needs_cc
+@pytest.mark.parametrize(("end", "status"), [("e7", 7), (signal.SIGTERM, -15), (signal.SIGKILL, -9)], ids=str)
+def test_the_end_of_a_program_is_that_of_exec(keep: Callable[..., Kept], end: str | int, status: int) -> None:
+    one = keep()
+    if isinstance(end, str):
+        assert one.process.communicate(end + "\n") == ("", "")
+    else:
+        one.process.send_signal(end)
+    assert one.process.wait(60) == status
+
+
+@needs_cc
+def test_a_terminal_is_the_programs_own_and_interrupts_it(program: str) -> None:
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(ROOT)
+        os.execv(sys.executable, [*EXEC, "--", "sh", "-c", f"test -t 0 -a -t 1 -a -t 2 && exec {program}"])
+    assert os.read(terminal, 100).strip() == str(CORES).encode()
+    os.write(terminal, b"\x03")
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGINT
+    os.close(terminal)
+
+
+@needs_cc
+def test_an_openmp_program_makes_teams_of_its_cores_unless_the_user_says_how_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "#include <omp.h>\n#include <stdio.h>\nint main(void) {\n#pragma omp parallel\n#pragma omp single\n"
+    (tmp_path / "team.c").write_text(text + 'printf("%d", omp_get_num_threads()); }\n')
+    team = tmp_path / "team"
+    if subprocess.run(["cc", "-fopenmp", "-o", team, tmp_path / "team.c"]).returncode:
+        pytest.skip("the C compiler has no OpenMP")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    command = [*EXEC, "--", str(team)]
+    assert subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout == str(CORES)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout == "3"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js")
+def test_node_is_told_too() -> None:
+    command = [*EXEC, "--", "node", "-e", "process.stdout.write(process.env.UV_THREADPOOL_SIZE)"]
+    said = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert said.stdout == thread_variables(CORES)["UV_THREADPOOL_SIZE"]
+
+
+def test_pythons_are_known_by_their_name_or_first_line(tmp_path: Path) -> None:
+    script, other = tmp_path / "train", tmp_path / "run"
+    script.write_text("#!/usr/bin/env python3\n")
+    other.write_text("#!/bin/sh\npython train.py\n")
+    assert [is_python(one) for one in (Path(sys.executable), script, other, tmp_path)] == [True, True, False, False]
 
 
 def test_more_cores_than_there_are_are_refused_as_least() -> None:

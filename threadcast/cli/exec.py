@@ -1,4 +1,4 @@
-"""`threadcast exec`: run a program whose Python processes are attached."""
+"""`threadcast exec`: run a program that follows the cores that it is given."""
 
 from __future__ import annotations
 
@@ -33,19 +33,25 @@ _PASSED_ON = ("malleable.name", "malleable.weight", "malleable.least", "malleabl
 @setting("arbiter.socket", "--arbiter")
 @common
 def command(output: Output, settings: Settings, program: tuple[str, ...], keep_memory: bool) -> None:
-    """Run PROGRAM with its arguments (`threadcast exec -- python train.py`), unchanged except for its cores.
+    """Run PROGRAM with its arguments (`threadcast exec -- ./simulate --fast`), unchanged except for its cores.
 
-    Its threads, and how many of them torch and the usual libraries use, follow the arbiter, `threadcast resize`,
-    SIGUSR1 and SIGUSR2 (one core fewer, one more), and the limits of its container. It is attached once it imports
-    torch, numpy or scipy, or has computed for a while, and so is every Python process that it starts, except those of
-    multiprocessing; launchers are not. Memory that it frees stays in the process.
+    The masks of its threads, and of all that it starts, follow the arbiter, `threadcast resize`, and the limits of its
+    container. As it starts, OMP_NUM_THREADS and its kind are the number of its cores, where they are not set.
+
+    A Python process is attached once it imports torch, numpy or scipy, or has computed for a while: how many threads
+    these use follows too, as do SIGUSR1 and SIGUSR2 (one core fewer, one more). Memory that a program frees stays in
+    it.
     """
     require_linux("threadcast exec")
     from threadcast import malleable
+    from threadcast.malleable.arbiter_link import Terms
     from threadcast.malleable.inherited_limit import VARIABLE, check_least, inherited_limit, limit_record
+    from threadcast.malleable.keeper import is_python, start_keeper
     from threadcast.threads.memory import KEEPING
+    from threadcast.threads.thread_variables import thread_variables
 
-    if shutil.which(program[0]) is None:
+    found = shutil.which(program[0])
+    if found is None:
         raise NotFound(f"{program[0]!r} is no program that can be run from here")
     if len([name for name in _DEADLINE if settings[name] is not None]) == 1:
         raise InvalidInput("--deadline-steps and --deadline-s belong together; give both")
@@ -62,6 +68,12 @@ def command(output: Output, settings: Settings, program: tuple[str, ...], keep_m
             environment[SETTINGS[name].variable] = str(value.absolute() if isinstance(value, Path) else value)
     if keep_memory:
         environment |= {name: value for name, value in KEEPING.items() if name not in environment}
-    mask = os.sched_getaffinity(0)
-    environment[VARIABLE] = limit_record(inherited_limit() or mask, mask)  # adding it beside other threads is not safe
+    mask = frozenset(os.sched_getaffinity(0))
+    limit = inherited_limit() or mask
+    environment[VARIABLE] = limit_record(limit, mask)  # adding it beside other threads is not safe
+    terms = Terms(settings["malleable.name"] or Path(found).name, settings["malleable.weight"], least, most)
+    python = is_python(Path(found))
+    cores = start_keeper(terms, settings["arbiter.socket"].absolute(), limit, attaches_itself=python)
+    if cores is not None:
+        environment = thread_variables(cores) | environment
     os.execvpe(program[0], program, environment)

@@ -41,6 +41,8 @@ class Terms:
     most: int | None = None
     deadline: tuple[float, float] | None = None
     """(steps to be made, seconds within which), counted from when the process attaches."""
+    process: int | None = None
+    """Number of the process that joins; None: of this one."""
 
 
 class ArbiterLink:
@@ -75,6 +77,11 @@ class ArbiterLink:
     def on_time(self) -> bool | None:
         """Whether the deadline will be met, by the arbiter; None without arbiter or deadline, and until it is known."""
         return self._on_time
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether there is a connection to an arbiter."""
+        return self._channel is not None
 
     def finish(self, steps: float, within_s: float) -> None:
         """Set a deadline of `steps` steps within so many seconds from now, replacing an earlier one.
@@ -156,7 +163,7 @@ class ArbiterLink:
         self._selector.register(self._channel, selectors.EVENT_READ, self.hear)
         self._sent_bounds = bounds
         asked = {"name": self._terms.name, "weight": self._terms.weight, "holds": in_use, **bounds.to_json()}
-        self._send({"join": asked})
+        self._send({"join": asked if self._terms.process is None else {**asked, "process": self._terms.process}})
 
     def _report(self, *, every_s: float) -> None:
         if (steps := self._steps()) != self._sent_steps:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from threadcast.core.errors import InvalidInput
 from threadcast.malleable.channel import Channel
 from threadcast.malleable.placement import CoreIds
 from threadcast.malleable.process_watch import ProcessWatch
@@ -10,7 +13,8 @@ from threadcast.malleable.process_watch import ProcessWatch
 class Connection:
     """A connection to the arbiter, which stands for a process once that has joined. A process may connect twice.
 
-    `process` is the process's number, `name` is unique among connections, `title` is for people.
+    `process` is the process's number, first that of the one that connects; `name` is unique among connections, `title`
+    is for people.
     """
 
     def __init__(self, channel: Channel, process: int, number: int) -> None:
@@ -25,3 +29,13 @@ class Connection:
         """What its optimised steps are still learning, as it said last."""
         self.on_time: bool | None = None
         """Whether its deadline will be met, as the process was last told; None before that."""
+
+    def stand_for(self, process: int) -> None:
+        """Stand for another process of the same user's; InvalidInput where it is none."""
+        try:
+            owners = {os.stat(f"/proc/{one}").st_uid for one in (self.process, process)}
+        except OSError as error:
+            raise InvalidInput(f"process={process}: there is none") from error
+        if len(owners) > 1:
+            raise InvalidInput(f"process={process} is another user's")
+        self.process, self.watch = process, ProcessWatch(process)

@@ -1,9 +1,9 @@
-"""Reads a process's state, descendants and ancestors from /proc."""
+"""Reads a process's state, family and ancestors from /proc."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +15,14 @@ class ProcessStatus:
     """The status of a process at one moment; see proc_pid_stat(5).
 
     `state` is the kernel's letter: R is runnable, S and D wait, T and t are stopped, Z and X have ended. `parent` is
-    the number of its parent. `cpu_s` is the CPU time of all its threads in seconds.
+    the number of its parent. `cpu_s` is the CPU time in seconds of all its threads, and of the children that it has
+    waited for. `began` is when it began, in the kernel's ticks: numbers of processes are used again.
     """
 
     state: str
     parent: int
     cpu_s: float
+    began: int
 
 
 def process_status(process: int) -> ProcessStatus | None:
@@ -30,7 +32,7 @@ def process_status(process: int) -> ProcessStatus | None:
     except (OSError, UnicodeDecodeError):
         return None
     fields = rest.split()
-    return ProcessStatus(fields[0], int(fields[1]), (int(fields[11]) + int(fields[12])) * _TICK_S)
+    return ProcessStatus(fields[0], int(fields[1]), sum(map(int, fields[11:15])) * _TICK_S, int(fields[19]))
 
 
 def descendants(process: int, *, without: Callable[[int], bool] = lambda _: False) -> list[int]:
@@ -45,11 +47,54 @@ def descendants(process: int, *, without: Callable[[int], bool] = lambda _: Fals
     return found
 
 
+class Family:
+    """A process, its descendants, and those that have left them for another parent (daemons).
+
+    Who has left is known by `mark`, which the environment of a descendant holds, or because it was a descendant before.
+    """
+
+    def __init__(self, process: int, mark: bytes) -> None:
+        self._process, self._mark = process, mark
+        self._known: dict[int, int] = {}
+        """When each one that was found began, by number."""
+        self._seen: Collection[int] = ()
+
+    def look(self, *, without: Callable[[int], bool] = lambda _: False) -> dict[int, ProcessStatus]:
+        """Return the status of each one that has not been waited for, by number.
+
+        Those for which `without` is true are left out, with their descendants.
+        """
+        seen, left, found = {int(name) for name in os.listdir("/proc") if name.isdecimal()}, set[int](), {}
+        marked = [one for one in seen.difference(self._seen) if self._mark in _environment(one)]
+
+        def leaves(one: int) -> bool:
+            if without(one):
+                left.update((one, *descendants(one)))
+            return one in left
+
+        for root in dict.fromkeys((self._process, *self._known, *marked)):
+            if root not in found and not leaves(root):
+                for one in (root, *descendants(root, without=leaves)):
+                    status = process_status(one)
+                    if status is not None and self._known.get(one, status.began) == status.began:
+                        found[one] = status
+        self._seen = seen
+        self._known = {one: status.began for one, status in found.items() if one not in left}
+        return {one: found[one] for one in self._known}
+
+
 def ancestors(process: int) -> Iterator[int]:
     """Yield the parent of a process, the parent's parent, and so on."""
     while (status := process_status(process)) is not None and status.parent > 0:
         process = status.parent
         yield process
+
+
+def _environment(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:  # it has ended, or is another user's
+        return b""
 
 
 def _children(process: int) -> list[int]:

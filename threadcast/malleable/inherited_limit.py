@@ -35,6 +35,11 @@ def limit_record(limit: Collection[int], mask: Collection[int]) -> str:
     return f"{_boot()} {os.getpid()} {format_cpus(limit)} {format_cpus(mask)}"
 
 
+def mark_of(process: int) -> bytes:
+    """Return what the environment of whatever the process with this number has started holds, unless it was cleared."""
+    return f"{VARIABLE}={_boot()} {process} ".encode()
+
+
 def record_limit(limit: Collection[int], mask: Collection[int]) -> None:
     """Record in the environment that threadcast has set the affinity mask, in place of the CPUs `limit`."""
     os.environ[VARIABLE] = limit_record(limit, mask)
@@ -52,8 +57,8 @@ def inherited_limit() -> frozenset[int] | None:
         record = None
     if record is not None and record.process == os.getpid():
         return record.limit
-    for ancestor in ancestors(os.getpid()):
-        path = socket_of(ancestor)
+    for one in (os.getpid(), *ancestors(os.getpid())):  # it may be managed from outside until now
+        path = socket_of(one)
         if path.exists():
             with suppress(NotFound, ServiceUnavailable, FormatError):
                 answer = ask(path, {"limits": "all"}, ANSWER_S)

@@ -14,7 +14,7 @@ from typing import Any
 
 from threadcast.core.errors import InvalidInput
 from threadcast.malleable.arbiter_link import ArbiterLink, Terms
-from threadcast.malleable.followers import Followers
+from threadcast.malleable.followers import Followers, Follows
 from threadcast.malleable.inherited_limit import inherited_limit, record_limit
 from threadcast.malleable.limits import Cores, Limits, cpus_in
 from threadcast.malleable.messages import Bounds, asks_limits, resize_of
@@ -29,20 +29,21 @@ _logger = logging.getLogger("threadcast.malleable")
 
 
 class Member:
-    """Makes this process follow its cores, from a thread of its own; `process` is told of every change.
+    """Makes a process follow its cores, from a thread of its own; `followers` are told of every change.
 
-    The cores in use are those that the container's limits allow; of these, those that the arbiter at the socket
-    `arbiter` assigned; of these, those that `resize` asked for. When the arbiter goes away, its last assignment holds
-    until there is an arbiter again. `steps()` returns how many steps this process has made. `root` is the folder with
-    /proc and /sys.
+    It is the process with the number `terms.process`, or else this one. The cores in use are those that the container's
+    limits allow; of these, those that the arbiter at the socket `arbiter` assigned; of these, those that `resize` asked
+    for. When the arbiter goes away, its last assignment holds until there is an arbiter again. `steps()` returns how
+    many steps the process has made. `root` is the folder with /proc and /sys.
     """
 
     def __init__(
-        self, terms: Terms, process: ProcessState, *, arbiter: Path, steps: Callable[[], float], root: Path = Path("/")
-    ) -> None:
+        self, terms: Terms, process: ProcessState, *, arbiter: Path, steps: Callable[[], float],
+        followers: Follows | None = None, root: Path = Path("/"),
+    ) -> None:  # fmt: skip
         self.terms = terms
         self._limits = Limits(process.cores, root=root, mask=inherited_limit())
-        self._followers = Followers(process.cores)
+        self._followers = followers or Followers(process.cores)
         self._lock = threading.Lock()
         self._requested: int | Cores | None = None
         """The argument of the last `resize`."""
@@ -54,7 +55,9 @@ class Member:
         self._fails = False
         """Whether the last look failed."""
         self._selector = selectors.DefaultSelector()
-        self._socket = ProcessSocket(socket_of(os.getpid()), self._selector, self._answer)
+        self._socket: ProcessSocket | None = None
+        if followers is None:  # others may need no cores yet
+            self._listen()
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._clear_wake)
@@ -62,6 +65,8 @@ class Member:
             arbiter, terms, self._selector, steps=steps, expected=lambda: process.steps.expected, assigned=self._assign,
             learning=lambda: process.steps.learning,
         )  # fmt: skip
+        self._ordered = threading.Event()
+        """Set once an arbiter has assigned cores."""
         self._next_look_s = 0.0
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="threadcast-member", daemon=True)
@@ -92,7 +97,14 @@ class Member:
             self.finish(*self.terms.deadline)
         with self._lock:
             self._apply()
+        self._try_to_look()
         self._thread.start()
+
+    def first_cores(self, within_s: float) -> Cores:
+        """Wait up to so long for the cores that an arbiter assigns, if there is one; return the cores in use then."""
+        if self._link.is_joined:
+            self._ordered.wait(within_s)
+        return self._cores
 
     def close(self) -> None:
         """Stop following the cores and leave the arbiter; the process keeps the cores that it has now."""
@@ -102,7 +114,8 @@ class Member:
 
     def abandon(self) -> None:
         """Close a forked child's copies of the sockets; otherwise the parent would seem alive as long as the child."""
-        self._socket.abandon()
+        if self._socket is not None:
+            self._socket.abandon()
         self._link.abandon()
         for one in (self._woken, self._wake, self._selector):
             one.close()
@@ -159,6 +172,7 @@ class Member:
         with self._lock:
             self._assigned = cores
             self._apply()
+            self._ordered.set()
             return self._cores
 
     def _run(self) -> None:
@@ -166,11 +180,11 @@ class Member:
             if time.monotonic() >= self._next_look_s:
                 self._next_look_s = time.monotonic() + LOOK_S
                 self._try_to_look()
-                self._socket.listen_again()
+                if self._socket is not None:
+                    self._socket.listen_again()
             for key, _ in self._selector.select(max(self._next_look_s - time.monotonic(), 0.0)):
                 key.data()
-        self._link.close()
-        self._socket.close()
+        self._leave()
         for one in (self._woken, self._wake, self._selector):
             one.close()
 
@@ -182,7 +196,7 @@ class Member:
         """Look; where it fails, as without a free file descriptor, the next look catches up."""
         try:
             self._look()
-        except OSError as error:
+        except (OSError, InvalidInput) as error:
             if not self._fails:  # else it is in the log already
                 _logger.warning("this process cannot follow its cores for now: %s", error)
             self._fails = True
@@ -192,10 +206,26 @@ class Member:
     def _look(self) -> None:
         with self._lock:
             self._apply()
-            self._followers.catch_up()
+            if not self._followers.catch_up():
+                self._leave()
+                self._assigned = None
+                return
+            self._listen()
             in_use = () if self._assigned is None else self._cores
             has_all, bounds = len(self._cores) >= len(self._limits.left), self._bounds()
         self._link.look(bounds, in_use, has_all=has_all)
+
+    def _listen(self) -> None:
+        if self._socket is None:
+            path = socket_of(self.terms.process or os.getpid())
+            self._socket = ProcessSocket(path, self._selector, self._answer, instead_of=self.terms.process)
+
+    def _leave(self) -> None:
+        """Take no part for now: leave the arbiter, and answer nobody."""
+        self._link.close()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     def _bounds(self) -> Bounds:
         """How many cores this process could use, and which CPUs it may use."""

@@ -45,7 +45,8 @@ class Bounds:
 class Join:
     """A process joins the arbiter. `in_use` are the cores that an earlier arbiter gave it.
 
-    `rates` are the steps a second that it expects, by number of cores.
+    `rates` are the steps a second that it expects, by number of cores. `process` is its number, where another one says
+    all this for it.
     """
 
     name: str = ""
@@ -54,6 +55,7 @@ class Join:
     in_use: Cores = ()
     rates: Mapping[int, float] = field(default_factory=dict)
     deadline: Remaining | None = None
+    process: int | None = None
 
     @property
     def claim(self) -> Claim:
@@ -131,6 +133,7 @@ def _join(message: Message) -> Join:
         cores_of(asked, "holds", at),
         {} if asked.get("progress") is None else _rates(asked, at),
         _remaining(asked, at),
+        None if asked.get("process") is None else _whole(asked, "process", at),
     )
     checked(lambda: found.claim, pointer=at)
     return found

@@ -11,7 +11,7 @@ from typing import Any
 
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.malleable.channel import Channel
-from threadcast.malleable.sockets import file_id, listen, remove
+from threadcast.malleable.sockets import file_id, listen, peer, remove
 
 
 class ProcessSocket:
@@ -20,12 +20,15 @@ class ProcessSocket:
     If `answer` raises InvalidInput, an error is sent. The sockets are registered in `selector` with a callback as data;
     the selector's owner must call it when its socket is ready, and `listen_again` every now and then: once a
     connection cannot be accepted, as without a free file descriptor, none is until then.
+
+    Its file is removed as soon as the process `instead_of` connects: that will listen there itself.
     """
 
     def __init__(
-        self, path: Path, selector: selectors.BaseSelector, answer: Callable[[dict[str, Any]], dict[str, Any]]
-    ) -> None:
-        self._path, self._selector, self._answer = path, selector, answer
+        self, path: Path, selector: selectors.BaseSelector, answer: Callable[[dict[str, Any]], dict[str, Any]],
+        *, instead_of: int | None = None,
+    ) -> None:  # fmt: skip
+        self._path, self._selector, self._answer, self._instead_of = path, selector, answer, instead_of
         self._asking: set[Channel] = set()
         self._listening = listen(path)
         self._file = file_id(path)
@@ -34,6 +37,9 @@ class ProcessSocket:
 
     def close(self) -> None:
         """Stop listening, and remove the socket file if it is still this one's."""
+        registered = self._selector.get_map().values()
+        for one in [key.fileobj for key in registered if key.fileobj in (self._listening, *self._asking)]:
+            self._selector.unregister(one)  # without the listening one where that rests
         self.abandon()
         remove(self._path, self._file)
 
@@ -50,6 +56,8 @@ class ProcessSocket:
             self._selector.unregister(self._listening)  # else it is ready again at once
             self._rests = True
             return
+        if peer(accepted) == self._instead_of:
+            remove(self._path, self._file)
         channel = Channel(accepted)
         self._asking.add(channel)
         self._selector.register(channel, selectors.EVENT_READ, partial(self._read, channel))

@@ -74,6 +74,8 @@ class RequestHandler:
         if name in self._ledger.parties:
             raise FormatError("this connection has joined already")
         connection.title = asked.name
+        if asked.process is not None:
+            connection.stand_for(asked.process)
         self._ledger.join(name, asked.claim, self._ids_of(asked.in_use), now_s, allowed=allowed)
         if asked.deadline is not None:
             self._set_deadline(connection, asked.deadline, now_s)

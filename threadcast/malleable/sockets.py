@@ -131,13 +131,18 @@ def peer(connection: socket.socket) -> int:
 
 def is_alive(path: Path) -> bool:
     """Return whether a process listens at `path`."""
+    return listener(path) is not None
+
+
+def listener(path: Path) -> int | None:
+    """Return the number of the process that listens at `path`, 0 where it is stopped; None where nobody listens."""
     try:
-        connect(path, 0.2).close()
+        with connect(path, 0.2) as connection:
+            return peer(connection)
     except NotFound:
-        return False
+        return None
     except ServiceUnavailable as error:  # one that is stopped has no room for more, and listens nevertheless
-        return not isinstance(error.__cause__, ConnectionRefusedError)
-    return True
+        return None if isinstance(error.__cause__, ConnectionRefusedError) else 0
 
 
 @contextmanager

@@ -42,6 +42,11 @@ class ThreadMasks:
         self._own = {thread: mask for thread, mask in self._own.items() if thread in done}
         self._set = {thread: mask for thread, mask in self._set.items() if thread in done}
 
+    @property
+    def pinned(self) -> frozenset[int]:
+        """The CPUs to which the program itself has pinned threads."""
+        return frozenset().union(*self._own.values())
+
     def mask_of(self, thread: int) -> frozenset[int]:
         """Return the mask that `restrict` has set for the thread with this id."""
         return frozenset(self._set.get(thread, self._unpinned))

@@ -1,0 +1,66 @@
+"""Keeps processes on cores from outside: what an attached process has started, or a program that is not attached."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+
+from threadcast.core.sysfs import read_text
+from threadcast.malleable.family import Family, ProcessStatus
+from threadcast.malleable.inherited_limit import mark_of
+from threadcast.malleable.sockets import listener, socket_of
+from threadcast.malleable.thread_masks import ThreadMasks
+
+KEEPER = "threadcast-keep"
+"""What `ps` and `top` show of keepers, which are never kept themselves."""
+
+
+def is_keeper(process: int) -> bool:
+    """Whether the process is a keeper of `malleable.keeper`."""
+    return read_text(f"/proc/{process}/comm") == KEEPER
+
+
+class FamilyMasks:
+    """Sets the affinity masks of all threads of a process's family, except of those that are attached themselves.
+
+    `program` is the process, which is set too, and `family` its family; None stands for this process, which is not. A
+    child inherits the mask of the thread that starts it, and follows when the cores change. Threads that the program
+    has pinned keep those of their CPUs that are still allowed. How many threads a child uses is not changed.
+    """
+
+    def __init__(self, program: int | None = None, family: Family | None = None) -> None:
+        self._program, self._own = program, os.getpid()
+        self._family = family or Family(self._own, mark_of(self._own))
+        self._inherited: Collection[int] = os.sched_getaffinity(0)
+        """The affinity mask that children have inherited since the last change."""
+        self._masks: dict[int, ThreadMasks] = {}
+        self.attached: set[int] = set()
+        """Those that were attached themselves at the last change."""
+
+    def restrict(self, cpus: Collection[int]) -> Mapping[int, ProcessStatus]:
+        """Let all of them run on these CPUs only; return their status by number."""
+        self.attached = set()
+        found = self._family.look(without=self._is_left_alone)
+        if self._program is None:
+            found.pop(self._own, None)
+        self._masks = {one: self._masks.get(one) or ThreadMasks(one, unpinned=self._inherited) for one in found}
+        for masks in self._masks.values():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                masks.restrict(cpus)
+        self._inherited = cpus
+        return found
+
+    @property
+    def pinned(self) -> frozenset[int]:
+        """The CPUs to which threads were pinned by the program itself."""
+        return frozenset().union(*(masks.pinned for masks in self._masks.values()))
+
+    def _is_left_alone(self, process: int) -> bool:
+        if is_keeper(process):
+            return True
+        path = socket_of(process)
+        if process == self._own or not path.exists() or listener(path) in (None, self._own):
+            return False
+        self.attached.add(process)
+        return True

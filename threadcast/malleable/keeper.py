@@ -1,0 +1,205 @@
+"""Makes any program follow its cores from outside: a process beside it sets the masks of all its threads.
+
+`threadcast exec` starts the keeper and then becomes the program, which so has exec's number, terminal, signals and end.
+The keeper is two processes: the outer one starts the inner one anew where that is killed, and again for daemons that
+have outlived the program. Both are of another session, children of init, and end with the last process that they keep.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from threadcast.core.errors import ThreadcastError
+from threadcast.malleable.activity import Activity
+from threadcast.malleable.arbiter_link import Terms
+from threadcast.malleable.family import Family, ProcessStatus, process_status
+from threadcast.malleable.family_masks import KEEPER, FamilyMasks, is_keeper
+from threadcast.malleable.inherited_limit import mark_of, record_limit
+from threadcast.malleable.limits import Cores, cpus_in
+from threadcast.malleable.member import LOOK_S, Member
+from threadcast.threads.process_cores import ProcessCores
+from threadcast.threads.this_process import ProcessState
+
+ANSWER_S = 1.0
+"""Longest wait in seconds of a program's start for the cores that an arbiter assigns."""
+PYTHON_S = 10.0
+"""CPU time in seconds from which on a Python that has not attached itself is kept from outside; until then it may."""
+_STARTS = 10
+"""How often the inner process is started anew."""
+
+
+def start_keeper(terms: Terms, arbiter: Path, limit: frozenset[int], *, attaches_itself: bool) -> int | None:
+    """Start a keeper of the calling process, whatever that becomes by `exec`; return how many cores it gets at first.
+
+    None where it `attaches_itself`, for which the keeper waits, and where there is no keeper after all. `limit` are the
+    CPUs that it may use at all; `terms` name the program.
+    """
+    process = os.getpid()
+    read_end, write_end = os.pipe()
+    with warnings.catch_warnings():  # of threads: there are those of BLAS alone, which know of forks
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                _leave_the_program(keep=(2, write_end))
+                if attaches_itself:
+                    os.write(write_end, b"-")
+                _watch_over(process, _Keeping(terms, arbiter, limit, attaches_itself, write_end))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write_end)
+    ready, _, _ = select.select([read_end], [], [], 2 * ANSWER_S)
+    said = os.read(read_end, 16) if ready else b""
+    os.close(read_end)
+    return int(said) if said.isdigit() else None
+
+
+def is_python(path: Path) -> bool:
+    """Whether a program is Python, or a script that Python runs: such a process attaches itself once it computes."""
+    with suppress(OSError), path.open("rb") as file:
+        first = file.read(256).partition(b"\n")[0]
+        if first.startswith(b"#!"):
+            return b"python" in first
+    return path.resolve().name.startswith(("python", "pypy"))
+
+
+class OutsideFollowers:
+    """Keeps the family of a program with the number `process` on its cores from outside.
+
+    They need cores, unless all are Pythons that may still attach themselves, or those that have are all that computes;
+    then all may run on the CPUs `limit`. `say` is told once where the program pins threads itself. `attaches_itself`:
+    whether what this process was forked from, and still is, soon is such a Python.
+    """
+
+    def __init__(
+        self, process: int, family: Family, limit: frozenset[int], say: Callable[[str], None], *, attaches_itself: bool
+    ) -> None:
+        self._masks, self._limit, self._say = FamilyMasks(process, family), limit, say
+        self._process, self._attaches_itself, self._needs_cores = process, attaches_itself, not attaches_itself
+        self._cpus, self._activity, self._said = limit, Activity(), False
+
+    def apply(self, cores: Cores) -> frozenset[int]:
+        """Let all threads use these cores and no others; return this process's own mask, which stays."""
+        self._cpus = cpus_in(cores)
+        self._restrict()
+        return frozenset(os.sched_getaffinity(0))
+
+    def catch_up(self) -> bool:
+        """Find what began or was pinned since; return whether the program needs cores."""
+        found = self._restrict()
+        state = found[self._process].state if self._process in found else "S"
+        waits = self._activity.observe(sum(one.cpu_s for one in found.values()), state, time.monotonic()) == "waits"
+        rests = waits and self._masks.attached
+        others = (one for one, status in found.items() if status.cpu_s >= PYTHON_S or not self._may_attach(one))
+        needed, self._needs_cores = self._needs_cores, not rests and any(others)
+        if needed and not self._needs_cores:
+            self._restrict()
+        return self._needs_cores
+
+    def _restrict(self) -> Mapping[int, ProcessStatus]:
+        found = self._masks.restrict(self._cpus if self._needs_cores else self._limit)
+        if self._masks.pinned and not self._said:
+            self._said = True
+            self._say("pins threads itself: they keep to their CPUs where its cores have these, else to its cores")
+        return found
+
+    def _may_attach(self, process: int) -> bool:
+        if process == self._process and _command(process) == _command(os.getpid()):
+            return self._attaches_itself
+        with suppress(OSError):
+            return is_python(Path(os.readlink(f"/proc/{process}/exe")))
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Keeping:
+    """What `start_keeper` was called with, and the file to write the number of cores to."""
+
+    terms: Terms
+    arbiter: Path
+    limit: frozenset[int]
+    attaches_itself: bool
+    tell: int
+
+    def keep(self, process: int, family: Family) -> None:
+        """Keep one process until it ends."""
+        terms = replace(self.terms, process=process)
+
+        def say(what: str) -> None:
+            with suppress(OSError):
+                os.write(2, f"threadcast: {terms.name} ({process}) {what}\n".encode())
+
+        try:
+            record_limit(self.limit, os.sched_getaffinity(0))  # which the member takes for its own
+            followers = OutsideFollowers(process, family, self.limit, say, attaches_itself=self.attaches_itself)
+            state = ProcessState(ProcessCores())
+            member = Member(terms, state, arbiter=self.arbiter, steps=float, followers=followers)
+            member.start()
+            count = len(member.first_cores(ANSWER_S))
+            with suppress(OSError):
+                os.write(self.tell, str(count).encode())  # nobody reads it where the program has begun
+            _wait_for_end(process)
+            member.close()
+        except (OSError, ThreadcastError) as error:
+            say(f"is not kept on its cores: {error}")
+            os._exit(1)
+
+
+def _watch_over(process: int, keeping: _Keeping) -> None:
+    """Keep a process, and then what it has left behind, until there is none; start the inner process as often."""
+    mark = mark_of(process)
+    for _ in range(_STARTS):
+        family = Family(process, mark)
+        left = [one for one, status in family.look().items() if status.state not in "ZX" and not is_keeper(one)]
+        if not left:
+            return
+        if (inner := os.fork()) == 0:
+            keeping.keep(left[0], Family(left[0], mark))
+            os._exit(0)
+        _, ended = os.waitpid(inner, 0)
+        if os.WIFEXITED(ended):
+            if os.WEXITSTATUS(ended):
+                return
+            os.dup2(0, 2)  # who reads what the program says need not wait for its daemons
+
+
+def _wait_for_end(process: int) -> None:
+    try:
+        select.select([os.pidfd_open(process)], [], [])
+    except ProcessLookupError:
+        return
+    except OSError:  # Linux before 5.3
+        while (status := process_status(process)) is not None and status.state not in "ZX":
+            time.sleep(LOOK_S)
+
+
+def _leave_the_program(keep: tuple[int, ...]) -> None:
+    """Hold nothing of the program: its files, folder and signals."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    os.chdir("/")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):
+            if descriptor < 2:
+                os.dup2(nothing, descriptor)
+            elif descriptor not in (*keep, nothing):
+                os.close(descriptor)
+    Path("/proc/self/comm").write_text(KEEPER)
+
+
+def _command(process: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    return b""
