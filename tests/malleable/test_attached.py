@@ -94,6 +94,7 @@ def test_libraries_use_the_cores_from_the_start(
     assert eventually(lambda: one.uses(CORES))
 
 
+@pytest.mark.system
 def test_the_socket_goes_with_the_process(start: Callable[..., Running]) -> None:
     one = start()
     path = socket_of(one.process.pid)
@@ -169,6 +170,7 @@ def test_cores_come_back_from_a_process_whose_forked_child_lives_on(
             os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.system
 @needs_two_cores
 def test_processes_outlive_their_arbiter_and_come_back_to_the_next(
     start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]], tmp_path: Path

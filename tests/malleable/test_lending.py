@@ -223,6 +223,7 @@ def test_a_process_that_waits_for_input_lends_its_cores_until_it_works(
     assert eventually(lambda: not cpus(busy) & cpus(waiting))
 
 
+@pytest.mark.system
 @needs_two_cores
 def test_a_stopped_process_holds_no_cores_until_it_goes_on(
     start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]]

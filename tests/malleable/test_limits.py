@@ -84,6 +84,7 @@ def test_a_quota_that_is_there_at_the_start_is_kept_to(start: Callable[..., Runn
     assert eventually(lambda: one.uses(1))
 
 
+@pytest.mark.system
 @needs_two_cores
 def test_a_quota_that_is_lifted_is_known_to_the_arbiter(
     start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]], group: Path, tmp_path: Path
@@ -97,6 +98,7 @@ def test_a_quota_that_is_lifted_is_known_to_the_arbiter(
     assert eventually(lambda: one.uses(CORES))
 
 
+@pytest.mark.system
 @needs_two_cores
 def test_processes_under_quotas_keep_to_the_cores_that_the_arbiter_gives_them(
     start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]], group: Path
@@ -108,6 +110,7 @@ def test_processes_under_quotas_keep_to_the_cores_that_the_arbiter_gives_them(
     assert eventually(lambda: first.now()["masks"] != second.now()["masks"])
 
 
+@pytest.mark.system
 @needs_two_cores
 def test_a_process_that_may_use_one_core_only_gets_that_and_the_other_one_makes_room(
     start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]]
@@ -133,6 +136,7 @@ def test_cores_that_a_process_was_told_not_to_use_are_others(
     assert eventually(lambda: one.uses(CORES))
 
 
+@pytest.mark.system
 @needs_two_cores
 def test_a_process_that_widens_its_own_mask_is_put_back(
     start: Callable[..., Running], arbitrate: Callable[[], Callable[[], None]]

@@ -118,6 +118,7 @@ def _listening(path: Path, together: Barrier, said: Connection) -> None:
     held.close()
 
 
+@pytest.mark.system
 def test_of_those_that_come_at_the_same_time_one_listens(tmp_path: Path) -> None:
     fork = multiprocessing.get_context("fork")
     for number in range(30):

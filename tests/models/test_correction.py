@@ -84,6 +84,7 @@ def test_several_threads_forecast_alike(model):
     np.testing.assert_array_equal(one.seconds, two.seconds)
 
 
+@pytest.mark.system
 def test_of_many_points_it_learns_from_some_ops_of_each_design(model, monkeypatch):
     monkeypatch.setattr(correction, "MOST_POINTS", 6000)
     some = LearnedCurve().fit(jagged(OPS[:220]))

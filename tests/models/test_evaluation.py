@@ -229,6 +229,7 @@ def test_models_that_share_a_fit_say_so_where_it_fails():
     assert [row.problem for row in rows] == [rows[0].problem] * 2
 
 
+@pytest.mark.system
 def test_side_by_side_scores_are_those_of_one_after_the_other(worker_processes):
     models = [("climb", HillClimb()), ("ols", PerCase("ols", samples=2))]
     alone, together = (evaluate(MEASUREMENTS, models, **SPLIT, jobs=jobs).rows for jobs in (1, 2))

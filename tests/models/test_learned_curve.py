@@ -48,12 +48,14 @@ def errors(model, ops=HELD_OUT):
     return np.array(found)
 
 
+@pytest.mark.system
 def test_every_sample_makes_it_better():
     by_samples = [errors(fitted(samples=samples)).mean() for samples in (0, 1, 3)]
     assert by_samples[0] > by_samples[1] > by_samples[2]
     assert by_samples[2] < 0.03
 
 
+@pytest.mark.system
 def test_the_interval_holds_about_as_often_as_it_says():
     for samples in (0, 3):
         measured = measure_all(OPS, machine=MACHINE)
@@ -69,6 +71,7 @@ def jagged(measured: Measurement) -> Measurement:
     return replace(measured, samples=tuple(replace(s, seconds=factor * s.seconds) for s in measured.samples))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("model", "least"),
     [(LearnedCurve(samples=0), 0.8), (LearnedCurve(samples=3), 0.8), (StaticRegressor(trees=60), 0.7)],
@@ -146,6 +149,7 @@ def test_where_the_machine_has_changed_the_older_measurements_give_way(model):
     assert np.mean([abs(curve.at(c) / true_seconds(op, c) - 1) for c in others]) < 0.1
 
 
+@pytest.mark.system
 def test_it_stops_asking_once_its_choice_is_good_enough():
     careful, easy = fitted(samples=6), fitted(samples=6, enough=0.2)
     asked = [len(replay(model, entries(HELD_OUT[:1])[0])) for model in (careful, easy)]

@@ -151,6 +151,7 @@ def test_the_same_seed_gives_the_same_forecasts():
     assert np.array_equal(first, second)
 
 
+@pytest.mark.system
 def test_fitting_side_by_side_gives_the_same_forecasts(ols, worker_processes):
     assert np.array_equal(forecast(PerCase("ols", jobs=2).fit(TRAINING), UNSEEN[:3]), forecast(ols, UNSEEN[:3]))
 

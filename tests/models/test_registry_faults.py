@@ -69,6 +69,7 @@ def wait_for_more_than(versions: int, registry: ModelRegistry) -> None:
     eventually(lambda: len(registry.versions()) > versions)
 
 
+@pytest.mark.system
 def test_a_writer_that_is_killed_at_any_moment_leaves_what_was_or_what_is_new(registry: ModelRegistry) -> None:
     model, rng = create("ols").from_files(stored("ols")), random.Random(5)
     registry.set_alias("champion", registry.save(model, trained_on={}, metrics={}))

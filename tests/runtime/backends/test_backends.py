@@ -84,6 +84,7 @@ def test_double_precision_is_compared_as_such() -> None:
             flat.check(lambda tensors: [found * (1 + 1e-7) for found in flat(*tensors)])
 
 
+@pytest.mark.system
 @needs_compiler
 def test_inductors_code_reads_arguments_with_any_strides(tmp_path: Path) -> None:
     module, example = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(6, 4)

@@ -59,6 +59,7 @@ class Drawing(nn.Module):
         return found
 
 
+@pytest.mark.system
 def test_numbers_that_nothing_reads_are_drawn_beside_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = Drawing().eval(), torch.ones(4, 8)
     (contender,) = found_by(search_for(module, ((x,), {}), among=["onnxruntime"], close=1e6))
@@ -87,6 +88,7 @@ class WithLengths(nn.Module):
         return {"lengths": lengths, "y": [self.mix(x) * lengths[:, None], lengths]}
 
 
+@pytest.mark.system
 @needs_compiler
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_arguments_that_are_returned_are_the_callers_own(backend: str) -> None:
@@ -112,6 +114,7 @@ class Words(nn.Module):
         return y, y[:, 0], y, y.sum(1).expand(3, -1, -1)
 
 
+@pytest.mark.system
 @needs_compiler
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_backend_runs_the_calls_only_that_it_was_checked_for(backend: str) -> None:
@@ -135,6 +138,7 @@ def test_a_backend_runs_the_calls_only_that_it_was_checked_for(backend: str) -> 
                 torch.testing.assert_close(one, other, equal_nan=True)
 
 
+@pytest.mark.system
 @needs_compiler
 @pytest.mark.parametrize("backend", ["onnxruntime", "torch.compile"])
 def test_a_backend_and_the_search_for_it_keep_to_their_cpus(
@@ -166,6 +170,7 @@ def test_a_backend_and_the_search_for_it_keep_to_their_cpus(
     assert os.sched_getaffinity(0) == set(CPUS)
 
 
+@pytest.mark.system
 def test_openvino_which_chooses_its_cpus_itself_is_left_out_where_they_are_given(module: Two) -> None:
     search = search_for(module, ARGUMENTS, among=["openvino"], close=1e6, cpus=CPUS[-1:])
     assert not found_by(search)
@@ -202,6 +207,7 @@ def test_a_result_that_is_not_the_modules_is_refused(module: Two) -> None:
     assert "the answers differ from the module's" in search.left_out.values()
 
 
+@pytest.mark.system
 def test_a_class_of_a_script_has_backends(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("""
@@ -219,6 +225,7 @@ print([contender.run((torch.ones(2),), {}).tolist() for contender in found])
     assert done.stdout.strip() == "[[2.0, 2.0]]"
 
 
+@pytest.mark.system
 def test_only_backends_that_are_opened_come_into_the_process() -> None:
     code = """
 import sys, torch

@@ -20,6 +20,8 @@ from tests.plans_at_once import plans_at_once
 from threadcast.runtime.compile_backend import backend, compiled_graphs
 from threadcast.runtime.graph_calls import GraphCalls
 
+pytestmark = pytest.mark.system
+
 STEPS = 40
 
 
