@@ -118,10 +118,6 @@ bench-corun: $(READY)
 bench-paper-study: $(READY)
 	$(BIN)/python benchmarks/paper_protocol.py --write
 
-# Runs every notebook and stores what it shows. NAMES=beginnings of names runs some.
-notebooks: $(READY)
-	$(BIN)/python benchmarks/notebooks.py $(NAMES)
-
 # Training processes that share this machine's cores, and larger ones in simulation: docs/malleable-*.md and pictures.
 bench-malleable: $(READY)
 	$(BIN)/python benchmarks/malleable.py --write

@@ -113,6 +113,7 @@ def test_only_settings_that_say_so_round_to_bfloat16(tmp_path: Path) -> None:
         assert share <= (ROUGH if setting.endswith(IN_BFLOAT16) else 1e-5), setting
 
 
+@pytest.mark.system
 @needs_compiler
 @pytest.mark.parametrize("backend", ["openvino", "torch.compile"])
 @pytest.mark.parametrize(("make", "dtype"), MODULES)
