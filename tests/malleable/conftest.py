@@ -13,6 +13,14 @@ from tests.malleable.processes import Running
 from threadcast.core import read_machine
 from threadcast.malleable.arbiter import Arbiter
 from threadcast.malleable.inherited_limit import VARIABLE
+from threadcast.malleable.outsiders import Outsiders
+
+
+class Nobody(Outsiders):
+    """Others, of whom nothing is known."""
+
+    def used(self, own_s: float, now_s: float) -> float | None:
+        return None
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +45,16 @@ def start() -> Iterator[Callable[..., Running]]:
 
 @pytest.fixture
 def arbitrate(tmp_path: Path) -> Iterator[Callable[..., Callable[[], None]]]:
-    """Starts an arbiter in a thread, by the clock that is passed or the real one, and gives what stops it."""
+    """Starts an arbiter in a thread, by the clock that is passed or the real one, and gives what stops it.
+
+    What else runs on the machine that tests it is nothing to it, unless `outsiders` are passed.
+    """
     stops: list[Callable[[], None]] = []
 
-    def begin(now: Callable[[], float] = time.monotonic) -> Callable[[], None]:
-        arbiter = Arbiter(read_machine(), tmp_path / "threadcast" / "arbiter.sock", now=now)
+    def begin(now: Callable[[], float] = time.monotonic, outsiders: Outsiders | None = None) -> Callable[[], None]:
+        machine = read_machine()
+        path = tmp_path / "threadcast" / "arbiter.sock"
+        arbiter = Arbiter(machine, path, now=now, outsiders=outsiders or Nobody(machine))
         serving = threading.Thread(target=arbiter.serve)
         serving.start()
 

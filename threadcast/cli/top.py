@@ -60,7 +60,8 @@ def _table(state: dict[str, Any]) -> Table:
             ]
         )  # fmt: skip
     used = len({tuple(core) for one in state["processes"] for core in one["cores"]})
-    title = f"{state['machine']}: {used} of {state['cores']} cores in use"
+    left = f", {state['left']} left to processes that are not attached" if state["left"] else ""
+    title = f"{state['machine']}: {used} of {state['cores']} cores in use{left}"
     return table(["process", "name", "cores", "CPUs", "weight", "steps/s", "deadline", "learning"], rows, title=title)
 
 

@@ -17,6 +17,7 @@ from threadcast.malleable.channel import Channel
 from threadcast.malleable.connection import Connection
 from threadcast.malleable.ledger import Ledger
 from threadcast.malleable.messages import requests_of
+from threadcast.malleable.outsiders import Outsiders
 from threadcast.malleable.process_list import deadline_status
 from threadcast.malleable.request_handling import RequestHandler
 from threadcast.malleable.sockets import file_id, listen, peer, remove, remove_left_behind
@@ -39,12 +40,13 @@ class Arbiter:
     Usage: `with Arbiter(machine, path) as arbiter: arbiter.serve()`. Each connection stands for a process; when the
     connection ends for any reason, the process's cores are free. Members of the Unix group `group` may connect too. An
     invalid message is refused and ends its connection, without effect on other processes. Sockets that killed processes
-    have left behind are removed. `now` returns seconds.
+    have left behind are removed. `now` returns seconds, `outsiders` reads what others use (None: of `machine`).
     """
 
     def __init__(
-        self, machine: Machine, path: Path, *, group: str | None = None, now: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, machine: Machine, path: Path, *, group: str | None = None, now: Callable[[], float] = time.monotonic,
+        outsiders: Outsiders | None = None,
+    ) -> None:  # fmt: skip
         self._ledger = Ledger(machine)
         self._path, self._now = path, now
         self._connections: dict[str, Connection] = {}
@@ -61,6 +63,7 @@ class Arbiter:
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._gathers_until_s = now() + GATHER_S
         self._observed_s = 0.0
+        self._outsiders, self._outsiders_s, self._own_s = outsiders or Outsiders(machine), 0.0, 0.0
         self._stopping = False
 
     def __enter__(self) -> Arbiter:
@@ -115,10 +118,28 @@ class Arbiter:
         processes = {connection.process for connection in joined}
         for connection in joined:
             if everybody or parties[connection.name].lends:
+                before_s = connection.watch.cpu_s
                 activity = connection.watch.observe(now_s, processes)
                 self._ledger.set_activity(connection.name, activity, now_s)
+                self._own_s += connection.watch.cpu_s - before_s
+                if connection.is_kept and connection.watch.demand is not None:
+                    self._ledger.set_demand(connection.name, connection.watch.demand, now_s)
                 if connection.watch.gone:
                     self._drop(connection, "it ended")
+        if everybody and now_s >= self._outsiders_s + ALONE_S:
+            self._outsiders_s = now_s
+            self._observe_others(now_s)
+
+    def _observe_others(self, now_s: float) -> None:
+        """Update what is left to processes that are not attached, unless /proc does not show all that are."""
+        watches = [one.watch for name, one in self._connections.items() if name in self._ledger.parties]
+        used = self._outsiders.used(self._own_s, now_s)
+        if used is not None and all(watch.was_there for watch in watches):
+            own = {member for watch in watches for member in watch.members}
+            before = self._ledger.left
+            self._ledger.leave_to_others(used, now_s, lambda: self._outsiders.pinned(own))
+            if self._ledger.left != before:
+                _logger.info("%d cores are left to processes that are not attached", self._ledger.left)
 
     def _accept(self) -> None:
         try:

@@ -20,6 +20,8 @@ class Connection:
     def __init__(self, channel: Channel, process: int, number: int) -> None:
         self.channel, self.process = channel, process
         self.name, self.title = f"{process}.{number}", ""
+        self.is_kept = False
+        """Whether it stands for a process that knows nothing of it, and is kept on its cores from outside."""
         self.watch = ProcessWatch(process)
         self.order, self.cores = 0, CoreIds()
         """Number and core ids of the last order that was sent to it."""
@@ -38,4 +40,4 @@ class Connection:
             raise InvalidInput(f"process={process}: there is none") from error
         if len(owners) > 1:
             raise InvalidInput(f"process={process} is another user's")
-        self.process, self.watch = process, ProcessWatch(process)
+        self.process, self.watch, self.is_kept = process, ProcessWatch(process), True

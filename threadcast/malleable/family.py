@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,20 @@ def process_status(process: int) -> ProcessStatus | None:
         return None
     fields = rest.split()
     return ProcessStatus(fields[0], int(fields[1]), sum(map(int, fields[11:15])) * _TICK_S, int(fields[19]))
+
+
+def thread_times(process: int) -> dict[int, tuple[float, float]]:
+    """Return how long each thread of a process has run, and has waited for a CPU, in seconds since it began.
+
+    Empty where there is no such process, or the kernel does not count it (proc_pid_schedstat).
+    """
+    found = {}
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with suppress(OSError, ValueError):
+                run_ns, wait_ns, _ = Path(f"/proc/{process}/task/{thread}/schedstat").read_text().split()
+                found[int(thread)] = int(run_ns) * 1e-9, int(wait_ns) * 1e-9
+    return found
 
 
 def descendants(process: int, *, without: Callable[[int], bool] = lambda _: False) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,12 +18,17 @@ from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.division import Claim, divide, floors, in_time
 from threadcast.malleable.party import Party
 from threadcast.malleable.placement import CoreIds, place
+from threadcast.malleable.steady_cores import SteadyCores
 from threadcast.malleable.trials import next_trial
 
 REST_S = 2.0
 """Seconds between two trials, and between a change of the processes and the next trial."""
 TRIAL_S = 10.0
 """Longest trial in seconds: a process that makes no steps would never be measured."""
+
+
+OTHERS = "others"
+"""In place of a name, in divisions: processes that are not attached. They have one claim together, of the weight 1."""
 
 
 class Order(NamedTuple):
@@ -56,6 +61,10 @@ class Ledger:
         self._rests_until_s = 0.0
         self._next_deadlines_s = 0.0
         self._floors: Mapping[str, int] = {}
+        self._outside = SteadyCores()
+        self._pinned: CoreIds = ()
+        self.left = 0
+        """Number of cores that are left to processes that are not attached."""
 
     def join(
         self, name: str, claim: Claim, in_use: Iterable[int], now_s: float, *, allowed: frozenset[int] | None = None
@@ -97,6 +106,28 @@ class Ledger:
         party.steps = steps
         if party.deadline is not None and party.deadline.since is None:
             party.deadline = replace(party.deadline, since=steps)
+
+    def set_demand(self, name: str, threads: float, now_s: float) -> None:
+        """Record how many threads of a process run or wait for a CPU; it counts where its steps are not known.
+
+        The process's threads must not depend on how many cores it has: else it would keep to the number that it has.
+        """
+        party = self.parties[name]
+        before = party.known_rates()
+        party.demand.observe(threads, now_s)
+        if party.known_rates() != before:
+            self._changed(now_s)
+
+    def leave_to_others(self, used: float, now_s: float, pinned: Callable[[], CoreIds] = tuple) -> None:
+        """Record how many cores are used by processes that are not attached: they get these as one more process would.
+
+        But no attached process gets fewer than its least for their sake, and each has a core of its own. `pinned`
+        returns the cores to which they are pinned, which are left to them first.
+        """
+        before = self._outside.cores
+        if self._outside.observe(used, now_s) != before:
+            self._pinned = pinned() if self._outside.cores else ()
+            self._changed(now_s)
 
     def set_deadline(self, name: str, deadline: Deadline | None, now_s: float) -> None:
         """Give a process a deadline, whose steps count from the last report on; None removes its deadline."""
@@ -197,13 +228,24 @@ class Ledger:
         before = {name: len(party.target or party.granted) for name, party in present.items()}
         if sum(before.values()) > len(self.machine):
             before = {name: party.own_count for name, party in present.items()}
-        counts = divide(claims, len(self.machine), before)
+        counts = self._divided(claims, before)
         self._floors = floors(claims, len(self.machine))
         self._aim(self._with_lost_cores(self._placed(counts), claims, sum(counts.values())), now_s)
         if len(present) == len(self.parties):
             for name, party in present.items():
                 party.own_count = counts[name]
         self._judge_deadlines(claims)
+
+    def _divided(self, claims: Mapping[str, Claim], before: Mapping[str, int]) -> dict[str, int]:
+        """How many cores each process gets, of those that are not left to others."""
+        cores, outside = len(self.machine), self._outside.cores
+        least = sum(min(claim.least, cores) for claim in claims.values())
+        if not outside or least >= cores or len(claims) >= cores:
+            self.left = 0
+            return divide(claims, cores, before)
+        counts = divide({**claims, OTHERS: Claim(most=outside)}, cores, {**before, OTHERS: self.left})
+        self.left = counts.pop(OTHERS)
+        return counts
 
     def _judge_deadlines(self, claims: Mapping[str, Claim]) -> None:
         """Record for each process whether it meets its deadline with the cores that it is to have."""
@@ -226,6 +268,9 @@ class Ledger:
     def _placed(self, counts: Mapping[str, int]) -> dict[str, CoreIds]:
         before = {name: self.parties[name].granted or self.parties[name].target for name in counts}
         allowed = {name: party.allowed for name, party in self.parties.items() if party.allowed is not None}
+        free = frozenset(core.id for core in self.machine.cores).difference(self._pinned[: self.left])
+        if self.left and self._pinned and sum(counts.values()) <= len(free):
+            allowed = {name: allowed.get(name, free) & free or allowed[name] for name in counts}
         return place(counts, self.machine, before, allowed)
 
     def _with_lost_cores(

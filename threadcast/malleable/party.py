@@ -9,7 +9,12 @@ from threadcast.malleable.activity import ActivityState
 from threadcast.malleable.deadline import Deadline
 from threadcast.malleable.division import Claim
 from threadcast.malleable.placement import CoreIds
+from threadcast.malleable.steady_cores import SteadyCores
 from threadcast.malleable.step_rates import StepRates
+
+MANY, IDLE = 1024, 0.01
+"""What a process is believed to gain in all by so many times the cores that its threads can use: it gets them only
+where nobody else can use them."""
 
 
 @dataclass(slots=True)
@@ -41,6 +46,9 @@ class Party:
     on_time: bool | None = None
     """Whether it meets its deadline with the cores of `target`; None without a deadline, and until it is known."""
 
+    demand: SteadyCores = field(default_factory=SteadyCores)
+    """How many cores its threads can use at a time, as they run or wait for a CPU; 0 until it is known."""
+
     @property
     def granted(self) -> frozenset[int]:
         """The cores that it may be using now: the confirmed ones, and those of orders that it has not confirmed."""
@@ -50,9 +58,12 @@ class Party:
         """Return steps a second by number of cores: measured rates, and expected rates where none is measured.
 
         Expected rates are scaled to fit the measured ones, because only their ratios count: at numbers of cores that
-        have both, or else between them.
+        have both, or else between them. Without either, cores beyond those that its threads can use count for hardly
+        anything.
         """
         measured, expected = self.rates.by_cores, {n: rate for n, rate in self.claim.progress.items() if rate > 0}
+        if not (measured or expected) and (threads := self.demand.cores):
+            return {threads: 1.0, MANY * threads: 1 + IDLE}
         if not (measured and expected):
             return expected or measured
         ratios = [rate / expected[cores] for cores, rate in measured.items() if cores in expected]

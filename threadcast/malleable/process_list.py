@@ -24,11 +24,13 @@ def process_list(
                 "cores": [list(cpus_of[core]) for core in sorted(party.granted)], "weight": party.claim.weight,
                 "steps_per_s": rates.get(len(party.target)),
                 "by_cores": {str(cores): rate for cores, rate in sorted(rates.items())},
-                "deadline": status, "lends": party.lends,
+                "threads": connection.watch.demand, "deadline": status, "lends": party.lends,
                 "learning": connection.learning,
             }
         )  # fmt: skip
-    return {"machine": ledger.machine.name, "cores": len(ledger.machine), "processes": processes}
+    return {
+        "machine": ledger.machine.name, "cores": len(ledger.machine), "left": ledger.left, "processes": processes
+    }  # fmt: skip
 
 
 def deadline_status(party: Party, now_s: float) -> dict[str, Any] | None:
