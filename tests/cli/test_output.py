@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from threadcast.cli import top
 from threadcast.cli.output import Output, table
-from threadcast.cli.progress import ProgressBar
 from threadcast.core.figures import duration, significant
 
 
@@ -80,37 +79,6 @@ def test_notes_and_warnings_leave_stdout_alone(capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "capturing\nthreadcast: warning: one op did not converge\n"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def test_progress_without_a_terminal_is_a_line_now_and_then_with_the_time_left(capsys):
-    clock = Clock()
-    with ProgressBar("timing", total=100, clock=clock) as bar:
-        for done in range(1, 51):
-            clock.now_s += 1.0
-            bar.update(done)
-        bar.update(50, doing="resting")
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    lines = captured.err.splitlines()
-    assert len(lines) == 5
-    assert lines[0] == "timing: 10 of 100, about 90 s left"
-    assert lines[-1] == "timing: 50 of 100, about 50 s left"
-
-
-def test_progress_of_unknown_length_tells_what_is_done(capsys):
-    clock = Clock()
-    with ProgressBar("reading", clock=clock) as bar:
-        clock.now_s = 11.0
-        bar.update(7)
-    assert capsys.readouterr().err == "reading: 7\n"
 
 
 def test_a_short_task_says_nothing(capsys):

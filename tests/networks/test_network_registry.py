@@ -75,8 +75,8 @@ def test_unknown_size_is_answered_with_the_known_ones() -> None:
     [
         ("lstm", {"side": 64}, "lstm has no side; adjustable: batch, steps"),
         ("lenet", {"steps": 4}, "lenet has no steps; adjustable: batch, side"),
-        ("lenet", {"batch": 0}, "batch=0 must be an integer of at least 1"),
-        ("lenet", {"batch": True}, "batch=True must be an integer"),
+        ("lenet", {"batch": 0}, "batch=0 must be a whole number of at least 1"),
+        ("lenet", {"batch": True}, "batch=True must be a whole number"),
         ("lenet", {"side": 15}, "side=15 is too small for lenet; give at least 16"),
         ("alexnet", {"side": 66}, "at least 67"),
         ("vgg16", {"side": 31}, "at least 32"),

@@ -125,9 +125,9 @@ def test_policies_of_third_parties_are_registered_like_the_built_in_ones(monkeyp
 
 
 def test_unknown_policies_and_options_are_refused_with_what_is_known() -> None:
-    with pytest.raises(NotFound, match="did you mean 'critical_path'; known are fifo"):
+    with pytest.raises(NotFound, match=r"did you mean 'critical_path'. known: fifo"):
         create("critical_pth", PROBLEM)
-    with pytest.raises(NotFound, match="did you mean 'search'; known are auto, search, fifo"):
+    with pytest.raises(NotFound, match=r"did you mean 'search'. known: auto, search, fifo"):
         plan(PROBLEM, policy="serach")
     with pytest.raises(InvalidInput, match=r"policy 'uniform'.*its options are: inter, intra"):
         create("uniform", PROBLEM, inters=2, intra=1)

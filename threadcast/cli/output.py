@@ -20,9 +20,9 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from threadcast.cli.progress import ProgressBar
 from threadcast.core.figures import duration, significant
 from threadcast.core.printable import printable
+from threadcast.core.progress import ProgressBar
 
 PIPED_COLUMNS = 80
 """Width of tables, in characters, on a stdout that is no terminal."""

@@ -9,8 +9,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from threadcast.core import Case, Measurement
+from threadcast.core.arguments import check, check_whole
 from threadcast.core.curve import Floats
-from threadcast.core.errors import ArtefactError, InvalidInput
+from threadcast.core.errors import ArtefactError
 from threadcast.models import feature_selection, regressors
 from threadcast.models.artefacts import read_skops, reading, skops_bytes
 from threadcast.models.feature_selection import Normaliser
@@ -40,10 +41,8 @@ class Recipe:
     def __post_init__(self) -> None:
         regressors.check_name(self.regressor)
         evenly_spread((), self.samples)
-        if self.scale not in get_args(Scale):
-            raise InvalidInput(f"scale={self.scale!r} must be one of {', '.join(get_args(Scale))}")
-        if not isinstance(self.seed, int) or self.seed < 0:
-            raise InvalidInput(f"seed={self.seed!r} must be a whole number of at least 0")
+        check(self.scale in get_args(Scale), "scale", self.scale, f"one of {', '.join(get_args(Scale))}")
+        check_whole("seed", self.seed, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

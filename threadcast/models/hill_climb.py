@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from threadcast.core import Affinity, Case, Curve, Machine, Measurement, Op
-from threadcast.core.errors import InvalidInput
+from threadcast.core.arguments import check_whole
 from threadcast.core.json_reading import member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import PerformanceModel
@@ -24,8 +24,7 @@ def ladder(counts: Sequence[int], interval: int) -> tuple[int, ...]:
     `counts` are the legal ones, ascending. In place of a count that is not legal the next larger legal one is run.
     InvalidInput for an `interval` that is not a whole number of at least 1.
     """
-    if not isinstance(interval, int) or isinstance(interval, bool) or interval < 1:
-        raise InvalidInput(f"interval={interval!r} must be a whole number of at least 1")
+    check_whole("interval", interval)
     if not counts:
         return ()
     wanted = range(1, counts[-1] + 1, interval)

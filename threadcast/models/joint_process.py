@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
+from threadcast.core.arguments import check, check_whole
 from threadcast.core.curve import Floats
-from threadcast.core.errors import InvalidInput, ModelError
+from threadcast.core.errors import ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
 from threadcast.models.base import BatchModel
@@ -83,12 +84,10 @@ class JointProcess(BatchModel):
         prior: Prior | bool | Literal["unmeasured"] = False,
         seed: int = 0,
     ) -> None:
-        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
-            raise InvalidInput(f"samples={samples!r} must be a whole number of at least 1")
-        if not enough >= 0:
-            raise InvalidInput(f"enough={enough!r} must be at least 0, a share of the best case's time")
-        if not isinstance(prior, (Prior, bool)) and prior != "unmeasured":
-            raise InvalidInput(f"prior={prior!r} must be true, false, a prior or 'unmeasured'")
+        check_whole("samples", samples)
+        check(enough >= 0, "enough", enough, "at least 0, a share of the best case's time")
+        is_prior = isinstance(prior, (Prior, bool)) or prior == "unmeasured"
+        check(is_prior, "prior", prior, "true, false, a prior or 'unmeasured'")
         self.samples, self.enough, self.seed = samples, float(enough), seed
         self._chosen_prior: Prior | bool = prior if isinstance(prior, (Prior, bool)) else False
         self.for_unmeasured = JointProcess(prior=True, seed=seed) if prior == "unmeasured" else None

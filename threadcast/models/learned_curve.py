@@ -13,9 +13,10 @@ from typing import Self
 import numpy as np
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
+from threadcast.core.arguments import check, check_whole
 from threadcast.core.curve import Floats
 from threadcast.core.curve_table import ARRAYS
-from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
+from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.aged_samples import aged_samples
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
@@ -88,10 +89,8 @@ class LearnedCurve(BatchModel):
         self, *, samples: int = 3, enough: float = 0.0, trees: int = 60, depth: int = 8, rate: float = 0.12,
         seed: int = 0, jobs: int = 1,
     ) -> None:  # fmt: skip
-        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 0:
-            raise InvalidInput(f"samples={samples!r} must be a whole number of at least 0")
-        if not enough >= 0:
-            raise InvalidInput(f"enough={enough!r} must be at least 0, a share of the best case's time")
+        check_whole("samples", samples, 0)
+        check(enough >= 0, "enough", enough, "at least 0, a share of the best case's time")
         self.samples, self.enough, self.jobs = samples, float(enough), jobs
         self.shape = Shape(trees, depth, rate, seed)
         self.notes: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, get_args
 
 from threadcast.core import Case, Curve, Machine, Measurement, Op
-from threadcast.core.errors import InvalidInput
+from threadcast.core.arguments import check, check_whole
 from threadcast.core.json_reading import member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import PerformanceModel
@@ -28,11 +28,9 @@ class PatientClimb(PerformanceModel):
     name = "patient_climb"
 
     def __init__(self, *, patience: int = 2, refine: int = 2, between: Between = "log") -> None:
-        for option, value in (("patience", patience), ("refine", refine)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < (option == "patience"):
-                raise InvalidInput(f"{option}={value!r} must be a whole number of at least {int(option == 'patience')}")
-        if between not in get_args(Between):
-            raise InvalidInput(f"between={between!r} is unknown; known: {', '.join(get_args(Between))}")
+        check_whole("patience", patience)
+        check_whole("refine", refine, 0)
+        check(between in get_args(Between), "between", between, f"one of {', '.join(get_args(Between))}")
         self.patience, self.refine, self.between = patience, refine, between
 
     def propose_among(

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threadcast.core import Case, Machine, Op
+from threadcast.core.arguments import check, check_whole
 from threadcast.core.curve import Floats
-from threadcast.core.errors import InvalidInput, ModelError
+from threadcast.core.errors import ModelError
 from threadcast.models import artefacts, boosted_trees
 from threadcast.models.base import Range
 from threadcast.models.machine_limits import MachineLimits
@@ -39,11 +40,8 @@ class Shape:
 
     def __post_init__(self) -> None:
         for name, least in (("trees", 1), ("depth", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise InvalidInput(f"{name}={value!r} must be a whole number of at least {least}")
-        if not 0 < self.rate <= 1:
-            raise InvalidInput(f"rate={self.rate!r} must be above 0 and at most 1")
+            check_whole(name, getattr(self, name), least)
+        check(0 < self.rate <= 1, "rate", self.rate, "above 0 and at most 1")
 
 
 class PointTrees:

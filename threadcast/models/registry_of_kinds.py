@@ -8,12 +8,12 @@ A third party registers in the same way as the built-in models:
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from threadcast.core.arguments import did_you_mean
 from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.models.base import PerformanceModel
 
@@ -82,9 +82,7 @@ def _imported(factory: Factory | str) -> Factory:
 
 def _find(name: str) -> _Kind:
     if name not in _kinds:
-        nearest = difflib.get_close_matches(name, _kinds, n=1)
-        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-        raise NotFound(f"no model named {name!r}; {hint}known: {', '.join(_kinds)}")
+        raise NotFound(f"no model named {name!r}; {did_you_mean(name, _kinds)}known: {', '.join(_kinds)}")
     return _kinds[name]
 
 

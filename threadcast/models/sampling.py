@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from threadcast.core import Affinity, Case
-from threadcast.core.errors import InvalidInput
+from threadcast.core.arguments import check_whole
 
 PAPER_SAMPLES = 4
 """The number of samples at which the paper's best regressor is most accurate (Liu et al. 2018, Table IV)."""
@@ -26,8 +26,7 @@ def evenly_spread(cases: Sequence[Case], count: int) -> tuple[Case, ...]:
     III-B ("evenly sampling the search space ... with the consideration of cache sharing"), which does not give the
     points.
     """
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise InvalidInput(f"samples={count!r} must be a whole number of at least 1")
+    check_whole("samples", count)
     compact, spread = (sorted(c for c in cases if c.affinity is a) for a in (Affinity.COMPACT, Affinity.SPREAD))
     from_spread = min(max(count // 2, count - len(compact)), len(spread))
     chosen = _spread(compact, count - from_spread) + _spread(spread, from_spread)

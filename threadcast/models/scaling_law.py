@@ -14,8 +14,9 @@ from typing import Self
 import numpy as np
 
 from threadcast.core import Affinity, Case, Curve, CurveTable, Machine, Measurement, Op, Source
+from threadcast.core.arguments import check_whole
 from threadcast.core.curve import Floats
-from threadcast.core.errors import ArtefactError, InvalidInput, ModelError
+from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import PerformanceModel
@@ -91,8 +92,7 @@ class ScalingLaw(PerformanceModel):
     """
 
     def __init__(self, *, samples: int = 4) -> None:
-        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
-            raise InvalidInput(f"samples={samples!r} must be a whole number of at least 1")
+        check_whole("samples", samples)
         self.samples = samples
         self._bounds = UNFITTED_BOUNDS
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op
+from threadcast.core.arguments import check_whole
 from threadcast.core.errors import InvalidInput, ModelError
 from threadcast.models import registry_of_kinds
 from threadcast.models.base import PerformanceModel, Range
@@ -28,8 +29,7 @@ class Tuned(PerformanceModel):
     """
 
     def __init__(self, kind: str, *, trials: int = 20, seed: int = 0, **options: Any) -> None:
-        if not isinstance(trials, int) or isinstance(trials, bool) or trials < 1:
-            raise InvalidInput(f"trials={trials!r} must be a whole number of at least 1")
+        check_whole("trials", trials)
         self._kind, self._trials, self._seed, self._options = kind, trials, seed, options
         self.model = registry_of_kinds.create(kind, **options)
         self._searched = {name: range_ for name, range_ in self.model.searched.items() if name not in options}

@@ -10,13 +10,13 @@ networks do (`builtin.py`):
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from threadcast.core.arguments import check, check_whole, did_you_mean
 from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.networks.workload import Workload, as_workload
 
@@ -37,8 +37,8 @@ class Network:
             raise InvalidInput(f"name={self.name!r}: a network's name must not be empty or hold a colon")
         if not self.sizes:
             raise InvalidInput(f"sizes of {self.name} are empty; give at least one, as {{'tiny': {{'batch': 4}}}}")
-        if not callable(self.builder) and ":" not in self.builder:
-            raise InvalidInput(f"builder={self.builder!r} must be a callable or 'package.module:function'")
+        allowed = callable(self.builder) or ":" in self.builder
+        check(allowed, "builder", self.builder, "a callable or 'package.module:function'")
 
 
 _networks: dict[str, Network] = {}
@@ -101,8 +101,7 @@ def load(
         if option not in chosen:
             adjustable = [known for known in ("batch", "side", "steps") if known in chosen]
             raise InvalidInput(f"{option}={value}: {name} has no {option}; adjustable: {', '.join(adjustable)}")
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidInput(f"{option}={value!r} must be an integer of at least 1")
+        check_whole(option, value)
         chosen[option] = value
     builder = _resolved(_networks[name])
     with seeded(seed):
@@ -115,8 +114,7 @@ def seeded(seed: int) -> Iterator[None]:
     """Draw torch's CPU random numbers from `seed` inside the block; restore the caller's state after it."""
     import torch
 
-    if not isinstance(seed, int):
-        raise InvalidInput(f"seed={seed!r} must be an integer")
+    check(isinstance(seed, int), "seed", seed, "an integer")
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed: it would also reseed accelerators, which the block does not restore.
         torch.default_generator.manual_seed(seed)
@@ -139,7 +137,4 @@ def _resolved(network: Network) -> Builder:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-    return f"{hint}known: {', '.join(known)}"
+    return f"{did_you_mean(name, known)}known: {', '.join(known)}"

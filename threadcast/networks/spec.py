@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from threadcast.core.arguments import did_you_mean
 from threadcast.core.errors import InvalidInput, NetworkError, NotFound, ThreadcastError
 from threadcast.core.printable import printable
 from threadcast.networks.registry import load, seeded
@@ -122,9 +122,7 @@ def _function(module: ModuleType, name: str, spec: str) -> Callable[[], Any]:
 
     if not hasattr(module, name):
         own = _functions(module)
-        nearest = difflib.get_close_matches(name, own, n=1)
-        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-        raise NotFound(f"{spec} has no {name!r}; {hint}{_listed(own)}")
+        raise NotFound(f"{spec} has no {name!r}; {did_you_mean(name, own)}{_listed(own)}")
     function = getattr(module, name)
     if isinstance(function, type | nn.Module) or not callable(function):
         kind = "a class" if isinstance(function, type) else f"a {type(function).__name__}"

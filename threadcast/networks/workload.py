@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from threadcast.core.arguments import check_whole
 from threadcast.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ class Workload:
             raise InvalidInput(f"target is {_kind(self.target)}; give a torch.Tensor")
         if self.loss is not None and not callable(self.loss):
             raise InvalidInput(f"loss is {_kind(self.loss)}; give a callable loss(output, target)")
-        if not isinstance(self.batch, int) or self.batch < 1:
-            raise InvalidInput(f"batch={self.batch!r} must be an integer of at least 1")
+        check_whole("batch", self.batch)
 
 
 def as_workload(returned: object, *, source: str, name: str, size: str, batch: int | None = None) -> Workload:

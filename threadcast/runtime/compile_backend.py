@@ -36,6 +36,7 @@ from threadcast.runtime.graph_layout import channels_last_forward, partitioned
 from threadcast.runtime.graph_parts import PartsInTurn, check_collectives, parts_of, returns_integers
 from threadcast.runtime.graph_tunings import Role
 from threadcast.runtime.plain_results import PlainResults
+from threadcast.runtime.recurrent_layers_left import tell_of_recurrent_layers
 from threadcast.runtime.saved_inputs import computes_again, computing_again, copy_written_inputs, writes_again
 from threadcast.runtime.shared_learning import told
 from threadcast.runtime.short_way import ShortWay
@@ -43,6 +44,7 @@ from threadcast.runtime.undefined_gradients import without
 from threadcast.runtime.unused_results import UnusedResults, fills_with_zeros, own_functions, with_unused_results
 from threadcast.threads.memory import keep_freed_memory
 
+tell_of_recurrent_layers()  # here: PyTorch imports this module where the backend is named, and may never call it
 _graphs: WeakSet[GraphCalls] = WeakSet()
 _programs: WeakValueDictionary[int, Program] = WeakValueDictionary()
 """Programs that use only some cores, by the number (`id`) of `given`, which they keep alive."""
@@ -302,6 +304,7 @@ def _program(chosen: CompileOptions, given: Mapping[str, Any] | None) -> Program
     found = _programs.get(id(given))
     if found is not None and found.options == chosen:
         return found
+    tell_of_recurrent_layers()
     keep_freed_memory()
     load_fake_tensors()
     machine = core_choice().machine(chosen.cores)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Self
 
+from threadcast.core.arguments import check, did_you_mean, is_number, is_whole
 from threadcast.core.errors import InvalidInput
 from threadcast.core.settings import Settings
 
@@ -34,9 +34,9 @@ class CompileOptions:
     @classmethod
     def of(cls, mode: str | None, options: Mapping[str, Any] | None) -> Self:
         """Read `mode` and `options`; InvalidInput for unknown names and values that are not allowed."""
+        check(mode is None or mode in _MODES, "mode", mode, f"one of {', '.join(_MODES)}")
+        check(options is None or isinstance(options, Mapping), "options", options, "a dictionary")
         settings, given = Settings.read(), dict(options or {})
-        if mode is not None and mode not in _MODES:
-            raise InvalidInput(f"mode={mode!r}: allowed are {', '.join(_MODES)}")
         share: Any = 1.0 if mode is not None and mode.startswith("max-autotune") else settings["engine.tuning_share"]
         found = cls(
             given.pop("cores", None),
@@ -48,20 +48,14 @@ class CompileOptions:
         )
         if given:
             name = next(iter(given))
-            near = get_close_matches(name, cls.__slots__, n=1)
-            advice = f", did you mean {near[0]!r}?" if near else ""
-            raise InvalidInput(f"unknown option {name!r}{advice} Options are {', '.join(cls.__slots__)}")
+            hint = did_you_mean(str(name), cls.__slots__)
+            raise InvalidInput(f"unknown option {name!r}; {hint}options are {', '.join(cls.__slots__)}")
         return found
 
     def __post_init__(self) -> None:
-        if self.cores is not None and (isinstance(self.cores, bool) or not isinstance(self.cores, int)):
-            raise InvalidInput(f"cores={self.cores!r} must be a number of cores")
+        check(self.cores is None or is_whole(self.cores), "cores", self.cores, "a number of cores")
         for name, value in (("fuse", self.fuse), ("freeze", self.freeze), ("short_way", self.short_way)):
-            if not isinstance(value, bool):
-                raise InvalidInput(f"{name}={value!r} must be True or False")
-        if isinstance(self.tuning_share, bool) or not isinstance(self.tuning_share, int | float):
-            raise InvalidInput(f"tuning_share={self.tuning_share!r} must be a number from 0 to 1")
-        if not 0 <= self.tuning_share <= 1:
-            raise InvalidInput(f"tuning_share={self.tuning_share!r} must be from 0 to 1")
-        if isinstance(self.verify_every, bool) or not isinstance(self.verify_every, int) or self.verify_every < 0:
-            raise InvalidInput(f"verify_every={self.verify_every!r} must be 0 or a number of calls")
+            check(isinstance(value, bool), name, value, "True or False")
+        share, every = self.tuning_share, self.verify_every
+        check(is_number(share) and 0 <= share <= 1, "tuning_share", share, "a number from 0 to 1")
+        check(is_whole(every, 0), "verify_every", every, "0 or a number of calls")

@@ -9,8 +9,7 @@ from threading import Lock
 from weakref import WeakKeyDictionary
 
 from threadcast.core import Machine, read_machine
-from threadcast.core.errors import InvalidInput
-from threadcast.runtime.model_cores import ModelCores
+from threadcast.runtime.model_cores import ModelCores, cpus_among
 from threadcast.threads.openmp import undo_binding
 from threadcast.threads.process_cores import ProcessCores
 
@@ -64,22 +63,15 @@ class CoreChoice:
         if cores is None:
             return read_machine()
         whole = read_machine()
-        if not isinstance(cores, int):
-            return _of_cpus(frozenset(cores), whole)
-        if isinstance(cores, bool) or not 1 <= cores < len(whole):
+        if isinstance(cores, bool) or not isinstance(cores, int):
+            return read_machine(affinity=cpus_among(cores, whole.cores))
+        if not 1 <= cores < len(whole):
             return read_machine(cores=cores)
         with self._lock:
             models = [(id(own if model is None else model), own.cores) for own, model in self._models.items()]
         uses = Counter(cpu for _, cpu in {(model, cpu) for model, own in models for core in own for cpu in core.cpus})
         free_first = sorted(whole.cores, key=lambda core: (max(uses[cpu] for cpu in core.cpus), core.id))
         return read_machine(affinity=[cpu for core in free_first[:cores] for cpu in core.cpus])
-
-
-def _of_cpus(cpus: frozenset[int], whole: Machine) -> Machine:
-    usable = {cpu for core in whole.cores for cpu in core.cpus}
-    if not cpus or not cpus <= usable:
-        raise InvalidInput(f"cores={sorted(cpus)}: this process may use CPUs {sorted(usable)}")
-    return read_machine(affinity=cpus)
 
 
 _choice = CoreChoice()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from threading import RLock
 
 from threadcast.core import Core, Machine, read_machine
-from threadcast.core.errors import InvalidInput
+from threadcast.core.arguments import check
 from threadcast.threads.process_cores import ProcessCores
 
 UNCHANGED_S = 5.0
@@ -69,17 +69,13 @@ class ModelCores:
         """
         with self._lock:
             available = self._available()
-            if isinstance(cores, int):
-                if isinstance(cores, bool) or not 1 <= cores <= len(available):
-                    raise InvalidInput(f"cores={cores!r}: from 1 to the {len(available)} that there are")
+            if isinstance(cores, int) and not isinstance(cores, bool):
+                check(1 <= cores <= len(available), "cores", cores, f"from 1 to the {len(available)} that there are")
                 self._asked = cores
             elif cores is None:
                 self._asked = None
             else:
-                cpus, has = frozenset(cores), {cpu for core in available for cpu in core.cpus}
-                if not cpus or not cpus <= has:
-                    raise InvalidInput(f"cores={sorted(cpus)}: this process may use CPUs {sorted(has)}")
-                self._asked = cpus
+                self._asked = cpus_among(cores, available)
             self._update()
             return self.cores
 
@@ -123,3 +119,14 @@ class ModelCores:
         first = max(core.id for core in self._machine.cores) + 1
         others = [Core(first + i, cpus, group=0) for i, cpus in enumerate(new)]
         return ([known[cpus] for cpus in found if cpus in known] + others)[: self._most]
+
+
+def cpus_among(cores: object, available: Sequence[Core]) -> frozenset[int]:
+    """Return the CPUs that `cores` names. InvalidInput for what names none, and for other CPUs than the available."""
+    has = {cpu for core in available for cpu in core.cpus}
+    try:
+        cpus: frozenset[int] = frozenset(cores)  # type: ignore[call-overload]
+    except TypeError:
+        cpus = frozenset()
+    check(cpus and cpus <= has, "cores", cores, f"a number of cores, or CPUs of these that may be used: {sorted(has)}")
+    return cpus

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from threadcast.capture.fake_tensors import load_fake_tensors
 from threadcast.core import Machine
-from threadcast.core.errors import InvalidInput
+from threadcast.core.arguments import check, is_number
 from threadcast.runtime.batch_loss import BatchLoss
 from threadcast.runtime.call_in_types import CallInTypes
 from threadcast.runtime.core_choice import Cores, core_choice
+from threadcast.runtime.given import check_inference, check_training
 from threadcast.runtime.optimized_call import OptimizedCall
 from threadcast.runtime.optimized_step import OptimizedStep
 from threadcast.runtime.parameter_update import ParameterUpdate
@@ -28,16 +29,19 @@ EXAMPLE_S = 2.0
 
 def optimize(
     function: Callable[..., Any], *example: Any, cores: Cores = None, backends: bool = True,
-    dtypes: Sequence[str] = ("float32",), tolerance: float = TOLERANCE,
+    dtypes: Sequence[str] = ("float32",), tolerance: float = TOLERANCE, progress: bool = True,
 ) -> OptimizedCall:  # fmt: skip
     """Return a callable that does what `function` (a module or a plain function) does, faster where a way is found.
 
     It is for inference: calls run as under `torch.no_grad()`. The calls themselves measure and plan, and lose no more
     time by it than the setting `engine.tuning_share` allows. With `example` arguments this begins at once, in calls
     with them for some `EXAMPLE_S` seconds, which leave model, example and random generators as they were; `learn` goes
-    on until nothing is left to learn. `cores` is the number of cores to use, or their CPU numbers (None: all that this
-    process may use). A number takes those that the fewest other models of the process use; calls of models on different
-    cores run at the same time. Calls that are left to PyTorch run on its own threads.
+    on until nothing is left to learn. With `progress` stderr shows what is learned meanwhile (without a terminal after
+    5 s), unless warnings of the logger "threadcast" are off.
+
+    `cores` is the number of cores to use, or their CPU numbers (None: all that this process may use). A number takes
+    those that the fewest other models of the process use; calls of models on different cores run at the same time.
+    Calls that are left to PyTorch run on its own threads.
 
     A module in eval mode is also tried with ONNX Runtime and OpenVINO (where installed) and `torch.compile`. What is
     fastest is kept; `repr` and `reports` of what is returned say what runs, and why. `backends=False` leaves the three
@@ -54,12 +58,14 @@ def optimize(
     `dtypes=("float32", "bfloat16")` allows results of lower precision: autocast to bfloat16 is tried too, and runs the
     calls of a module in eval mode where it is faster and no result differs from float32's by more than `tolerance`, a
     share of the largest number of a tensor. Backends are tried in both types. `types` of what is returned says which
-    type runs, and the largest difference seen. InvalidInput for other types, and for a tolerance that is not above 0.
+    type runs, and the largest difference seen. InvalidInput for other types, for a tolerance that is not above 0,
+    and for other arguments that make no sense.
     """
-    if not _are_types(dtypes):
-        raise InvalidInput(f'dtypes={dtypes!r} must be ("float32",) or ("float32", "bfloat16")')
-    if not _is_above_0(tolerance):
-        raise InvalidInput(f"tolerance={tolerance!r} must be a number above 0")
+    check_inference(function, example)
+    check(isinstance(backends, bool), "backends", backends, "True or False")
+    check(isinstance(progress, bool), "progress", progress, "True or False")
+    check(_are_types(dtypes), "dtypes", dtypes, '("float32",) or ("float32", "bfloat16")')
+    check(is_number(tolerance) and tolerance > 0, "tolerance", tolerance, "a number above 0")
     machine = _machine(cores)
     most = None if cores is None else len(machine)
     if "bfloat16" in dtypes:
@@ -67,7 +73,12 @@ def optimize(
     else:
         call = OptimizedCall(function, machine, backends=backends, most=most)
     if example:
-        call.learn(*example, at_most_s=EXAMPLE_S)
+        try:
+            call.learn(*example, at_most_s=EXAMPLE_S, progress=progress)
+        except TypeError as error:
+            if isinstance(example[0], tuple | list):
+                error.add_note("the arguments of an example are given one by one, not as a tuple: optimize(model, x)")
+            raise
     return call
 
 
@@ -77,14 +88,10 @@ def _are_types(dtypes: object) -> bool:
     return all(name in ("float32", "bfloat16") for name in dtypes) and "float32" in dtypes
 
 
-def _is_above_0(number: object) -> bool:
-    return isinstance(number, int | float | np.number) and not isinstance(number, bool) and bool(number > 0)
-
-
 def optimize_training(
     model: nn.Module, loss: Callable[[Any, Any], Tensor] | None, optimizer: Optimizer, *example: Any,
     cores: Cores = None, clip_grad_norm: float | None = None, accumulate: int = 1, keep_grads: bool = False,
-    scaler: GradScaler | None = None,
+    scaler: GradScaler | None = None, progress: bool = True,
 ) -> OptimizedStep:  # fmt: skip
     """Return `step(*inputs, target) -> loss`: computes `loss(model(*inputs), target)`, its gradients and the update.
 
@@ -99,11 +106,11 @@ def optimize_training(
     `torch.amp.GradScaler("cpu")`.
 
     The first steps measure, and train as all others do. An `example` (inputs, then the target) is captured before this
-    returns; nothing is trained on it. `cores` is the number of cores to use, or their CPU numbers, as for `optimize`.
-    InvalidInput for an example that lacks inputs or target, and for numbers that make no sense.
+    returns; nothing is trained on it. `cores` and `progress` are as for `optimize`. InvalidInput for arguments that
+    make no sense, as an optimizer of another model's parameters, or an example that lacks inputs or target.
     """
-    if example and loss is not None and len(example) < 2:
-        raise InvalidInput("the example must be the inputs and then the target")
+    check_training(model, loss, optimizer, example)
+    check(isinstance(progress, bool), "progress", progress, "True or False")
     update = ParameterUpdate(
         model=model, optimizer=optimizer, clip_grad_norm=clip_grad_norm, accumulate=accumulate,
         keep_grads=keep_grads, scaler=scaler,
@@ -112,7 +119,8 @@ def optimize_training(
     most = None if cores is None else len(machine)
     step = OptimizedStep(model, BatchLoss(loss, accumulate), update, machine, most=most)
     if example:
-        step.prepare(*example)
+        with step._showing(progress, math.inf):
+            step.prepare(*example)
     return step
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.capture.sizes import Dynamic
 from threadcast.core import Machine
-from threadcast.core.errors import InvalidInput
+from threadcast.core.arguments import check, is_number
 from threadcast.core.settings import Settings
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_slot import SearchSlot
@@ -102,23 +102,22 @@ class OptimizedCall(OptimizedModel):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimized(args, kwargs)
 
-    def learn(self, *args: Any, at_most_s: float = math.inf, **kwargs: Any) -> Self:
+    def learn(self, *args: Any, at_most_s: float = math.inf, progress: bool = True, **kwargs: Any) -> Self:
         """Call with these arguments until nothing is left to learn about such calls, or for `at_most_s` seconds.
 
         What these calls change is set back at the end: the model and all else that the function can reach, the
         arguments, and the random generators (`OwnCalls`); where that cannot be, a warning says why, and nothing is
-        called. Learning is not limited to `engine.tuning_share` meanwhile. Returns this object. InvalidInput for no
-        time.
+        called. Learning is not limited to `engine.tuning_share` meanwhile; `progress` shows what is learned, as that of
+        `optimize`. Returns this object. InvalidInput for no time.
         """
-        if not at_most_s > 0:
-            raise InvalidInput(f"at_most_s={at_most_s!r} must be above 0")
+        check(is_number(at_most_s) and at_most_s > 0, "at_most_s", at_most_s, "seconds above 0")
         own = OwnCalls(self.__wrapped__, (args, kwargs))
         if own.refused is not None:
             warnings.warn(f"threadcast learns nothing from this example: {own.refused}", stacklevel=2)
             return self
         self._tell_of_training(own.modules)
         end_s = time.monotonic() + at_most_s
-        with own:
+        with self._showing(progress, at_most_s), own:
             try:
                 for _ in range(TIMED + 1):  # the first calls may fill caches of the model's
                     self(*args, **kwargs)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn, SupportsIndex
 
@@ -11,13 +15,17 @@ from torch.nn.parameter import is_lazy
 
 from threadcast.capture.given_arguments import arguments_left_alone
 from threadcast.capture.own_items import attribute_of
+from threadcast.core.arguments import check
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import InvalidInput, NotCopyable
+from threadcast.core.progress import ProgressBar
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.traced_step import timeline_page
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.report import NOT_CALLED, SHOWN, Report, Reports, in_brief
+
+_logger = logging.getLogger("threadcast")
 
 
 class OptimizedModel:
@@ -67,13 +75,27 @@ class OptimizedModel:
         kinds = sum(report.measuring for report in self._optimized.reports)
         return f"{self._title}: measuring{f' {kinds} kinds of calls' if kinds > 1 else ''}" if kinds else ""
 
+    def _showing(self, wanted: bool, most_s: float) -> AbstractContextManager[object]:
+        """Within the context it is shown what is learned, for how long and of how many seconds at most, if `wanted`."""
+        if not (wanted and _logger.isEnabledFor(logging.WARNING)):
+            return nullcontext()
+        doing, began_s = f"threadcast learns {self._title}", time.monotonic()
+
+        def look() -> tuple[int, str]:
+            state = self.reports[-1].state.replace(NOT_CALLED, "capturing")
+            return int(min(time.monotonic() - began_s, most_s)), f"{doing}: {state}"
+
+        return ProgressBar(doing, total=None if math.isinf(most_s) else math.ceil(most_s), unit=" s", look=look)
+
     def timeline(self, path: Path | str) -> None:
         """Write an HTML page without links to other files: the plan that ran the last call, and when its operators ran.
 
         For that, three more steps run on the arguments with which the call was captured; model, optimizer, gradients
         and random state are then restored. ExecutionError while no plan runs, and where memory is too small to
-        restore.
+        restore. InvalidInput for a path that is no such file.
         """
+        is_file = isinstance(path, str | Path) and Path(path).parent.is_dir() and not Path(path).is_dir()
+        check(is_file, "path", path, "a file to write, in a folder that there is")
         step = self._optimized.traced_step()
         with replacing(Path(path)) as draft:
             draft.write_text(timeline_page(f"threadcast: {self._title}", step), encoding="utf-8")

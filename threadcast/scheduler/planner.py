@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from threadcast.core import Placement, Plan
+from threadcast.core.arguments import check
 from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
 from threadcast.scheduler.interference.class_slowdown import ClassInterference
@@ -90,24 +91,18 @@ def plan(
     type, and for numbers outside their range.
     """
     check_name(policy, *PLANNERS)
-    if not (interference is None or hasattr(interference, "slowdowns")):
-        raise InvalidInput(f"interference={interference!r} must be an Interference or None")
-    numbers: tuple[tuple[str, object, type, str], ...] = (
-        ("budget_s", budget_s, Real, "a number of seconds"), ("seed", seed, Integral, "a whole number"),
-    )  # fmt: skip
-    for name, value, kind, what in numbers:
-        if not isinstance(value, kind):
-            raise InvalidInput(f"{name}={value!r} must be {what}")
+    known = interference is None or hasattr(interference, "slowdowns")
+    check(known, "interference", interference, "an Interference or None")
+    check(isinstance(budget_s, Real), "budget_s", budget_s, "a number of seconds")
+    check(isinstance(seed, Integral), "seed", seed, "a whole number")
     if policy not in PLANNERS:
         if robust or seed or budget_s != BUDGET_S:
             raise InvalidInput(f"robust, seed and budget_s are the search's; policy {policy!r} has none")
         return _plan_of_policy(problem, policy, lower_bounds(problem).best_s, interference, options)
     if options:
         raise InvalidInput(f"options {sorted(options)} need a named policy: {policy!r} has none")
-    if not (budget_s > 0 and math.isfinite(budget_s)):
-        raise InvalidInput(f"budget_s={budget_s!r} must be a finite number of seconds above 0")
-    if seed < 0:
-        raise InvalidInput(f"seed={seed} must be at least 0")
+    check(0 < budget_s < math.inf, "budget_s", budget_s, "a finite number of seconds above 0")
+    check(seed >= 0, "seed", seed, "at least 0")
     from threadcast.scheduler.compile_planner import compile_planner  # also a script, which must not be imported before
 
     compile_planner()

@@ -338,8 +338,10 @@ def test_options_choose_cores_and_what_learning_may_cost(monkeypatch: pytest.Mon
     ("mode", "options", "message"),
     [
         ("fastest", {}, "mode='fastest'"),
-        (None, {"core": 1}, "unknown option 'core', did you mean 'cores'"),
+        (None, {"core": 1}, "unknown option 'core'; did you mean 'cores'"),
         (None, {"cores": "two"}, "cores='two'"),
+        (None, {"cores": 0}, "cores=0 must be a number of cores"),
+        (None, "cores", "options='cores' must be a dictionary"),
         (None, {"fuse": 1}, "fuse=1"),
         (None, {"tuning_share": 2}, "tuning_share=2"),
         (None, {"verify_every": -1}, "verify_every=-1"),

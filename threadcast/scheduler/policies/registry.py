@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from threadcast.core.arguments import did_you_mean
 from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.scheduler.policies.options import check_options
 from threadcast.scheduler.problem import Policy, Problem
@@ -72,9 +72,7 @@ def check_name(name: str, *others: str) -> None:
     """Raise NotFound if `name` is neither registered nor one of `others`, further names that the caller accepts."""
     if name not in _factories and name not in others:
         known = (*others, *names())
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f", did you mean {near[0]!r}" if near else ""
-        raise NotFound(f"no policy is called {name!r}{hint}; known are {', '.join(known)}")
+        raise NotFound(f"no policy is called {name!r}; {did_you_mean(name, known)}known: {', '.join(known)}")
 
 
 def _parameters(name: str) -> list[inspect.Parameter]:
