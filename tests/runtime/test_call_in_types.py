@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import threadcast
-from tests.runtime.small_training import MOST_STEPS
 from tests.runtime.two_types import CALLS, call_until_captured, in_bfloat16, network
+from tests.waiting import attempts
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime import call_in_types
 from threadcast.runtime.bfloat16_speed import Bfloat16Speed
@@ -92,7 +92,7 @@ def test_what_writes_to_its_images_runs_in_float32() -> None:
 
     model = Normalising().eval()
     with closing(threadcast.optimize(model, backends=False, dtypes=("float32", "bfloat16"))) as call:
-        for _ in range(MOST_STEPS):
+        for _ in attempts():
             x = torch.rand(4, 3, 8, 8)
             normalised = (x - 0.5) / 0.25
             call(x)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import threadcast
-from tests.runtime.small_training import MOST_STEPS
+from tests.waiting import attempts
 from threadcast.runtime.autocast import AutocastContexts
 
 HALVES = [torch.bfloat16, torch.float16]
@@ -168,7 +168,7 @@ def test_training_in_half_precision_is_planned(network: str, dtype: torch.dtype)
 
     with closing(threadcast.optimize_training(model, loss, optimizer)) as step:
         first = step(x, target)
-        for _ in range(MOST_STEPS):  # looks are no steps by a plan; that is made in a process beside steps of 1 ms
+        for _ in attempts():  # looks are no steps by a plan; that is made in a process beside steps of 1 ms
             last = step(x, target)
             if ran_by_a_plan(step) and last < first:
                 break

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
 import threadcast
-from tests.runtime.small_training import MOST_STEPS, batch, net, run_until_settled, same_state, sgd, train_eagerly
+from tests.runtime.small_training import batch, net, run_until_settled, same_state, sgd, train_eagerly
+from tests.waiting import attempts
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.tuning.states import State
 
@@ -148,7 +149,7 @@ def test_a_step_learns_from_before_its_first_call_until_nothing_is_left_to_try(m
     model = net()
     with closing(threadcast.optimize_training(model, cross_entropy, sgd(model))) as step:
         learning = [step.learning]
-        for _ in range(MOST_STEPS):
+        for _ in attempts():
             step(*batch(0))
             learning.append(step.learning)
             if not learning[-1]:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.runtime.compile_backend.running import perceptron, rows
-from tests.runtime.compile_backend.test_short_way import MOST_CALLS, Pair, kept, short_calls
+from tests.runtime.compile_backend.test_short_way import Pair, kept, short_calls
+from tests.waiting import attempts
 from threadcast.runtime.compile_backend import compiled_graphs
 
 __all__ = ["kept"]
@@ -22,11 +23,10 @@ pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 
 def settle(call: Callable[[int], object]) -> None:
     """`call` until calls go the short way."""
-    for number in range(MOST_CALLS):
+    for number in attempts():
         if short_calls() > 3:
             return
         call(number)
-    raise AssertionError("no call went the short way")
 
 
 def same_gradients(pair: Pair, run: Callable[[Any, int], object], *, steps: int = 3, short: bool = True) -> None:

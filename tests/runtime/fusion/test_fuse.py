@@ -18,7 +18,7 @@ from torch.nn.functional import mse_loss
 import threadcast
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
-from tests.runtime.small_training import MOST_STEPS
+from tests.waiting import attempts
 from threadcast import networks
 from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.capture.raising import may_raise
@@ -435,7 +435,7 @@ def test_learning_waits_for_loops_that_are_being_compiled(monkeypatch: pytest.Mo
     monkeypatch.setattr(library, "fused_folder", lambda: tmp_path)
     x = tensor(64, 64)
     with closing(threadcast.optimize(Cells(0.8125).eval(), backends=False)) as call:
-        for _ in range(MOST_STEPS):
+        for _ in attempts():
             call(x)
             tuning = call._optimized._last
             if isinstance(tuning, Tuning) and tuning._graphs.compiling:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from tests.waiting import attempts
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine
 from threadcast.runtime.plans.model_format import ModelFormat
@@ -16,9 +17,6 @@ from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.contender import Contender
 from threadcast.runtime.tuning.tuning import Tuning
-
-MOST_STEPS = 2_000
-"""Far more than tuning takes."""
 
 
 def function(x: torch.Tensor) -> torch.Tensor:
@@ -93,8 +91,7 @@ def run(tuning: Tuning, steps: int) -> None:
 
 
 def run_until(tuning: Tuning, wanted: Callable[[], bool]) -> None:
-    for _ in range(MOST_STEPS):
+    for _ in attempts():
         if wanted():
             return
         run(tuning, 1)
-    raise AssertionError(f"not within {MOST_STEPS} steps: {tuning.report}")

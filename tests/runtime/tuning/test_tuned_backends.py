@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.runtime.compiler import needs_compiler
-from tests.runtime.tuning.small_tuning import MOST_STEPS, Clock, Found, function, made, run, run_until
+from tests.runtime.tuning.small_tuning import Clock, Found, function, made, run, run_until
+from tests.waiting import attempts
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine
 from threadcast.runtime.fusion import products
@@ -198,7 +199,7 @@ def test_backends_are_given_the_graph_of_pytorchs_operators(
         call="a product", plans=PlanStore(tmp_path, machine), backends=search,
     )  # fmt: skip
     with closing(tuning):
-        for _ in range(MOST_STEPS):
+        for _ in attempts():
             torch.testing.assert_close(tuning(x), x @ x, rtol=1e-4, atol=1e-4)
             if given:
                 break

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from tests.runtime.conftest import SequentialPlanner
-from tests.runtime.tuning.small_tuning import MOST_STEPS, Clock, function, made, run, run_until
+from tests.runtime.tuning.small_tuning import Clock, function, made, run, run_until
+from tests.waiting import attempts
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Case, CurveTable, Machine, OpGraph, Placement, Trace
 from threadcast.core.errors import CaptureError, ExecutionError
@@ -97,7 +98,7 @@ def test_the_engine_that_has_tried_a_plan_runs_it_and_is_not_compared_again(mach
     )  # fmt: skip
     with closing(made) as tuned:
         engine = None
-        for i in range(MOST_STEPS):
+        for i in attempts():
             x = torch.arange(3.0) + i
             torch.testing.assert_close(tuned(x), function(x))
             if tuned._states.state is State.TRYING:
