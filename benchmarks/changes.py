@@ -2,7 +2,7 @@
 
     python benchmarks/changes.py [--series 400] [--write]
 
-`make bench-changes` runs this. A series is what was recorded of one op in one case on a real machine that others use
+A series is what was recorded of one op in one case on a real machine that others use
 too: at least `LEAST` samples. As it is, every change that is found is a false one. In the order in which they were
 timed, samples follow each other within microseconds, and a disturbance hits many; measurements are commonly made at
 quite different times. So the samples are taken in random order too, and then with sessions that differ: each
@@ -17,16 +17,15 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
+from figures.forecasts import CHANGES
 from run_facts import RunFacts
 
 from threadcast.core import changes
 from threadcast.core.changes import Point, courses
 from threadcast.store.recorded import recorded
 
-PAGE = Path(__file__).parents[1] / "docs" / "change-tables.md"
 LEAST, MOST = 24, 60
 """Fewest samples of a series, and how many are used."""
 SESSIONS = 0.05
@@ -98,48 +97,35 @@ def found_after(every: Sequence[Sequence[float]], factor: float, new: int) -> fl
     return found / len(every)
 
 
-def row(name: str, every: Sequence[Sequence[float]]) -> list[str]:
-    """The cells of one rule."""
+def row(name: str, every: Sequence[Sequence[float]]) -> dict[str, str]:
+    """One rule's row of data/studies/changes.csv."""
     mixed = shuffled(every)
-    kinds = ((mixed, 1, 0.0), (mixed, 1, SESSIONS), (mixed, 3, SESSIONS), (every, 1, 0.0), (every, 3, 0.0))
-    cells = [f"{false_changes(some, size, sessions):.1f}" for some, size, sessions in kinds]
-    cells += [f"{100 * found_after(mixed, factor, 3):.0f}" for factor in FACTORS]
-    cells += [f"{100 * found_after(mixed, 3.0, new):.0f}" for new in (1, 2, 5)]
-    return [name, *cells]
+    kinds = {
+        "single": (mixed, 1, 0.0), "single_sessions": (mixed, 1, SESSIONS), "of_three_sessions": (mixed, 3, SESSIONS),
+        "single_in_order": (every, 1, 0.0), "of_three_in_order": (every, 3, 0.0),
+    }  # fmt: skip
+    return {
+        "rule": name,
+        **{kind: f"{false_changes(*of_kind):.1f}" for kind, of_kind in kinds.items()},
+        **{f"found_{factor:.3g}x_after_3": f"{100 * found_after(mixed, factor, 3):.0f}" for factor in FACTORS},
+        **{f"found_3x_after_{new}": f"{100 * found_after(mixed, 3.0, new):.0f}" for new in (1, 2, 5)},
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--series", type=int, default=400)
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=CHANGES.writes)
     chosen = parser.parse_args()
     every = series_of_recorded(chosen.series)
-    samples = sum(map(len, every))
-    columns = [
-        "rule", "single", "single, sessions", "of three, sessions", "single, in order", "of three, in order",
-        *(f"{f:.3g}x after 3" for f in FACTORS), *(f"3x after {new}" for new in (1, 2, 5)),
-    ]  # fmt: skip
-    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    rows = []
     for name, values in RULES.items():
         with constants(values):
-            lines.append(f"| {' | '.join(row(name, every))} |")
-        print(lines[-1], file=sys.stderr, flush=True)
-    head = f"""# How soon changes are found
-
-`make bench-changes`, {RunFacts.now()}.
-
-{len(every)} series of `data/recorded` with {samples:,} samples (`{Path(__file__).name}` says how they are made). First
-five columns: false changes in each 1,000 measurements, of one sample or of three: samples in random order, also where
-sessions differ by {100 * SESSIONS:.0f} %, and in the order in which they were timed, microseconds apart. Then the
-share of series, in percent, whose time has become so many times as long and is shown so after so many new samples. The
-first row is what threadcast does ([decision 43](decisions/0043-what-holds-now.md)); the others have one constant of
-`core/changes.py` otherwise.
-
-"""
-    text = head + "\n".join([*lines, ""])
-    print(text)
+            rows.append(row(name, every))
+        print(rows[-1], file=sys.stderr, flush=True)
+    print(CHANGES.printed(rows))
     if chosen.write:
-        PAGE.write_text(text)
+        CHANGES.store(rows, RunFacts.now())
 
 
 if __name__ == "__main__":

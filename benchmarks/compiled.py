@@ -181,8 +181,7 @@ def main() -> None:
     if chosen.write:
         records = [Record.from_json(json.loads(path.read_text())) for path in FOLDER.glob("*.json")]
         rows = [row(record) for record in sorted(records, key=lambda record: titles.index(record.title))]
-        here = {one["vectors"] for one in rows}
-        COMPILED.store(rows, run, keeps=lambda earlier: earlier["vectors"] not in here)
+        COMPILED.store(rows, run, replaces=("vectors", "program", "mode"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How well slow-downs of op classes are forecast from few measured pairs; `make bench-corun` runs this.
+"""How well slow-downs of op classes are forecast from few measured pairs.
 
     python benchmarks/corun.py [--measure] [--draws 20] [--write]
 
@@ -21,6 +21,7 @@ from statistics import fmean, median
 
 import numpy as np
 import paper_networks
+from figures.forecasts import CORUN, CORUN_PAPER, CORUN_PLANS
 from run_facts import RunFacts
 
 from threadcast.collector.corun import (
@@ -48,7 +49,6 @@ from threadcast.scheduler.problem import Problem, Running
 from threadcast.scheduler.simulation.simulator import simulate
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "corun-tables.md"
 RECORDED = ROOT / "data" / "recorded" / "amd-epyc-2c-corun.csv"
 PAPER = ROOT / "data" / "papers" / "p100_corun.csv"
 COLUMNS = ("network", "bandwidth_bound", "op", "class", "share", "beside", "beside_class", "slowdown")
@@ -174,8 +174,8 @@ def measured_in_turn(draw: Draw, share: Mapping[OpClass, float], most: int) -> I
         yield forecast
 
 
-def judged(sets: Sequence[Set], draws: int) -> Iterator[str]:
-    """A line for each number of measured pairs, on the pairs of classes of which none was measured."""
+def judged(title: str, sets: Sequence[Set], draws: int) -> Iterator[dict[str, object]]:
+    """A row for each number of measured pairs, on the pairs of classes of which none was measured."""
     found: dict[int, list[tuple[float, ...]]] = defaultdict(list)
     for whole, seed in product(sets, range(draws)):
         draw = Draw.of(whole, seed)
@@ -190,14 +190,15 @@ def judged(sets: Sequence[Set], draws: int) -> Iterator[str]:
     for n in STEPS:
         cells = [fmean(column) for column in zip(*found[n], strict=True)]
         left = len(found[n]) / len(sets) / draws
-        yield (
-            f"| {n} | {left:.1f} | {cells[0]:.3f} | {cells[1]:.3f} | {cells[2]:.3f} | {100 * cells[3]:.0f} % "
-            f"| {cells[4]:.2f} |"
-        )
+        yield {
+            "set": title, "pairs": n, "classes_left": f"{left:.1f}", "error": f"{cells[0]:.3f}",
+            "error_of_none": f"{cells[1]:.3f}", "error_of_mean": f"{cells[2]:.3f}",
+            "inside_percent": f"{100 * cells[3]:.0f}", "width": f"{cells[4]:.2f}",
+        }  # fmt: skip
 
 
-def papers() -> Iterator[str]:
-    """A line for each class of the paper's ops: forecast from the other class's pairs, and what was measured."""
+def papers() -> Iterator[dict[str, object]]:
+    """A row for each class of the paper's ops: forecast from the other class's pairs, and what was measured."""
     lines = [line for line in PAPER.read_text().splitlines() if not line.startswith("#")]
     rows = list(csv.DictReader(lines))
     by_op = {row["op"]: 2 * float(row["corun_s"]) / float(row["serial_s"]) for row in rows}
@@ -214,11 +215,14 @@ def papers() -> Iterator[str]:
                 forecast = forecast.with_measured((op, op), by_op[op])
             by = forecast.by_class()[of, of]
             mean = fmean(map(math.exp, forecast.measured.values())) if n else 1.0
-            yield f"| {of} | {n} | {by.median:.2f} | {by.low:.2f} to {by.high:.2f} | {mean:.2f} | {real:.2f} |"
+            yield {
+                "class": str(of), "pairs": n, "forecast": f"{by.median:.2f}", "forecast_low": f"{by.low:.2f}",
+                "forecast_high": f"{by.high:.2f}", "mean_of_measured": f"{mean:.2f}", "measured": f"{real:.2f}",
+            }  # fmt: skip
 
 
-def planned(name: str) -> str:
-    """A line: the step's time by plans that know nothing, few pairs, these and forecasts, and all pairs."""
+def planned(name: str) -> dict[str, object]:
+    """A row: the step's time by plans that know nothing, few pairs, these and forecasts, and all pairs."""
     graph, model = paper_networks.load(name), XeonPhi()
     curves = CurveTable.of([model.exact_curve(op) for op in graph.ops])
     problem, truth = Problem(graph, curves, model.machine), XeonPhiCoRun(model, graph)
@@ -228,12 +232,14 @@ def planned(name: str) -> str:
     *_, every = measured_in_turn(draw, whole.share, len(draw.slowdown))
     known, full = (_table(problem, forecast) for forecast in (few, every))
     with_forecasts = CoRunTable(known.machine, known.cores, known.limits, known.slowdowns, {}, few.by_class())
-    cells = [f"{name} | {len(graph)}"]
-    for table in (None, known, with_forecasts, full):
+    row: dict[str, object] = {"network": name, "ops": len(graph)}
+    tables = {"nothing": None, "few": known, "few_and_forecasts": with_forecasts, "every": full}
+    for what, table in tables.items():
         interference = ClassInterference(problem, table) if table else None
         made = plan(problem, interference=interference, budget_s=5.0)
-        cells.append(f"{1e3 * simulate(PlanReplay(problem, plan=made), interference=truth).makespan_s:.2f}")
-    return f"| {' | '.join(cells)} |"
+        took_s = simulate(PlanReplay(problem, plan=made), interference=truth).makespan_s
+        row[f"{what}_ms"] = f"{1e3 * took_s:.2f}"
+    return row
 
 
 def _table(problem: Problem, forecast: CoRunForecast) -> CoRunTable:
@@ -249,85 +255,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="time the pairs of ops on this machine again")
     parser.add_argument("--draws", type=int, default=20)
-    parser.add_argument("--write", action="store_true", help="write docs/corun-tables.md")
+    parser.add_argument("--write", action="store_true", help=f"{CORUN.writes}, with plans and a paper's pairs")
     chosen = parser.parse_args()
     if chosen.measure:
         measure()
     run, real = RunFacts.now(), list(recorded())
-    parts = {
-        "chosen": judged([one for one in real if one.name in CHOSEN_WITH], chosen.draws),
-        "others": judged([one for one in real if one.name not in CHOSEN_WITH], chosen.draws),
-        "simulated": judged([simulated(name) for name in SIMULATED], chosen.draws),
-        "papers": papers(),
-        "planned": map(planned, PLANNED),
-    }
-    text = _PAGE.format(
-        run=run, draws=chosen.draws, few=FEW, most=MOST_PAIRS, measured=RECORDED.read_text().split("\n")[0][2:],
-        chosen_with=", ".join(CHOSEN_WITH), other=", ".join(name for name in NETWORKS if name not in CHOSEN_WITH),
-        networks=", ".join(SIMULATED), **{name: "\n".join(lines) for name, lines in parts.items()},
-    )  # fmt: skip
-    print(text)
+    by_network = {one.name: one for one in real}
+    others = [one for one in real if one.name not in CHOSEN_WITH]
+    rows = [
+        *judged("real, chosen with", [by_network[name] for name in CHOSEN_WITH], chosen.draws),
+        *judged("real, others", others, chosen.draws),
+        *judged("simulated", [simulated(name) for name in SIMULATED], chosen.draws),
+    ]
+    of_paper, plans = list(papers()), list(map(planned, PLANNED))
+    print(CORUN.printed(rows), CORUN_PAPER.printed(of_paper), CORUN_PLANS.printed(plans), sep="\n\n")
     if chosen.write:
-        PAGE.write_text(text)
-
-
-_COLUMNS = """| pairs | classes left | error of the forecast | of 1.0 | of the mean | in the interval | high / low |
-|---|---|---|---|---|---|---|"""
-
-_PAGE = f"""# How well slow-downs side by side are forecast
-
-`make bench-corun`, {{run}}. Means over {{draws}} draws of two ops of each class.
-
-Ops are of three classes, so there are nine pairs of an op's class and its neighbour's. `threadcast profile --corun`
-measures pairs of ops, at most {{most}}, each of which narrows the forecasts most, and forecasts the pairs of classes
-of which none was measured ([how](decisions/0027-campaigns.md)). Each line judges these: the mean
-absolute error of the slow-down (a factor; the truth is the median over all four pairs of ops), beside that of
-assuming no slow-down (1.0) and of the mean of the measured pairs; how often the truth is in the 90 % interval; and
-how wide that is. Pairs of classes that matter more are measured earlier, so lines differ in what is left.
-
-## This machine
-
-Measured: {{measured}}; all pairs of three ops of each class of six networks, size `small`, a core each. The machine
-is shared with others, whose noise is part of the truth: slow-downs of one pair scatter by about 9 %.
-
-The prior's constants were chosen with these ({{chosen_with}}):
-
-{_COLUMNS}
-{{chosen}}
-
-And not with these ({{other}}):
-
-{_COLUMNS}
-{{others}}
-
-## The simulated Xeon Phi
-
-34 cores each, 2 % noise: {{networks}}. Its slow-down is calibrated on one pair of the paper's (Liu et al. 2018, Table
-III) and depends only on how many cores the neighbour keeps busy, so this is an easy set. That a tiny op keeps one
-core busy was put into the prior because of it.
-
-{_COLUMNS}
-{{simulated}}
-
-## A paper's table
-
-Two instances of one op in two streams of a Tesla P100 (Liu et al. 2018, Table VII): the forecast of a class beside
-itself from pairs of the other class. The prior's mean is the median of these five pairs, so the first line of each
-class is no test.
-
-| class | measured pairs of the other class | forecast | 90 % interval | mean of the measured | measured |
-|---|---|---|---|---|---|
-{{papers}}
-
-## Plans
-
-Simulated milliseconds of a step on the simulated Xeon Phi, by plans that know no slow-downs; {{few}} measured pairs;
-these and forecasts of the others; and all pairs. A forecast counts only if its whole interval is a slow-down.
-
-| network | ops | nothing known | {{few}} pairs | {{few}} pairs and forecasts | all pairs |
-|---|---|---|---|---|---|
-{{planned}}
-"""
+        CORUN.store(rows, run)
+        CORUN_PAPER.store(of_paper, run)
+        CORUN_PLANS.store(plans, run)
 
 
 if __name__ == "__main__":

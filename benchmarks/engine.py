@@ -231,7 +231,7 @@ def main() -> None:
             chosen.json.write_text(json.dumps(found, indent=1))
     print(ENGINE.printed(rows_of(found, cores)))
     if chosen.write:
-        ENGINE.store(rows_of(found, cores), run)
+        ENGINE.store(rows_of(found, cores), run, replaces=("case", "mode"))
 
 
 if __name__ == "__main__":

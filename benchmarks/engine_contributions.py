@@ -146,7 +146,7 @@ def main() -> None:
         rows += rows_of(name, size or "small", chosen.rounds)
     print(CONTRIBUTIONS.printed(rows))
     if chosen.write:
-        CONTRIBUTIONS.store(rows, RunFacts.now())
+        CONTRIBUTIONS.store(rows, RunFacts.now(), replaces=("network",))
 
 
 if __name__ == "__main__":

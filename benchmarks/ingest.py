@@ -2,20 +2,18 @@
 
     .venv/bin/python benchmarks/ingest.py [--samples 100000000] [--databases sqlite postgresql] [--write]
 
-Prints the tables, and with --write puts them into docs/ingest-tables.md. Databases are made anew, with durable commits,
-and deleted at the end; 10^8 samples take 6 GB.
+Prints the tables, and with --write stores them. Databases are made anew, with durable commits, and deleted at the
+end. Half an hour and 10 GB of disk; --samples 10000000 ends at smaller stores.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -26,12 +24,12 @@ from typing import Any
 
 import numpy as np
 import urllib3
+from figures.service import INGEST
 from ingest_place import (
     CASES,
     DATABASES,
     FLEET,
     MACHINES,
-    OPS,
     PER_OP,
     PRODUCTS,
     SAMPLES,
@@ -41,7 +39,7 @@ from ingest_place import (
     pairs_at,
     size_on_disk,
 )
-from run_facts import ROOT, RunFacts
+from run_facts import RunFacts
 from service_place import Server
 
 from threadcast.core import Measurement
@@ -51,7 +49,6 @@ from threadcast.models.roofline import Roofline
 from threadcast.store import Store
 from threadcast.store.paging import MeasurementFilter
 
-PAGE = ROOT / "docs" / "ingest-tables.md"
 SIZES = tuple(10**n for n in range(5, 9))
 CONNECTIONS = 4
 CHANGING = "the same, each a change"
@@ -171,50 +168,23 @@ def reads(url: str, size: int, found: Found) -> None:
             found.reads_s[name] = median(turns(lambda _, ask=ask: ask(), 0.0, repeat(None)))
 
 
-def table(every: Sequence[Found], columns: Sequence[str], cell: Callable[[Found, str], str]) -> str:
-    """Rows are databases and sizes."""
-    head = ["database", "samples stored", *columns]
-    rows = [[one.database, f"{one.samples:,}", *(cell(one, name) for name in columns)] for one in every]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
-
-
-def page(every: Sequence[Found], run: RunFacts, loads: Sequence[float]) -> str:
-    """The page in Markdown."""
-    rates = table(every, [*WAYS, *SENT], lambda one, name: f"{one.rates[name]:,.0f}")
-    slowest = table(every, [*WAYS, *SENT], lambda one, name: f"{one.slowest_s[name] * 1e3:,.0f} ms")
-    read = table(every, list(every[0].reads_s), lambda one, name: f"{one.reads_s[name] * 1e3:,.1f} ms")
-    sizes = "\n".join(f"- {one.database}, {one.samples:,} samples: {one.bytes / 1e9:.2f} GB" for one in every)
-    return f"""# How many samples a second are stored
-
-`{shlex.join(["python", *sys.argv])}` (`make bench-ingest`), {run}.
-Load average {min(loads):.1f} to {max(loads):.1f}: where it is above 2, other work took part of the two cores.
-SQLite and PostgreSQL 15 with its default settings, both on the local disk with durable commits (`fsync`); the measuring
-process, the service and the database share the machine's cores. {MACHINES} machines measure {OPS:,} ops in {CASES}
-cases, {SAMPLES} samples each. A store of a given size has each op on each machine once, written by the store itself;
-copies of these, made in the database, fill the rest. What is timed then are new measurements of random ops, which take
-as long as before but for 3 % (or each another time, which must be found), in transactions or requests of the given
-size. HTTP: one worker process and {CONNECTIONS} connections, dense JSON.
-
-## Samples a second
-
-All samples over all of the time, of at least 20 turns (each connection).
-
-{rates}
-
-## The slowest turn
-
-{slowest}
-
-## Reading
-
-Pages of 100 measurements; medians of 20.
-
-{read}
-
-## On disk
-
-{sizes}
-"""
+def rows_of(found: Found) -> Iterator[dict[str, object]]:
+    """The rows of data/studies/ingest.csv of one database and size."""
+    measures = {
+        "samples_per_s": {name: f"{rate:.0f}" for name, rate in found.rates.items()},
+        "slowest_ms": {name: f"{seconds * 1e3:.0f}" for name, seconds in found.slowest_s.items()},
+        "read_ms": {name: f"{seconds * 1e3:.1f}" for name, seconds in found.reads_s.items()},
+        "gb": {"on disk": f"{found.bytes / 1e9:.2f}"},
+    }
+    for measure, values in measures.items():
+        for what, value in values.items():
+            yield {
+                "database": found.database,
+                "stored": found.samples,
+                "measure": measure,
+                "what": what,
+                "value": value,
+            }
 
 
 def main() -> None:
@@ -223,9 +193,9 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=SIZES[-1], help="largest store")
     parser.add_argument("--databases", nargs="+", choices=DATABASES, default=DATABASES)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each rate")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help=INGEST.writes)
     given = parser.parse_args()
-    run, every, loads = RunFacts.now(), [], [os.getloadavg()[0]]
+    run, every = RunFacts.now(), []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         place = Path(folder)
         urls = {kind: stack.enter_context(database(kind, place)) for kind in given.databases}
@@ -242,12 +212,10 @@ def main() -> None:
                 through_http(url, size, given.seconds, found, place)
                 reads(url, size, found)
                 print(found, flush=True)
-                every.append(found)
-                loads.append(os.getloadavg()[0])
-                text = page(sorted(every, key=lambda one: one.database), run, loads)
+                every += rows_of(found)
                 if given.write:
-                    PAGE.write_text(text)  # each size, as a full disk may end it
-    print(text)
+                    INGEST.store(every, run)  # each size, as a full disk may end it
+    print(INGEST.printed(every))
 
 
 if __name__ == "__main__":

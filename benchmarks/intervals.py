@@ -3,7 +3,7 @@
     python benchmarks/intervals.py [--curves FOLDER] [--only sgemm_96,networks] [--models learned_curve,ols]
         [--samples 0,1,2,3] [--seeds 2] [--known 240] [--write]
 
-`make bench-intervals` runs this. Of each set a fifth of the ops is left out; a model learns from `--known` of the
+Of each set a fifth of the ops is left out; a model learns from `--known` of the
 others (all by default), gets single samples, and each of its intervals is compared with the median of all samples
 there. The distance of an op is that to the nearest known op of its kind, in standard deviations of the numbers that
 describe ops (`static_features.describe`); ops are divided into three equal parts by it, ops of unknown kinds are a part
@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from figures.forecasts import INTERVALS
 from models import CASCADE_LAKE
 from run_facts import RunFacts
 
@@ -36,7 +37,6 @@ from threadcast.models.static_features import describe
 from threadcast.store import published
 from threadcast.store.long_form import read_long_form
 
-PAGE = Path(__file__).parents[1] / "docs" / "interval-tables.md"
 RECORDED = Path(__file__).parents[1] / "data" / "recorded" / "amd-epyc-2c.csv.gz"
 MODELS = (
     "learned_curve", "static_xgboost", "patient_climb", "amdahl", "overhead_law",
@@ -60,21 +60,16 @@ def sets(curves: Path | None) -> Iterable[tuple[str, Callable[[], Sequence[Measu
     yield "recorded", lambda: read_long_form(RECORDED)
 
 
-def made(names: Sequence[str], samples: Sequence[int]) -> list[tuple[str, PerformanceModel]]:
-    """The models of these names, those with a number of samples once for each."""
-    found: list[tuple[str, PerformanceModel]] = []
+def made(names: Sequence[str], samples: Sequence[int]) -> list[tuple[str, str, PerformanceModel]]:
+    """Names, numbers of samples and models; those that take a number of samples once for each."""
+    found: list[tuple[str, str, PerformanceModel]] = []
     for name in names:
         if not registry_of_kinds.takes(name, "samples"):
-            found.append((name, registry_of_kinds.create(name)))
+            found.append((name, "", registry_of_kinds.create(name)))
             continue
         for count in samples:
             try:
-                found.append(
-                    (
-                        f"{name}, {count} sample{'' if count == 1 else 's'}",
-                        registry_of_kinds.create(name, samples=count),
-                    )
-                )
+                found.append((name, str(count), registry_of_kinds.create(name, samples=count)))
             except InvalidInput:
                 if count:
                     raise  # 0 is left out for a model that needs samples
@@ -105,15 +100,15 @@ def parts_of(apart: Floats) -> list[int]:
 
 def rows(
     measurements: Sequence[Measurement],
-    models: Sequence[tuple[str, PerformanceModel]],
+    models: Sequence[tuple[str, str, PerformanceModel]],
     *,
     seeds: int,
     known: int | None,
-) -> list[list[str]]:
-    """A row a model: its name, points judged by, coverage of all points and of each of `PARTS`."""
+) -> list[dict[str, object]]:
+    """A row a model: points judged by, coverage of all points and of each of `PARTS`."""
     entries, _ = usable(group(measurements))
     alone: dict[object, list[int]] = {}
-    for i, (_, model) in enumerate(models):
+    for i, (_, _, model) in enumerate(models):
         alone.setdefault(fit_key(model) or i, []).append(i)
     inside: list[list[list[Floats]]] = [[[] for _ in PARTS] for _ in models]
     for seed in range(seeds):
@@ -123,11 +118,14 @@ def rows(
             fold = Fold(fold.name, tuple(sorted(drawn.tolist())), fold.test)
         part = dict(zip(fold.test, parts_of(distances(entries, fold)), strict=True))
         for together in alone.values():
-            outcomes = judge_fold([models[i][1] for i in together], entries, fold, draw=seed)
+            outcomes = judge_fold([models[i][2] for i in together], entries, fold, draw=seed)
             for i, outcome in zip(together, outcomes, strict=True):
                 _collect(outcome, part, inside[i])
-            print(f"  seed {seed}: {', '.join(models[i][0] for i in together)}", file=sys.stderr, flush=True)
-    return [_row(name, points) for (name, _), points in zip(models, inside, strict=True)]
+            print(f"  seed {seed}: {', '.join(' '.join(models[i][:2]) for i in together)}", file=sys.stderr, flush=True)
+    return [
+        {"model": name, "samples": samples, **_row(points)}
+        for (name, samples, _), points in zip(models, inside, strict=True)
+    ]
 
 
 def _collect(outcome: Outcome, part: dict[int, int], inside: list[list[Floats]]) -> None:
@@ -135,13 +133,16 @@ def _collect(outcome: Outcome, part: dict[int, int], inside: list[list[Floats]])
         inside[part[at]].append(score.points)
 
 
-def _row(name: str, inside: Sequence[Sequence[Floats]]) -> list[str]:
+def _row(inside: Sequence[Sequence[Floats]]) -> dict[str, object]:
     every = [points for of_part in inside for points in of_part]
-    shares = [_coverage(points) for points in (every, *inside)]
-    held = shares[0]
-    doubt = "" if held is None or LEAST <= held <= MOST else " (!)"
-    figures = ["-" if share is None else f"{100 * share:.1f}" for share in shares]
-    return [name + doubt, f"{sum(points.shape[1] for points in every):,}", *figures]
+    shares = dict(zip(("all", *PARTS), map(_coverage, (every, *inside)), strict=True))
+    held = shares["all"]
+    return {
+        "points": sum(points.shape[1] for points in every),
+        **{f"{part.replace(' ', '_')}_percent": None if share is None else f"{100 * share:.1f}"
+           for part, share in shares.items()},
+        "holds": None if held is None else LEAST <= held <= MOST,
+    }  # fmt: skip
 
 
 def _coverage(points: Sequence[Floats]) -> float | None:
@@ -149,13 +150,6 @@ def _coverage(points: Sequence[Floats]) -> float | None:
         return None
     actual, _, low, high = np.concatenate(points, axis=1)
     return metrics.coverage(actual, low, high)
-
-
-def section(title: str, found: Sequence[Sequence[str]]) -> str:
-    """One set's rows in Markdown."""
-    columns = ["model", "points", "all %", *(f"{part} %" for part in PARTS)]
-    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns), *(f"| {' | '.join(row)} |" for row in found)]
-    return "\n".join([f"## {title}", "", *lines, ""])
 
 
 def main() -> None:
@@ -166,26 +160,21 @@ def main() -> None:
     parser.add_argument("--samples", default="0,1,2,3", help="numbers of samples, separated by commas")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--known", type=int, help="ops that are learned from [default: all that are not left out]")
-    parser.add_argument("--write", action="store_true", help="write docs/interval-tables.md")
+    parser.add_argument("--write", action="store_true", help=INTERVALS.writes)
     chosen = parser.parse_args()
     wanted = [name for name in chosen.only.split(",") if name]
     models = made(chosen.models.split(","), [int(count) for count in chosen.samples.split(",")])
-    sections = []
+    found: list[dict[str, object]] = []
     for name, read in sets(chosen.curves):
         if wanted and name not in wanted:
             continue
         print(name, file=sys.stderr, flush=True)
         splits = max(chosen.seeds, SPLITS.get(name, 0))
-        sections.append(section(f"{name} ({splits} splits)", rows(read(), models, seeds=splits, known=chosen.known)))
-        print(sections[-1], flush=True)
+        of_set = rows(read(), models, seeds=splits, known=chosen.known)
+        found += [{"set": name, "splits": splits, **row} for row in of_set]
+    print(INTERVALS.printed(found))
     if chosen.write:
-        head = (
-            f"# How often intervals hold\n\n`make bench-intervals`, {RunFacts.now()}.\n"
-            f"\nShares of the held-out times within the 90 % interval, in percent; (!) marks shares outside of "
-            f"{100 * LEAST:.0f} to {100 * MOST:.0f} %.\nOps by their distance to the nearest known op of their kind: "
-            "the nearest third, the middle, the farthest, and ops of unknown kinds.\n\n"
-        )
-        PAGE.write_text(head + "\n".join(sections))
+        INTERVALS.store(found, RunFacts.now())
 
 
 if __name__ == "__main__":

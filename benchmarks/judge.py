@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from figures.public_models import MEANS, MODELS, SCORES
-from figures.study import Row
 from graphnet_graphs import size_bytes
 from judge_cases import BUILD, GRAPHS, graphnet, names
 from judge_measure import FAST, Setting, measured
@@ -128,18 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for mode in known:
             of_mode = [record for record in records if record["mode"] == mode]
             if any("left_out" not in record for record in of_mode):
-                store(chosen.judge, mode, of_mode, run)
-
-
-def store(judge: str, mode: str, records: Sequence[dict[str, Any]], run: RunFacts) -> None:
-    """Put the rows of these records into the tables, in place of those of the same judge and mode."""
-
-    def keeps(row: Row) -> bool:
-        return (row["judge"], row["mode"]) != (judge, mode)
-
-    MODELS.store(model_rows(judge, records), run, keeps=keeps)
-    MEANS.store([means_row(judge, mode, records)], run, keeps=keeps)
-    SCORES.store(score_rows(judge, mode, records), run, keeps=keeps)
+                of_both = ("judge", "mode")
+                MODELS.store(model_rows(chosen.judge, of_mode), run, replaces=of_both)
+                MEANS.store([means_row(chosen.judge, mode, of_mode)], run, replaces=of_both)
+                SCORES.store(score_rows(chosen.judge, mode, of_mode), run, replaces=of_both)
 
 
 def _is_of_this_run(path: Path, run: RunFacts, setting: Setting | None) -> bool:

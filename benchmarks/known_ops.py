@@ -1,4 +1,4 @@
-"""How many known ops the learned curve needs, beside what single samples allow: `make bench-known-ops` runs this.
+"""How many known ops the learned curve needs, beside what single samples allow.
 
     python benchmarks/known_ops.py --curves FOLDER [--known 100,240,720] [--samples 0,1,3] [--seeds 2] [--write]
 
@@ -9,11 +9,12 @@ curves are not part of the project.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from figures.forecasts import KNOWN_OPS
 from models import CASCADE_LAKE
 from run_facts import RunFacts
 
@@ -28,8 +29,6 @@ from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.sample_noise import SampleNoise
 from threadcast.models.splits import Fold
 from threadcast.store import published
-
-PAGE = Path(__file__).parents[1] / "docs" / "known-ops-tables.md"
 
 SAMPLED = {0: (), 1: (33,), 3: (10, 33, 87)}
 """Thread counts that the oracle samples: those that the learned curve asks most ops for."""
@@ -115,19 +114,24 @@ def _likelihood(curves: Floats, logs: Floats, noise: SampleNoise) -> Floats:
     return found / found.sum()
 
 
-def rows(found: Sequence[Measurement], name: str, arguments: argparse.Namespace) -> Iterator[str]:
-    """The lines of one set, means over seeds (least to most)."""
+def rows(found: Sequence[Measurement], name: str, arguments: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """The rows of one set, means over seeds with the least and the most."""
     for known in arguments.known:
         each = [judged(found, known, arguments.samples, seed) for seed in range(arguments.seeds)]
         for count, of_count in zip(arguments.samples, zip(*each, strict=True), strict=True):
-            accuracy, regret, held = (
-                [getattr(row, column) for row in of_count] for column in ("accuracy", "regret_mean", "coverage_90")
-            )
-            yield f"| {name} | {known} | {count} | {_cell(accuracy)} | {_cell(regret)} | {_cell(held)} |"
+            scores = {"accuracy": "accuracy", "regret": "regret_mean", "holds": "coverage_90"}
+            values = {name: [getattr(row, column) for row in of_count] for name, column in scores.items()}
+            yield {"described": name, "known": known, "samples": count, **_ranges(values)}
 
 
-def _cell(values: Sequence[float]) -> str:
-    return f"{100 * np.mean(values):.1f} ({100 * min(values):.1f} to {100 * max(values):.1f})"
+def _ranges(scores: Mapping[str, Sequence[float]]) -> dict[str, str | None]:
+    """Mean, least and most of each score, in percent; None of a score without values."""
+    found: dict[str, str | None] = {}
+    for name, values in scores.items():
+        ranged = (np.mean(values), min(values), max(values)) if values else (None,) * 3
+        for column, value in zip((name, f"{name}_low", f"{name}_high"), ranged, strict=True):
+            found[column] = None if value is None else f"{100 * value:.1f}"
+    return found
 
 
 def main() -> None:
@@ -136,42 +140,25 @@ def main() -> None:
     parser.add_argument("--known", type=_numbers, default=_numbers("100,240,720"), help="separated by commas")
     parser.add_argument("--samples", type=_numbers, default=_numbers("0,1,3"), help="0, 1 or 3, separated by commas")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=KNOWN_OPS.writes)
     arguments = parser.parse_args()
-    run, lines = RunFacts.now(), []
+    run, made = RunFacts.now(), []
     found = published.adsala_wide(arguments.curves / CASCADE_LAKE["sgemm"])
     entries, _ = usable(group(found))
     for count in arguments.samples:
         for name, function in (("oracle of curves", oracle), ("Gaussian oracle", gaussian_oracle)) if count else ():
             accuracy, regret = zip(*(function(entries, count, seed) for seed in range(arguments.seeds)), strict=True)
-            lines.append(f"| {name} | all | {count} | {_cell(accuracy)} | {_cell(regret)} | - |")
-            print(lines[-1], flush=True)
+            ranges = _ranges({"accuracy": accuracy, "regret": regret, "holds": ()})
+            made.append({"described": name, "known": "all", "samples": count, **ranges})
     for name, of_set in (("with FLOPs and bytes", found), ("m, k, n alone", without_work(found))):
-        for line in rows(of_set, name, arguments):
-            lines.append(line)
-            print(line, flush=True)
+        made += rows(of_set, name, arguments)
+    print(KNOWN_OPS.printed(made))
     if arguments.write:
-        PAGE.write_text("\n".join([_HEAD.format(run=run, seeds=arguments.seeds), *lines, ""]))
+        KNOWN_OPS.store(made, run)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
-
-
-_HEAD = """# How many ops must be known
-
-`make bench-known-ops`, {run}. Mean over {seeds} seeds (least to most).
-
-The learned curve on held-out shapes of MKL's `sgemm` at 1 to 96 threads (ADSALA, Xia and Barca 2026; not part of this
-project), after so many other shapes were measured everywhere, with so many single samples of each held-out shape. The
-ops are described by their tensors, FLOPs and bytes, or by columns `m`, `k`, `n` alone, as in a table of somebody else.
-The oracles know the true curves of all shapes, also of those that they are judged by, but not which of them an op has:
-*oracle of curves* finds it by how likely the samples are under each of the curves, *Gaussian oracle* knows only how the
-curves vary over cases. They get single samples at 33, or at 10, 33 and 87 threads, and do not look at shapes, so that a
-model can do better than they with one sample. All figures in percent.
-
-| ops | known | samples | accuracy | regret | holds (90 %) |
-|---|---|---|---|---|---|"""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Training processes that share a machine's cores: `make bench-malleable` runs this.
+"""Training processes that share a machine's cores.
 
     python benchmarks/malleable.py [--sets "2 LSTM;1 LSTM + 1 PathNet @ 0.3-1"] [--rounds 3] [--reuse] [--write]
 
@@ -30,7 +30,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from run_facts import RunFacts, Runs
+from figures.shared_machine import PROCESSES
+from figures.study import of_run
+from run_facts import RunFacts
 
 from threadcast.core import read_machine
 
@@ -40,21 +42,8 @@ NETWORKS: dict[str, tuple[str, ...]] = {
     "GoogLeNet": ("googlenet", "small", '{"batch": 1}'),
     "PathNet optimised": ("pathnet", "small", '{"batch": 8}', "optimised"),
 }
-PAGE = Path(__file__).parents[1] / "docs" / "malleable-tables.md"
 _PROCESS = Path(__file__).with_name("malleable_process.py")
 _EXEC = [sys.executable, "-c", "from threadcast.cli.main import main; main()"]
-_HEAD = """# Processes that share cores
-
-`make bench-malleable`, {runs}. Training processes of plain
-PyTorch, or *optimised* by `threadcast.optimize_training`, started together and watched after {warm:g} s (optimised
-{optimised:g} s). Progress is the sum over processes of steps a second, each as a share of what that process makes
-alone on all cores; medians of rounds (least to most). *by hand*: one thread a process, pinned to a core of its own, or
-shared evenly where there are more processes than cores. *Its part*: an even one.
-*@ 0.3-1*: there for this part of the time only; its start, with the import of torch, counts as time without a step.
-{again}
-| processes | rounds x s | left alone | by hand | threadcast | over left alone | of by hand | slowest of its part |
-|---|---|---|---|---|---|---|---|
-"""
 SETS = "2 LSTM;3 LSTM;4 LSTM;2 PathNet;3 PathNet;4 PathNet;2 GoogLeNet;1 LSTM + 1 PathNet;2 PathNet optimised"
 SETS += ";3 PathNet optimised;2 LSTM @ 0-0.7 + 1 PathNet @ 0.3-1;1 LSTM @ 0-0.5 + 1 LSTM @ 0.25-0.75 + 2 LSTM @ 0.5-1"
 SECONDS, CHANGING_S = 8.0, 48.0
@@ -233,14 +222,19 @@ def even(stay: Stay, stays: Sequence[Stay]) -> float:
     return fmean(1 / sum(one.comes <= moment < one.goes for one in stays) for moment in moments)
 
 
-def row(one: dict[str, Any], mark: str = "") -> str:
-    """One line of the page; `mark` names the run where it is not the page's own."""
+def row(one: dict[str, Any]) -> dict[str, object]:
+    """The set's row of data/studies/malleable.csv."""
     middle = {rule: median(values) for rule, values in one["progress"].items()}
-    spread = [f"{middle[rule]:.2f} ({min(v):.2f} to {max(v):.2f})" for rule, v in one["progress"].items()]
-    ratios = (middle["threadcast"] / middle["left alone"], middle["threadcast"] / middle["by hand"])
-    cells = [" + ".join(one["processes"]) + mark, f"{one['rounds']} x {one['seconds']:g}", *spread]
-    cells += [*(f"{ratio:.2f}" for ratio in ratios), f"{min(one['least']):.2f}"]
-    return "| " + " | ".join(cells) + " |"
+    ranges: dict[str, str] = {}
+    for rule, values in one["progress"].items():
+        for end, value in (("", middle[rule]), ("_low", min(values)), ("_high", max(values))):
+            ranges[rule.replace(" ", "_") + end] = f"{value:.2f}"
+    return {
+        "processes": " + ".join(one["processes"]), "rounds": one["rounds"], "seconds": f"{one['seconds']:g}", **ranges,
+        "over_left_alone": f"{middle['threadcast'] / middle['left alone']:.2f}",
+        "of_by_hand": f"{middle['threadcast'] / middle['by hand']:.2f}",
+        "slowest_of_its_part": f"{min(one['least']):.2f}", "run": of_run(RunFacts.from_json(one["run"])),
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -250,7 +244,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.0, help=f"[default: {SECONDS:g}, changing {CHANGING_S:g}]")
     parser.add_argument("--json", type=Path, default=Path("build/malleable.json"))
     parser.add_argument("--reuse", action="store_true", help="keep what is in that file, also of sets measured again")
-    parser.add_argument("--write", action="store_true", help="write docs/malleable-tables.md")
+    parser.add_argument("--write", action="store_true", help=PROCESSES.writes)
     chosen = parser.parse_args()
     run = RunFacts.now()
     found = json.loads(chosen.json.read_text()) if chosen.reuse and chosen.json.exists() else []
@@ -260,18 +254,9 @@ def main() -> None:
         found.append({**compare(stays, chosen.rounds, chosen.seconds), "run": run.to_json()})
         chosen.json.parent.mkdir(parents=True, exist_ok=True)
         chosen.json.write_text(json.dumps(found, indent=1))
-        print(row(found[-1]), flush=True)
+        print(PROCESSES.printed([row(found[-1])]).splitlines()[2], flush=True)
     if chosen.write:
-        of_rows = [RunFacts.from_json(one["run"]) for one in found]
-        runs = Runs(of_rows)
-        head = _HEAD.format(runs=runs, again=runs.legend(), warm=WARM_S, optimised=OPTIMISED_WARM_S)
-        rows = sorted(zip(found, of_rows), key=lambda pair: found.index(_first_of(pair[0], found)))
-        PAGE.write_text(head + "\n".join(row(one, runs.mark(run)) for one, run in rows) + "\n")
-
-
-def _first_of(one: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
-    """The first measurement of the same processes, beside which later ones are shown."""
-    return next(other for other in found if other["processes"] == one["processes"])
+        PROCESSES.store([row(one) for one in found], run, replaces=("processes",))
 
 
 if __name__ == "__main__":

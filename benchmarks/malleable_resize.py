@@ -1,4 +1,4 @@
-"""How soon cores change hands, and what it costs to be ready for it: `make bench-malleable` runs this.
+"""How soon cores change hands, and what it costs to be ready for it.
 
     python benchmarks/malleable_resize.py [--resizes 1000] [--rounds 10] [--write]
 
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +25,7 @@ from statistics import median
 
 import numpy as np
 import torch
+from figures.shared_machine import RESIZES
 from malleable import Process, arbiter
 from planned_by_steps import planned_by_steps
 from run_facts import RunFacts
@@ -35,7 +36,7 @@ from threadcast.core import read_machine
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.plans.malleable_plan import MalleablePlan
 
-PAGE = Path(__file__).parents[1] / "docs" / "malleable-resizes.md"
+Rows = list[dict[str, object]]
 EXEC = [
     sys.executable,
     "-c",
@@ -56,8 +57,8 @@ def captured_step(name: str, size: str) -> Captured:
     return capture_training(work.model, work.loss, optimizer, work.inputs, work.target)
 
 
-def resizes(name: str, size: str, count: int) -> list[str]:
-    """Lines about `count` resizes of a network's training steps, back and forth between all cores and fewer."""
+def resizes(name: str, size: str, count: int) -> Rows:
+    """A row about `count` resizes of a network's training steps, back and forth between all cores and fewer."""
     machine = read_machine()
     captured = captured_step(name, size)
     plan = planned_by_steps(captured, machine)
@@ -97,13 +98,21 @@ def resizes(name: str, size: str, count: int) -> list[str]:
         beyond += in_force_s > max(op_s, 0.005)
     late.sort()
     step_s = median(step[-1][1] - step[0][0] for _, step in steps)
-    return [
-        f"- {name} {size}: {len(asked)} resizes, each second one to fewer cores, during {len(steps)} training steps "
-        f"of {step_s * 1e3:.3g} ms: "
-        f"the last op on a core that was given up ended {median(late) * 1e3:.2f} ms after the call in the median, "
-        f"{late[int(0.99 * len(late))] * 1e3:.2f} ms in 99 %, {late[-1] * 1e3:.2f} ms at most "
-        f"(longest such op {longest_s * 1e3:.2f} ms); later than one op and 5 ms: {beyond}"
-    ]
+    more = (
+        f"{late[int(0.99 * len(late))] * 1e3:.2f} ms in 99 %; longest such op {longest_s * 1e3:.2f} ms; "
+        f"later than one op and 5 ms: {beyond}; {len(steps)} steps of {step_s * 1e3:.3g} ms"
+    )
+    what = f"{name} {size}: last op on a core given up ends after"
+    return [_row(what, len(asked), f"{median(late) * 1e3:.2f}", f"{late[-1] * 1e3:.2f}", "ms", more)]
+
+
+def _row(what: str, times: int, middle: str, most: str = "", unit: str = "", more: str = "") -> dict[str, object]:
+    """A row of data/studies/malleable_resizes.csv."""
+    return {"what": what, "times": times, "median": middle, "most": most, "unit": unit, "more": more}
+
+
+def _row_of_ms(what: str, took_s: Sequence[float]) -> dict[str, object]:
+    return _row(what, len(took_s), f"{median(took_s) * 1e3:.0f}", f"{max(took_s) * 1e3:.0f}", "ms")
 
 
 @contextmanager
@@ -141,7 +150,7 @@ def cpus_of(pid: int) -> set[int]:
     return found
 
 
-def quota(rounds: int) -> list[str]:
+def quota(rounds: int) -> Rows:
     """How soon a quota of one core is followed, and its end."""
     cores = len(read_machine())
     down, up = [], []
@@ -161,12 +170,12 @@ def quota(rounds: int) -> list[str]:
         finally:
             process.end()
     return [
-        f"- A quota lowered to one core is followed after {median(down) * 1e3:.0f} ms (at most {max(down) * 1e3:.0f}), "
-        f"its end after {median(up) * 1e3:.0f} ms (at most {max(up) * 1e3:.0f}); {rounds} times"
+        _row_of_ms("a quota lowered to one core is followed after", down),
+        _row_of_ms("the end of the quota is followed after", up),
     ]
 
 
-def given_back(rounds: int) -> list[str]:
+def given_back(rounds: int) -> Rows:
     """How soon all cores are one process's again, after the other was killed."""
     cores = len(read_machine())
     took = []
@@ -184,10 +193,7 @@ def given_back(rounds: int) -> list[str]:
                     took.append(until(lambda: len(cpus_of(first.pid)) == cores))
             finally:
                 first.end()
-    return [
-        f"- After the other process was killed all cores are back after {median(took) * 1e3:.0f} ms "
-        f"(at most {max(took) * 1e3:.0f}); {rounds} times"
-    ]
+    return [_row_of_ms("all cores are back, once the other process was killed, after", took)]
 
 
 _BLOCKS = """
@@ -227,7 +233,7 @@ for number in range(int(sys.argv[1])):
 """
 
 
-def cost(blocks: int) -> list[str]:
+def cost(blocks: int) -> Rows:
     """What a process alone loses by being attached: in one process, by turns."""
     with tempfile.TemporaryDirectory(prefix="threadcast-") as folder:
         environment = {**os.environ, "XDG_RUNTIME_DIR": folder}
@@ -238,12 +244,14 @@ def cost(blocks: int) -> list[str]:
     ratios, shares = sorted(pair[0] for pair in pairs), [pair[1] for pair in pairs]
     quarter, draws = len(ratios) // 4, np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
     low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975))
+    more = (
+        f"{low:.3f} to {high:.3f} with 95 %, by bootstrap; "
+        f"quartiles {ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f}; blocks of 3 s, by turns"
+    )
+    used = f"{100 * median(shares):.2f}"
     return [
-        f"- While it is attached, with an arbiter and alone, a process makes {median(ratios):.3f} of the steps that it "
-        f"makes while it is not (median; {low:.3f} to {high:.3f} with 95 %, by bootstrap; quartiles "
-        f"{ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f}); {len(ratios)} pairs of blocks of 3 s, by turns; "
-        f"joining the arbiter is part of a block. The threads that follow what it is given use "
-        f"{median(shares):.2%} of one core"
+        _row("steps while attached, of those while not", len(ratios), f"{median(ratios):.3f}", more=more),
+        _row("threads that follow what it is given use", len(ratios), used, unit="% of one core"),
     ]
 
 
@@ -253,24 +261,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--blocks", type=int, default=30, help="pairs of 3 s each, attached and not")
     parser.add_argument("--only", default="resizes,quota,given_back,cost")
-    parser.add_argument("--write", action="store_true", help="write docs/malleable-resizes.md")
+    parser.add_argument("--write", action="store_true", help=RESIZES.writes)
     chosen = parser.parse_args()
-    parts: dict[str, Callable[[], list[str]]] = {
+    parts: dict[str, Callable[[], Rows]] = {
         "resizes": lambda: [
-            line for name in ("lstm", "inception_block") for line in resizes(name, "small", chosen.resizes)
+            row for name in ("lstm", "inception_block") for row in resizes(name, "small", chosen.resizes)
         ],
         "quota": lambda: quota(chosen.rounds),
         "given_back": lambda: given_back(chosen.rounds),
         "cost": lambda: cost(chosen.blocks),
     }
-    lines = []
-    for part in chosen.only.split(","):
-        found = parts[part]()
-        print("\n".join(found), flush=True)
-        lines += found
+    rows = [row for part in chosen.only.split(",") for row in parts[part]()]
+    print(RESIZES.printed(rows))
     if chosen.write:
-        head = f"# How soon cores change hands\n\n`make bench-malleable`, {RunFacts.now()}.\n\n"
-        PAGE.write_text(head + "\n".join(lines) + "\n")
+        RESIZES.store(rows, RunFacts.now(), replaces=("what",))
 
 
 if __name__ == "__main__":

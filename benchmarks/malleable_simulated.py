@@ -1,4 +1,4 @@
-"""Training processes that come and go on large machines, simulated: `make bench-malleable` runs this.
+"""Training processes that come and go on large machines, simulated.
 
     python benchmarks/malleable_simulated.py [--scenarios 8] [--write]
 
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from statistics import fmean
 
 import numpy as np
+from figures.shared_machine import SIMULATED
 from numpy.typing import NDArray
 from run_facts import RunFacts
 
@@ -32,21 +32,6 @@ CHANGES_S = (20.0, 90.0)
 """Between two arrivals or departures."""
 SETTLED_S = 60.0
 """After a change, from when on what was learnt is judged in a column of its own."""
-PAGE = Path(__file__).parents[1] / "docs" / "malleable-simulated.md"
-_HEAD = """# Processes that share large machines, simulated
-
-`make bench-malleable`, {run}: simulation, not a measurement. Two to four training processes at a time, which come and
-go every {changes[0]:g} to {changes[1]:g} s for {seconds:g} s, {scenarios} times, on {cores} cores. How long training
-takes with each number of threads was measured by others (gradient boosting,
-[GBM-perf](../data/published/gbm_training_time.md), two machines of up to 192 threads); in between it is interpolated.
-The
-arbiter's ledger divides the cores; the sum of progress, each process's as a share of its most on that machine, is held
-against the best of all divisions every {every:g} s. *known*: processes register with their curve; *learnt*: they tell
-how many steps they have made, nothing else.
-
-| cores | curves | mean | worst | mean {settled:g} s after a change | worst then | moved a minute |
-|---|---|---|---|---|---|---|
-"""
 
 
 def speeds(cores: int) -> list[NDArray[np.float64]]:
@@ -126,8 +111,8 @@ def claim(speed: NDArray[np.float64]) -> Claim:
     return Claim(progress={cores: float(rate) for cores, rate in enumerate(speed, start=1)})
 
 
-def row(cores: int, scenarios: int, *, known: bool) -> str:
-    """One line of the page."""
+def row(cores: int, scenarios: int, *, known: bool) -> dict[str, str]:
+    """A row of data/studies/malleable_simulated.csv."""
     runs = speeds(cores)
     all_: dict[str, list[float]] = {}
     for seed in range(scenarios):
@@ -135,32 +120,27 @@ def row(cores: int, scenarios: int, *, known: bool) -> str:
             all_.setdefault(name, []).extend(values)
     minutes = scenarios * SECONDS / 60
     settled = all_["settled"]
-    cells: Mapping[str, str] = {
+    return {
         "cores": str(cores), "curves": "known" if known else "learnt",
         "mean": f"{fmean(all_['share']):.3f}", "worst": f"{min(all_['share']):.3f}",
-        "settled": f"{fmean(settled):.3f}", "worst settled": f"{min(settled):.3f}",
-        "moved": f"{sum(all_['moved']) / minutes:.0f}",
+        "settled_mean": f"{fmean(settled):.3f}", "settled_worst": f"{min(settled):.3f}",
+        "moved_a_minute": f"{sum(all_['moved']) / minutes:.0f}",
     }  # fmt: skip
-    return "| " + " | ".join(cells.values()) + " |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenarios", type=int, default=8)
-    parser.add_argument("--write", action="store_true", help="write docs/malleable-simulated.md")
+    parser.add_argument("--write", action="store_true", help=SIMULATED.writes)
     chosen = parser.parse_args()
-    head = _HEAD.format(
-        run=RunFacts.now(), changes=CHANGES_S, seconds=SECONDS, scenarios=chosen.scenarios, every=EVERY_S,
-        cores=", ".join(map(str, CORES)), settled=SETTLED_S,
-    )  # fmt: skip
     rows = []
     for cores in CORES:
         for known in (True, False):
             rows.append(row(cores, chosen.scenarios, known=known))
             print(rows[-1], file=sys.stderr, flush=True)
-    print(head + "\n".join(rows))
+    print(SIMULATED.printed(rows))
     if chosen.write:
-        PAGE.write_text(head + "\n".join(rows) + "\n")
+        SIMULATED.store(rows, RunFacts.now())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Pictures of a training run whose cores go and come back: `make bench-malleable` runs this.
+"""Pictures of a training run whose cores go and come back.
 
     python benchmarks/malleable_timelines.py [--output docs/images]
 

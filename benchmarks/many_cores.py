@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -104,13 +104,18 @@ def run_part(part: str, out: Path, machine: Machine, counts: Sequence[int], end_
         many_cores_recording.run(recording, machine, counts, end_s)
 
 
-def in_process(part: str, arguments: Sequence[str], share_s: float, log: Path) -> str:
-    """Run one part in a process group of its own for its share of the time; returns how it ended."""
+def in_process(
+    part: str, arguments: Sequence[str], share_s: float, log: Path, wait: Callable[..., object] = subprocess.Popen.wait
+) -> str:
+    """Run one part in a process group of its own for its share of the time; returns how it ended.
+
+    `wait` is told the process and the seconds, and raises TimeoutExpired once they are over.
+    """
     command = [sys.executable, str(Path(__file__)), "--part", part, "--share-s", f"{share_s:.1f}", *arguments]
     with log.open("ab") as said:
         running = subprocess.Popen(command, stdout=said, stderr=said, process_group=0)
         try:
-            running.wait(share_s + GRACE_S)
+            wait(running, share_s + GRACE_S)
             return "whole" if running.returncode == 0 else f"failed with status {running.returncode}"
         except subprocess.TimeoutExpired:
             return "killed when its time was up"

@@ -18,8 +18,8 @@ from typing import Any
 import many_cores_page
 from many_cores_recording import GOAL, Recording, long_form
 from many_cores_results import Results
-from models import Models, Part, made, one_fold, section
-from run_facts import ROOT, RunFacts, Runs
+from models import MODELS, Models, Part, made, one_fold, rows_of
+from run_facts import ROOT, RunFacts
 
 from threadcast.collector.timing import MIN_BATCHES
 from threadcast.core import Machine, Measurement
@@ -102,7 +102,7 @@ def main() -> None:
     threads = sorted({m.case.threads for m in measurements})
     title = f"{ops} ops at {', '.join(map(str, threads))} threads, a fifth left out"
     rows = [{**row, "run": run.to_json()} for row in Part(title, measurements, one_fold, models()).rows(chosen.seeds)]
-    print(section({"title": title, "rows": rows}, Runs([run])))
+    print(MODELS.printed(rows_of({"title": title, "rows": rows})))
 
 
 if __name__ == "__main__":

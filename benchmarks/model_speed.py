@@ -2,8 +2,7 @@
 
     python benchmarks/model_speed.py [--million] [--compare] [--write]
 
-`make bench-model-speed` runs this; `benchmarks/models.py` runs the first part. Times of ops are by a formula: how they
-come about does not matter here. Each figure is printed as soon as it is known.
+Times of ops are by a formula: how they come about does not matter here. Each figure is printed as soon as it is known.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import numpy as np
+from figures.forecasts import SPEED
 from run_facts import RunFacts
 from threadpoolctl import threadpool_limits
 
@@ -36,9 +35,6 @@ KNOWN = 1000
 """Ops that are learned from, at 96 cases each."""
 MILLION = 10_417
 """Ops with a million samples, one for each of 96 cases."""
-
-
-PAGE = Path(__file__).parents[1] / "docs" / "model-tables.md"
 
 COMPARED = 300
 """Ops at 96 cases that models are compared on."""
@@ -119,22 +115,22 @@ def compare_speed() -> dict[str, float]:
     return found
 
 
-def described(took: dict[str, float]) -> str:
-    """The figures as a section in Markdown."""
-    text = (
-        "## Speed\n\n"
-        f"{KNOWN:,} ops at 96 cases are learned in {took['fit_s']:.1f} s; 10,000 curves from 3 samples each take "
-        f"{took['predict_10000_s']:.2f} s, one {took['predict_one_s'] * 1e3:.2f} ms."
-    )
-    if "xgboost_1000_s" in took:
-        text += (
-            f" 1,000 curves take {took['predict_1000_s'] * 1e3:.0f} ms; XGBoost alone, one call for as many points "
-            f"with as many trees on one thread, {took['xgboost_1000_s'] * 1e3:.0f} ms."
-        )
+def described(took: dict[str, float]) -> list[dict[str, str]]:
+    """The figures as rows of data/studies/model_speed.csv."""
+    rows = [
+        (f"{KNOWN:,} ops at 96 cases are learned", f"{took['fit_s']:.1f}", "s"),
+        ("10,000 curves from 3 samples each", f"{took['predict_10000_s']:.2f}", "s"),
+        ("one curve", f"{took['predict_one_s'] * 1e3:.2f}", "ms"),
+        ("1,000 curves", f"{took['predict_1000_s'] * 1e3:.0f}", "ms"),
+        ("XGBoost alone, as many points and trees", f"{took['xgboost_1000_s'] * 1e3:.0f}", "ms"),
+    ]
     if "million_fit_s" in took:
         own = (took["million_peak_bytes"] - took["million_samples_bytes"]) / 2**20
-        text += f" A million samples are learned in {took['million_fit_s']:.0f} s, in {own:.0f} MiB beside the samples."
-    return text + "\n"
+        rows += [
+            ("a million samples are learned", f"{took['million_fit_s']:.0f}", "s"),
+            ("memory beside the million samples", f"{own:.0f}", "MiB"),
+        ]
+    return [dict(zip(SPEED.columns, row, strict=True)) for row in rows]
 
 
 def _peak_bytes() -> float:
@@ -151,29 +147,23 @@ def _seconds(call: Callable[[], object], times: int) -> float:
     return median(taken)
 
 
-def compared(by_model: dict[str, float]) -> str:
-    """The CPU seconds of a fold in a sentence."""
-    listed = ", ".join(f"{name} {took:.1f}" for name, took in sorted(by_model.items(), key=lambda item: -item[1]))
-    return f"A fold of {COMPARED} ops at 96 cases takes {sum(by_model.values()):.0f} CPU s: {listed}.\n"
-
-
-def with_speed(page: str, section: str) -> str:
-    """The page with this section "## Speed" at its end, in place of an earlier one."""
-    return page.partition("\n## Speed\n")[0].rstrip("\n") + "\n\n" + section
+def compared(by_model: dict[str, float]) -> list[dict[str, str]]:
+    """The CPU seconds of a fold of `COMPARED` ops at 96 cases as rows, the slowest model first."""
+    listed = sorted(by_model.items(), key=lambda item: -item[1])
+    return [{"what": f"a fold, {name}", "value": f"{took:.1f}", "unit": "CPU s"} for name, took in listed]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--million", action="store_true", help="also learn from a million samples")
     parser.add_argument("--compare", action="store_true", help="also time each model in a comparison")
-    parser.add_argument("--write", action="store_true", help="write the section Speed of docs/model-tables.md")
+    parser.add_argument("--write", action="store_true", help=SPEED.writes)
     chosen = parser.parse_args()
     facts = RunFacts.now()
     print(facts)
-    said = described(speed(million=chosen.million))
+    rows = described(speed(million=chosen.million))
     if chosen.compare:
-        said += "\n" + compared(compare_speed())
-    print(said)
+        rows += compared(compare_speed())
+    print(SPEED.printed(rows))
     if chosen.write:
-        said = said.replace("## Speed\n", f"## Speed\n\n`make bench-model-speed`, {facts}.\n", 1)
-        PAGE.write_text(with_speed(PAGE.read_text(), said))
+        SPEED.store(rows, facts)

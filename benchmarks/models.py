@@ -1,4 +1,4 @@
-"""How well models forecast curves of large machines from a few single samples: `make bench-models` runs this.
+"""How well models forecast curves of large machines from a few single samples.
 
     python benchmarks/models.py [--curves FOLDER] [--seeds 5] [--only sgemm_96,networks] [--models NAMES]
         [--samples 0,3] [--json FILE] [--reuse] [--write]
@@ -21,8 +21,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from model_speed import described, speed
-from run_facts import RunFacts, Runs
+from figures.forecasts import MODELS
+from figures.study import of_run
+from run_facts import RunFacts
 
 from threadcast.core import Case, Machine, Measurement, Op, read_machine
 from threadcast.models import registry_of_kinds, splits
@@ -33,7 +34,6 @@ from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.splits import Split
 from threadcast.store import published
 
-PAGE = Path(__file__).parents[1] / "docs" / "model-tables.md"
 PAPER = Path(__file__).parents[1] / "data" / "papers"
 Models = Sequence[tuple[str, PerformanceModel]]
 
@@ -43,26 +43,9 @@ SAMPLES = (1, 3, 4, 8, 16)
 NCNN_SAMPLES = (1, 8)
 """Thread counts at which whole networks are measured, beside the machine's largest."""
 COLUMNS = ("accuracy", "within_10", "coverage_90", "regret_mean", "regret_p95")
+_COLUMNS = {column: column.removesuffix("_mean") for column in COLUMNS}
 SPEEDUPS = ("speedup_over_all", "speedup_with_model_time")
 """Median over ops of the time with all threads over that of the chosen case, without and with a forecast a call."""
-
-
-_HEAD = """# How well models forecast
-
-`make bench-models`, {runs}. Mean over seeds (least to
-most), each with other ops left out and other samples drawn. A model sees single samples of the cases that it
-asks for, of ops that it has not learned from, and is judged by the medians of all samples of the others. Accuracy is
-1 - mean(|forecast - measured| / measured), regret how much longer than the best case the chosen one takes, in percent.
-Speed-up over all threads is, as ADSALA's, the mean over ops (since 2026-11-29 the median) of the time with most threads
-over that at the chosen case, and over that time and the time of a forecast together, as if each call made one of its
-own (us a call); forecasts took several times as long as on idle cores in the later runs, as others used the machine.
-
-- `sgemm` and `sdot`: one call of MKL on 2 sockets of 24 cores, hyper-threads above 48 (ADSALA, Xia and Barca 2026; not
-  part of this project).
-- *paper*: what Liu et al. 2018 state in Tables IV and V for their networks on a Xeon Phi.
-- Whole networks: latencies published by Tencent/ncnn (`data/published`).
-{again}
-"""
 
 
 class Part:
@@ -215,45 +198,41 @@ def _new_machine(known: int) -> Part:
     return Part(title, found, lambda seed: splits.new_machine(known=known, seed=seed), models, draw=False)
 
 
-def table(rows: Sequence[dict[str, Any]], runs: Runs) -> str:
-    """One part's rows in Markdown, marked where they are of a later run."""
-    lines = [
-        "| model | seeds | samples | accuracy | within 10 % | in 90 % interval | regret | regret p95 "
-        "| speed-up over all threads | with a forecast each call | us a curve | us a call |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        cells = [_cell(row.get(column)) for column in COLUMNS] + [_ratio(row.get(column)) for column in SPEEDUPS]
-        lost = f", {row['unusable']} lost" if row["unusable"] else ""
-        mark = runs.mark(RunFacts.from_json(row["run"]))
-        head = f"{row['model']}{mark}{lost} | {row['seeds']} | {row['samples']:.3g}"
-        call = f"{row['call_us']:.3g}" if row.get("call_us") else "-"
-        lines.append(f"| {head} | {' | '.join(cells)} | {row['predict_us']:.3g} | {call} |")
-    return "\n".join(lines)
+def rows_of(part: dict[str, Any]) -> list[dict[str, object]]:
+    """A part's rows of data/studies/models.csv; shares are in percent, means over seeds with the least and the most."""
+    found: list[dict[str, object]] = []
+    for row in part["rows"]:
+        floor = row["noise_floor"]
+        found.append({
+            "part": part["title"][0].upper() + part["title"][1:],
+            "regret_all_threads": f"{100 * row['regret_all_threads']:.1f}",
+            "noise_floor": None if floor is None else f"{100 * floor:.2f}", "model": row["model"],
+            "unusable": row["unusable"], "seeds": row["seeds"], "samples": f"{row['samples']:.3g}",
+            **{name: value for column, of in _COLUMNS.items() for name, value in _ranged(of, row.get(column)).items()},
+            **{name: value for of in SPEEDUPS for name, value in _ranged(of, row.get(of), 1.0).items()},
+            "us_a_curve": f"{row['predict_us']:.3g}", "us_a_call": f"{row['call_us']:.3g}" if row["call_us"] else None,
+            "run": of_run(RunFacts.from_json(row["run"])),
+        })  # fmt: skip
+    return found
 
 
-def _cell(values: list[float] | None) -> str:
-    if values is None:
-        return "-"
-    mean, low, high = (100 * value for value in values)
-    return f"{mean:.1f} ({low:.1f} to {high:.1f})"
-
-
-def _ratio(values: list[float] | None) -> str:
-    return "-" if values is None else "{:.3f} ({:.3f} to {:.3f})".format(*values)
+def _ranged(column: str, values: list[float] | None, factor: float = 100.0) -> dict[str, str | None]:
+    """Mean, least and most."""
+    names = column, f"{column}_low", f"{column}_high"
+    digits = 1 if factor == 100.0 else 3
+    return {name: None if values is None else f"{factor * values[i]:.{digits}f}" for i, name in enumerate(names)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, help="folder of the ADSALA curves")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", default="", help="names of parts, separated by commas; speed is one too")
+    parser.add_argument("--only", default="", help="names of parts, separated by commas")
     parser.add_argument("--models", default="", help="beginnings of models' names, separated by commas [default: all]")
     parser.add_argument("--samples", default="", help="numbers of samples, separated by commas [default: all]")
-    parser.add_argument("--million", action="store_true", help="speed: also learn from a million samples")
     parser.add_argument("--json", type=Path, default=Path("build/models.json"), help="all figures, as they come")
     parser.add_argument("--reuse", action="store_true", help="take the parts that are in that file from it")
-    parser.add_argument("--write", action="store_true", help="write docs/model-tables.md")
+    parser.add_argument("--write", action="store_true", help=MODELS.writes)
     chosen = parser.parse_args()
     wanted = [name for name in chosen.only.split(",") if name]
     run = RunFacts.now()
@@ -275,16 +254,9 @@ def main() -> None:
         rows = [{**row, "run": run.to_json()} for row in part.rows(chosen.seeds)]
         found[name] = {"title": part.title, "rows": merged(found[name]["rows"] if some and name in found else [], rows)}
         chosen.json.write_text(json.dumps(found, indent=1))
-        print(section(found[name], runs_of(found)), flush=True)
-    if not wanted or "speed" in wanted:
-        found["speed"] = speed(million=chosen.million)
-        chosen.json.write_text(json.dumps(found, indent=1))
-        print(described(found["speed"]))
+        print(MODELS.printed(rows_of(found[name])), flush=True)
     if chosen.write:
-        runs = runs_of(found)
-        head = _HEAD.format(runs=runs, again=runs.legend())
-        sections = [section(found[name], runs) for name in names if name in found]
-        PAGE.write_text(head + "\n".join([*sections, described(found["speed"])] if "speed" in found else sections))
+        MODELS.store([row for name in names if name in found for row in rows_of(found[name])], run, replaces=("part",))
 
 
 def merged(before: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -292,25 +264,6 @@ def merged(before: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> 
     every = [*before, *rows]
     order = list(dict.fromkeys((row["model"], round(row["samples"])) for row in every))
     return sorted(every, key=lambda row: order.index((row["model"], round(row["samples"]))))
-
-
-def runs_of(found: dict[str, Any]) -> Runs:
-    """The runs that the rows of all parts are of."""
-    parts = (part for name, part in found.items() if name != "speed")
-    return Runs(RunFacts.from_json(row["run"]) for part in parts for row in part["rows"])
-
-
-def section(part: dict[str, Any], runs: Runs) -> str:
-    """A part in Markdown."""
-    title, rows = part["title"], part["rows"]
-    return "\n".join([f"## {title[0].upper()}{title[1:]}", "", _context(rows), "", table(rows, runs), ""])
-
-
-def _context(rows: Sequence[dict[str, Any]]) -> str:
-    first = rows[0]
-    floor = first["noise_floor"]
-    said = f"Always all threads: regret {100 * first['regret_all_threads']:.1f} %."
-    return said if floor is None else f"{said} Noise floor {100 * floor:.2f} %."
 
 
 if __name__ == "__main__":

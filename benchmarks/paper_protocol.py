@@ -136,12 +136,7 @@ def _read(row: dict[str, str]) -> Result:
 
 def store(found: Result) -> None:
     """Add a result, in place of an earlier one of the same model."""
-    identity = found.machine, found.scale, str(found.samples), found.model
-
-    def keeps(row: dict[str, str]) -> bool:
-        return (row["machine"], row["scale"], row["samples"], row["model"]) != identity
-
-    PROTOCOL.store([asdict(found)], RunFacts.now(), keeps=keeps)
+    PROTOCOL.store([asdict(found)], RunFacts.now(), replaces=("machine", "scale", "samples", "model"))
 
 
 @click.command()

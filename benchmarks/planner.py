@@ -1,4 +1,4 @@
-"""How close the planner comes to the best schedule, and how far it is ahead of others: `make bench-planner`.
+"""How close the planner comes to the best schedule, and how far it is ahead of others.
 
     python benchmarks/planner.py [--curves FOLDER] [--seconds 60] [--small 100] [--parts abcde] [--write]
 
@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from hashlib import sha256
@@ -24,6 +24,8 @@ from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
+from figures.planner import BASELINES, CORUN, NETWORKS, OVER, SMALL
+from figures.study import Study, of_run
 from planner_adversary import worst_ratio
 from planner_instances import (
     GROUPED,
@@ -50,20 +52,15 @@ from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.scheduler.simulation.simulator import simulate
 
 SEED = 20260114
-BASELINES = (
-    "sequential", "manual_grid", "strategies_1_2", "strategies_1_2_3", "strategies", "critical_path", "heft", "cpa",
-    "mcpa", "lp_rounding", "ios",
-)  # fmt: skip
 PAPERS = ("strategies", "critical_path")
 CORES = (4, 16, 48, 68, 128)
-PAGE = Path(__file__).parents[1] / "docs/planner-tables.md"
 IOS_OPS = 2_000
 """Ops up to which IOS is run: it takes minutes beyond."""
 
 KEPT = Path("build/planner-cp-sat.json")
 """CP-SAT's answers by problem and time, since all of them together take the better part of an hour."""
 
-Rows = list[list[str]]
+Rows = list[dict[str, object]]
 Packed = tuple[str, int]
 """A graph as JSON, and how many cores it has: what goes to another process."""
 Solved = Sequence[float]
@@ -76,37 +73,33 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="CP-SAT's time for each small graph")
     parser.add_argument("--small", type=int, default=100, help="small graphs")
     parser.add_argument("--parts", default="abcde")
-    parser.add_argument("--write", action="store_true", help="write docs/planner-tables.md")
+    parser.add_argument("--write", action="store_true", help=f"{NETWORKS.writes}, with the other parts that were run")
     given = parser.parse_args()
     pool = Pool.read(Path(given.curves) if given.curves else None)
-    head = (
-        f"Curves: {pool.source}. `make bench-planner`, {RunFacts.now()}; makespans are simulated, planning "
-        f"times are wall-clock seconds on one core."
-    )
-    lines = ["# What the planner reaches", "", head, ""]
+    run = f"{of_run(RunFacts.now())}, curves: {pool.source}"
     plan(next(small(1, pool, seed=0))[1], policy=SEARCH)  # compiles the search, which is not timed
-    parts: dict[str, Callable[[], Iterable[str]]] = {
-        "b": partial(on_networks, pool),
-        "c": partial(with_errors, pool),
-        "d": partial(adversarial, pool),
-        "e": partial(beside_each_other, pool),
-        "a": partial(against_cp_sat, pool, count=given.small, seconds=given.seconds),
+    over: dict[str, dict[str, object]] = {name: dict.fromkeys(OVER.columns) | {"baseline": name} for name in BASELINES}
+    parts: dict[str, tuple[Study, Callable[[], Rows]]] = {
+        "b": (NETWORKS, partial(on_networks, pool, over)),
+        "c": (OVER, partial(with_errors, pool, over)),
+        "d": (OVER, partial(adversarial, pool, over)),
+        "e": (CORUN, partial(beside_each_other, pool)),
+        "a": (SMALL, partial(against_cp_sat, pool, count=given.small, seconds=given.seconds)),
     }
-    for letter, part in parts.items():
-        if letter in given.parts:
-            for line in part():
-                print(line, flush=True)
-                lines.append(line)
-    if given.write:
-        PAGE.write_text("\n".join(lines) + "\n")
-
-
-def table(columns: Sequence[str], rows: Rows) -> Iterable[str]:
-    """Lines of a Markdown table."""
-    yield "| " + " | ".join(columns) + " |"
-    yield "|" + "---|" * len(columns)
-    yield from ("| " + " | ".join(row) + " |" for row in rows)
-    yield ""
+    found = {study.name: (study, part()) for letter, (study, part) in parts.items() if letter in given.parts}
+    for study, rows in found.values():
+        print(study.printed(rows), "\n", flush=True)
+    if not given.write:
+        return
+    made = {name: rows for name, (_, rows) in found.items()}
+    if NETWORKS.name in made:
+        NETWORKS.store(made[NETWORKS.name], run)
+    if CORUN.name in made:
+        CORUN.store(made[CORUN.name], run)
+    if SMALL.name in made:
+        SMALL.store(made[SMALL.name], run)
+    if set("bcd") <= set(given.parts):
+        OVER.store(made[OVER.name], run)
 
 
 def planned(given: Problem) -> tuple[Plan, float]:
@@ -118,7 +111,7 @@ def planned(given: Problem) -> tuple[Plan, float]:
     return made, took_s
 
 
-def against_cp_sat(pool: Pool, *, count: int, seconds: float) -> Iterable[str]:
+def against_cp_sat(pool: Pool, *, count: int, seconds: float) -> Rows:
     """Part a."""
     cases = list(small(count, pool, seed=SEED))
     ours = [planned(given) for _, given in cases]  # alone on the machine, before CP-SAT takes all cores
@@ -129,25 +122,21 @@ def against_cp_sat(pool: Pool, *, count: int, seconds: float) -> Iterable[str]:
     ratios = [ratio for _, ratio, _, _ in solved]
     gaps = [made.makespan_s / max(made.lower_bound_s, other[1]) for _, made, _, other in found]
     own = [made.makespan_s / made.lower_bound_s for _, made, _, _ in found]
-    yield f"## Small graphs against CP-SAT's best in {seconds:g} s"
-    yield ""
-    yield (
-        f"{count} random graphs of 10 to 60 ops on 4 to 128 cores; CP-SAT on one worker, {workers} graphs at a time, "
-        f"without a hint. It found {len(solved)} schedules, {sum(other[2] for *_, other in solved)} proven optimal."
-    )
-    yield ""
     rows = [
-        ["mean over CP-SAT's", f"{fmean(ratios):.4f}"], ["worst", f"{max(ratios):.4f}"],
-        ["best", f"{min(ratios):.4f}"], ["no longer than CP-SAT's", f"{sum(r <= 1 + 1e-6 for r in ratios)}"],
-        ["mean over the better of both lower bounds", f"{fmean(gaps):.4f}"],
-        ["mean over the plan's own lower bound", f"{fmean(own):.4f}"],
-        ["proven optimal by the plan's own lower bound", f"{sum(over <= 1 + OPTIMAL for over in own)}"],
-        ["planning, median s", f"{median(t for _, t in ours):.2f}"],
-        ["planning, longest s", f"{max(t for _, t in ours):.2f}"],
+        (f"graphs of 10 to 60 ops on 4 to 128 cores, {seconds:g} s of CP-SAT", str(count)),
+        ("schedules that CP-SAT found", str(len(solved))),
+        ("of these proven optimal", str(sum(other[2] for *_, other in solved))),
+        ("mean over CP-SAT's", f"{fmean(ratios):.4f}"), ("worst", f"{max(ratios):.4f}"),
+        ("best", f"{min(ratios):.4f}"), ("no longer than CP-SAT's", f"{sum(r <= 1 + 1e-6 for r in ratios)}"),
+        ("mean over the better of both lower bounds", f"{fmean(gaps):.4f}"),
+        ("mean over the plan's own lower bound", f"{fmean(own):.4f}"),
+        ("proven optimal by the plan's own lower bound", f"{sum(over <= 1 + OPTIMAL for over in own)}"),
+        ("planning, median s", f"{median(t for _, t in ours):.2f}"),
+        ("planning, longest s", f"{max(t for _, t in ours):.2f}"),
     ]  # fmt: skip
-    yield from table(("100 graphs" if count == 100 else f"{count} graphs", ""), rows)
     worst = sorted(solved, key=lambda entry: -entry[1])[:5]
-    yield from table(("worst graphs", "over CP-SAT's"), [[what, f"{ratio:.4f}"] for what, ratio, _, _ in worst])
+    rows += [(f"over CP-SAT's: {what}", f"{ratio:.4f}") for what, ratio, _, _ in worst]
+    return [{"what": what, "value": value} for what, value in rows]
 
 
 def solved_by_cp_sat(packed: Sequence[Packed], seconds: float, workers: int) -> list[Solved]:
@@ -174,12 +163,12 @@ def _solved(packed: Packed, seconds: float) -> Solved:
     return (found.plan.makespan_s if found.plan else 0.0), found.lower_bound_s, found.optimal
 
 
-def on_networks(pool: Pool) -> Iterable[str]:
-    """Part b."""
+def on_networks(pool: Pool, over_baselines: dict[str, dict[str, object]]) -> Rows:
+    """Part b; fills in the means over each baseline."""
     rows: Rows = []
     ahead: dict[str, list[float]] = {name: [] for name in BASELINES}
     wide: dict[str, list[float]] = {name: [] for name in PAPERS}
-    beaten: list[str] = []
+    beaten: dict[str, list[str]] = {name: [] for name in BASELINES}
     for name in network_names():
         graph = network(name, pool, seed=SEED)
         settings = [(str(cores), problem(graph, cores)) for cores in CORES]
@@ -195,41 +184,33 @@ def on_networks(pool: Pool) -> Iterable[str]:
                 over[policy] = trace.makespan_s / bounds.best_s
                 ahead[policy].append(made.makespan_s / trace.makespan_s)
                 if made.makespan_s > trace.makespan_s * (1 + 1e-9):
-                    beaten.append(f"{name} on {cores} cores by {policy}: {made.makespan_s / trace.makespan_s:.4f}")
+                    beaten[policy].append(f"{name} on {cores} cores {made.makespan_s / trace.makespan_s:.4f}")
             parallelism = float(given.times.seconds[:, 0].sum()) / bounds.critical_path_s
             if parallelism > 2:
                 for policy in PAPERS:
                     wide[policy].append(ahead[policy][-1])
             limited = "area" if bounds.area_s > bounds.critical_path_s else "path"
-            rows.append(
-                [name, str(len(given.graph)), cores, limited, f"{parallelism:.1f}",
-                 f"**{made.makespan_s / bounds.best_s:.3f}**",
-                 *(f"{over[policy]:.2f}" if policy in over else "-" for policy in BASELINES), f"{took_s:.2f}"]
-            )  # fmt: skip
-    yield "## The networks' training steps, makespan over the lower bound"
-    yield ""
-    yield (
-        "`limit`: which of area and critical path is higher. `work/path`: work on one thread over the critical path. "
-        "Where cores share caches, ops may also run spread over these, on curves made as `planner_instances` says."
-    )
-    yield ""
-    yield from table(("network", "ops", "cores", "limit", "work/path", "search", *BASELINES, "planned in s"), rows)
-    yield from table(
-        ("search over", "mean", "worst"),
-        [[policy, f"{fmean(r):.3f}", f"{max(r):.3f}"] for policy, r in ahead.items() if r],
-    )
-    yield (
-        "Where work over path exceeds 2, the search's mean makespan over that of "
-        + ", ".join(f"{policy}: {fmean(r):.3f}" for policy, r in wide.items() if r)
-        + ". Longer than a baseline: "
-        + ("; ".join(beaten) or "never")
-        + "."
-    )
-    yield ""
+            rows.append({
+                "network": name, "ops": len(given.graph), "cores": cores, "limit": limited,
+                "work_over_path": f"{parallelism:.1f}", "search": f"{made.makespan_s / bounds.best_s:.3f}",
+                **{policy: f"{over[policy]:.2f}" if policy in over else None for policy in BASELINES},
+                "planned_s": f"{took_s:.2f}",
+            })  # fmt: skip
+    for policy, ratios in ahead.items():
+        over_baselines[policy] |= {
+            **_mean_and_worst("", ratios), "longer": "; ".join(beaten[policy]),
+            "wide_mean": f"{fmean(found):.3f}" if (found := wide.get(policy)) else None,
+        }  # fmt: skip
+    return rows
 
 
-def with_errors(pool: Pool) -> Iterable[str]:
-    """Part c."""
+def _mean_and_worst(prefix: str, ratios: Sequence[float]) -> dict[str, str]:
+    found = {"mean": fmean(ratios), "worst": max(ratios)} if ratios else {}
+    return {f"{prefix}{name}": f"{value:.3f}" for name, value in found.items()}
+
+
+def with_errors(pool: Pool, over_baselines: dict[str, dict[str, object]]) -> Rows:
+    """Part c; fills in the means over baselines that had the same wrong curves."""
     loss: list[float] = []
     against: dict[str, list[float]] = {name: [] for name in ("critical_path", "strategies", "mcpa", "lp_rounding")}
     for name in network_names():
@@ -246,28 +227,20 @@ def with_errors(pool: Pool) -> Iterable[str]:
                 loss.append(found_s / known_s)
                 for policy, ratios in against.items():
                     ratios.append(found_s / simulate(create(policy, wrong), true_curves=true.curves).makespan_s)
-    yield "## Curves off by up to 20 %"
-    yield ""
-    yield (
-        f"Planned with every point of every curve off by a factor from 0.8 to 1.2, as its interval says, run with the "
-        f"true ones: "
-        f"{len(loss)} problems, takes {fmean(loss):.3f} of what planning with the true curves gives on average, "
-        f"{max(loss):.3f} at worst. Over baselines that had the same wrong curves:"
+    print(
+        f"curves off: {len(loss)} problems, over true curves mean {fmean(loss):.3f}, worst {max(loss):.3f}", flush=True
     )
-    yield ""
-    yield from table(
-        ("search over", "mean", "worst"), [[p, f"{fmean(r):.3f}", f"{max(r):.3f}"] for p, r in against.items()]
-    )
+    for policy, ratios in against.items():
+        over_baselines[policy] |= _mean_and_worst("wrong_curves_", ratios)
+    return list(over_baselines.values())
 
 
-def adversarial(pool: Pool) -> Iterable[str]:
-    """Part d."""
-    yield "## The problems on which the search looks worst"
-    yield ""
-    yield "Small graphs and their curves, changed step by step so that the search's makespan over a baseline's grows."
-    yield ""
-    rows = [[policy, *(f"{r:.4f}" for r in worst_ratio(pool, policy, seed=SEED))] for policy in BASELINES]
-    yield from table(("baseline", "first", "worst found"), rows)
+def adversarial(pool: Pool, over_baselines: dict[str, dict[str, object]]) -> Rows:
+    """Part d; fills in the worst ratios that were found."""
+    for policy in BASELINES:
+        first, worst = worst_ratio(pool, policy, seed=SEED)
+        over_baselines[policy] |= {"first": f"{first:.4f}", "worst_found": f"{worst:.4f}"}
+    return list(over_baselines.values())
 
 
 class Unseen:
@@ -277,7 +250,7 @@ class Unseen:
         self.slowdowns, self.core_throughput = known.slowdowns, known.core_throughput
 
 
-def beside_each_other(pool: Pool) -> Iterable[str]:
+def beside_each_other(pool: Pool) -> Rows:
     """Part e."""
     rows: Rows = []
     for name in network_names():
@@ -290,17 +263,11 @@ def beside_each_other(pool: Pool) -> Iterable[str]:
                 made = plan(given, policy=SEARCH, interference=known)
                 took_s = time.perf_counter() - started_s
                 compared_s = plan(given, policy=SEARCH, interference=Unseen(known)).makespan_s
-                rows.append([name, str(cores), f"{factor:g}", f"{made.makespan_s / compared_s:.3f}", f"{took_s:.2f}"])
-    yield "## Ops that slow each other down"
-    yield ""
-    yield (
-        "Memory-bound ops on either half of the cores take 1.8 times as long, beside others 1.25 times, these beside "
-        "them 1.15 and beside each other 1.1 times: made up, `times` is how often the excess counts. Makespan of the "
-        f"search with these in view over that of one that only compares its plans by them, on average "
-        f"{fmean(float(row[3]) for row in rows):.3f}."
-    )
-    yield ""
-    yield from table(("network", "cores", "times", "over only compared", "planned in s"), rows)
+                rows.append({
+                    "network": name, "cores": cores, "times": f"{factor:g}",
+                    "over_only_compared": f"{made.makespan_s / compared_s:.3f}", "planned_s": f"{took_s:.2f}",
+                })  # fmt: skip
+    return rows
 
 
 if __name__ == "__main__":

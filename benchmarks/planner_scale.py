@@ -1,4 +1,4 @@
-"""What planning large graphs for many cores takes, in a process of its own: `make bench-planner-scale`.
+"""What planning large graphs for many cores takes, in a process of its own. Two minutes.
 
     python benchmarks/planner_scale.py [--sizes 500x16,5000x128] [--write]
 
@@ -15,17 +15,15 @@ import os
 import re
 import time
 import tracemalloc
-from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from planner import table
+from figures.planner import KEPT, QUICK, SCALE
 from planner_scale_graphs import SHAPES, large_problem
 from run_facts import RunFacts
 
 from threadcast.core import Plan
 from threadcast.runtime.engines.replay import arrange
-from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.plan_store import packed
 from threadcast.scheduler.compile_planner import compile_planner
 from threadcast.scheduler.planner import BUDGET_S, QUICK_S, plan, plan_each
@@ -36,80 +34,35 @@ from threadcast.scheduler.simulation.checker import check_schedule
 SIZES = ((500, 16), (1_000, 32), (2_000, 64), (2_000, 128), (3_000, 128), (4_000, 96), (5_000, 64), (5_000, 128))
 QUICK_SIZES = ((150, 2), (500, 16))
 BASELINES = ("critical_path", "sequential")
-ASKED = "5 s and 500 MB"
-"""What planning 5,000 ops for 128 cores may take."""
 LOADED_S = 5.0
 """Seconds that a process is given to load its libraries before it is asked."""
-PAGE = Path(__file__).parents[1] / "docs/planner-scale-tables.md"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default=",".join(f"{ops}x{cores}" for ops, cores in SIZES))
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"{SCALE.writes}, with quick plans and what plans take")
     given = parser.parse_args()
     sizes = [(int(ops), int(cores)) for ops, cores in (size.split("x") for size in given.sizes.split(","))]
     compile_planner()  # once after an install; later processes load the machine code
-    lines = ["# What planning large graphs takes", ""]
-    for line in _page(sizes):
-        print(line, flush=True)
-        lines.append(line)
-    if given.write:
-        PAGE.write_text("\n".join(lines) + "\n")
-
-
-def _page(sizes: Sequence[tuple[int, int]]) -> Iterator[str]:
-    yield (
-        f"`make bench-planner-scale`, {RunFacts.now()}. Graphs and curves are simulated. Columns with a policy's name "
-        "hold its makespan over the lower bound."
-    )
-    yield ""
-    yield "## From the start of the planner's process to the plan"
-    yield ""
-    yield (
-        f'Policy "auto", {BUDGET_S:g} s of search, the compiled loops on disk. CPU seconds are those of the process; '
-        "wall-clock seconds are more where other programs run."
-    )
-    yield ""
-    rows: list[list[str]] = []
-    largest = max(sizes)
-    longest_s, most_bytes = 0.0, 0
-    for ops, cores in sizes:
-        for shape in SHAPES:
-            problem = large_problem(shape, ops, cores)
-            seconds, cpu_s, peak_bytes, found = _planned(problem)
-            if (ops, cores) == largest:
-                longest_s, most_bytes = max(longest_s, seconds), max(most_bytes, peak_bytes)
-            rows.append(
-                [shape, str(ops), str(cores), str(len(problem.curves.cases)), f"{seconds:.2f}", f"{cpu_s:.2f}",
-                 f"{peak_bytes / 1e6:.0f}", *_over_bound(problem, found)]
-            )  # fmt: skip
-    columns = ("graph", "ops", "cores", "cases", "seconds", "CPU seconds", "peak MB", "plan", *BASELINES)
-    yield from table(columns, rows)
-    yield (
-        f"For {largest[0]} ops on {largest[1]} cores the most was {longest_s:.1f} s and {most_bytes / 1e6:.0f} MB; "
-        f"asked are at most {ASKED} for 5,000 ops on 128 cores."
-    )
-    yield ""
-    yield "## From a question to its plan, once the process has loaded its libraries"
-    yield ""
-    yield f'"quick" is policy "search" with {QUICK_S:g} s of search.'
-    yield ""
+    run, largest = RunFacts.now(), max(sizes)
+    rows = [_scaled(shape, ops, cores) for ops, cores in sizes for shape in SHAPES]
     quick = [_quick(shape, ops, cores) for ops, cores in QUICK_SIZES for shape in SHAPES]
-    yield from table(("graph", "ops", "cores", "quick, s", "auto, s", "quick plan", "auto's", *BASELINES), quick)
-    ops, cores = largest
-    yield f"## What plans of {ops} ops on {cores} cores take once they are made"
-    yield ""
-    yield (
-        f"An engine's order of ops and waits in memory; and, as JSON, a plan for all cores, one for {cores // 2} cores "
-        f"and that as it is stored. An engine that can change cores has {len(counts_below(cores))} "
-        "such plans."
-    )
-    yield ""
-    yield from table(
-        ("graph", "teams", "in memory, MB", "plan, MB", f"for {cores // 2} cores, MB", "compressed, MB"),
-        [_kept(shape, ops, cores) for shape in SHAPES],
-    )
+    kept = [_kept(shape, *largest) for shape in SHAPES]
+    print(SCALE.printed(rows), QUICK.printed(quick), KEPT.printed(kept), sep="\n\n")
+    if given.write:
+        SCALE.store(rows, run)
+        QUICK.store(quick, run)
+        KEPT.store(kept, run)
+
+
+def _scaled(shape: str, ops: int, cores: int) -> dict[str, object]:
+    problem = large_problem(shape, ops, cores)
+    seconds, cpu_s, peak_bytes, found = _planned(problem)
+    return {
+        "graph": shape, "ops": ops, "cores": cores, "cases": len(problem.curves.cases), "seconds": f"{seconds:.2f}",
+        "cpu_s": f"{cpu_s:.2f}", "peak_mb": f"{peak_bytes / 1e6:.0f}", **_over_bound(problem, found),
+    }  # fmt: skip
 
 
 def _planned(problem: Problem) -> tuple[float, float, int, Plan]:
@@ -125,7 +78,7 @@ def _planned(problem: Problem) -> tuple[float, float, int, Plan]:
     return seconds, cpu_s, peak_bytes, found
 
 
-def _quick(shape: str, ops: int, cores: int) -> list[str]:
+def _quick(shape: str, ops: int, cores: int) -> dict[str, object]:
     problem = large_problem(shape, ops, cores)
     took: list[str] = []
     plans: list[Plan] = []
@@ -138,10 +91,13 @@ def _quick(shape: str, ops: int, cores: int) -> list[str]:
             took.append(f"{time.perf_counter() - started_s:.2f}")
             assert found is not None
             plans.append(found)
-    return [shape, str(ops), str(cores), *took, _ratio(plans[0]), *_over_bound(problem, plans[1])]
+    return {
+        "graph": shape, "ops": ops, "cores": cores, "quick_s": took[0], "auto_s": took[1],
+        "quick_plan": _ratio(plans[0]), **_over_bound(problem, plans[1]),
+    }  # fmt: skip
 
 
-def _kept(shape: str, ops: int, cores: int) -> list[str]:
+def _kept(shape: str, ops: int, cores: int) -> dict[str, object]:
     problem = large_problem(shape, ops, cores)
     smaller = problem.machine.limited_to([core.id for core in problem.machine.cores][: cores // 2])
     whole = plan(problem, policy="search")
@@ -151,11 +107,14 @@ def _kept(shape: str, ops: int, cores: int) -> list[str]:
     in_memory, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     sizes = in_memory, *(len(json.dumps(each.to_json())) for each in (whole, fewer)), len(packed(fewer))
-    return [shape, str(len(replay.teams)), *(f"{size / 1e6:.2f}" for size in sizes)]
+    names = ("in_memory_mb", "plan_mb", "half_mb", "compressed_mb")
+    of_size = {name: f"{size / 1e6:.2f}" for name, size in zip(names, sizes, strict=True)}
+    return {"graph": shape, "ops": ops, "cores": cores, "teams": len(replay.teams), **of_size}
 
 
-def _over_bound(problem: Problem, found: Plan) -> list[str]:
-    return [_ratio(each) for each in (found, *plan_each(problem, BASELINES))]
+def _over_bound(problem: Problem, found: Plan) -> dict[str, str]:
+    every = found, *plan_each(problem, BASELINES)
+    return {name: _ratio(each) for name, each in zip(("plan", *BASELINES), every, strict=True)}
 
 
 def _ratio(found: Plan) -> str:

@@ -1,4 +1,4 @@
-"""How few measurements decide well: campaigns replayed on many-core machines; `make bench-profiling` runs this.
+"""How few measurements decide well: campaigns replayed on many-core machines.
 
     python benchmarks/profiling.py [--curves FOLDER] [--seeds 3] [--only resnet50,sgemm] [--rivals NAMES]
         [--enough 0.02] [--write]
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import paper_networks
+from figures.forecasts import PROFILING
 from run_facts import RunFacts
 
 from threadcast.collector.campaign import MEAN_S, Campaign
@@ -37,12 +38,8 @@ from threadcast.models.interpolation import curve_through, knots_of
 from threadcast.models.measured import by_case, group
 from threadcast.store import Store, published
 
-PAGE = Path(__file__).parents[1] / "docs" / "profiling-tables.md"
 SAMPLES = 5
 """Samples behind a measurement of a recorded op. Campaigns time at least six batches."""
-
-MARK, _AGAIN = " (again)", "Rows marked *again* were measured later:"
-"""How rows of a later run are marked, and the beginning of the line that names that run."""
 
 CHECK = 5
 """Ops whose choices are checked at the end, as `threadcast profile` does by default."""
@@ -215,12 +212,14 @@ def workloads(curves: Path | None) -> dict[str, Callable[[], Workload]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--curves", type=Path, help="folder of the ADSALA curves")
+    parser.add_argument("--curves", type=Path, help="folder of the ADSALA curves; --write then stores nothing")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--enough", type=float, default=0.02)
     parser.add_argument("--only", default="", help="names of workloads, separated by commas")
     parser.add_argument("--rivals", default="", help="beginnings of rivals' names, separated by commas [default: all]")
-    parser.add_argument("--write", action="store_true", help="write docs/profiling-tables.md")
+    parser.add_argument(
+        "--write", action="store_true", help=f"{PROFILING.writes}; with --only or --rivals in place of these rows"
+    )
     chosen = parser.parse_args()
     run, rows = RunFacts.now(), []
     for name, make in workloads(chosen.curves).items():
@@ -231,57 +230,30 @@ def main() -> None:
             if rival.name.startswith(tuple(chosen.rivals.split(","))):
                 runs = [campaign(workload, rival, seed=seed, enough=chosen.enough) for seed in range(chosen.seeds)]
                 rows.append(_row(workload, rival, runs))
-                print(rows[-1], flush=True)
-    if chosen.write and (chosen.rivals or chosen.only):
-        PAGE.write_text(replaced(PAGE.read_text(), rows, f"{run}; mean over {chosen.seeds} seeds"))
-    elif chosen.write:
-        PAGE.write_text("\n".join([_HEAD.format(run=run, seeds=chosen.seeds), *rows, ""]))
+                print(PROFILING.printed(rows[-1:]).splitlines()[2], flush=True)
+    if chosen.write and not chosen.curves:
+        some = ("network", "rival") if chosen.only or chosen.rivals else ()
+        PROFILING.store(rows, run, replaces=some)
 
 
-def replaced(page: str, rows: Sequence[str], run: str) -> str:
-    """The page with these rows in place of those of the same networks and ways to decide, which are marked."""
+def _row(workload: Workload, rival: Rival, runs: Sequence[Mapping[str, float | None]]) -> dict[str, object]:
+    """A row of data/studies/profiling.csv: means over seeds."""
 
-    def identity(row: str) -> tuple[str, ...]:
-        network, _, rival = (cell.strip() for cell in row.split("|")[1:4])
-        return network, rival.removesuffix(MARK)
-
-    marked = {identity(row): row.replace(f"| {identity(row)[1]} |", f"| {identity(row)[1]}{MARK} |") for row in rows}
-    lines = [line for line in page.splitlines() if not line.startswith(_AGAIN)]
-    table = [marked.get(identity(line), line) if line.count("|") > 4 else line for line in lines]
-    at = next(i for i, line in enumerate(table) if line.startswith("| network"))
-    return "\n".join([*table[:at], f"{_AGAIN} {run}.", "", *table[at:], ""]).replace("\n\n\n", "\n\n")
-
-
-def _row(workload: Workload, rival: Rival, runs: Sequence[Mapping[str, float | None]]) -> str:
-    """A line of the table: means over seeds."""
-
-    def mean(name: str) -> str:
+    def mean(name: str) -> str | None:
         values = [value for one in runs if (value := one[name]) is not None]
-        return f"{100 * fmean(values):.2g}" if values else "-"
+        return f"{100 * fmean(values):.2g}" if values else None
 
-    names = ("measured_share", "expected_regret", "checked_regret", "regret_mean", "regret_p95", "step_regret")
-    cells = [mean(name) for name in names]
-    an_op = fmean(one["cases_an_op"] or 0.0 for one in runs)
-    learning = "-" if rival.curve else f"{fmean(one['learning_s'] or 0.0 for one in runs):.1f}"
-    head = f"{workload.name} | {len(workload.ops)} | {rival.name} | {an_op:.1f}"
-    return f"| {head} | {' | '.join(cells)} | {learning} |"
-
-
-_HEAD = """# How few measurements decide well
-
-`make bench-profiling`, {run}. Mean over {seeds} seeds.
-
-Campaigns of `threadcast profile`, replayed: each starts with an empty store on a machine that nobody measured, the
-simulated Xeon Phi (68 cores, 68 cases; real curves are read with `CURVES=folder` and are not shown here). A measurement
-is the median of five simulated runs with 2 % noise. Then the forecast chooses a case for each op, and is judged by the
-times without noise. Shares and regrets are in percent; *step* is weighted by runs and time. *joint_process* and
-*learned_curve* end when the expected regret is 2 %, after checks of 5 ops by up to 3 measurements each, which count as
-measured; where these surprise, the campaign goes on and checks others. *checked* is what the last checked choices cost
-by these few measurements: it cannot find cases that nobody measured. *seconds* are those that such a campaign spends on
-learning and forecasting. The learned curve was not fitted to anything before.
-
-| network | ops | decided by | cases an op | measured | expected regret | checked | regret | p95 | step | seconds |
-|---|---|---|---|---|---|---|---|---|---|---|"""
+    names = {
+        "measured_percent": "measured_share", "expected_regret_percent": "expected_regret",
+        "checked_percent": "checked_regret", "regret_percent": "regret_mean", "regret_p95_percent": "regret_p95",
+        "step_percent": "step_regret",
+    }  # fmt: skip
+    learning = None if rival.curve else f"{fmean(one['learning_s'] or 0.0 for one in runs):.1f}"
+    return {
+        "network": workload.name, "ops": len(workload.ops), "rival": rival.name,
+        "cases_an_op": f"{fmean(one['cases_an_op'] or 0.0 for one in runs):.1f}",
+        **{column: mean(name) for column, name in names.items()}, "learning_s": learning,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""HTTP servers for the service, by the same attacks and loads: `make bench-servers` runs this.
+"""HTTP servers for the service, by the same attacks and loads. Ten minutes.
 
     python benchmarks/servers.py [--rounds 5] [--seconds 3] [--odd 2000] [--parts "Waitress;loads"] [--write]
 
 Needs wrk, and nginx for its row; other servers are installed into build/servers. Parts are the attacks on one server,
 by its name, and the loads. With --parts only these are measured and kept in build/servers/parts; with --parts "" the
-page is made of what is kept, which must be of one commit.
+tables are of what is kept, which must be of one commit.
 """
 
 from __future__ import annotations
@@ -23,45 +23,19 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+from figures.service import HOLDING as HELD
+from figures.service import LOADS, SERVERS
+from figures.study import spread
 from run_facts import RunFacts
 from server_attacks import HOLDING, Address, Odd, Reading, holds, odd_requests, readings, served, trickled_s
 from server_kinds import KINDS, PACKAGES, install
 
-PAGE = Path(__file__).parents[1] / "docs" / "server-tables.md"
 HERE = Path(__file__).parent
 KEPT = PACKAGES / "parts"
 LOADS_PART = "loads"
 THREADS = 8
-HEAD = """# HTTP servers for the service
-
-`make bench-servers`, {run}.
-A Flask application that echoes, one process with {threads} threads; [decision
-45](decisions/0045-the-http-server.md) says why the service runs on Tornado. Each server's attacks and the loads were
-measured one after the other; load average {least:.1f} to {most:.1f} when these parts began.{judged}
-
-## Attacks
-
-While clients send only part of a request and wait, do not read 8 MB of answer, or open 900 connections, another one
-asks and must be served within 2 s. *Trickle*: seconds after which a client is closed that sends a byte of a header each
-half second. *Accepted*: of {odd} requests with an odd framing, drawn at random, {ambiguous} are to be refused because
-others may read them differently (RFC 9112); so many got 200. *Differ*: requests that this and another server accept
-and after which one of them answers the request that follows and the other does not, or both read on in its middle from
-different places. Request smuggling needs such a pair. *With*: the servers that it differs from, and how often. *Lost*:
-requests of which the application got an empty body, although another server gave it one and both found the next.
-
-"""
-
-LOADS = """
-## Loads
-
-`wrk -t1 -c8 -d{seconds}s`, {bytes} bytes there and back; median (least to most) of {rounds} rounds, servers by turns.
-
-| server | echoes/s |
-|---|---|"""
-
 SENT_BYTES = 300
 HIDDEN_ANSWER = b"hidden"
 
@@ -184,13 +158,14 @@ def _begun() -> dict[str, Any]:
     return {"run": RunFacts.now().to_json(), "load": os.getloadavg()[0]}
 
 
-def page_of(parts: dict[str, dict[str, Any]]) -> str:
-    """The page of all parts; SystemExit where they are not of one commit, machine and number of odd requests."""
-    runs = sorted((RunFacts.from_json(part["run"]) for part in parts.values()), key=lambda run: run.started)
+def rows_of(parts: dict[str, dict[str, Any]]) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """The rows of attacks and of loads; SystemExit where parts are not of one commit, machine and number of odd
+    requests."""
+    runs = [RunFacts.from_json(part["run"]) for part in parts.values()]
     kinds = [kind for kind in KINDS if kind in parts]
     if len({(run.commit, run.machine) for run in runs}) > 1 or len({parts[kind]["odd"] for kind in kinds}) > 1:
         raise SystemExit(f"parts in {KEPT} are of several commits, machines or numbers of odd requests; measure again")
-    odd, loads = odd_requests(parts[kinds[0]]["odd"]), parts[LOADS_PART]
+    odd = odd_requests(parts[kinds[0]]["odd"])
     found = {
         kind: [
             Reading(accepted, tuple(body.encode("latin-1") for body in bodies))
@@ -198,29 +173,18 @@ def page_of(parts: dict[str, dict[str, Any]]) -> str:
         ]
         for kind in kinds
     }
-    ambiguous = sum(request.ambiguous for request in odd)
-    columns = ["server", *HOLDING, "trickle", "accepted", "differ", "with", "lost"]
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    attacks: list[dict[str, object]] = []
     for kind in kinds:
         different, by_other = differ(kind, found)
-        others = ", ".join(f"{name} {count}" for name, count in by_other.items())
-        ends = [str(accepted_badly(found[kind], odd)), str(different), others, str(lost(kind, found))]
-        lines.append(f"| {kind} | {' | '.join([*parts[kind]['cells'], *ends])} |")
-    lines.append(LOADS.format(seconds=loads["seconds"], bytes=SENT_BYTES, rounds=loads["rounds"]))
-    lines += [f"| {kind} | {median(v):.0f} ({min(v):.0f} to {max(v):.0f}) |" for kind, v in loads["per_s"].items()]
-    now = RunFacts.now()
-    judged = "" if now.commit == runs[0].commit else f" What servers answered was judged by commit {now.commit}."
-    began = [part["load"] for part in parts.values()]
-    head = HEAD.format(
-        run=runs[0],
-        threads=THREADS,
-        odd=len(odd),
-        ambiguous=ambiguous,
-        least=min(began),
-        most=max(began),
-        judged=judged,
-    )
-    return head + "\n".join(lines) + "\n"
+        *held, trickle = (cell.strip("*") for cell in parts[kind]["cells"])
+        attacks.append({
+            "server": kind, **dict(zip(HELD, held, strict=True)), "trickle": trickle,
+            "accepted": accepted_badly(found[kind], odd), "differ": different,
+            "differs_with": ", ".join(f"{name} {count}" for name, count in by_other.items()),
+            "lost": lost(kind, found),
+        })  # fmt: skip
+    per_s = parts[LOADS_PART]["per_s"]
+    return attacks, [{"server": kind, **spread("echoes_per_s", values, ".0f")} for kind, values in per_s.items()]
 
 
 def main() -> None:
@@ -229,7 +193,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--odd", type=int, default=2000)
     parser.add_argument("--parts", help="measure these alone, with ; between them, and keep them")
-    parser.add_argument("--write", action="store_true", help="to docs/server-tables.md")
+    parser.add_argument("--write", action="store_true", help=f"{SERVERS.writes}, with loads")
     asked = parser.parse_args()
     if shutil.which("wrk") is None:
         raise SystemExit("wrk is not installed; try `apt-get install wrk nginx`")
@@ -248,10 +212,11 @@ def main() -> None:
         return
     if missing := [name for name in [*kinds, LOADS_PART] if not _file(name).exists()]:
         raise SystemExit(f"not measured yet: {'; '.join(missing)}")
-    page = page_of({name: json.loads(_file(name).read_text()) for name in [*kinds, LOADS_PART]})
-    print(page)
+    attacks, loads = rows_of({name: json.loads(_file(name).read_text()) for name in [*kinds, LOADS_PART]})
+    print(SERVERS.printed(attacks), LOADS.printed(loads), sep="\n\n")
     if asked.write:
-        PAGE.write_text(page)
+        SERVERS.store(attacks, RunFacts.now())
+        LOADS.store(loads, RunFacts.now())
 
 
 def _file(part: str) -> Path:

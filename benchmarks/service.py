@@ -1,9 +1,10 @@
-"""Throughput and latency of the service beside a bare Flask echo and MLflow: `make bench-service` runs this.
+"""Throughput and latency of the service beside a bare Flask echo and MLflow.
 
     python benchmarks/service.py [--rounds 5] [--seconds 4] [--write] [--soak MINUTES [--database postgresql]]
 
 Servers run side by side, idle but for the one that a second process loads over loopback with 8 connections; each round
-loads each of them once, by turns. Ratios are those of a round. --soak does `service_soak.py` in place of this.
+loads each of them once, by turns. Ratios are those of a round. A minute and a half; --soak does `service_soak.py` in
+place of this.
 """
 
 from __future__ import annotations
@@ -24,30 +25,18 @@ from statistics import median
 
 import numpy as np
 import urllib3
+from figures.service import REQUESTS, SOAK
+from figures.study import spread
 from run_facts import RunFacts
 from service_place import MACHINE, Server, make_place, ops, service
 from service_rivals import FEATURES, mlflow_python
-from service_soak import soak, with_section
+from service_soak import soak
 
-from threadcast.prediction.arrow_curves import MEDIA_TYPE
 from threadcast.scheduler.compile_planner import compile_planner
 
-PAGE = Path(__file__).parents[1] / "docs" / "service-tables.md"
-SOAK_PAGE = PAGE.with_name("service-soak.md")
 HERE = Path(__file__).parent
 CONNECTIONS, THREADS = 8, 16
-MANY_OPS = 10_000
 MOST_NEW = 500
-HEAD = """# The service's speed
-
-`make bench-service`, {run}. One worker process with {threads}
-threads; a second process on the same machine loads it over loopback with {connections} connections, each of which
-sends its next request when the last one is answered. Medians of {rounds} rounds of {seconds:g} s, servers by turns;
-ratios are those of a round (least to most). One op's curve has {cases} points, each with its interval and source.
-
-| what | requests/s | of bare Flask on the same server | of bare Flask on gthread | p50 | p99 |
-|---|---|---|---|---|---|
-"""
 
 
 @dataclass
@@ -75,19 +64,17 @@ class Row:
         self.p50_ms.append(float(np.percentile(taken, 50)) * 1e3)
         self.p99_ms.append(float(np.percentile(taken, 99)) * 1e3)
 
-    def line(self, *echoes: Row) -> str:
-        """The row of the table."""
-        shares = " | ".join(_spread(self.over(echo)) for echo in echoes)
-        p50, p99 = median(self.p50_ms), median(self.p99_ms)
-        return f"| {self.name} | {median(self.per_s):.0f} | {shares} | {p50:.2f} ms | {p99:.2f} ms |"
+    def figures(self, machine: str, same_server: Row, standard: Row) -> dict[str, object]:
+        """Its row of data/studies/service_requests.csv."""
+        return {
+            "machine": machine, "what": self.name, "per_s": f"{median(self.per_s):.0f}",
+            **spread("of_same_server", self.over(same_server)), **spread("of_gthread", self.over(standard)),
+            "p50_ms": f"{median(self.p50_ms):.2f}", "p99_ms": f"{median(self.p99_ms):.2f}",
+        }  # fmt: skip
 
     def over(self, other: Row) -> list[float]:
         """How many times as many requests a second as the other, round by round."""
         return [own / others for own, others in zip(self.per_s, other.per_s, strict=True)]
-
-
-def _spread(found: list[float]) -> str:
-    return f"{median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
 
 
 def request(path: str, body: object = None) -> str:
@@ -156,31 +143,9 @@ def answers(url: str) -> bool:
         return False
 
 
-def many(url: str, rounds: int) -> list[str]:
-    """Lines about one request for the curves of 10,000 ops that were not measured, in each form of the answer."""
-    body = json.dumps({"ops": [op.to_json() for op in ops(MANY_OPS, seed=7)]}).encode()
-    taken: dict[str, list[float]] = {"JSON": [], "Arrow": []}
-    sizes = {}
-    for _ in range(rounds + 1):  # the first is not counted
-        for name, form in (("JSON", "application/json"), ("Arrow", MEDIA_TYPE)):
-            headers = {"Content-Type": "application/json", "Accept": form}
-            started = time.perf_counter()
-            answer = urllib3.request("POST", f"{url}/v1/predictions", body=body, headers=headers, retries=False)
-            taken[name].append(time.perf_counter() - started)
-            if answer.status != 200:
-                raise SystemExit(f"10,000 ops: {answer.status} {answer.data[:200]!r}")
-            sizes[name] = len(answer.data)
-    points = MANY_OPS * len(MACHINE.cases())
-    return [
-        f"- {name}: {_spread(seconds[1:])} s, {sizes[name] / 1e6:.0f} MB: "
-        f"{points / median(seconds[1:]) / 1e6:.2f} million predicted points a second"
-        for name, seconds in taken.items()
-    ]
-
-
-def measure(rounds: int, seconds: float) -> str:
-    """The page."""
-    run = RunFacts.now()
+def measure(rounds: int, seconds: float) -> list[dict[str, object]]:
+    """The rows of data/studies/service_requests.csv."""
+    machine = RunFacts.now().machine
     compile_planner()  # else the service does so beside its first answers
     with tempfile.TemporaryDirectory(prefix="threadcast-service-") as name, ExitStack() as stack:
         directory = Path(name)
@@ -209,47 +174,30 @@ def measure(rounds: int, seconds: float) -> str:
         for _ in range(rounds):
             for row in rows:
                 row.run(directory, seconds)
-        tables = many(ours.url, rounds)
-    lines = [row.line(*rows[:2]) for row in rows]
     if isinstance(rival, str):
-        lines.append(f"| MLflow | not measured: {rival} | | | | |")
-    else:
-        lines.append("")
-        times = [median(row.over(rival)) for row in rows[2:4]]
-        lines.append(
-            f"Kept curves are answered {times[0]:.1f} times as often as MLflow's rows, computed ones {times[1]:.1f}."
-        )
-    lines.append("")
-    lines.append(
-        f"{MANY_OPS:,} ops, sent in full, at {len(MACHINE.cases())} cases in one request, from request to answer:"
-    )
-    lines += ["", *tables]
-    head = HEAD.format(
-        run=run, threads=THREADS, connections=CONNECTIONS, rounds=rounds,
-        seconds=seconds, cases=len(MACHINE.cases()),
-    )  # fmt: skip
-    return head + "\n".join(lines) + "\n"
+        print(f"MLflow is not measured: {rival}", file=sys.stderr)
+    return [row.figures(machine, *rows[:2]) for row in rows]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--write", action="store_true", help="to docs/service-tables.md, or service-soak.md")
+    parser.add_argument("--write", action="store_true", help=f"{REQUESTS.writes}, or what --soak found")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="mixed load with reloads, retraining and kills")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite", help="of the soak")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
     if asked.soak:
-        section, wrong = soak(asked.soak * 60, asked.database)
-        print(section)
+        found, wrong = soak(asked.soak * 60, asked.database)
+        print(SOAK.printed(found), *(f"WRONG: {what}" for what in wrong), sep="\n")
         if asked.write:
-            SOAK_PAGE.write_text(with_section(SOAK_PAGE.read_text() if SOAK_PAGE.exists() else "", section))
-        return wrong
-    page = measure(asked.rounds, asked.seconds)
-    print(page)
+            SOAK.store(found, RunFacts.now(), replaces=("database",))
+        return bool(wrong)
+    rows = measure(asked.rounds, asked.seconds)
+    print(REQUESTS.printed(rows))
     if asked.write:
-        PAGE.write_text(page)
+        REQUESTS.store(rows, RunFacts.now(), replaces=("machine",))
     return 0
 
 

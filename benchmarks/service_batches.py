@@ -1,6 +1,8 @@
 """How fast the service answers large tables, as JSON and as Arrow, and whether the client keeps its deadline with them.
 
-python benchmarks/service_batches.py [--rounds 7] [--write]
+    python benchmarks/service_batches.py [--rounds 7] [--write]
+
+One worker process, asked from another process on the same machine. Half a minute.
 """
 
 from __future__ import annotations
@@ -14,28 +16,19 @@ from pathlib import Path
 from statistics import median
 
 import urllib3
+from figures.service import BATCHES, DEADLINES
+from figures.study import spread
 from run_facts import RunFacts
 from service_place import MACHINE, Server, make_place, ops, service
 
 from threadcast.prediction.arrow_curves import MEDIA_TYPE
 from threadcast.prediction.remote import RemotePredictor
 
-PAGE = Path(__file__).parents[1] / "docs/service-batch-tables.md"
 MANY_OPS, DEADLINE_S = 10_000, 1.0
-HEAD = """# Large tables over HTTP
-
-`make bench-service-batches`, {run}.
-One worker process; {ops:,} ops that were not measured, sent in full, at {cases} cases in one request from another
-process on the same machine, on which other work went on, too. Medians of {rounds} requests, least to most. *Model* and
-*write* are the service's own times of these parts.
-
-| answer | MB | seconds | model | write | million points/s |
-|---|---|---|---|---|---|
-"""
 
 
-def batch(server: Server, form: str, rounds: int) -> str:
-    """The row of one form."""
+def batch(server: Server, form: str, rounds: int) -> dict[str, object]:
+    """The figures of one form."""
     body = json.dumps({"ops": [op.to_json() for op in ops(MANY_OPS, seed=7)]}).encode()
     headers = {"Content-Type": "application/json", "Accept": form}
     taken, parts, size = [], [], 0
@@ -51,13 +44,14 @@ def batch(server: Server, form: str, rounds: int) -> str:
         size = len(answer.data)
     model_s, write_s = (median(part[name] for part in parts) for name in ("model", "write"))
     points = MANY_OPS * len(MACHINE.cases())
-    return (
-        f"| {'Arrow' if form == MEDIA_TYPE else 'JSON'} | {size / 1e6:.0f} | {median(taken):.2f} ({min(taken):.2f} to "
-        f"{max(taken):.2f}) | {model_s:.2f} | {write_s:.3f} | {points / median(taken) / 1e6:.2f} |"
-    )
+    return {
+        "answer": "Arrow" if form == MEDIA_TYPE else "JSON", "mb": f"{size / 1e6:.0f}", **spread("seconds", taken),
+        "model_s": f"{model_s:.2f}", "write_s": f"{write_s:.3f}",
+        "million_points_per_s": f"{points / median(taken) / 1e6:.2f}",
+    }  # fmt: skip
 
 
-def client(url: str, rounds: int) -> str:
+def client(url: str, rounds: int) -> dict[str, object]:
     """How long the client takes for as many ops with a deadline, and where its tables came from."""
     taken, sources = [], []
     for seed in range(rounds):
@@ -68,36 +62,28 @@ def client(url: str, rounds: int) -> str:
             taken.append(time.perf_counter() - started)
             sources.append(remote.status.source_of_curves)
     named = ", ".join(f"{sources.count(source)} by {source}" for source in sorted(set(sources)))
-    return f"{median(taken):.2f} s ({min(taken):.2f} to {max(taken):.2f}), {named}"
-
-
-def measure(rounds: int) -> str:
-    """The page."""
-    run = RunFacts.now()
-    with tempfile.TemporaryDirectory(prefix="threadcast-batches-") as name:
-        directory = Path(name)
-        make_place(directory)
-        with service(directory) as server:
-            rows = [batch(server, form, rounds) for form in ("application/json", MEDIA_TYPE)]
-            here, url = client(server.url, rounds), server.url
-        gone = client(url, rounds)
-    head = HEAD.format(run=run, ops=MANY_OPS, cases=len(MACHINE.cases()), rounds=rounds)
-    tail = f"""
-`RemotePredictor` with a deadline of {DEADLINE_S:g} s, asked for as many new ops at once: {here}.
-With no service there: {gone}.
-"""
-    return head + "\n".join(rows) + "\n" + tail
+    return {**spread("seconds", taken), "answered_by": named}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--write", action="store_true", help="to docs/service-batch-tables.md")
+    parser.add_argument("--write", action="store_true", help=f"{BATCHES.writes}, with the client's deadline")
     asked = parser.parse_args()
-    page = measure(asked.rounds)
-    print(page)
+    run = RunFacts.now()
+    with tempfile.TemporaryDirectory(prefix="threadcast-batches-") as name:
+        directory = Path(name)
+        make_place(directory)
+        with service(directory) as server:
+            rows = [batch(server, form, asked.rounds) for form in ("application/json", MEDIA_TYPE)]
+            here, url = client(server.url, asked.rounds), server.url
+        gone = client(url, asked.rounds)
+    rows = [{"machine": run.machine, **row} for row in rows]
+    waited = [{"machine": run.machine, "service": where, **row} for where, row in (("there", here), ("gone", gone))]
+    print(BATCHES.printed(rows), DEADLINES.printed(waited), sep="\n\n")
     if asked.write:
-        PAGE.write_text(page)
+        BATCHES.store(rows, run, replaces=("machine",))
+        DEADLINES.store(waited, run, replaces=("machine",))
 
 
 if __name__ == "__main__":

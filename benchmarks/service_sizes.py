@@ -1,6 +1,8 @@
 """What a service takes in memory, and what limits, logs and traces add to a request.
 
-python benchmarks/service_sizes.py [--rounds 7] [--requests 300] [--write]
+    python benchmarks/service_sizes.py [--rounds 7] [--requests 300] [--write]
+
+A minute or two.
 """
 
 from __future__ import annotations
@@ -14,35 +16,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from statistics import median
 
 import urllib3
+from figures.service import MEMORY, OVERHEADS
+from figures.study import spread
 from run_facts import RunFacts
 from service_place import MACHINE, Server, make_place, ops, service
 
 from threadcast.core import Op, OpGraph
 
-PAGE = Path(__file__).parents[1] / "docs/service-sizes.md"
 LARGE_OPS, GRAPH_OPS = 10_000, 100
 LONG_S = 120.0
-HEAD = """# What a service takes
-
-`make bench-service-sizes`, {run}. The machine did other work, too.
-
-## Memory
-
-MiB of one service with one worker process, whose model learned from {ops} ops x 68 cases x 3 samples.
-Of pages that processes share, each counts its part (PSS). Each row is after what the rows above did, too.
-
-{size}
-
-## What limits, logs and traces add
-
-One client and one connection that ask for the same kept curve: the whole time from request to answer, with the client's
-own part. Medians of {rounds} turns of {requests} requests, least to most; the services took turns.
-
-{cost}
-"""
 
 
 def kind_of(pid: int, workers: list[int], parent: int) -> str:
@@ -77,7 +61,7 @@ def post(server: Server, path: str, body: object) -> None:
         raise SystemExit(f"{path}: {answer.status} {answer.data[:200]!r}")
 
 
-def sizes(directory: Path, learned: list[Op]) -> list[str]:
+def sizes(directory: Path, learned: list[Op]) -> list[dict[str, object]]:
     """The rows of memory: one worker, after more and more of the work."""
     stages = []
     with service(directory) as server:
@@ -91,11 +75,10 @@ def sizes(directory: Path, learned: list[Op]) -> list[str]:
         graph = OpGraph(tuple(map(str, range(GRAPH_OPS))), tuple(learned[:GRAPH_OPS]), ())
         post(server, "/v1/plans", {"graph": graph.to_json(), "machine": MACHINE.fingerprint})
         stages.append((f"a plan of {GRAPH_OPS} ops", memory(server)))
-    kinds = sorted({kind for _, found in stages for kind in found})
-    head = [f"| after | {' | '.join(kinds)} | all |", "|---" * (len(kinds) + 2) + "|"]
-    return head + [
-        f"| {name} | {' | '.join(f'{found.get(kind, 0):.0f}' for kind in kinds)} | {sum(found.values()):.0f} |"
+    return [
+        {"after": name, "process": kind, "mib": f"{mib:.0f}"}
         for name, found in stages
+        for kind, mib in sorted(found.items())
     ]
 
 
@@ -120,7 +103,7 @@ class Receiver(BaseHTTPRequestHandler):
         """Nothing."""
 
 
-def costs(directory: Path, key: str, rounds: int, requests: int) -> list[str]:
+def costs(directory: Path, key: str, rounds: int, requests: int) -> list[dict[str, object]]:
     """The rows of what a request takes, one connection, by what is on; services take turns."""
     receiver = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=receiver.serve_forever, daemon=True).start()
@@ -141,35 +124,25 @@ def costs(directory: Path, key: str, rounds: int, requests: int) -> list[str]:
                     pools[name].request("GET", f"{server.url}/v1/curves/{key}", timeout=LONG_S)
                 took[name].append((time.perf_counter() - started) / requests * 1e6)
     receiver.shutdown()
-    return [
-        "| on | microseconds a request |", "|---|---|",
-        *(f"| {name} | {median(of):.0f} ({min(of):.0f} to {max(of):.0f}) |" for name, of in took.items()),
-    ]  # fmt: skip
-
-
-def measure(rounds: int, requests: int) -> str:
-    """The page."""
-    run = RunFacts.now()
-    with tempfile.TemporaryDirectory(prefix="threadcast-sizes-") as name:
-        directory = Path(name)
-        learned = make_place(directory)
-        cost = costs(directory, learned[0].key, rounds, requests)
-        size = sizes(directory, learned)
-    return HEAD.format(
-        run=run, ops=len(learned), rounds=rounds, requests=requests, size="\n".join(size), cost="\n".join(cost)
-    )
+    return [{"on": name, **spread("us", of, ".0f")} for name, of in took.items()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--requests", type=int, default=300)
-    parser.add_argument("--write", action="store_true", help="to docs/service-sizes.md")
+    parser.add_argument("--write", action="store_true", help=f"{MEMORY.writes}, with what limits, logs and traces add")
     asked = parser.parse_args()
-    page = measure(asked.rounds, asked.requests)
-    print(page)
+    run = RunFacts.now()
+    with tempfile.TemporaryDirectory(prefix="threadcast-sizes-") as name:
+        directory = Path(name)
+        learned = make_place(directory)
+        cost = costs(directory, learned[0].key, asked.rounds, asked.requests)
+        size = sizes(directory, learned)
+    print(MEMORY.printed(size), OVERHEADS.printed(cost), sep="\n\n")
     if asked.write:
-        PAGE.write_text(page)
+        MEMORY.store(size, run)
+        OVERHEADS.store(cost, run)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from typing import Any, Literal
 
 import numpy as np
 import urllib3
-from run_facts import RunFacts
 from service_place import MACHINE, Server, make_place, measured, ops, service
 from soak_truth import Truth, judge_plan
 
@@ -52,19 +51,6 @@ the smallest."""
 
 OTHER = Machine.uniform("other", 8, group_size=2)
 """The machine whose measurements clients store; what is known of `MACHINE` changes only at known moments."""
-
-TITLE = "# The service under mixed load\n"
-HEAD = """## {title}
-
-`make bench-service SOAK={minutes:g} DATABASE={database}`, {run}.
-{services} of {workers} worker processes on one store and one registry of models, and {clients} clients
-that ask one of them at random, with retries, for forecasts of {batch} ops (as JSON and as Arrow) and of one,
-for curves of measured ops, for plans, and store measurements. Models are read anew every {reload:g} s, the youngest
-worker of one service is killed every {kill:g} s, and every {move:g} s what is measured changes, and
-the model is retrained. Every number of every forecast, curve and plan is held against what its version says in the
-clients' process, and every acknowledged measurement is looked for in the store at the end; a worker that ends unkilled
-is wrong, too. All of it took only time that other work on the machine left: load {load}.
-"""
 
 
 class Soak:
@@ -291,8 +277,8 @@ class Soak:
             found.append(f"{len(lost)} acknowledged measurements are lost: {lost[:5]}")
         return found
 
-    def memory_rows(self) -> tuple[list[str], list[str]]:
-        """Rows of a table of memory by time, one a service, and what is wrong with it."""
+    def memory_rows(self) -> tuple[list[tuple[str, str]], list[str]]:
+        """What the memory of each service was by time, and what is wrong with it."""
         rows, wrong = [], []
         start_s, end_s = self.memory[0][0], self.memory[-1][0]
         from_s = start_s + WARM * (end_s - start_s)
@@ -303,7 +289,8 @@ class Soak:
                 for low, high in pairwise(bounds)
             ]
             growth = max(medians[1:]) / min(medians[1:])
-            rows.append(f"| {number + 1} | {' | '.join(f'{size:.0f}' for size in medians)} | {growth:.3f} |")
+            rows.append((f"MiB of service {number + 1}, by time", " ".join(f"{size:.0f}" for size in medians)))
+            rows.append((f"largest over smallest of service {number + 1}", f"{growth:.3f}"))
             if growth > FLAT:
                 wrong.append(f"the memory of service {number + 1} is not flat")
         return rows, wrong
@@ -319,9 +306,9 @@ def database(kind: Database, directory: Path) -> Iterator[str]:
         yield f"sqlite:///{directory}/store.db"
 
 
-def soak(seconds: float, kind: Database) -> tuple[str, int]:
-    """What happened, as a section of the page, and 0 where nothing went wrong."""
-    run, loads = RunFacts.now(), []
+def soak(seconds: float, kind: Database) -> tuple[list[dict[str, object]], list[str]]:
+    """What happened, as rows of data/studies/service_soak.csv, and what went wrong."""
+    loads = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="threadcast-soak-")))
         url = stack.enter_context(database(kind, directory))
@@ -337,33 +324,19 @@ def soak(seconds: float, kind: Database) -> tuple[str, int]:
         moves = len(load.registry.history("champion"))
     rows, grown = load.memory_rows()
     wrong += grown
-    count = SERVICES[kind]
-    head = HEAD.format(
-        title="PostgreSQL, two services" if kind == "postgresql" else "SQLite, one service", database=kind,
-        minutes=seconds / 60, run=run, services=f"{count} services" if count > 1 else "One service", workers=WORKERS,
-        clients=CLIENTS, batch=BATCH, reload=RELOAD_S, kill=KILL_S, move=MOVE_S, load=f"{loads[0]:.1f} at the end",
-    )  # fmt: skip
-    ends = {status: [n for what, n in load.counts.items() if what.endswith(f" {status}")] for status in (429, 503)}
-    refused = {status: sum(counts) for status, counts in ends.items()}
-    said = (
-        f"{moves - 1} models promoted; {len(load.stored)} measurements acknowledged; {load.judged} answers judged; "
-        f"{refused[429]} times 429, {refused[503]} times 503; {len(wrong)} things wrong."
-    )
-    part_min = seconds / 60 * (1 - WARM) / WINDOWS
-    names = [f"first {seconds / 60 * WARM:.1f} min", *(f"next {part_min:.1f}" for _ in range(WINDOWS))]
-    lines = [said, "", f"| service | {' | '.join(names)} | largest over smallest, after the first |"]
-    lines += ["|---|" + "---|" * (WINDOWS + 2), *rows, "", "MiB of the oldest worker, medians.", ""]
-    lines += ["| what | times |", "|---|---|"]
-    lines += [f"| {what} | {n} |" for what, n in sorted(load.counts.items())]
-    if wrong:
-        lines += ["", *(f"- WRONG: {line}" for line in wrong[:20])]
-    return "\n".join([head, *lines, ""]), bool(wrong)
-
-
-def with_section(page: str, section: str) -> str:
-    """The page with this section in place of the one of the same title, or at its end."""
-    title = section.partition("\n")[0]
-    parts = page.split("\n## ") if page else [TITLE]
-    kept = [part if i == 0 else f"## {part}" for i, part in enumerate(parts)]
-    kept = [part for part in kept if not part.startswith(title + "\n")]
-    return "\n".join([*(part.rstrip() + "\n" for part in kept), section.rstrip() + "\n"])
+    refused = {
+        status: sum(n for what, n in load.counts.items() if what.endswith(f" {status}")) for status in (429, 503)
+    }
+    verdict = {
+        "minutes": f"{seconds / 60:g}", "models promoted": moves - 1, "measurements acknowledged": len(load.stored),
+        "answers judged": load.judged, "answers 429": refused[429], "answers 503": refused[503],
+        "things wrong": len(wrong), "load at the end": f"{loads[0]:.1f}",
+    }  # fmt: skip
+    title = "PostgreSQL, two services" if kind == "postgresql" else "SQLite, one service"
+    of_kind = {"verdict": verdict.items(), "memory": rows, "request": sorted(load.counts.items())}
+    found = [
+        {"database": title, "kind": of, "what": what, "value": value}
+        for of, pairs in of_kind.items()
+        for what, value in pairs
+    ]
+    return found, wrong

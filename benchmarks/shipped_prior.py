@@ -1,10 +1,9 @@
-"""Learns the prior that threadcast ships, and judges it on machines that it has not learned from; `make
-bench-new-machine` runs this.
+"""Learns the prior that threadcast ships, and judges it on machines that it has not learned from.
 
-    python benchmarks/shipped_prior.py [--store] [--page] [--curves FOLDER] [--seeds 4]
+    python benchmarks/shipped_prior.py [--store] [--write] [--curves FOLDER] [--seeds 4]
 
 It learns from what may be shipped only: the ops that threadcast recorded itself, the simulated Xeon Phi, and simulated
-servers of 8 to 128 cores. `--store` puts it into the package, `--page` writes the documentation's table and picture.
+servers of 8 to 128 cores. `--store` puts it into the package, `--write` its tables and picture into the documentation.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 import paper_networks
+from figures.forecasts import NEW_MACHINE, NEW_MACHINE_OWN
 from run_facts import RunFacts
 from simulated_servers import servers
 
@@ -46,8 +46,7 @@ OWN = (0, 1, 2, 3)
 JUDGED = (2, 64, 68, 96, 128)
 """Cores of the machines that are judged on."""
 
-PAGE = Path(__file__).parents[1] / "docs" / "new-machine-tables.md"
-PICTURE = PAGE.parent / "images" / "new-machine.svg"
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "new-machine.svg"
 
 THREADS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 68, 80, 96, 112, 128)
 
@@ -194,8 +193,8 @@ def _errors(new: NewMachine, asked: Sequence[MeasuredOp], table: CurveTable) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", action="store_true", help="store the prior in the package")
-    parser.add_argument("--page", action="store_true", help=f"write {PAGE.name} and its picture")
-    parser.add_argument("--curves", type=Path, help="folder of the ADSALA curves; they are never written to the page")
+    parser.add_argument("--write", action="store_true", help=f"{NEW_MACHINE.writes}, with its picture")
+    parser.add_argument("--curves", type=Path, help="folder of the ADSALA curves, never stored")
     parser.add_argument("--seeds", type=int, default=4)
     chosen = parser.parse_args()
     if chosen.store:
@@ -203,19 +202,20 @@ def main() -> None:
         for name, data in learned(permissive_sets()).to_files().items():
             (SHIPPED / name).write_bytes(data)
     run, rows, own_rows, drawn_curves = RunFacts.now(), [], [], {}
-    for new in new_machines(None if chosen.page else chosen.curves):
+    for new in new_machines(None if chosen.write else chosen.curves):
         for prior in (True, False):
             for known in KNOWN:
                 mean = _mean([by_others(new, known, prior=prior, seed=seed) for seed in range(chosen.seeds)])
                 drawn_curves.setdefault((new.name, prior), []).append((known, mean))
-                rows.append(f"| {new.name} | {'yes' if prior else 'no'} | {known} | {_cells(mean)} |")
+                rows.append({"machine": new.name, "prior": prior, "ops_measured": known, **_cells(mean)})
                 print(rows[-1], flush=True)
         for count in OWN:
             mean = _mean([by_own(new, count, seed=seed) for seed in range(chosen.seeds)])
-            own_rows.append(f"| {new.name} | {count} | {_cells(mean)} |")
+            own_rows.append({"machine": new.name, "samples": count, **_cells(mean)})
             print(own_rows[-1], flush=True)
-    if chosen.page:
-        PAGE.write_text("\n".join([_HEAD.format(run=run, seeds=chosen.seeds), *rows, _OWN_HEAD, *own_rows, ""]))
+    if chosen.write:
+        NEW_MACHINE.store(rows, run)
+        NEW_MACHINE_OWN.store(own_rows, run)
         draw(drawn_curves, PICTURE)
 
 
@@ -223,11 +223,16 @@ def _mean(runs: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([one[name] for one in runs])) for name in runs[0]}
 
 
-def _cells(mean: dict[str, float]) -> str:
-    if np.isnan(mean["coverage"]):
-        return f"- | {100 * mean['regret']:.1f} | {100 * mean['all_cores']:.1f} | - | -"
-    figures = f"{mean['factor']:.2f} | {100 * mean['regret']:.1f} | {100 * mean['all_cores']:.1f}"
-    return f"{figures} | {100 * mean['coverage']:.0f} | {mean['width']:.1f}"
+def _cells(mean: dict[str, float]) -> dict[str, str | None]:
+    shapes = {
+        "factor": ("factor", 1.0, 2), "regret_percent": ("regret", 100.0, 1),
+        "all_cores_percent": ("all_cores", 100.0, 1), "holds_percent": ("coverage", 100.0, 0),
+        "width": ("width", 1.0, 1),
+    }  # fmt: skip
+    return {
+        column: None if np.isnan(mean[name]) else f"{factor * mean[name]:.{digits}f}"
+        for column, (name, factor, digits) in shapes.items()
+    }
 
 
 def draw(curves: dict[tuple[str, bool], list[tuple[int, dict[str, float]]]], path: Path) -> None:
@@ -259,35 +264,6 @@ def draw(curves: dict[tuple[str, bool], list[tuple[int, dict[str, float]]]], pat
         *axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, title=title, fontsize="small"
     )
     figure.savefig(path, metadata={"Date": None})
-
-
-_HEAD = """# A machine that nobody measured
-
-`make bench-new-machine`, {run}. Mean over {seeds} seeds.
-
-Forecasts of `joint_process` for 80 ops of which nothing was measured, on a machine of which only the number of cores,
-their clock and their caches are known, after some other ops were measured there, one sample in each of the three cases
-that the process asks for. The prior that threadcast ships was learned from two cores of a real machine, the simulated
-Xeon Phi and six simulated servers; for this table it was learned without the machine in the row, and without all
-simulated servers for one of them. *factor*: half of the forecasts are within this factor of the truth. *regret*: how
-much longer the chosen case takes than the best one, and the case with all cores, in percent. *holds*: how many of the
-90 % intervals hold, which are this factor wide to each side. Without the prior two ops may mislead beyond the picture's
-edge.
-
-![error and regret over the number of ops that were measured](images/new-machine.svg)
-
-| machine | prior | ops measured | factor | regret | all cores | holds | width |
-|---|---|---|---|---|---|---|---|"""
-
-_OWN_HEAD = """
-## With an op's own samples
-
-Forecasts of `learned_curve`, learned from the same sets, for 80 ops of which each has so many single samples, in the
-cases that the model proposes one after the other; what was measured of the others tells of all, too. Forecasts are
-judged where nothing was measured, choices by all cases.
-
-| machine | samples an op | factor | regret | all cores | holds | width |
-|---|---|---|---|---|---|---|"""
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def main() -> None:
     run = RunFacts.now()
     rows = [measured(pair.split(","), chosen.rounds) for pair in chosen.networks.split(";")]
     if chosen.write:
-        TWO_MODELS.store(rows, run)
+        TWO_MODELS.store(rows, run, replaces=("networks",))
     print(json.dumps({"run": run.to_json(), "rows": rows}, indent=2) if chosen.json else TWO_MODELS.printed(rows))
 
 

@@ -89,9 +89,9 @@ def main() -> None:
             print(f"{case.title}, {state}: {figures(record)}", file=sys.stderr, flush=True)
     if chosen.write:
         records, modes = read_records(), {case.title: mode(case) for case in CASES}
-        WARMUP.store([row(record, modes[record.title]) for record in records], run)
-        WARMUP_SMALL.store(small_rows(FOLDER), run)
-        WARMUP_SHAPES.store(shapes_rows(FOLDER), run)
+        WARMUP.store([row(record, modes[record.title]) for record in records], run, replaces=("state", "network"))
+        WARMUP_SMALL.store(small_rows(FOLDER), run, replaces=("function",))
+        WARMUP_SHAPES.store(shapes_rows(FOLDER), run, replaces=("sequence",))
         draw(records, PICTURE)
 
 

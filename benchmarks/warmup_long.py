@@ -61,4 +61,4 @@ def measure_long(case: Case, mode: str, folder: Path, *, most_s: float) -> None:
         "others": used, "runs": runs,
     }  # fmt: skip
     print(row, file=sys.stderr, flush=True)
-    LONG.store([row], RunFacts.now(), keeps=lambda earlier: earlier["network"] != case.title)
+    LONG.store([row], RunFacts.now(), replaces=("network",))

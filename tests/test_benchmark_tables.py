@@ -74,7 +74,7 @@ def test_rows_that_are_kept_stay_with_their_run(
     study.document.parent.mkdir(parents=True)
     study.document.write_text("<!-- begin speed --><!-- end speed -->")
     study.store([{"what": "a", "seconds": 1.23456}, {"what": "b", "seconds": math.nan}], "first")
-    study.store([{"what": "b", "seconds": None}], "second", keeps=lambda row: row["what"] != "b")
+    study.store([{"what": "b", "seconds": None}], "second", replaces=("what",))
     assert study.table.read_text() == "what,seconds,run\na,1.235,first\nb,,second\n"
     page = study.document.read_text()
     assert "2 rows\n\nRun: first (1 rows); second (1 rows)." in page
@@ -163,19 +163,16 @@ def test_both_values_are_stored_and_what_is_shown_is_of_the_first(engine: Module
     assert "1 cases were measured again" in shown
 
 
-def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("|").split("|")]
-
-
 def test_recorded_slowdowns_are_forecast_better_than_by_none_and_by_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     corun = importlib.import_module("corun")
     try:
-        lines = [[float(cell.rstrip(" %")) for cell in cells(line)] for line in corun.judged(list(corun.recorded()), 4)]
+        rows = list(corun.judged("real", list(corun.recorded()), 4))
     finally:
         for name in ("corun", "paper_networks", "run_facts"):
             sys.modules.pop(name, None)
-    for measured, _, of_forecast, of_none, of_mean, inside, _ in lines:
-        assert inside >= 86
-        if 0 < measured <= 4:
-            assert of_forecast < min(of_none, of_mean)
+    assert {frozenset(row) for row in rows} == {frozenset(corun.CORUN.columns)}
+    for row in rows:
+        assert float(row["inside_percent"]) >= 86
+        if 0 < row["pairs"] <= 4:
+            assert float(row["error"]) < min(float(row["error_of_none"]), float(row["error_of_mean"]))

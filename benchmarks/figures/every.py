@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from figures import papers, public_models, steps
+from figures import forecasts, papers, planner, public_models, service, shared_machine, steps
 
-PAGES = (steps, public_models, papers)
+PAGES = (steps, public_models, papers, forecasts, planner, shared_machine, service)
 STUDIES = tuple(study for page in PAGES for study in page.STUDIES)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-from figures.study import Row, Study, by, mean, numbers, table
+from figures.study import Row, Study, by, counted, mean, numbers, table
 
 _JUDGES = {"zoo": "five libraries", "graphnet": "GraphNet"}
 
@@ -40,10 +38,10 @@ def _models(rows: list[Row]) -> str:
     lines = []
     for (judge, mode, library), found in by(rows, "judge", "mode", "library").items():
         right = [row for row in found if row["right"] == "yes"]
-        gains, runs = numbers(right, "threadcast"), Counter(row["runs"].partition(",")[0] for row in found)
-        said = ", ".join(f"{name} {count}" for name, count in runs.most_common())
-        lines.append([f"{_JUDGES[judge]}: {library}", mode, len(found), mean(right, "threadcast"),
-                      f"{min(gains):.2f} to {max(gains):.2f}", said])  # fmt: skip
+        gains, said = numbers(right, "threadcast"), counted(row["runs"].partition(",")[0] for row in found)
+        of = library if judge == "zoo" else f"GraphNet: {library}"
+        lines.append([of, mode, len(found), mean(right, "threadcast"),
+                      f"{min(gains):.2f} to {max(gains):.2f}" if gains else "", said])  # fmt: skip
     return table(["models", "mode", "number", "over eager", "least to most", "run by"], lines)
 
 
@@ -56,7 +54,7 @@ MODELS = Study(
 
 
 def _scores(rows: list[Row]) -> str:
-    shown = ("-10", "-8", "-6", "-5", "-4", "0", "4")
+    shown = ("-6", "-5", "-4", "0")
     lines = [[f"{_JUDGES[row['judge']]}, {row['mode']}", row["way"], *(row[f"s_{t}"] for t in shown), row["es_4"]]
              for row in rows]  # fmt: skip
     return table(["models", "way", *(f"S({t})" for t in shown), "ES(4)"], lines)

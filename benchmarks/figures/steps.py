@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from figures.study import Row, Study, by, mean, numbers, span, table
+from figures.study import Row, Study, by, counted, least_to_most, mean, numbers, span, table
 
 
 def _engine(rows: list[Row]) -> str:
@@ -14,11 +14,13 @@ def _engine(rows: list[Row]) -> str:
 
     def cells(case: str) -> list[str]:
         found = [first.get((case, mode)) for mode in modes]
-        return [row[column] if row else "" for row in found for column in (*ratios, "runs")]
+        return [row[column] if row else "" for row in found for column in ratios]
 
     of_mode = [[row for (_, own), row in first.items() if own == mode] for mode in modes]
-    means = [cell for own in of_mode for cell in (*(mean(own, ratio) for ratio in ratios), "")]
-    head = ["case", *(f"{mode}: {what}" for mode in modes for what in ("eager", "best eager", "best other", "runs"))]
+    means = [mean(own, ratio) for own in of_mode for ratio in ratios]
+    head = ["case", *(f"{mode}: {what}" for mode in modes for what in ("eager", "best eager", "best other"))]
+    ran = "; ".join(f"{mode}: {counted(row['runs'].partition(',')[0] for row in own)}"
+                    for mode, own in zip(modes, of_mode, strict=True))  # fmt: skip
     errors = [
         f"{median(off):.0f} % in {mode}"
         for mode, own in zip(modes, of_mode, strict=True)
@@ -26,7 +28,7 @@ def _engine(rows: list[Row]) -> str:
     ]
     return (
         table(head, [*([case, *cells(case)] for case in cases), ["geometric mean", *means]])
-        + f"\n\nForecasts of plans are off by {' and '.join(errors)} (median). "
+        + f"\n\nRun by: {ran}. Forecasts of plans are off by {' and '.join(errors)} (median). "
         f"{len(rows) - len(first)} cases were measured again; the table and its means are of the first time."
     )
 
@@ -40,6 +42,7 @@ ENGINE = Study(
 
 
 def _contributions(rows: list[Row]) -> str:
+    rows = [row for row in rows if not row["setting"].startswith(("strategies 1 and 2", "strategies 1 to 3"))]
     networks = list(dict.fromkeys(row["network"] for row in rows))
     lines = [
         [setting, *({row["network"]: row["times_as_fast"] for row in found}.get(network, "") for network in networks)]
@@ -87,9 +90,12 @@ WARMUP = Study(
 
 
 def _small(rows: list[Row]) -> str:
-    head = ["function", "decided after, calls", "longest call, s", "eager, us", "ours, us", "runs"]
-    columns = ("function", "decided_calls", "longest_call_s", "eager_us", "ours_us", "runs")
-    return table(head, ([row[column] for column in columns] for row in rows))
+    ran = " and ".join(dict.fromkeys(row["runs"] for row in rows))
+    return (
+        f"{len(rows)} functions of {least_to_most(rows, 'eager_us')} us were decided after "
+        f"{least_to_most(rows, 'decided_calls')} calls, the longest of {max(numbers(rows, 'longest_call_s')):.2g} s: "
+        f"*{ran}*, {least_to_most(rows, 'ours_us')} us a call."
+    )
 
 
 WARMUP_SMALL = Study(
@@ -111,8 +117,8 @@ WARMUP_SHAPES = Study(
 
 
 def _long(rows: list[Row]) -> str:
-    lines = [[row["network"], row["mode"], f"{float(row['ratio']):.2f}", row["settled_s"], row["runs"]] for row in rows]
-    return table(["network", "mode", "eager / ours", "settled after, s", "runs"], lines)
+    lines = [[row["network"], f"{float(row['ratio']):.2f}", row["settled_s"]] for row in rows]
+    return table(["network", "eager / ours", "settled after, s"], lines)
 
 
 LONG = Study(
@@ -178,12 +184,12 @@ def _compiled(rows: list[Row]) -> str:
                 f"eager's speed; geometric mean {mean(own, 'eager_over_backend')} over eager PyTorch, "
                 f"{mean(own, 'inductor_over_backend')} over Inductor."
             )
-    ratios = ("eager_over_backend", "inductor_over_backend", "backend_over_optimize")
+    ratios = ("eager_over_backend", "backend_over_optimize")
     for (program, mode), found in by(rows, "program", "mode").items():
         own = {row["vectors"]: row for row in found}
         lines.append([f"{program}, {mode}",
                       *(own.get(width, {}).get(ratio, "") for (width,) in vectors for ratio in ratios)])  # fmt: skip
-    short = ("eager / backend", "Inductor / backend", "backend / optimize")
+    short = ("eager / backend", "backend / optimize")
     head = ["program", *(f"{width}: {ratio}" for (width,) in vectors for ratio in short)]
     return "\n".join(said) + "\n\n" + table(head, lines)
 

@@ -8,10 +8,10 @@ import math
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 from typing import Self
 
 ROOT = Path(__file__).parents[2]
@@ -58,18 +58,15 @@ class Study:
                 raise ValueError(f"{self.table.name} has the columns {reader.fieldnames}, not {self.columns} and run")
             return list(reader)
 
-    def store(
-        self,
-        rows: Iterable[Mapping[str, object]],
-        run: object,
-        *,
-        keeps: Callable[[Row], bool] = lambda row: False,
-    ) -> None:
-        """Put `rows` of `run` into the table, after those stored earlier that it `keeps`, and write the section.
+    def store(self, rows: Iterable[Mapping[str, object]], run: object, *, replaces: tuple[str, ...] = ()) -> None:
+        """Put `rows` of `run` into the table, in place of all, and write the section.
 
-        A row's own `run` stands before `run`. Raises ValueError where a row has other columns than the table.
+        With columns that it `replaces`, rows stay whose values in these columns no new row has. A row's own `run`
+        stands before `run`. Raises ValueError where a row has other columns than the table.
         """
-        found = [row for row in self.rows() if keeps(row)]
+        rows = list(rows)
+        new = {tuple(stored(row[column]) for column in replaces) for row in rows}
+        found = [row for row in self.rows() if replaces and tuple(row[column] for column in replaces) not in new]
         for row in rows:
             values = {"run": of_run(run), **row}
             if values.keys() != {*self.columns, "run"}:
@@ -95,7 +92,7 @@ class Study:
         else:
             said = f"Run: {_said(runs)}"
         link = f"[{self.table.name}](../../data/studies/{self.table.name})"
-        return f"{self.show(rows).strip()}\n\n{said}. All columns and rows: {link}."
+        return f"{self.show(rows).strip()}\n\n{said}. All rows: {link}."
 
     def write(self) -> None:
         """Put the section between its markers in the page."""
@@ -141,11 +138,20 @@ def stored(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def table(titles: Iterable[str], lines: Iterable[Iterable[object]]) -> str:
-    """A Markdown table; a dash stands for what is empty."""
-    titles = list(titles)
-    shown = [titles, ["---"] * len(titles), *([str(cell) or "-" for cell in line] for line in lines)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in shown)
+def spread(column: str, values: Sequence[float], shape: str = ".2f") -> dict[str, str]:
+    """The median of values as `column`, the least and the most beside it."""
+    ends = {column: median(values), f"{column}_low": min(values), f"{column}_high": max(values)}
+    return {name: format(value, shape) for name, value in ends.items()}
+
+
+def table(titles: Iterable[object], lines: Iterable[Iterable[object]], *, empty: str = "-") -> str:
+    """A Markdown table; `empty` stands for what is empty."""
+    head, *body = ([str(cell) or empty for cell in line] for line in (titles, *lines))
+    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def numbers(rows: Iterable[Row], column: str) -> list[float]:
@@ -165,6 +171,17 @@ def mean(rows: Iterable[Row], column: str) -> str:
     """The geometric mean of a column of ratios, as it is shown; empty of nothing."""
     values = numbers(rows, column)
     return f"{geometric_mean(values):.2f}" if values else ""
+
+
+def counted(names: Iterable[str]) -> str:
+    """Each name with its number, the most frequent first."""
+    return ", ".join(f"{name} {count}" for name, count in Counter(names).most_common())
+
+
+def least_to_most(rows: Iterable[Row], column: str) -> str:
+    """The range of a column, as stored; one number where all are equal."""
+    found = sorted((row[column] for row in rows if row[column]), key=float)
+    return "" if not found else found[0] if found[0] == found[-1] else f"{found[0]} to {found[-1]}"
 
 
 def span(row: Row, column: str) -> str:

@@ -39,7 +39,7 @@ that their cores can get. Most find a part of their data in caches: 0.1 to 0.2 i
 CLASS_SD, REST_SD, OP_SD, ERROR_SD = 0.05, 0.04, 0.04, 0.08
 """Standard deviations of a class's sensitivity and pressure, of `rest`, of an op's sensitivity and pressure, and of a
 measured pair's error. Rounded from the likeliest ones of networks on 2 cores (0.03, 0.02, 0.04, 0.09), somewhat wider
-since those are one machine; docs/corun-tables.md says how many measurements such intervals then hold."""
+since those are one machine; docs/figures/forecasts.md says how many measurements such intervals then hold."""
 SCALE_WEIGHT = 8.0
 """How many measured pairs weigh as much as the prior for how far pairs differ from their forecasts."""
 

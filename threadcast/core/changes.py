@@ -11,7 +11,7 @@ from typing import NamedTuple
 SCATTER = 0.16
 """Least standard deviation of the log of medians that is assumed, beside what a series shows itself: sessions differ,
 and the first few measurements tell little of it. With it, three samples show a change by a factor of 1.7 or more, more
-samples one of 1.3. With less, more changes are found where there are none (docs/change-tables.md)."""
+samples one of 1.3. With less, more changes are found where there are none (docs/figures/forecasts.md)."""
 
 CAP, SLACK = 3.0, 1.0
 """A sample counts for at most `CAP` standard deviations, less `SLACK`, however far off it is: one that was disturbed

@@ -41,7 +41,7 @@ MANY = 10
 """From so many ops on linear algebra is limited to one thread, which takes as long as the forecasts of two or three."""
 
 FEW_OPS = 30
-"""With so many measured ops the joint process chooses better without the prior (docs/new-machine-tables.md)."""
+"""With so many measured ops the joint process chooses better without the prior (docs/figures/forecasts.md)."""
 
 AWAY = 0.15
 """Beside a prior, a further standard deviation of log times for each unit of log threads between a case and the nearest

@@ -56,7 +56,7 @@ BUDGET_S = 2.0
 QUICK_S = 0.1
 """Time budget in seconds for a first plan that somebody waits for. With policy "search", a planner process that has
 loaded its libraries answers within 0.3 s for 150 ops on 2 cores and for 500 on 16. Its plans are up to 0.7 % longer
-than those of the default budget (`docs/planner-scale-tables.md`)."""
+than those of the default budget (`docs/figures/planner.md`)."""
 
 
 def plan(

@@ -1,0 +1,130 @@
+"""The sections of docs/figures/service.md: requests, servers, large tables, memory, minutes of everything, samples."""
+
+from __future__ import annotations
+
+from figures.study import Row, Study, by, least_to_most, span, table
+
+
+def _ranged(column: str) -> tuple[str, ...]:
+    return column, f"{column}_low", f"{column}_high"
+
+
+def _requests(rows: list[Row]) -> str:
+    lines, machines = [], list(dict.fromkeys(row["machine"] for row in rows))
+    for (what,), found in by(rows, "what").items():
+        own = {row["machine"]: row for row in found}
+        cells = (own.get(machine, {}) for machine in machines)
+        lines.append(
+            [what, *(row.get(column, "") for row in cells for column in ("per_s", "of_same_server", "p99_ms"))]
+        )
+    head = [f"{what}, {machine}" for machine in machines for what in ("requests/s", "of bare Flask", "p99, ms")]
+    return table(["what", *head], lines)
+
+
+REQUESTS = Study(
+    "service_requests", "service",
+    ("machine", "what", "per_s", *_ranged("of_same_server"), *_ranged("of_gthread"), "p50_ms", "p99_ms"), _requests,
+)  # fmt: skip
+
+
+def _batches(rows: list[Row]) -> str:
+    lines = [[row["machine"], row["answer"], row["mb"], span(row, "seconds"), row["model_s"], row["write_s"],
+              row["million_points_per_s"]] for row in rows if row["model_s"]]  # fmt: skip
+    return table(["machine", "answer", "MB", "seconds", "model", "write", "million points/s"], lines)
+
+
+BATCHES = Study(
+    "service_batches", "service",
+    ("machine", "answer", "mb", *_ranged("seconds"), "model_s", "write_s", "million_points_per_s"), _batches,
+)  # fmt: skip
+
+
+def _deadlines(rows: list[Row]) -> str:
+    lines = [[row["machine"], row["service"], span(row, "seconds"), row["answered_by"]] for row in rows]
+    return table(["machine", "service", "seconds", "answered by"], lines)
+
+
+DEADLINES = Study(
+    "service_deadlines", "service", ("machine", "service", *_ranged("seconds"), "answered_by"), _deadlines, BATCHES
+)
+
+HOLDING = ("part_of_a_head", "part_of_a_body", "part_of_a_chunk", "unread_answers", "connections_900")
+
+
+def _servers(rows: list[Row]) -> str:
+    lines = [
+        [row["server"], ", ".join(name.replace("_", " ") for name in HOLDING if row[name] != "served") or "none",
+         *(row[column] for column in ("trickle", "accepted", "differ", "lost"))]
+        for row in rows
+    ]  # fmt: skip
+    return table(["server", "not served during", "trickle", "accepted", "differ", "lost"], lines)
+
+
+SERVERS = Study(
+    "http_servers", "service", ("server", *HOLDING, "trickle", "accepted", "differ", "differs_with", "lost"), _servers
+)
+
+
+def _loads(rows: list[Row]) -> str:
+    return table(["server", "echoes/s"], ([row["server"], span(row, "echoes_per_s")] for row in rows))
+
+
+LOADS = Study("http_server_loads", "service", ("server", *_ranged("echoes_per_s")), _loads, SERVERS)
+
+
+def _memory(rows: list[Row]) -> str:
+    kinds = list(dict.fromkeys(row["process"] for row in rows))
+    lines = []
+    for (after,), found in by(rows, "after").items():
+        own = {row["process"]: row["mib"] for row in found}
+        lines.append([after, *(own.get(kind, "0") for kind in kinds)])
+    return table(["MiB after", *kinds], lines)
+
+
+MEMORY = Study("service_memory", "service", ("after", "process", "mib"), _memory)
+
+
+def _overheads(rows: list[Row]) -> str:
+    return table(["on", "microseconds a request"], ([row["on"], span(row, "us")] for row in rows))
+
+
+OVERHEADS = Study("service_overheads", "service", ("on", *_ranged("us")), _overheads, MEMORY)
+
+
+def _soak(rows: list[Row]) -> str:
+    databases = list(dict.fromkeys(row["database"] for row in rows))
+    shown = [row for row in rows if row["kind"] != "request"]
+    lines = []
+    for (what,), found in by(shown, "what").items():
+        own = {row["database"]: row["value"] for row in found}
+        lines.append([what, *(own.get(database, "") for database in databases)])
+    return table(["", *databases], lines)
+
+
+SOAK = Study("service_soak", "service", ("database", "kind", "what", "value"), _soak)
+
+
+def _ingest(rows: list[Row]) -> str:
+    parts = by(rows, "measure")
+    rates, reads = parts[("samples_per_s",)], parts[("read_ms",)]
+    ways = list(dict.fromkeys(row["what"] for row in rates))
+    sizes = {(row["database"], row["stored"]): row["value"] for row in parts[("gb",)]}
+    lines = []
+    for (database, stored), found in by(rates, "database", "stored").items():
+        own = {row["what"]: row["value"] for row in found}
+        size = sizes.get((database, stored), "")
+        lines.append([database, f"{int(stored):,}", *(f"{int(own[way]):,}" for way in ways), size])
+    of_reads = []
+    for (what,), found in by((row for row in reads if "middle" not in row["what"]), "what").items():
+        of_database = by(found, "database")
+        own = (of_database.get((name,), []) for name in ("postgresql", "sqlite"))
+        of_reads.append([what, *(least_to_most(some, "value") for some in own)])
+    return (
+        table(["database", "samples stored", *ways, "GB"], lines)
+        + "\n\nReading, medians in ms, least to most over these sizes:\n\n"
+        + table(["what", "postgresql", "sqlite"], of_reads)
+    )
+
+
+INGEST = Study("ingest", "service", ("database", "stored", "measure", "what", "value"), _ingest)
+STUDIES = (REQUESTS, BATCHES, DEADLINES, SERVERS, LOADS, MEMORY, OVERHEADS, SOAK, INGEST)

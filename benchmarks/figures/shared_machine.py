@@ -1,0 +1,52 @@
+"""The sections of docs/figures/shared-machine.md: processes that share cores."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from figures.study import Row, Study, span, table
+
+
+def _counted(processes: str) -> str:
+    """The names of processes, equal ones once with their number."""
+    return " + ".join(f"{count} {name}" for name, count in Counter(processes.split(" + ")).items())
+
+
+def _sets(rows: list[Row]) -> str:
+    head = ["processes", "left alone", "by hand", "threadcast", "over left alone", "of by hand", "slowest"]
+    lines = [
+        [_counted(row["processes"]), row["left_alone"], row["by_hand"], span(row, "threadcast"), row["over_left_alone"],
+         row["of_by_hand"], row["slowest_of_its_part"]]
+        for row in rows
+    ]  # fmt: skip
+    return table(head, lines)
+
+
+PROCESSES = Study(
+    "malleable", "shared-machine",
+    ("processes", "rounds", "seconds",
+     *(f"{rule}{end}" for rule in ("left_alone", "by_hand", "threadcast") for end in ("", "_low", "_high")),
+     "over_left_alone", "of_by_hand", "slowest_of_its_part"), _sets,
+)  # fmt: skip
+
+
+def _simulated(rows: list[Row]) -> str:
+    columns = ("cores", "curves", "mean", "worst", "settled_mean", "settled_worst", "moved_a_minute")
+    head = ["cores", "curves", "mean", "worst", "mean 60 s after a change", "worst then", "moved a minute"]
+    return table(head, ([row[column] for column in columns] for row in rows))
+
+
+SIMULATED = Study(
+    "malleable_simulated", "shared-machine",
+    ("cores", "curves", "mean", "worst", "settled_mean", "settled_worst", "moved_a_minute"), _simulated,
+)  # fmt: skip
+
+
+def _resizes(rows: list[Row]) -> str:
+    columns = ("what", "times", "median", "most", "unit", "more")
+    lines = ([row[column] for column in columns] for row in rows)
+    return table(["what", "times", "median", "at most", "unit", ""], lines, empty="")
+
+
+RESIZES = Study("malleable_resizes", "shared-machine", ("what", "times", "median", "most", "unit", "more"), _resizes)
+STUDIES = (PROCESSES, RESIZES, SIMULATED)
