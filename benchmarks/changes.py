@@ -2,12 +2,12 @@
 
     python benchmarks/changes.py [--series 400] [--write]
 
-A series is what was recorded of one op in one case on a real machine that others use
-too: at least `LEAST` samples. As it is, every change that is found is a false one. In the order in which they were
-timed, samples follow each other within microseconds, and a disturbance hits many; measurements are commonly made at
-quite different times. So the samples are taken in random order too, and then with sessions that differ: each
-measurement's times are multiplied by a factor of its own (log-normal, 5 %). To see how soon a change is found, all
-samples after the middle of the series in random order are multiplied by a factor.
+Half a minute. A series is what was recorded of one op in one case on a real machine that others use too: at least
+`LEAST` samples. As it is, every change that is found is a false one. In the order in which they were timed, samples
+follow each other within microseconds, and a disturbance hits many; measurements are commonly made at quite different
+times. So the samples are taken in random order too, and then with sessions that differ: each measurement's times are
+multiplied by a factor of its own (log-normal, 5 %). To see how soon a change is found, all samples after the middle
+of the series in random order are multiplied by a factor.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""`torch.compile(model, backend="threadcast")` beside eager PyTorch, Inductor and `optimize`; `make bench-compile`.
+"""`torch.compile(model, backend="threadcast")` beside eager PyTorch, Inductor and `optimize`.
 
     python benchmarks/compiled.py [--networks "U-Net;LSTM"] [--limit 80] [--reuse] [--write]
 
 Each way of each case runs in a process of its own. All settle first, one after the other; then they run by turns.
-Every record lands in build/compiled as it comes; `--write` stores the table of all that are there.
+Every record lands in build/compiled as it comes; `--write` stores the table of all that are there. Half
+an hour on 2 idle cores.
 """
 
 from __future__ import annotations

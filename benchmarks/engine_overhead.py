@@ -1,12 +1,13 @@
-"""What the engines cost per op, on 10,000 ops that add 1 to 8 numbers. Run on a quiet machine:
+"""What the engines cost per op, on 10,000 ops that add 1 to 8 numbers. Run on a quiet machine.
 
-python benchmarks/engine_overhead.py
+    python benchmarks/engine_overhead.py
 
 The native engine is held against the same calls in a C++ loop, the Python one against a Python loop.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -71,6 +72,7 @@ def seconds_each(contenders: dict[str, Callable[[], object]]) -> dict[str, float
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     torch.set_num_threads(1)
     machine = read_machine()
     machine = machine.limited_to([core.id for core in machine.cores[:2]])

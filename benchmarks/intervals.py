@@ -3,11 +3,11 @@
     python benchmarks/intervals.py [--curves FOLDER] [--only sgemm_96,networks] [--models learned_curve,ols]
         [--samples 0,1,2,3] [--seeds 2] [--known 240] [--write]
 
-Of each set a fifth of the ops is left out; a model learns from `--known` of the
-others (all by default), gets single samples, and each of its intervals is compared with the median of all samples
-there. The distance of an op is that to the nearest known op of its kind, in standard deviations of the numbers that
-describe ops (`static_features.describe`); ops are divided into three equal parts by it, ops of unknown kinds are a part
-of their own. The curves of `sgemm` and `sdot` are not part of the project; without --curves these sets are left out.
+Of each set a fifth of the ops is left out; a model learns from `--known` of the others (all by default), gets single
+samples, and each of its intervals is compared with the median of all samples there. The distance of an op is that to
+the nearest known op of its kind, in standard deviations of the numbers that describe ops
+(`static_features.describe`); ops are divided into three equal parts by it, ops of unknown kinds are a part of their
+own. The curves of `sgemm` and `sdot` are not part of the project; without --curves these sets are left out.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ Each model runs in processes of its own with a time limit. Every record lands in
 leaves out what has one of this commit and setting, and `--write` stores the tables of all that are there.
 `--quick` takes some seconds a model: are results right, what ran them, and why not a plan? With `--compiled` it is
 about `torch.compile(model, backend="threadcast")` in place of `optimize` and `optimize_training`.
-`--fast` measures for a shorter time (`judge_measure.FAST`); its records are apart.
+`--fast` measures for a shorter time (`judge_measure.FAST`); its records are apart. Hours in all, with `--fast`
+about a minute a model. The libraries of zoo need an environment of their own, which `make bench-zoo` makes; graphs of
+GraphNet are read from the clone at GRAPHNET.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/known_ops.py --curves FOLDER [--known 100,240,720] [--samples 0,1,3] [--seeds 2] [--write]
 
 A fifth of the shapes of MKL's `sgemm` is left out; a model learns from some of the others and gets single samples. The
-curves are not part of the project.
+curves (ADSALA, Xia and Barca 2026) are not part of the project.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/model_speed.py [--million] [--compare] [--write]
 
-Times of ops are by a formula: how they come about does not matter here. Each figure is printed as soon as it is known.
+Times of ops are by a formula: how they come about does not matter here. Minutes.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
         [--samples 0,3] [--json FILE] [--reuse] [--write]
 
 The curves of `sgemm` and `sdot` are not part of the project; without --curves these parts are left out. Ops that are
-judged by are never learned from. Each part prints a line a model, mean over seeds (least to most).
+judged by are never learned from. Rows are means over seeds, with the least and the most.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs notebooks from top to bottom and stores their results in them: `python benchmarks/notebooks.py`.
+"""Runs notebooks from top to bottom and stores their results in them.
 
 python benchmarks/notebooks.py [NAME ...]          all, or those whose names begin so
 """

@@ -1,8 +1,8 @@
-"""Inference in bfloat16 by choice, beside float32; `make bench-types`.
+"""Inference in bfloat16 by choice, beside float32.
 
     python benchmarks/number_types.py [--networks "encoder;MLP"] [--rounds 9] [--seconds 45] [--json] [--write]
 
-Every network is learned for some seconds in both ways, and then all ways take turns.
+Every network is learned for some seconds in both ways, and then all ways take turns. A quarter of an hour.
 """
 
 from __future__ import annotations

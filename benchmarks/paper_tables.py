@@ -1,4 +1,4 @@
-"""The papers' tables, simulated, beside what was published: `make bench` runs this.
+"""The papers' tables, simulated, beside what was published.
 
     python benchmarks/paper_tables.py                  print the tables
     python benchmarks/paper_tables.py --json           print them as JSON

@@ -5,7 +5,7 @@
 Schedules are simulated; only planning times are measured. Curves are real ones, mapped on real graphs
 (`planner_instances`). Parts: a) small graphs against CP-SAT, b) the networks' graphs against every baseline and the
 lower bound, c) curves that are off by up to 20 %, d) a search for the problems on which the planner looks worst, e) ops
-that slow each other down.
+that slow each other down. Part a takes the better part of an hour, and goes on where it was broken off.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Seconds that each policy takes to simulate 16,000 ops on 68 cores: `python benchmarks/simulator.py`.
+"""Seconds that each policy takes to simulate 16,000 ops on 68 cores.
+
+    python benchmarks/simulator.py
 
 The graph is layered, 4 to 32 ops wide, of 200 different curves with a best thread count between 1 and 68 each; the
 machine has 34 tiles of two cores and four hardware threads a core, as the Xeon Phi 7250. "making" is a policy's own
@@ -8,6 +10,7 @@ the better of two runs, so that a busy machine changes them little.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -71,6 +74,7 @@ def curves(rng: np.random.Generator, machine: Machine) -> CurveTable:
 
 def main() -> int:
     """Print one line a policy; exit code 1 where a simulation took `LIMIT_S` or more."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     rng = np.random.default_rng(SEED)
     machine = Machine.uniform("simulated Xeon Phi 7250", 68, group_size=2, threads_per_core=4)
     problem = Problem(layered_graph(rng), curves(rng, machine), machine)

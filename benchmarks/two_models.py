@@ -1,4 +1,4 @@
-"""Two models in two threads, each on half of the cores, beside pinning by hand; `make bench-two-models`.
+"""Two models in two threads, each on half of the cores, beside pinning by hand. Two minutes.
 
     python benchmarks/two_models.py [--networks googlenet,resnet18] [--rounds 10] [--json] [--write]
 

@@ -1,11 +1,11 @@
-"""How optimised steps begin: cumulative time against eager PyTorch from the first call on; `make bench-warmup`.
+"""How optimised steps begin: cumulative time against eager PyTorch from the first call on.
 
     python benchmarks/warmup.py [--networks "U-Net;LSTM"] [--states cold,store,bundle] [--seconds 60] [--reuse]
                                 [--only networks|small|shapes] [--long] [--write]
 
 Each case runs in fresh processes, by turns with eager PyTorch. Every record lands in build/warmup as it comes;
 `--write` stores the tables of all that are there. `--long` measures settled speed in place of it, with `--seconds` for
-settling, into data/studies/long_measurement.csv.
+settling, into data/studies/long_measurement.csv. An hour.
 """
 
 from __future__ import annotations

@@ -176,3 +176,20 @@ def test_recorded_slowdowns_are_forecast_better_than_by_none_and_by_the_mean(mon
         assert float(row["inside_percent"]) >= 86
         if 0 < row["pairs"] <= 4:
             assert float(row["error"]) < min(float(row["error_of_none"]), float(row["error_of_mean"]))
+
+
+def test_every_benchmark_says_what_it_measures_and_its_options() -> None:
+    silent = []
+    for path in BENCHMARKS.glob("*.py"):
+        text = path.read_text()
+        helper = path.stem.endswith(("_process", "_contender", "_rivals", "_kinds", "_quick", "_small"))
+        if "__main__" in text and not helper and not re.search(r"ArgumentParser\(|@click\.command", text):
+            silent.append(path.name)
+        assert ast.get_docstring(ast.parse(text)), path.name
+    assert silent == [], "`python benchmarks/NAME.py --help` would run these"
+
+
+def test_make_runs_benchmarks_that_there_are() -> None:
+    named = set(re.findall(r"python benchmarks/(\w+\.py)", (BENCHMARKS.parent / "Makefile").read_text())) - {"NAME.py"}
+    assert {"engine.py", "judge.py", "models.py", "planner.py", "service.py", "warmup.py", "many_cores.py"} <= named
+    assert {name for name in named if not (BENCHMARKS / name).exists()} == set()

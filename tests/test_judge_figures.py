@@ -169,8 +169,7 @@ def _quick(mode: str, *, plain: bool) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("mode", ["inference", "training"])
-@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize(("mode", "plain"), [("inference", False), ("training", True)])
 @pytest.mark.filterwarnings("ignore:threadcast runs")
 def test_the_quick_judge_finds_right_calls_right(mode: str, plain: bool) -> None:
     found = _quick(mode, plain=plain)
