@@ -207,6 +207,15 @@ def test_threads_of_hyperfine_may_be_in_the_command_alone(tmp_path: Path) -> Non
         read(tmp_path, json.dumps({"results": [fine("./gemm 4", 1.0, n="4")]}))
 
 
+def test_rounds_of_pytest_benchmark_are_samples(tmp_path: Path) -> None:
+    stats = {"median": 2.5, "data": [2.0, 3.0]}
+    entry = {"name": "test_gemm[4-300]", "params": {"threads": 4, "n": 300}, "stats": stats}
+    text = json.dumps({"benchmarks": [entry], "machine_info": {"node": "vm"}})
+    assert read(tmp_path, text) == {("test_gemm", "n=300", 4): [2.0, 3.0]}
+    del stats["data"]
+    assert read(tmp_path, json.dumps({"benchmarks": [entry]})) == {("test_gemm", "n=300", 4): [2.5]}
+
+
 def test_json_of_another_make_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         FormatError, match=r"is not as Google Benchmark, pyperf or hyperfine write it: KeyError\('command'"

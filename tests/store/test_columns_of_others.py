@@ -45,7 +45,8 @@ ONE = {(8, 1): [0.0125], (8, 2): [0.0075]}
         "m,num_threads,time_ms", "m,nthreads,Time (ms)", "m,OMP_NUM_THREADS,Duration [ms]", "m,n_threads,elapsedMs",
         "m,numThreads,milliseconds", "m,Threads,wall_clock_time_ms", "m,# threads,msec", "m,thread count,real_time_ms",
         "m,cores,runtime in ms", "m,Number of threads,mean_ms", "m,n_jobs,median_time_ms", "m,nproc,Latency (ms)",
-        "m,mkl_num_threads,wall-time/ms", "m,cpus,t_ms", "M,THREADS,TIME_MS",
+        "m,mkl_num_threads,wall-time/ms", "m,cpus,t_ms", "m,nt,p50_ms",
+        "m,ompthreads,latency_ms_p50", "m,threads,Time per run [ms]", "M,THREADS,TIME_MS",
     ],
 )  # fmt: skip
 def test_usual_names_are_known_in_any_case_with_the_unit_that_they_say(tmp_path: Path, head: str) -> None:
@@ -93,6 +94,9 @@ def test_a_unit_comes_from_the_name_the_cell_or_a_column(tmp_path: Path, head: s
         "m,t1_ms,t2_ms\n8,12.5,7.5\n",
         "m,threads_1 (ms),threads_2 (ms)\n8,12.5,7.5\n",
         "m,1,2\n8,0.0125,0.0075\n",
+        "m,1 core (ms),2 cores (ms)\n8,12.5,7.5\n",
+        '{"m": [8, 8], "threads": [1, 2], "time_ms": [12.5, 7.5]}',
+        '{"m": {"0": 8, "1": 8}, "threads": {"0": 1, "1": 2}, "time_ms": {"0": 12.5, "1": 7.5}}',
         "m,1 thread,2 threads\n8,0.0125,0.0075\n",
         "m;time_1t_ms;time_2t_ms\n8;12,5;7,5\n",
         "m,threads,run_1_ms\n8,1,12.5\n8,2,7.5\n",
@@ -219,11 +223,40 @@ def test_a_duration_of_pandas_has_its_unit(tmp_path: Path) -> None:
     assert read(tmp_path / "t.parquet") == ONE
 
 
-def test_a_table_of_one_op_needs_only_its_name(tmp_path: Path) -> None:
-    path = table(tmp_path, "cores,time_ms\n1,12.5\n2,7.5\n")
-    assert read(path, op="fft") == {key[1:]: times for key, times in ONE.items()}
-    with pytest.raises(FormatError, match="where all rows are of one op: --op NAME"):
-        read_long_form(path)
+def test_a_table_of_one_op_is_called_as_its_file_is(tmp_path: Path) -> None:
+    notes: list[str] = []
+    found = read_long_form(table(tmp_path, "cores,time_ms,user,sys\n1,12.5,9,9\n2,7.5,8,9\n"), note=notes.append)
+    assert [(m.op.attributes["label"], m.case.threads, m.seconds) for m in found] == [
+        ("t", 1, 0.0125), ("t", 2, 0.0075)
+    ]  # fmt: skip
+    assert any("no column tells ops apart, so all rows are of one op, 't'" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "gflops", "speedup", "Efficiency", "std (us)", "Std Dev", "cpu_time", "user,sys", "min,max", "time_max_ms",
+        "p99_us", "total time [s]", "bandwidth (GB/s)", "cpu_throughput",
+    ],
+)  # fmt: skip
+def test_what_was_measured_besides_describes_no_op(tmp_path: Path, column: str) -> None:
+    more, notes = column.count(",") + 1, list[str]()
+    rows = [",".join(["8", str(p), *[str(p * 1.5)] * more, t]) for p, t in ((1, "12.5"), (2, "7.5"))]
+    assert read(table(tmp_path, "\n".join([f"m,threads,{column},time_ms", *rows])), notes=notes) == ONE
+    assert any("results and dates describe no op, and are left out" in note for note in notes)
+
+
+def test_dates_describe_no_op_and_sizes_with_such_words_do(tmp_path: Path) -> None:
+    text = "date,time_steps,timesteps,max_depth,threads,time_ms\n{}"
+    rows = "2024-01-01T00:00:00,5,6,7,1,12.5\n2024-01-01T00:00:01,5,6,7,2,7.5\n"
+    assert read(table(tmp_path, text.format(rows))) == {(7, 5, 6, p): [t] for p, t in ((1, 0.0125), (2, 0.0075))}
+
+
+def test_a_number_in_the_names_of_columns_beside_threads_is_a_size(tmp_path: Path) -> None:
+    path = table(tmp_path, "threads,gemm_256,gemm_512\n1,12.5,99\n2,7.5,50\n")
+    assert read(path, "seconds=gemm_*:ms") == {
+        (256, 1): [0.0125], (512, 1): [0.099], (256, 2): [0.0075], (512, 2): [0.05]
+    }  # fmt: skip
 
 
 def test_cores_of_a_machine_are_no_threads_beside_these(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import click
+from rich.console import RenderableType
 from rich.text import Text
 
 from threadcast.cli.comparison_page import comparison_page
@@ -103,7 +104,7 @@ def command(
         "by_fold": [row.to_json() for row in evaluation.by_fold], "left_out": dict(evaluation.left_out),
         "odd_units": evaluation.odd_units,
     }  # fmt: skip
-    tables = [shown(evaluation.rows, title=f"judged by {chosen[1]}"), Text(said(evaluation.lead))]
+    tables: list[RenderableType] = [shown(evaluation.rows, title=f"judged by {chosen[1]}"), Text(said(evaluation.lead))]
     if by_fold:
         tables += [
             shown([row for row in evaluation.by_fold if row.fold == fold], title=f"judged by {fold}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -90,7 +90,7 @@ def ops(output: Output, settings: Settings, texts: tuple[str, ...], machine: str
         }
         for name, (fingerprint, line) in zip(names, lines, strict=True)
     ]  # fmt: skip
-    tables = [
+    tables: list[Any] = [
         table(
             ("op", "cases", "best case", "time_s"),
             [

@@ -129,17 +129,14 @@ def _fits(op: Op, given: dict[str, Any], shapes: Collection[str]) -> bool:
 
 
 def _distance(op: Op, given: dict[str, Any]) -> float:
-    own = _sizes(op)
-    return sum(
-        abs(own[size] - value) / (abs(value) + abs(own[size]) or 1)
-        if _numeric(own.get(size), value)
-        else own.get(size) != value
-        for size, value in given.items()
-    )
-
-
-def _numeric(*values: Any) -> bool:
-    return all(isinstance(value, int | float) for value in values)
+    own, apart = _sizes(op), 0.0
+    for size, value in given.items():
+        there = own.get(size)
+        if isinstance(there, int | float) and isinstance(value, int | float):
+            apart += abs(there - value) / (abs(value) + abs(there) or 1)
+        else:
+            apart += float(there != value)
+    return apart
 
 
 def _value(text: str) -> int | float | str:

@@ -1,4 +1,4 @@
-"""Reads the files of Google Benchmark, pyperf and hyperfine as tables; all their times become seconds.
+"""Reads files of Google Benchmark, pyperf, pytest-benchmark and hyperfine as tables; their times become seconds.
 
 Ops are described by what a name says: `BM_gemm/256/m:512/threads:4` is of kind BM_gemm, with arg1=256 and m=512, on
 4 threads. Google Benchmark's own repetitions are samples, its aggregates are used where a file has nothing else.
@@ -58,6 +58,10 @@ def json_table(path: Path, text: str) -> TableFile:
 
 
 def _json_table(path: Path, document: Any) -> TableFile:
+    if isinstance(document, dict) and not document.keys() & {"benchmarks", "results"}:
+        columns = [list(cells.values()) if isinstance(cells, dict) else cells for cells in document.values()]
+        if all(isinstance(cells, list) for cells in columns) and len(set(map(len, columns))) == 1:
+            document = [dict(zip(document, cells, strict=True)) for cells in zip(*columns, strict=True)]
     entries = document.get("benchmarks", document.get("results")) if isinstance(document, dict) else document
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise FormatError(f"{path} has no list of results; JSON may be of Google Benchmark, pyperf, hyperfine, or rows")
@@ -69,6 +73,8 @@ def _json_table(path: Path, document: Any) -> TableFile:
     machine = about.get("host_name", about.get("hostname"))
     if any("runs" in entry for entry in entries):
         return _table(path, _of_pyperf(path, about, entries), machine=machine)
+    if any("stats" in entry for entry in entries):
+        return _table(path, _of_pytest(entries), machine=document.get("machine_info", {}).get("node"))
     return _table(path, _of_google(path, entries), machine=machine)
 
 
@@ -128,6 +134,8 @@ def _of_google(path: Path, entries: Sequence[Mapping[str, Any]]) -> list[Record]
         if unit not in UNITS:
             raise FormatError(f"{path}, result {i}, {name!r}: the time_unit {unit!r} must be {', '.join(UNITS)}")
         record = {**_named(_SETTINGS.sub("", name)), OWN_THREADS: entry.get("threads") or 1}
+        if "real_time" not in entry and not (failed or aggregate):
+            raise KeyError("real_time")
         record |= {"seconds": None if failed else _per(time, UNITS[unit]), "": entry.get("", i)}
         found.append((name, aggregate, record))
     single = {name for name, aggregate, _ in found if aggregate is None}
@@ -164,6 +172,14 @@ def _of_pyperf(path: Path, about: Mapping[str, Any], entries: Sequence[Mapping[s
                 record = {key: value for key, value in record.items() if key in own or not says_threads(key)}
             for value in run.get("values", ()):
                 yield {**record, "seconds": value, "": i}
+
+
+def _of_pytest(entries: Sequence[Mapping[str, Any]]) -> Iterator[Record]:
+    """Of pytest-benchmark: all rounds where they were saved, else their median."""
+    for i, entry in enumerate(entries, start=1):
+        record = {**_named(str(entry["name"]).partition("[")[0]), **(entry.get("params") or {})}
+        for seconds in entry["stats"].get("data") or [entry["stats"]["median"]]:
+            yield {**record, "seconds": seconds, "": i}
 
 
 def _of_hyperfine_csv(path: Path, entries: Sequence[Mapping[str, Any]]) -> Iterator[Record]:

@@ -61,9 +61,9 @@ class Cells:
                 f"{table.path}: column {nested[0]!r} holds lists or structures; it must hold single values"
             )
 
-    def features(self, *, one_op: bool = False) -> dict[str, int]:
-        """The positions of the columns that describe ops, by their names without `feature.`; FormatError where neither
-        they nor `op` say which rows belong together, nor the caller that all are of `one_op`.
+    def features(self) -> dict[str, int]:
+        """The positions of the columns that describe ops, by their names without `feature.`; where there are none, and
+        no `op`, all rows are of one op.
 
         Without any `feature.` column, and without `op` or `repeat`, all columns that have a name and no other meaning
         describe ops; columns that number repetitions never do.
@@ -78,13 +78,7 @@ class Cells:
                 if name and name not in _KNOWN and not name.startswith(_PREFIXES) and name not in self.table.nested
             }
         self.repetitions = [name for name in found if _REPETITION.fullmatch(name)]
-        found = {name: at for name, at in found.items() if name not in self.repetitions}
-        if not found and "op" not in self.columns and not one_op:
-            raise FormatError(
-                f"{self.table.path}: nothing says which op a row is of; it has {', '.join(self.table.columns)}. Add a "
-                "column op, or columns that describe the op, such as m, k, n; where all rows are of one op: --op NAME"
-            )
-        return found
+        return {name: at for name, at in found.items() if name not in self.repetitions}
 
     def prefixed(self, prefix: str) -> dict[str, int]:
         """The positions of the columns whose names start with `prefix`, by the rest of their names."""

@@ -35,18 +35,19 @@ _SPELLED = {
     "ns": "ns|nsecs?|nanos|nanoseconds?",
 }  # fmt: skip
 _UNIT = "|".join(f"(?P<{unit}>{words})" for unit, words in _SPELLED.items())
-_NAMED_UNIT = re.compile(rf"(?:(?P<stem>.*?)_)?(?:in_)?(?:{_UNIT})")
 _CELL = re.compile(rf"(?P<number>[-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?:{_UNIT})", re.I)
-_STATISTIC = r"median|med|mean|avg|average|min|minimum|best"
+_STATISTIC = r"median|med|p50|mean|avg|average|min|minimum|best"
+_NAMED_UNIT = re.compile(rf"(?:(?P<stem>.*?)_)?(?:in_)?(?:{_UNIT})(?:_(?P<of>{_STATISTIC}))?")
 _TIME = re.compile(
     rf"(?:(?P<before>{_STATISTIC})_)?(?:t|times?|timings?|wall(?:_?clock)?(?:_?time)?|elapsed(?:_time)?|durations?|"
-    rf"real(?:_?time)?|run_?time|exec(?:ution)?(?:_time)?|latency|took)(?:_(?P<after>{_STATISTIC}))?|"
+    rf"real(?:_?time)?|run_?time|exec(?:ution)?(?:_time)?|latency|took)"
+    rf"(?:_per_(?:iter|iteration|run|call|op|step))?(?:_(?P<after>{_STATISTIC}))?|"
     rf"(?P<alone>{_STATISTIC}|)"
 )
 _THREADS = (
     re.compile(
-        r"(?:(?:omp|mkl|openblas|blas|numexpr|torch|intra_?op)_)?(?:(?:n|no|nr|nb|num|number|count)_?(?:of_)?)?"
-        r"threads?(?:_(?:count|num|number|used))?|n_jobs"
+        r"(?:(?:omp|mkl|openblas|blas|numexpr|torch|intra_?op)_?)?(?:(?:n|no|nr|nb|num|number|count)_?(?:of_)?)?"
+        r"threads?(?:_(?:count|num|number|used))?|n_jobs|nt"
     ),
     re.compile(r"(?:(?:n|no|nr|nb|num|number)_?(?:of_)?)?(?:cores|cpus|procs|processors|workers)(?:_used)?|nproc|np"),
 )
@@ -56,6 +57,14 @@ _OTHERS = {
     "op": re.compile(r"op(?:_?name|_?type|eration|erator)?|kernel(?:_name)?|routine|function|benchmark|primitive|name"),
     "affinity": re.compile(r"(?:thread_)?affinity|(?:omp_)?proc_bind|kmp_affinity|binding|placement|pinning"),
 }
+_RESULT = re.compile(
+    r"(?:.*_)?(?:[gmt]flops|throughput|bandwidth|bw|speedup|efficiency|std|std?dev|stdev|sd|sem|var|variance|cv|rsd|iqr|"
+    r"p9\d|percentile|ipc|cycles|energy|power|joules|watts|qps|fps|gbps|times?(?!_steps?)|duration|elapsed|latency|wall|"
+    r"walltime|runtime|cputime|msec|ms|us|ns|secs?|seconds)(?:_.*)?|min|max|mean|avg|median|user|sys|system|[gm]b_s|"
+    r"speed_up|real|cpu"
+)
+"""Names of numbers that are measured: they differ with the threads, and describe no op."""
+_DATE = re.compile(r"(?:.*_)?(?:date|timestamp|datetime|utc)(?:_.*)?")
 _TIME_UNIT = re.compile(r"(?:time_)?units?")
 _COUNT = r"(?:t|th|thr|nt|(?:omp_)?(?:n|num)?_?threads?|cores?|cpus?|procs?|workers?)"
 _OF_COUNT = re.compile(rf"(?:(?:time|seconds|wall|runtime|latency)_?)?{_COUNT}?_?(?P<n>[1-9]\d*)_?{_COUNT}?")
@@ -211,9 +220,12 @@ class _Finding:
         for i, name in enumerate(self.names):
             bare = _NAMED_UNIT.fullmatch(name) if _unit_of(name) else None
             found = pattern.fullmatch((bare["stem"] or "") if bare else name)
+            form = re.sub(r"([a-z])s(?=_|$)", r"\1", re.sub(r"\d+", "*", name))  # 1_core and 2_cores
             if found and int(found["n"]) <= MAX_CORES and i not in self.at.values():
-                alike.setdefault(re.sub(r"\d+", "*", name).replace("threads", "thread"), {})[i] = int(found["n"])
-        forms = {self._form(max(columns)): columns for columns in alike.values() if len(columns) > 1}
+                alike.setdefault(form, {})[i] = int(found["n"])
+        forms = {self._form(max(columns)): columns for columns in alike.values()}
+        if not any(len(columns) > 1 for columns in alike.values()):
+            return
         if "*" in forms and self._begins_with_data(list(forms["*"].values())):
             raise FormatError(
                 f"{self.table.path}: line 1 must have the names of columns, such as m,threads,seconds, got "
@@ -261,9 +273,14 @@ class _Finding:
         for role, i in self.at.items():
             if (name := self.table.columns[i]) != role:
                 self.note(f"{self.table.path}: {role} is {name!r}{f', in {unit}' if role == 'seconds' else ''}")
+        if results := [i for i in kept if i not in role_of and self._is_result(i)]:
+            named = ", ".join(repr(self.table.columns[i]) for i in results)
+            self.note(f"{self.table.path}: results and dates describe no op, and are left out: {named}")
+            kept = [i for i in kept if i not in results]
         affinity_at = self.at.get("affinity")
         words = {} if affinity_at is None else self._words(affinity_at)
-        added = ("seconds",) if repeats else ("threads", "seconds")
+        numbers = "threads" if not repeats else self._size_of(times)
+        added = ("seconds",) if numbers is None else (numbers, "seconds")
 
         def rows() -> Iterable[tuple[int, Any]]:
             for number, cells in self.rows:
@@ -278,12 +295,27 @@ class _Finding:
                 per_s = unit if unit_at is None else cells[unit_at]
                 for i in times:
                     changed[i] = self._seconds(number, i, cells[i], per_s)
-                    further = ([changed[i]] if repeats else [self.wide[i], changed[i]]) if self.wide else ()
+                    further = ([changed[i]] if numbers is None else [self.wide[i], changed[i]]) if self.wide else ()
                     yield number, [*(changed[at] for at in kept), *further]
 
         columns = (*(role_of.get(i, self.table.columns[i]) for i in kept), *(added if self.wide else ()))
         called = {role: self.table.columns[i] for role, i in self.at.items()}
         return replace(self.table, columns=columns, rows=iter(rows()), called=called)
+
+    def _size_of(self, times: Sequence[int]) -> str | None:
+        """What the numbers in the names of columns of times beside a column of threads are: None for repetitions."""
+        if all(_OF_REPEAT.fullmatch(re.sub(rf"_(?:{_UNIT})$", "", self.names[i])) for i in times):
+            return None
+        return re.sub(r"\d+", "", self.names[times[0]]).strip("_") or "size"
+
+    def _is_result(self, at: int) -> bool:
+        """Whether a column has what was measured, or when, by its name: neither describes an op."""
+        name = self.names[at]
+        if self.table.columns[at].startswith(("feature.", "counter.", "json.")):
+            return False
+        return _DATE.fullmatch(name) is not None or (
+            _RESULT.fullmatch(name) is not None and all(map(_is_number, self._cells(at)))
+        )
 
     def _words(self, at: int) -> dict[str, str | None]:
         """What the words of a column are called here; None where their rows are left out, beside surer ones."""
@@ -383,5 +415,5 @@ def _rank_of_time(name: str) -> int | None:
     of_time = _TIME.fullmatch((found["stem"] or "") if found else name)
     if of_time is None or (not found and (of_time["alone"] is not None or of_time["after"] == "min")):
         return None
-    statistic = of_time["before"] or of_time["after"] or of_time["alone"] or ""
-    return 1 if statistic.startswith("med") else 2 if statistic in ("mean", "avg", "average") else 3 if statistic else 0
+    statistic = (found and found["of"]) or of_time["before"] or of_time["after"] or of_time["alone"] or ""
+    return {"": 0, "median": 1, "med": 1, "p50": 1, "mean": 2, "avg": 2, "average": 2}.get(statistic, 3)

@@ -73,9 +73,11 @@ class LongFormReader:
         plain = printable(table.path.name.split(".")[0]) or "table"
         self._skip_bad, self._bad, self._untimed = skip_bad, list[FormatError](), 0
         self._default_machine, self._default_op = (machine or table.machine or plain).strip(), (op or plain).strip()
-        self._features = self._cells.features(one_op=op is not None)
+        self._features = self._cells.features()
         for name in self._cells.repetitions:
             note(f"{table.path}: the column {name!r} numbers repetitions, and does not describe ops")
+        if not self._features and "op" not in self._cells.columns:
+            note(f"{table.path}: no column tells ops apart, so all rows are of one op, {self._default_op!r}")
         # ops are told apart by what describes them where they have no label, or a label that is that of their kind
         self._by_features = bool(self._features) and not (
             "op" in self._cells.columns and ("repeat" in self._cells.columns or self._cells.prefixed("feature."))
@@ -116,7 +118,7 @@ class LongFormReader:
         if self._by_features and len(threads) > 1 and len({(machine, op) for machine, op, _ in groups}) == rows:
             raise FormatError(
                 f"{self._cells.table.path}: no two rows are of the same op by the columns {', '.join(self._features)}; "
-                "drop columns that differ from row to row, such as numbers of rows and dates"
+                "leave out columns that differ from row to row, such as results and dates: --column ignored=NAME"
             )
 
     def _read_rows(self) -> dict[tuple[str, str, Case], list[_Row]]:

@@ -97,7 +97,10 @@ def _text_table(path: Path, text: str) -> TableFile:
 def _separator(head: str) -> str:
     """What is between the cells of the line of column names."""
     bare = re.sub(r'"[^"]*"', "", head)
-    return next((mark for mark in "\t;,|" if mark in bare), " " if " " in bare.strip() else ",")
+    if head.startswith("machine,op,threads,"):  # which threadcast wrote: names of counters may have any mark
+        return ","
+    mark = max("\t;,|", key=bare.count)
+    return mark if mark in bare else " " if " " in bare.strip() else ","
 
 
 def _rows(lines: Sequence[str], first: int, separator: str) -> Iterator[tuple[int, list[str]]]:
