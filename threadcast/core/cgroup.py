@@ -39,13 +39,23 @@ class CgroupLimits:
     cpuset: frozenset[int] | None
 
 
-def read_cgroup_limits(root: Path = Path("/")) -> CgroupLimits:
-    """The limits of the calling process, from /proc and /sys below `root`.
+def read_cgroup_limits(root: Path = Path("/"), *, process: str = "self") -> CgroupLimits:
+    """The limits of a process, by its number or the calling one, from /proc and /sys below `root`.
 
     A limit is None where these files set none.
     """
-    texts = _texts(root)
+    texts = _texts(root, process)
     return CgroupLimits(_quota(_groups_of(root, "cpu", *texts)), _cpuset(_groups_of(root, "cpuset", *texts)))
+
+
+def read_throttling(root: Path = Path("/"), *, process: str = "self") -> tuple[int, int]:
+    """How many periods there were in which the quotas of a process's groups counted, and in how many one stopped it."""
+    periods = stopped = 0
+    for group in _groups_of(root, "cpu", *_texts(root, process)):
+        words = (read_text(f"{group}/cpu.stat") or "").split()
+        counts = {name: int(count) for name, count in zip(words[::2], words[1::2]) if count.isdecimal()}
+        periods, stopped = periods + counts.get("nr_periods", 0), stopped + counts.get("nr_throttled", 0)
+    return periods, stopped
 
 
 def _quota(groups: Iterable[Path]) -> float | None:
@@ -79,9 +89,9 @@ def _ratio(quota_us: int | None, period_us: int | None) -> float | None:
     return ratio if math.isfinite(ratio) else None
 
 
-def _texts(root: Path) -> tuple[str, str]:
+def _texts(root: Path, process: str) -> tuple[str, str]:
     """The texts of two kernel files: which groups the process is in, and where groups are mounted."""
-    return read_text(f"{root}/proc/self/cgroup") or "", read_text(f"{root}/proc/self/mountinfo") or ""
+    return read_text(f"{root}/proc/{process}/cgroup") or "", read_text(f"{root}/proc/self/mountinfo") or ""
 
 
 @lru_cache(maxsize=16)
