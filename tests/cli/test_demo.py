@@ -119,6 +119,15 @@ def test_the_champion_is_the_model_that_costs_least_as_train_would_say(done: Dem
 
 
 @pytest.mark.system
+def test_the_demos_runs_are_on_the_dashboard_of_its_store(done: Demo) -> None:
+    with Store.open(done.folder / "measurements.db") as store:
+        runs, graphs = store.browse.runs(limit=10), set(store.graphs())
+    assert len({run.graph for run in runs}) == len(runs) == len(done.summary["networks"])
+    assert {run.graph for run in runs} <= graphs
+    assert all(run.plan.makespan_s > 0 < run.trace.makespan_s for run in runs)
+
+
+@pytest.mark.system
 def test_the_many_core_figures_are_those_of_the_store_and_the_simulator(done: Demo) -> None:
     many_core, phi = done.summary["many_core"], XeonPhi()
     with Store.open(done.folder / "measurements.db") as store:

@@ -22,7 +22,9 @@ from threadcast.service.settings import ServiceSettings
 from threadcast.store import Store
 
 OP = f"/ops/{OPS[0].key}"
-PAGES = ("/", "/machines", "/ops", OP, "/networks", "/networks/net", "/comparison", "/drift", "/models", "/docs")
+PAGES = (
+    "/", "/machines", "/ops", OP, "/networks", "/networks/net", "/plans", "/comparison", "/drift", "/models", "/docs",
+)  # fmt: skip
 VOID = ("meta", "link", "input", "img", "br")
 
 
@@ -67,6 +69,18 @@ def page(client: FlaskClient, path: str, status: int = 200) -> tuple[_Page, str]
     assert response.status_code == status
     assert response.content_type == "text/html; charset=utf-8"
     return _Page(response.text), response.text
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_each_cell_of_a_table_names_its_column(client: FlaskClient, path: str) -> None:
+    """Windows that are too narrow for columns show that name before the cell."""
+    for table in re.findall(r"<table>(.*?)</table>", page(client, path)[1], re.DOTALL):
+        head, _, body = table.partition("</thead>")
+        names = [re.sub(r"<[^>]*>|[ ↑↓]+$", "", name).strip(" ↑↓") for name in re.findall(r"<th\b.*?>(.*?)</th>", head)]
+        for row in re.findall(r"<tr\b.*?</tr>", body, re.DOTALL):
+            found = [html.unescape(name) for name in re.findall(r'<t[hd] data-head="(.*?)"', row)]
+            assert found == [html.unescape(name) for name in names[: len(found)]]
+            assert len(found) == len(names) or "colspan" in row
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -289,7 +303,7 @@ def test_ops_that_have_changed_are_listed_and_what_was_not_measured_since_is_mar
         store.add([Measurement(op, MACHINE, case, (Sample(3 * before.seconds),) * 3, later)])
     _, text = page(client, "/drift")
     assert "now over before" in text
-    assert re.search(rf'<a href="/ops/{op.key}[^>]*>mm</a></th><td>{time[:10]}</td>', text)
+    assert re.search(rf'<a href="/ops/{op.key}[^>]*>mm</a></th><td[^>]*>{time[:10]}</td>', text)
     _, text = page(client, f"/ops/{op.key}")
     assert text.count(">changed since<") == len(MACHINE.cases()) - 1
 

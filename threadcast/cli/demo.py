@@ -90,6 +90,8 @@ def command(output: Output, settings: Settings, folder: Path, steps: int, allow_
             curves = _fetch(url, machine, networks)
             forecast = demo_many_core.fetch(url, sampled, deadline_s=DEADLINE_S)
         runs = [_run(output, machine, one, curves[one.name], observed, steps=steps) for one in networks]
+        for one, run in zip(networks, runs, strict=True):
+            store.add_run(one.graph_name, machine, plan=run.plan, trace=run.trace)
     output.note(f"planning {sampled.network} for {sampled.machine.name}")
     many_core = demo_many_core.judge(sampled, forecast)
     document = summary(machine, observed, rows, version, runs, many_core)

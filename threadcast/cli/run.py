@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,10 +163,9 @@ def _store_run(graph: str, planned: Plan, trace: Trace, machine: Machine, settin
     """Store the run for the service's pages, if there is a store and it has the graph."""
     from threadcast.store import Store
 
-    now = datetime.now(UTC).isoformat(timespec="seconds")
     with suppress(NoStore), Store.open(settings["store"], create=False) as store:
         if graph in store.graphs():
-            store.add_run(graph, machine, plan=planned, trace=trace, time=now)
+            store.add_run(graph, machine, plan=planned, trace=trace)
 
 
 def _read_plan(path: Path, graph: OpGraph, settings: Settings) -> tuple[Plan, Machine]:

@@ -68,11 +68,11 @@ class DecisionContexts:
         self._store, self._most_kept = store, most_kept
         self._policies: LruCache[str, Policy] = LruCache(most_here)
 
-    def add(self, context: DecisionContext, policy: Policy) -> str:
-        """Store a context and its policy; return its name."""
+    def add(self, context: DecisionContext, policy: Policy, about: Mapping[str, Any]) -> str:
+        """Store a context and its policy, and what a list says about it; return its name."""
         content = context.to_bytes()
         name = hashlib.sha256(content).hexdigest()[:32]
-        self._store.add_context(name, content, most=self._most_kept)
+        self._store.add_context(name, content, most=self._most_kept, about=about)
         self.keep(name, policy)
         return name
 

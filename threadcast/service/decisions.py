@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +22,7 @@ from threadcast.service.deadlines import computed_in_time, deadline
 from threadcast.service.decision_contexts import DecisionContext
 from threadcast.service.documents import below, reading
 from threadcast.service.plan_following import next_launches
-from threadcast.service.planning import read_policy, read_problem
+from threadcast.service.planning import about_problem, read_policy, read_problem
 from threadcast.service.plans import EXAMPLE
 from threadcast.service.point_sources import PointSources
 from threadcast.service.problems import Problem
@@ -56,7 +58,7 @@ def decide(asked: DecisionRequest) -> Response:
     here = context()
     deadline(here.settings.deadline_s)
     if asked.plan is not None:
-        return reply(_follow(asked))
+        return reply(_follow(asked, here))
     name, policy = _policy(asked, here)
     decided = computed_in_time(deadline(here.settings.deadline_s), lambda: _decide(policy, asked))
     return reply({"context": name, **decided})
@@ -67,7 +69,9 @@ def _policy(asked: DecisionRequest, here: Context) -> tuple[str, Policy]:
     if asked.context is None:
         named = DecisionContext(read_problem(asked.graph, asked, here), asked.policy or DEFAULT_POLICY, asked.options)
         policy = computed_in_time(until, lambda: read_policy(named))
-        return contexts.add(named, policy), policy
+        work_s = float(named.problem.curves.seconds.min(axis=1).sum())
+        about = {**about_problem(named.problem, asked.graph, named.policy_name), "work_s": work_s}
+        return contexts.add(named, policy, about), policy
     known = contexts.policy(asked.context)
     if known is not None:
         return asked.context, known
@@ -112,9 +116,10 @@ def _decide(policy: Policy, asked: DecisionRequest) -> dict[str, Any]:
     return {"policy": policy.name, "curves_from": policy.problem.curves.model, "launches": launches}
 
 
-def _follow(asked: DecisionRequest) -> dict[str, Any]:
+def _follow(asked: DecisionRequest, here: Context) -> dict[str, Any]:
     with below("/plan"), reading(""):
         plan = Plan.from_json(asked.plan)
+    _keep_followed(plan, here)
     _check_ids(asked, plan.by_id())
     running = []
     for i, at in enumerate(asked.running):
@@ -129,6 +134,15 @@ def _follow(asked: DecisionRequest) -> dict[str, Any]:
         for op in next_launches(plan, ready=set(asked.ready), running=running, idle=_idle(asked, free))
     ]
     return {"policy": plan.policy, "curves_from": plan.curves_from, "launches": launches}
+
+
+def _keep_followed(plan: Plan, here: Context) -> None:
+    """Store a plan that is followed, once, for the dashboard."""
+    text = json.dumps(plan.to_json(), separators=(",", ":"))
+    name = hashlib.sha256(text.encode()).hexdigest()[:32]
+    if here.store.plan(name) is None:
+        about = {"ops": len(plan.ops), "policy": plan.policy, "forecast_s": plan.makespan_s, "followed": True}
+        here.store.add_plan(name, text, most=here.settings.max_kept_plans, about=about)
 
 
 def _idle(asked: DecisionRequest, free: Sequence[int]) -> tuple[int, ...]:

@@ -48,6 +48,13 @@ def read_problem(graph_or_name: Any, asked: Planned, here: Context) -> Problem:
         raise FormatError(str(error), pointer="/graph/ops") from error
 
 
+def about_problem(problem: Problem, graph_or_name: Any, policy: str) -> dict[str, Any]:
+    """What the dashboard's list says about a plan or decisions that were asked for."""
+    graph = graph_or_name if isinstance(graph_or_name, str) else ""
+    machine = problem.machine.fingerprint
+    return {"graph": graph, "ops": len(problem.graph), "machine": machine, "policy": policy}
+
+
 def _machine(graph: OpGraph, asked: Planned, here: Context) -> Machine:
     """Return the machine that a request names. Where it names none, and the graph brings curves, that is as many equal
     cores as it asks for, unless other ops are to be forecast and the store's only machine has so many."""

@@ -19,7 +19,7 @@ from threadcast.service.answers import Example, answer
 from threadcast.service.conditional import etag_of
 from threadcast.service.context import context
 from threadcast.service.deadlines import deadline
-from threadcast.service.planning import check_policy, read_problem
+from threadcast.service.planning import about_problem, check_policy, read_problem
 from threadcast.service.point_sources import PointSources
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import timed
@@ -85,7 +85,8 @@ def make_plan(asked: PlanRequest) -> Response:
         with timed("plan"):
             plan = planners.made(problem, policy, asked.options, until, most=here.settings.max_planners).plan
         text = json.dumps(described(plan, problem), separators=(",", ":"))
-        here.store.add_plan(name, text, most=here.settings.max_kept_plans)
+        about = {**about_problem(problem, asked.graph, policy), "forecast_s": plan.makespan_s}
+        here.store.add_plan(name, text, most=here.settings.max_kept_plans, about=about)
     response = _answer(text)
     response.headers["Content-Location"] = f"/v1/plans/{name}"
     return response

@@ -15,6 +15,7 @@ from threadcast.core import Case, Measurement, Op, Plan, Trace
 from threadcast.core.machine import Machine
 from threadcast.store import schema
 from threadcast.store.database import Database
+from threadcast.store.kept_documents import Kept, newest
 from threadcast.store.queries import documents
 from threadcast.store.rows import measurement_reader, read
 
@@ -209,14 +210,29 @@ class Browser:
 
     def last_run(self, graph: str, machine: str) -> Run | None:
         """The last run of the graph on this machine; None where there is none."""
-        table = schema.runs
-        query = select(table).where(table.c.graph == graph, table.c.machine_id == _machine_id(machine))
+        table, machines = schema.runs, schema.machines
+        query = select(table, machines.c.fingerprint).join(machines, machines.c.id == table.c.machine_id)
+        query = query.where(table.c.graph == graph, machines.c.fingerprint == machine)
         with self._database.read() as connection:
             row = connection.execute(query.order_by(table.c.id.desc()).limit(1)).first()
-        if row is None:
-            return None
-        plan, trace = Plan.from_json(json.loads(row.plan)), Trace.from_json(json.loads(row.trace))
-        return Run(graph, machine, row.time, plan, trace)
+        return None if row is None else _run(row)
+
+    def plans(self, *, limit: int) -> list[Kept]:
+        """What is said about the plans that were stored last, the last one first."""
+        with self._database.read() as connection:
+            return newest(connection, schema.plans, limit)
+
+    def contexts(self, *, limit: int) -> list[Kept]:
+        """What is said about what decisions were made from last, the last one first."""
+        with self._database.read() as connection:
+            return newest(connection, schema.contexts, limit)
+
+    def runs(self, *, limit: int) -> list[Run]:
+        """The last runs of all graphs on all machines, the last one first."""
+        table, machines = schema.runs, schema.machines
+        query = select(table, machines.c.fingerprint).join(machines, machines.c.id == table.c.machine_id)
+        with self._database.read() as connection:
+            return list(map(_run, connection.execute(query.order_by(table.c.id.desc()).limit(limit))))
 
     def _counting(self, which: OpFilter) -> Select[Any]:
         """The query that counts the matching ops; if words are the only condition, it uses the index of words alone."""
@@ -242,6 +258,11 @@ class Browser:
         if which.text.split():
             found += [s.c.op_id.in_(_named(which, s.alias().c))] if by_words else _having(which, s.c)
         return and_(*found)
+
+
+def _run(row: Any) -> Run:
+    plan, trace = Plan.from_json(json.loads(row.plan)), Trace.from_json(json.loads(row.trace))
+    return Run(row.graph, row.fingerprint, row.time, plan, trace)
 
 
 def _named(which: OpFilter, columns: Any) -> Select[Any]:

@@ -1,10 +1,31 @@
-"""Storing plans, and what decisions are made from, for a while: content by name."""
+"""Storing plans, and what decisions are made from, for a while: content by name, with what lists say about it."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
+
+MOST_ABOUT = 2_000
+"""Most characters of what is said about a content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is said about the content of a name, and when that was stored or marked, in seconds since 1970."""
+
+    name: str
+    time_s: float
+    about: dict[str, Any]
+
+
+def with_about(about: Mapping[str, Any], content: str | bytes) -> str | bytes:
+    """`content` after a line that says what it is, as `keep` stores it."""
+    line = json.dumps(about) + "\n"
+    return line + content if isinstance(content, str) else line.encode() + content
 
 
 def keep(connection: Connection, table: Table, name: str, content: str | bytes, *, now_s: float, most: int) -> None:
@@ -24,6 +45,23 @@ def keep(connection: Connection, table: Table, name: str, content: str | bytes, 
 
 
 def content_of(connection: Connection, table: Table, name: str) -> Any:
-    """The content of this name; None where there is none, or not any more."""
+    """The content of this name, without the line about it; None where there is none, or not any more."""
     of_name, of_content, _ = table.columns
-    return connection.execute(select(of_content).where(of_name == name)).scalar()
+    found = connection.execute(select(of_content).where(of_name == name)).scalar()
+    begin, end = ("{", "\n") if isinstance(found, str) else (b"{", b"\n")
+    return found.partition(end)[2] if found and found[:1] == begin and end in found else found
+
+
+def newest(connection: Connection, table: Table, limit: int) -> list[Kept]:
+    """What is said about the contents that were stored or marked last, the last one first."""
+    of_name, of_content, of_time = table.columns
+    query = select(of_name, of_time, func.substr(of_content, 1, MOST_ABOUT)).order_by(of_time.desc(), of_name)
+    rows = connection.execute(query.limit(limit))
+    return [Kept(name, time_s, _about(start)) for name, time_s, start in rows]
+
+
+def _about(start: str | bytes) -> dict[str, Any]:
+    """What the first line says; nothing where an earlier threadcast stored no such line."""
+    text = start if isinstance(start, str) else bytes(start).decode(errors="replace")
+    line, end, _ = text.partition("\n")
+    return json.loads(line) if end and line.startswith("{") else {}

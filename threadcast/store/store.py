@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +21,7 @@ from threadcast.store import schema
 from threadcast.store.browsing import Browser
 from threadcast.store.case_figures import newest_s
 from threadcast.store.database import Database
-from threadcast.store.kept_documents import content_of, keep
+from threadcast.store.kept_documents import content_of, keep, with_about
 from threadcast.store.paging import MeasurementFilter, count_of, page_of
 from threadcast.store.pruning import Pruned, prune
 from threadcast.store.queries import chunks, documents, ids, of_measurements, of_ops
@@ -166,19 +167,19 @@ class Store:
         with self._database.read() as connection:
             return set(connection.execute(select(schema.ops.c.key).where(schema.ops.c.id.in_(newer))).scalars())
 
-    def add_plan(self, name: str, document: str, *, most: int) -> None:
-        """Store a plan's JSON text under `name`, a digest of its content; of more than `most` plans, those that were
-        added longest ago are deleted."""
-        self._keep(schema.plans, name, document, most)
+    def add_plan(self, name: str, document: str, *, most: int, about: Mapping[str, Any] | None = None) -> None:
+        """Store a plan's JSON text under `name`, a digest of its content, and what a list of plans says `about` it; of
+        more than `most` plans, those that were added longest ago are deleted."""
+        self._keep(schema.plans, name, with_about(about or {}, document), most)
 
     def plan(self, name: str) -> str | None:
         """The JSON text of the plan that is stored under this name; None where there is none, or it was deleted."""
         return self._kept(schema.plans, name)  # type: ignore[no-any-return]
 
-    def add_context(self, name: str, content: bytes, *, most: int) -> None:
-        """Store what decisions are made from under `name`, a digest of it; of more than `most`, those that were added
-        longest ago are deleted."""
-        self._keep(schema.contexts, name, content, most)
+    def add_context(self, name: str, content: bytes, *, most: int, about: Mapping[str, Any] | None = None) -> None:
+        """Store what decisions are made from under `name`, a digest of it, and what a list says `about` it; of more
+        than `most`, those that were added longest ago are deleted."""
+        self._keep(schema.contexts, name, with_about(about or {}, content), most)
 
     def context(self, name: str) -> bytes | None:
         """What `add_context` stored under this name; None where there is nothing, or it was deleted."""
@@ -327,10 +328,11 @@ class Store:
                 networks.setdefault(key, set()).add(name)
         return networks
 
-    def add_run(self, graph: str, machine: Machine, *, plan: Plan, trace: Trace, time: str) -> None:
-        """Store the plan and the trace of a run of the graph with this name; `time` is ISO 8601."""
+    def add_run(self, graph: str, machine: Machine, *, plan: Plan, trace: Trace, time: str | None = None) -> None:
+        """Store the plan and the trace of a run of the graph with this name; `time` is ISO 8601, by default now."""
         row = {
-            "graph": graph, "time": time, "plan": json_text(plan.to_json(), f"the plan of {graph}"),
+            "graph": graph, "time": time or datetime.now(UTC).isoformat(timespec="seconds"),
+            "plan": json_text(plan.to_json(), f"the plan of {graph}"),
             "trace": json_text(trace.to_json(), f"the trace of {graph}"),
         }  # fmt: skip
         self._database.write(lambda connection: insert_run(connection, row, machine))

@@ -3,7 +3,7 @@
 Every page works without scripts. With scripts, searching and paging replace parts of a page, and charts can be zoomed.
 """
 
-from threadcast.service.dashboard import comparison, drift, machines, models, networks, op_page, ops, overview
+from threadcast.service.dashboard import comparison, drift, machines, models, networks, op_page, ops, overview, plans
 from threadcast.service.dashboard.frame import blueprint
 
-__all__ = ["blueprint", "comparison", "drift", "machines", "models", "networks", "op_page", "ops", "overview"]
+__all__ = ["blueprint", "comparison", "drift", "machines", "models", "networks", "op_page", "ops", "overview", "plans"]

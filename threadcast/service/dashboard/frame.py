@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from apiflask import APIBlueprint
 from flask import Response, make_response, render_template, request, url_for
+from markupsafe import Markup, escape
 
 from threadcast.core import Affinity, Case, Machine
 from threadcast.core.errors import NotFound, ThreadcastError
@@ -18,6 +20,8 @@ from threadcast.service.context import context
 from threadcast.service.documents import asked_machine
 from threadcast.service.problems import Problem, unexpected
 
+_HEAD, _ROW = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL), re.compile(r"<tr\b.*?</tr>", re.DOTALL)
+_CELL = re.compile(r"<t[hd]\b")
 blueprint = APIBlueprint("dashboard", __name__, enable_openapi=False)
 
 
@@ -97,6 +101,19 @@ def moment(time: str) -> str:
         return time
 
 
+def headed(table: Markup) -> Markup:
+    """The head and the body of a table, each cell with what its column is called as `data-head`: where there is no room
+    for columns, the style sheet shows that before the cell."""
+    head, end, body = str(table).partition("</thead>")
+    names = [escape(Markup(name).striptags().rstrip(" ↑↓")) for name in _HEAD.findall(head)]
+
+    def with_heads(row: re.Match[str]) -> str:
+        of_cells = iter(names)
+        return _CELL.sub(lambda cell: f'{cell[0]} data-head="{next(of_cells, "")}"', row[0])
+
+    return Markup(head + end + _ROW.sub(with_heads, body))
+
+
 @blueprint.record_once
 def _prepare(state: Any) -> None:
     filters = {
@@ -106,6 +123,7 @@ def _prepare(state: Any) -> None:
         "figure": figure,
         "moment": moment,
         "case": case_text,
+        "headed": headed,
     }
     state.app.jinja_env.filters.update(filters)
     state.app.jinja_env.globals["with_query"] = with_query

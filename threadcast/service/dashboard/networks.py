@@ -56,7 +56,7 @@ def network(name: str) -> str:
     found, problem = (None, "") if machine is None else _planned(name, machine)
     kinds = {op_id: op.kind for op_id, op in zip(graph.ids, graph.ops)}
     shown: list[Plan | Trace] = [run.plan, run.trace] if run else []
-    tones = _tones([*shown, *([found.plan] if found else [])], kinds)
+    tones = tones_of([*shown, *([found.plan] if found else [])], kinds)
     span_s = max((s.makespan_s for s in shown), default=0.0)
     titles = ("predicted", "one traced step")
     last = [Schedule(title, s, strips(s, kinds, tones, span_s=span_s)) for title, s in zip(titles, shown)]
@@ -130,7 +130,7 @@ def _key(name: str, machine: Machine | None) -> Hashable:
     return name, fingerprint, version, here.store.browse.newest_id(fingerprint), len(here.store.graph(name).ops)
 
 
-def _tones(schedules: list[Plan | Trace], kinds: Mapping[str, str]) -> dict[str, int]:
+def tones_of(schedules: list[Plan | Trace], kinds: Mapping[str, str]) -> dict[str, int]:
     """The number of a colour for each of the kinds of op that take longest."""
     seconds: Counter[str] = Counter()
     for schedule in schedules:
