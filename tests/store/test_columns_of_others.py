@@ -177,7 +177,7 @@ def test_what_may_be_read_wrongly_is_refused_with_the_remedy(tmp_path: Path, tex
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ("time_ms", "must be ROLE=NAME"), ("speed=x", "must be ROLE=NAME, where ROLE is machine, op, threads"),
+        ("time_ms", "must be ROLE=NAME"), ("speed=x", "must be ROLE=NAME, where ROLE is machine, op, id, threads"),
         ("seconds=x:min", "'min' is no unit; it must be s, ms, us, ns"),
         ("threads=x", "has no column 'x', which --column"),
         ("seconds=x*:ms", "has no column 'x*'"),
@@ -244,6 +244,20 @@ def test_what_was_measured_besides_describes_no_op(tmp_path: Path, column: str) 
     rows = [",".join(["8", str(p), *[str(p * 1.5)] * more, t]) for p, t in ((1, "12.5"), (2, "7.5"))]
     assert read(table(tmp_path, "\n".join([f"m,threads,{column},time_ms", *rows])), notes=notes) == ONE
     assert any("results and dates describe no op, and are left out" in note for note in notes)
+
+
+def test_an_id_names_an_op_and_describes_it_not_and_numbers_of_rows_do_neither(tmp_path: Path) -> None:
+    text = "{},op,m,threads,ms\n1,mm,8,1,4\n1,mm,8,2,2\n2,mm,8,1,5\n2,mm,8,2,3\n"
+    for head in ("id", "Op ID", "index"):
+        found = read_long_form(table(tmp_path, text.format(head)))
+        assert [(m.op.kind, m.op.attributes["label"], m.seconds) for m in found[::2]] == [
+            ("mm", "1 mm m=8", 0.004), ("mm", "2 mm m=8", 0.005)
+        ]  # fmt: skip
+        assert set(found[0].op.attributes) == {"m", "label"}
+    numbered = read_long_form(table(tmp_path, "id,op,m,threads,ms\n0,mm,8,1,4\n1,mm,8,2,2\n"))
+    assert {m.op.attributes["label"] for m in numbered} == {"mm m=8"}
+    alone = read_long_form(table(tmp_path, "id,threads,ms\nconv1,1,4\nconv1,2,2\nfc,1,5\n"))
+    assert [m.op.attributes["label"] for m in alone] == ["t id=conv1", "t id=conv1", "t id=fc"]
 
 
 def test_dates_describe_no_op_and_sizes_with_such_words_do(tmp_path: Path) -> None:

@@ -28,11 +28,7 @@ def name_of(op: Op) -> str:
     from threadcast.store.summaries import subject
 
     label = str(op.attributes.get("label") or "")
-    return (
-        label
-        if label and (op.kind == "op" or label.startswith(op.kind))
-        else f"{op.kind} {label or subject(op)}".strip()
-    )
+    return label if label and (op.kind == "op" or op.kind in label) else f"{op.kind} {label or subject(op)}".strip()
 
 
 def names_of(ops: Sequence[Op]) -> list[str]:
@@ -61,7 +57,11 @@ def op_by_name(store: Store, name: str, words: Sequence[str]) -> tuple[Op, Seque
     NotFound, listing what is near, for a name or a size that nothing has; InvalidInput for a word that is no size.
     """
     every = store.ops()
-    named = [op for op in every if name in (op.kind, op.attributes.get("label"), op.key)]
+    named = [
+        op
+        for op in every
+        if name in (op.kind, label := str(op.attributes.get("label")), op.key) or name in label.split()[:1]
+    ]
     named = named or [op for op in every if name in map(str, _sizes(op).values())]
     if not named:
         known = dict.fromkeys(text for op in every for text in (op.kind, name_of(op)))

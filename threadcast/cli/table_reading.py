@@ -43,7 +43,7 @@ def table_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--column", "columns", multiple=True, metavar="ROLE=NAME[:UNIT]", callback=_checked,
         help="What a column is: threads=num_threads, seconds=time:ms (s, ms, us, ns), seconds=t*:us for a column for "
-        "each number of threads; also machine, op, affinity, repeat, ignored. May be repeated.",
+        "each number of threads; also machine, op, id, affinity, repeat, ignored. May be repeated.",
     )  # fmt: skip
     @click.option("--skip-bad", is_flag=True, help="Leave out rows that cannot be read, and say how many and why.")
     @functools.wraps(function)

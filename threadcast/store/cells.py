@@ -14,7 +14,7 @@ from threadcast.store.table_files import TableFile
 
 Row = Sequence[Any]
 """The cells of one row, in the order of the columns."""
-_KNOWN = ("machine", "op", "threads", "affinity", "repeat", "seconds")
+_KNOWN = ("machine", "op", "id", "threads", "affinity", "repeat", "seconds")
 _PREFIXES = ("feature.", "counter.", "json.")
 
 _REPETITION = re.compile(
@@ -78,7 +78,8 @@ class Cells:
                 if name and name not in _KNOWN and not name.startswith(_PREFIXES) and name not in self.table.nested
             }
         self.repetitions = [name for name in found if _REPETITION.fullmatch(name)]
-        return {name: at for name, at in found.items() if name not in self.repetitions}
+        found = {name: at for name, at in found.items() if name not in self.repetitions}
+        return found or {name: at for name, at in self.columns.items() if name == "id" and "repeat" not in self.columns}
 
     def prefixed(self, prefix: str) -> dict[str, int]:
         """The positions of the columns whose names start with `prefix`, by the rest of their names."""

@@ -18,7 +18,7 @@ from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.machine import MAX_CORES
 from threadcast.store.table_files import TableFile
 
-ROLES = ("machine", "op", "threads", "affinity", "repeat", "seconds", "ignored")
+ROLES = ("machine", "op", "id", "threads", "affinity", "repeat", "seconds", "ignored")
 """What `--column` can say of a column; a role's name is that of its column in the long form."""
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -55,6 +55,7 @@ _THREADS = (
 _OTHERS = {
     "machine": re.compile(r"machine(?:_name)?|host_?(?:name)?|cpu_model"),
     "op": re.compile(r"op(?:_?name|_?type|eration|erator)?|kernel(?:_name)?|routine|function|benchmark|primitive|name"),
+    "id": re.compile(r"(?:op_?|case_?|row_?)?id|(?:op_?)?(?:index|idx)"),
     "affinity": re.compile(r"(?:thread_)?affinity|(?:omp_)?proc_bind|kmp_affinity|binding|placement|pinning"),
 }
 _RESULT = re.compile(
@@ -187,9 +188,11 @@ class _Finding:
     def _find_other(self, role: str, pattern: re.Pattern[str]) -> None:
         alike = [i for i, name in enumerate(self.names) if pattern.fullmatch(name) and i not in self.at.values()]
         exact = [i for i in alike if self.table.columns[i] == role]
-        words = [i for i in exact or alike if exact or not all(map(_is_number, self._cells(i)))]
+        words = [i for i in exact or alike if exact or role == "id" or not all(map(_is_number, self._cells(i)))]
         if role not in self.at and (exact or len(words) == 1):
             self.at[role] = words[0]
+        if role == "id" and role in self.at and len(set(map(str, self._cells(self.at[role])))) == len(self.rows) > 1:
+            self.dropped.add(self.at.pop(role))  # which numbers rows
 
     def _find_time(self) -> None:
         if "seconds" in self.table.columns:

@@ -50,6 +50,8 @@ class _Label:
     """The machine or op in threadcast's JSON form, where the file has it."""
     kind: str = "op"
     """The kind of an op that no column `feature.kind` names."""
+    named: str = ""
+    """What the table's column `id` calls an op that its features describe."""
     cases: set[Case] = field(default_factory=set)
     """Those that a machine was measured in."""
 
@@ -127,7 +129,7 @@ class LongFormReader:
         spelled: dict[tuple[Any, ...], list[_Row]] = {}  # by the cells as they stand, which may differ for one case
         groups: dict[tuple[str, str, Case], list[_Row]] = {}
         features = tuple(self._features.values())
-        labels_at = [columns[name] for name in ("machine", "op", "threads", "affinity") if name in columns]
+        labels_at = [columns[name] for name in ("machine", "op", "id", "threads", "affinity") if name in columns]
         where = itemgetter(*labels_at, *(features if self._by_features else ()))
         described = [
             (columns[f"json.{name}"], name, labels)
@@ -185,16 +187,18 @@ class LongFormReader:
         machine = self._label(number, cells, "machine", self._default_machine)
         op = kind = self._label(number, cells, "op", self._default_op)
         if self._by_features:
-            op = self._described_op(number, kind, self._features_of(number, cells))
+            named = "" if "id" in self._features else self._cells.text(cells, "id")
+            op = self._described_op(number, kind, self._features_of(number, cells), named)
         else:
             self._ops.setdefault(op, _Label(number))
         self._machines.setdefault(machine, _Label(number)).cases.add(case)
         return machine, op, case
 
-    def _described_op(self, number: int, kind: str, features: tuple[Feature, ...]) -> str:
-        """The label of an op that only its kind and its features tell from others."""
-        label = " ".join([kind, *(f"{name}={value}" for name, value in zip(self._features, features, strict=True))])
-        self._ops.setdefault(label, _Label(number, features, kind=kind))
+    def _described_op(self, number: int, kind: str, features: tuple[Feature, ...], named: str) -> str:
+        """The label of an op that only its id, its kind and its features tell from others."""
+        sizes = [f"{name}={value}" for name, value in zip(self._features, features, strict=True)]
+        label = " ".join([*([named] if named else []), kind, *sizes])
+        self._ops.setdefault(label, _Label(number, features, kind=kind, named=named))
         return label
 
     def _features_of(self, number: int, cells: Row) -> tuple[Feature, ...]:
@@ -229,7 +233,9 @@ class LongFormReader:
             for (machine, op, case), rows in groups.items():
                 facts = ops[op]
                 features = facts.features or ()
-                label = self._described_op(facts.number, facts.kind, features[:left] + features[left + 1 :])
+                label = self._described_op(
+                    facts.number, facts.kind, features[:left] + features[left + 1 :], facts.named
+                )
                 merged.setdefault((machine, label, case), []).extend(rows)
             groups = {key: _renumbered(rows) for key, rows in merged.items()}
         return groups
