@@ -52,11 +52,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """List what is found in folders in the navigation."""
     assert config.nav is not None
     data = sorted(page for page in PAGES.values() if page.startswith("data/") and page != "data/index.md")
-    named = re.findall(r"[\w/-]+\.md", str(config.nav))
-    others = sorted({path.name for path in (ROOT / "docs").glob("*.md")} - set(named))
     listed = {
         "How it works": [{"Decisions": ["decisions/index.md", *map(_site_path, decisions())]}],
-        "Figures": [*map(_site_path, figures()), *others, {"Data": ["data/index.md", *data]}],
+        "Figures": [*map(_site_path, figures()), {"Data": ["data/index.md", *data]}],
     }
     config.nav = [{name: [*pages, *listed.get(name, [])] for name, pages in entry.items()} for entry in config.nav]
     return config

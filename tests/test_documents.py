@@ -36,11 +36,7 @@ DOCUMENTS = {
     for path in sorted(chain(ROOT.glob("*.md"), *((ROOT / folder).rglob("*.md") for folder in FOLDERS)))
 }
 """Path in the repository -> text of each document."""
-GUIDES = {
-    name: text
-    for name, text in DOCUMENTS.items()
-    if not re.match(r"docs/(decisions/|figures/|malleable|many|service-|.*-tables)|CHANGELOG", name)
-}
+GUIDES = {name: text for name, text in DOCUMENTS.items() if not re.match("docs/(decisions|figures)/|CHANGELOG", name)}
 
 
 def blocks(document: str, language: str) -> list[str]:
@@ -131,8 +127,8 @@ def test_every_setting_that_a_guide_names_exists() -> None:
 
 def test_documents_are_short() -> None:
     words = {name: len(text.split()) for name, text in DOCUMENTS.items()}
-    assert sum(words[name] for name in GUIDES) <= 18_000
-    assert {name: number for name, number in words.items() if name in GUIDES and number > 3_000} == {}
+    assert sum(words.values()) <= 45_000
+    assert {name: number for name, number in words.items() if number > 3_000 and name in GUIDES} == {}
 
 
 def test_the_readme_fits_two_screens_and_names_no_commit() -> None:
