@@ -111,7 +111,7 @@ def _list_of_decisions() -> str:
     for path in decisions():
         number, _, title = path.read_text().partition("\n")[0].removeprefix("# ").partition(". ")
         subject, _, choice = title.partition(": ")
-        subjects.setdefault(subject, []).append(f"- {number}. [{choice}]({path.name})")
+        subjects.setdefault(subject, []).append(f"- {number}: [{choice}]({path.name})")
     head = "# Decisions\n\nOne page a choice that stands: what was chosen, why, and what was tried and lost.\n"
     return head + "".join(f"\n## {subject}\n\n" + "\n".join(rows) + "\n" for subject, rows in subjects.items())
 
