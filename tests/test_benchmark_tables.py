@@ -78,7 +78,7 @@ def test_rows_that_are_kept_stay_with_their_run(
     assert study.table.read_text() == "what,seconds,run\na,1.235,first\nb,,second\n"
     page = study.document.read_text()
     assert "2 rows\n\nRun: first (1 rows); second (1 rows)." in page
-    assert "[speed.csv](../../data/studies/speed.csv)" in page
+    assert "[All rows](../../data/studies/speed.csv)" in page
     with pytest.raises(ValueError, match="'seconds', 'what'"):
         study.store([{"what": "a"}], "third")
     assert page == study.document.read_text()
@@ -193,3 +193,9 @@ def test_make_runs_benchmarks_that_there_are() -> None:
     named = set(re.findall(r"benchmarks/(\w+\.py)", (BENCHMARKS.parent / "Makefile").read_text())) - {"NAME.py"}
     assert {"engine.py", "judge.py", "models.py", "planner.py", "service.py", "warmup.py", "many_cores.py"} <= named
     assert {name for name in named if not (BENCHMARKS / name).exists()} == set()
+
+
+def test_every_picture_is_shown_by_a_document() -> None:
+    root = BENCHMARKS.parent
+    documents = "".join(path.read_text() for path in [root / "README.md", *(root / "docs").rglob("*.md")])
+    assert [path.name for path in (root / "docs" / "images").iterdir() if f"images/{path.name})" not in documents] == []

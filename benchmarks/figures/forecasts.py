@@ -120,7 +120,8 @@ NEW_MACHINE_OWN = Study(
 def _intervals(rows: list[Row]) -> str:
     columns = list(dict.fromkeys((row["set"], row["samples"] or "0") for row in rows if row["all_percent"]))
     lines = []
-    for (model,), found in by(rows, "model").items():
+    alike = ("universal_scalability", "roofline_saturation")  # as overhead_law, of which they are variants
+    for (model,), found in by((row for row in rows if row["model"] not in alike), "model").items():
         own = {(row["set"], row["samples"] or "0"): row for row in found if row["all_percent"]}
         cells = (own.get(column) for column in columns)
         lines.append([model, *(row["all_percent"] + " (!)" * (row["holds"] == "no") if row else "" for row in cells)])
@@ -138,7 +139,7 @@ INTERVALS = Study(
 def _known_ops(rows: list[Row]) -> str:
     lines = []
     counts = sorted({row["samples"] for row in rows})
-    for (described, known), found in by(rows, "described", "known").items():
+    for (described, known), found in by((row for row in rows if row["known"] != "240"), "described", "known").items():
         own = {row["samples"]: row for row in found}
         cells = (own.get(count, {}).get(column, "") for column in ("accuracy", "regret") for count in counts)
         lines.append([described, known, *cells])
@@ -196,9 +197,8 @@ CORUN_PAPER = Study(
 
 
 def _corun_plans(rows: list[Row]) -> str:
-    columns = ("network", "nothing_ms", "few_ms", "few_and_forecasts_ms", "every_ms")
-    head = ["network", "nothing known", "4 pairs", "4 pairs and forecasts", "all pairs"]
-    return table(head, ([row[column] for column in columns] for row in rows))
+    columns = ("nothing_ms", "few_ms", "few_and_forecasts_ms", "every_ms")
+    return "; ".join(f"{row['network']}: {' / '.join(row[column] for column in columns)} ms" for row in rows) + "."
 
 
 CORUN_PLANS = Study(

@@ -31,7 +31,8 @@ NETWORKS = Study(
 
 def _over(rows: list[Row]) -> str:
     lines = [[row["baseline"], *(row[column] for column in ("mean", "worst", "wrong_curves_mean", "wrong_curves_worst",
-                                                            "first", "worst_found"))] for row in rows]  # fmt: skip
+                                                            "first", "worst_found"))]
+             for row in rows if row["baseline"] not in ("strategies_1_2", "strategies_1_2_3")]  # fmt: skip
     head = ["search over", "mean", "worst", "wrong curves", "worst", "small graphs", "worst found"]
     return table(head, lines)
 
@@ -59,7 +60,7 @@ CORUN = Study(
 
 def _small(rows: list[Row]) -> str:
     worst = [row for row in rows if row["what"].startswith("over CP-SAT's")]
-    return table(["", ""], ([row["what"], row["value"]] for row in rows if row not in worst[1:]))
+    return table(["what", "value"], ([row["what"], row["value"]] for row in rows if row not in worst[1:]))
 
 
 SMALL = Study("planner_small", "planner", ("what", "value"), _small, NETWORKS)

@@ -36,7 +36,10 @@ MEANS = Study(
 
 def _models(rows: list[Row]) -> str:
     lines = []
-    for (judge, mode, library), found in by(rows, "judge", "mode", "library").items():
+    sizes = {key: len(found) for key, found in by(rows, "judge", "mode", "library").items()}
+    named = (row | {"library": row["library"] if sizes[row["judge"], row["mode"], row["library"]] > 3 else "others"}
+             for row in rows)  # fmt: skip
+    for (judge, mode, library), found in by(named, "judge", "mode", "library").items():
         right = [row for row in found if row["right"] == "yes"]
         gains, said = numbers(right, "threadcast"), counted(row["runs"].partition(",")[0] for row in found)
         of = library if judge == "zoo" else f"GraphNet: {library}"

@@ -48,12 +48,16 @@ DEADLINES = Study(
     "service_deadlines", "service", ("machine", "service", *_ranged("seconds"), "answered_by"), _deadlines, BATCHES
 )
 
-HOLDING = ("part_of_a_head", "part_of_a_body", "part_of_a_chunk", "unread_answers", "connections_900")
+HOLDING = {
+    "part_of_a_head": "part of a head", "part_of_a_body": "part of a body", "part_of_a_chunk": "part of a chunk",
+    "unread_answers": "unread answers", "connections_900": "900 connections",
+}  # fmt: skip
+"""Columns of attacks, and how they are called."""
 
 
 def _servers(rows: list[Row]) -> str:
     lines = [
-        [row["server"], ", ".join(name.replace("_", " ") for name in HOLDING if row[name] != "served") or "none",
+        [row["server"], ", ".join(said for name, said in HOLDING.items() if row[name] != "served") or "none",
          *(row[column] for column in ("trickle", "accepted", "differ", "lost"))]
         for row in rows
     ]  # fmt: skip
@@ -98,7 +102,7 @@ def _soak(rows: list[Row]) -> str:
     for (what,), found in by(shown, "what").items():
         own = {row["database"]: row["value"] for row in found}
         lines.append([what, *(own.get(database, "") for database in databases)])
-    return table(["", *databases], lines)
+    return table(["what", *databases], lines)
 
 
 SOAK = Study("service_soak", "service", ("database", "kind", "what", "value"), _soak)
@@ -110,7 +114,14 @@ def _ingest(rows: list[Row]) -> str:
     ways = list(dict.fromkeys(row["what"] for row in rates))
     sizes = {(row["database"], row["stored"]): row["value"] for row in parts[("gb",)]}
     lines = []
+    ends = {
+        (database, stored)
+        for (database,), of in by(rates, "database").items()
+        for stored in (of[0]["stored"], of[-1]["stored"])
+    }
     for (database, stored), found in by(rates, "database", "stored").items():
+        if (database, stored) not in ends:
+            continue
         own = {row["what"]: row["value"] for row in found}
         size = sizes.get((database, stored), "")
         lines.append([database, f"{int(stored):,}", *(f"{int(own[way]):,}" for way in ways), size])
@@ -121,7 +132,7 @@ def _ingest(rows: list[Row]) -> str:
         of_reads.append([what, *(least_to_most(some, "value") for some in own)])
     return (
         table(["database", "samples stored", *ways, "GB"], lines)
-        + "\n\nReading, medians in ms, least to most over these sizes:\n\n"
+        + "\n\nReading, medians in ms, least to most over all sizes:\n\n"
         + table(["what", "postgresql", "sqlite"], of_reads)
     )
 

@@ -42,7 +42,8 @@ ENGINE = Study(
 
 
 def _contributions(rows: list[Row]) -> str:
-    rows = [row for row in rows if not row["setting"].startswith(("strategies 1 and 2", "strategies 1 to 3"))]
+    left_out = ("strategies 1 and 2", "strategies 1 to 3", "op by op, all threads, fused")
+    rows = [row for row in rows if not row["setting"].startswith(left_out)]
     networks = list(dict.fromkeys(row["network"] for row in rows))
     lines = [
         [setting, *({row["network"]: row["times_as_fast"] for row in found}.get(network, "") for network in networks)]
@@ -67,18 +68,17 @@ def _warmup(rows: list[Row]) -> str:
                                  ("within", "break_even_s", "settled_s"))  # fmt: skip
         worst, longest = (max(numbers(found, column)) for column in ("worst_lag_s", "longest_call_s"))
         said.append(
-            f"- {state}: {len(within)} of {len(found)} never more than 5 % or 2 s behind; {len(early)} of {len(slow)} "
-            f"with steps of 10 ms and more broke even within 60 calls or 15 s, {len(even)} of {len(found)} at all; "
-            f"{len(settled)} settled. Worst lag {worst:.1f} s, longest call {longest:.1f} s."
+            f"- {state}: {len(within)} of {len(found)} within, {len(early)} of {len(slow)} early, {len(even)} broke "
+            f"even, {len(settled)} settled; worst lag {worst:.1f} s, longest call {longest:.1f} s."
         )
     lines = []
-    for (network, mode), found in by(rows, "network", "mode").items():
+    for (network,), found in by(rows, "network").items():
         of_state = {row["state"]: row for row in found}
         got = [of_state.get(state, {}).get(column, "") for column in ("break_even_s", "worst_lag_s")
                for (state,) in states]  # fmt: skip
-        lines.append([network, mode, found[0]["eager_ms"], found[0]["eager_over_ours"], *got])
+        lines.append([network, found[0]["eager_ms"], found[0]["eager_over_ours"], *got])
     head = [f"{what}, {state}" for what in ("break-even, s", "worst lag, s") for (state,) in states]
-    return "\n".join(said) + "\n\n" + table(["network", "mode", "eager, ms", "eager / ours", *head], lines)
+    return "\n".join(said) + "\n\n" + table(["network", "eager, ms", "eager / ours", *head], lines)
 
 
 WARMUP = Study(
@@ -117,8 +117,13 @@ WARMUP_SHAPES = Study(
 
 
 def _long(rows: list[Row]) -> str:
-    lines = [[row["network"], f"{float(row['ratio']):.2f}", row["settled_s"]] for row in rows]
-    return table(["network", "eager / ours", "settled after, s"], lines)
+    ratios, settled = numbers(rows, "ratio"), numbers(rows, "settled_s")
+    slower = [f"{row['network']} {float(row['ratio']):.2f}" for row in rows if float(row["ratio"]) < 1]
+    return (
+        f"{len(rows)} networks: eager / ours {min(ratios):.2f} to {max(ratios):.2f}, median {median(ratios):.2f}"
+        + (f"; below 1: {', '.join(slower)}" if slower else "")
+        + f". {len(settled)} settled, after {min(settled):.1f} to {max(settled):.1f} s, median {median(settled):.1f}."
+    )
 
 
 LONG = Study(
@@ -158,11 +163,11 @@ TYPES = Study(
 
 def _operators(rows: list[Row]) -> str:
     lines = []
-    for (operator, of, threads), found in by(rows, "operator", "kind", "threads").items():
+    for (operator, of), found in by(rows, "operator", "kind").items():
         gains = numbers(found, "gain")
-        lines.append([operator, of, threads, len(found), f"{median(gains):.2f}", f"{min(gains):.2f}",
+        lines.append([operator, of, len(found), f"{median(gains):.2f}", f"{min(gains):.2f}",
                       f"{max(gains):.2f}"])  # fmt: skip
-    return table(["operator", "of", "threads", "sizes", "median gain", "least", "most"], lines)
+    return table(["operator", "of", "sizes and threads", "median gain", "least", "most"], lines)
 
 
 OPERATORS = Study(

@@ -91,8 +91,8 @@ class Study:
             said = "Runs as above"
         else:
             said = f"Run: {_said(runs)}"
-        link = f"[{self.table.name}](../../data/studies/{self.table.name})"
-        return f"{self.show(rows).strip()}\n\n{said}. All rows: {link}."
+        link = f"[All rows](../../data/studies/{self.table.name})"
+        return f"{self.show(rows).strip()}\n\n{said}. {link}."
 
     def write(self) -> None:
         """Put the section between its markers in the page."""
