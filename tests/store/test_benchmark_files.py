@@ -62,7 +62,7 @@ def test_repetitions_of_google_benchmark_are_samples_and_its_aggregates_none(tmp
     ]
     found = read(tmp_path, CONTEXT + "\n".join([HEAD, *rows]), notes=notes)
     assert found == {("BM_gemm", "n=256", 4): [0.0085, 0.00725, 0.009], ("BM_axpy", "arg1=1024", 1): [8.1255e-06]}
-    assert [note.partition(": ")[2] for note in notes] == ["1 lines without a time are left out"]
+    assert [note.partition(": ")[2] for note in notes] == ["left out 1 line without a time"]
 
 
 def test_json_of_google_benchmark_has_the_machine_and_the_threads_that_it_started(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_threads_that_no_name_says_are_asked_for(tmp_path: Path) -> None:
     alone = read(tmp_path, text, "threads=own_threads")
     assert set(alone) == {("BM_gemm", "arg1=256", f"arg2={n}", 1) for n in (1, 4)}
     with pytest.raises(
-        FormatError, match=r"threads may be 'nthreads' or 'threads'; say which it is: --column threads="
+        FormatError, match=r"threads may be 'nthreads' or 'threads'; say which it is: --column 'threads="
     ):
         read(tmp_path, google_json(google("BM_gemm/nthreads:8/threads:2", threads=2)))
 

@@ -46,7 +46,8 @@ ONE = {(8, 1): [0.0125], (8, 2): [0.0075]}
         "m,numThreads,milliseconds", "m,Threads,wall_clock_time_ms", "m,# threads,msec", "m,thread count,real_time_ms",
         "m,cores,runtime in ms", "m,Number of threads,mean_ms", "m,n_jobs,median_time_ms", "m,nproc,Latency (ms)",
         "m,mkl_num_threads,wall-time/ms", "m,cpus,t_ms", "m,nt,p50_ms",
-        "m,ompthreads,latency_ms_p50", "m,threads,Time per run [ms]", "M,THREADS,TIME_MS",
+        "m,ompthreads,latency_ms_p50", "m,threads,Time per run [ms]", "m,threads,ms/op",
+        "m,threads,time/op (ms)", "m,threads,inference_time_ms", "M,THREADS,TIME_MS",
     ],
 )  # fmt: skip
 def test_usual_names_are_known_in_any_case_with_the_unit_that_they_say(tmp_path: Path, head: str) -> None:
@@ -61,6 +62,7 @@ def test_usual_names_are_known_in_any_case_with_the_unit_that_they_say(tmp_path:
         ("time_s", ("0.0125", "0.0075")), ("elapsed_us", ("12500", "7500")), ("time (\u00b5s)", ("12500", "7500")),
         ("duration_ns", ("12500000", "7500000")), ("time[\u03bcs]", ("12500", "7500")), ("secs", ("0.0125", "0.0075")),
         ("time", ("12.5 ms", "7500us")), ("wall", ("0.0125", "0.0075")), ("time,time_unit", ("12.5,ms", "7500,us")),
+        ("time [s],time [ms]", ("0.0125,12.5", "0.0075,7.5")),
         ("min_ms,median_ms,mean_ms,max_ms", ("1,12.5,2,3", "1,7.5,2,3")),
         ("cpu_time_s,real_time_ms", ("9,12.5", "9,7.5")),
         ("time_ms,stddev_ms", ("12.5,1", "7.5,1")), ("user,sys,real", ("9,9,0.0125", "9,9,0.0075")),
@@ -97,6 +99,8 @@ def test_a_unit_comes_from_the_name_the_cell_or_a_column(tmp_path: Path, head: s
         "m,1 core (ms),2 cores (ms)\n8,12.5,7.5\n",
         '{"m": [8, 8], "threads": [1, 2], "time_ms": [12.5, 7.5]}',
         '{"m": {"0": 8, "1": 8}, "threads": {"0": 1, "1": 2}, "time_ms": {"0": 12.5, "1": 7.5}}',
+        "m,1thread,2threads\n8,0.0125,0.0075\n",
+        "m,time_ms_t1,time_ms_t2\n8,12.5,7.5\n",
         "m,1 thread,2 threads\n8,0.0125,0.0075\n",
         "m;time_1t_ms;time_2t_ms\n8;12,5;7,5\n",
         "m,threads,run_1_ms\n8,1,12.5\n8,2,7.5\n",
@@ -112,6 +116,8 @@ def test_tables_are_read_whatever_is_between_their_cells(tmp_path: Path, text: s
     [
         (["threads=p", "seconds=took:ms"], "m,p,took\n8,1,12.5\n8,2,7.5\n"),
         (["threads=P", "seconds=Took:us"], "m,p,took\n8,1,12500\n8,2,7500\n"),
+        (["seconds=*threads:ms"], "m,1thread,2threads\n8,12.5,7.5\n"),
+        (["seconds=* core:ms"], "m,1 core,2 cores\n8,12.5,7.5\n"),
         (["seconds=x*:ms"], "m,x1,x2\n8,12.5,7.5\n"),
         (["seconds=p* time:us"], "m,p1 time,p2 time\n8,12500,7500\n"),
         (["ignored=date", "ignored=host id"], "m,date,host id,threads,time_ms\n8,mon,a,1,12.5\n8,tue,b,2,7.5\n"),
@@ -126,9 +132,10 @@ def test_columns_are_what_the_user_says(tmp_path: Path, columns: list[str], text
 def test_several_columns_of_runs_are_repetitions(tmp_path: Path) -> None:
     path = table(tmp_path, "op,m,threads,run1_ms,run2_ms,run3_ms\nmm,8,1,3,4,5\nmm,8,2,1,,2\n")
     notes: list[str] = []
+    assert read(table(tmp_path, "m,threads,time_ms_run1,time_ms_run2\n8,1,3,4\n", "u.csv")) == {(8, 1): [0.003, 0.004]}
     found = {m.case.threads: [s.seconds for s in m.samples] for m in read_long_form(path, note=notes.append)}
     assert found == {1: [0.003, 0.004, 0.005], 2: [0.001, 0.002]}
-    assert "1 lines without a time are left out" in notes[-1]
+    assert "left out 1 line without a time" in notes[-1]
 
 
 def test_a_time_without_a_unit_is_said_to_be_taken_for_seconds(tmp_path: Path) -> None:
@@ -146,7 +153,7 @@ def test_a_time_without_a_unit_is_said_to_be_taken_for_seconds(tmp_path: Path) -
         ("m,threads,time\n8,1,12500\n8,2,7500\n", r"in which unit 'time' is, and 12500 is hardly.*--column 'sec"),
         ("m,t1,t2\n8,12500,7500\n", r"in which unit 't\*' is.*--column 'seconds=t\*:us'"),
         ("m,threads,time_ms,time_us\n8,1,1,9\n", r"seconds may be 'time_ms' or 'time_us'; say which.*=time_ms:ms"),
-        ("m,num_threads,OMP_NUM_THREADS,ms\n8,1,2,9\n", r"threads may be 'num_threads' or 'OMP_.*--column threads="),
+        ("m,num_threads,OMP_NUM_THREADS,ms\n8,1,2,9\n", r"threads may be 'num_threads' or 'OMP_.*--column 'threads="),
         ("m,t1_ms,t2_ms,1,2\n8,1,2,9,9\n", r"the times may be in 't\*_ms' or '\*'; say where.*--column seconds=t\*_ms"),
         ("m,threads,cpu_time\n8,1,9\n", r"missing column 'seconds'; it has .*Say which it is: --column sec"),
         ("m,threads,time_min\n8,1,9\n", r"missing column 'seconds'"),
@@ -210,8 +217,8 @@ def test_rows_without_a_time_are_left_out_and_counted_and_bad_ones_where_that_is
     with pytest.raises(FormatError, match="line 7, column 'threads': must be a number, got 'x'"):
         read(path)
     assert read(path, skip_bad=True, notes=notes) == ONE
-    assert f"{path}: 3 lines without a time are left out" in notes
-    assert "5 bad lines are left out, the first of them: " in notes[-1]
+    assert f"{path}: left out 3 lines without a time" in notes
+    assert "left out 5 bad lines: " in notes[-1]
     assert [f"line {n}," in notes[-1] for n in (7, 8, 9, 10)] == [True] * 3 + [False]
 
 
@@ -258,6 +265,14 @@ def test_an_id_names_an_op_and_describes_it_not_and_numbers_of_rows_do_neither(t
     assert {m.op.attributes["label"] for m in numbered} == {"mm m=8"}
     alone = read_long_form(table(tmp_path, "id,threads,ms\nconv1,1,4\nconv1,2,2\nfc,1,5\n"))
     assert [m.op.attributes["label"] for m in alone] == ["t id=conv1", "t id=conv1", "t id=fc"]
+
+
+def test_what_is_named_as_a_result_and_does_not_differ_with_the_threads_describes_an_op(tmp_path: Path) -> None:
+    rows = [f"8,{budget},{p},{budget / p}" for budget in (10, 20) for p in (1, 2)]
+    found = read(table(tmp_path, "\n".join(["m,audio_duration,threads,time_ms", *rows])))
+    assert found == {(budget, 8, p): [budget / p / 1000] for budget in (10, 20) for p in (1, 2)}
+    wide = table(tmp_path, "m,time_budget,speedup,t1_ms,t2_ms\n8,10,2.5,1,2\n9,10,3.5,3,4\n")
+    assert read(wide) == {(8, 1): [0.001], (8, 2): [0.002], (9, 1): [0.003], (9, 2): [0.004]}
 
 
 def test_dates_describe_no_op_and_sizes_with_such_words_do(tmp_path: Path) -> None:

@@ -37,12 +37,16 @@ _SPELLED = {
 _UNIT = "|".join(f"(?P<{unit}>{words})" for unit, words in _SPELLED.items())
 _CELL = re.compile(rf"(?P<number>[-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?:{_UNIT})", re.I)
 _STATISTIC = r"median|med|p50|mean|avg|average|min|minimum|best"
-_NAMED_UNIT = re.compile(rf"(?:(?P<stem>.*?)_)?(?:in_)?(?:{_UNIT})(?:_(?P<of>{_STATISTIC}))?")
+_NAMED_UNIT = re.compile(
+    rf"(?:(?P<stem>.*?)_)?(?:in_)?(?:{_UNIT})"
+    rf"(?:_(?P<of>{_STATISTIC})|(?:_per)?_(?:op|iter|iteration|run|call|step)|_(?P<rest>(?:[a-z]+_?)*\d+(?:_?[a-z]+)*))?"
+)
 _TIME = re.compile(
     rf"(?:(?P<before>{_STATISTIC})_)?(?:t|times?|timings?|wall(?:_?clock)?(?:_?time)?|elapsed(?:_time)?|durations?|"
     rf"real(?:_?time)?|run_?time|exec(?:ution)?(?:_time)?|latency|took)"
-    rf"(?:_per_(?:iter|iteration|run|call|op|step))?(?:_(?P<after>{_STATISTIC}))?|"
-    rf"(?P<alone>{_STATISTIC}|)"
+    rf"(?:(?:_per)?_(?:iter|iteration|run|call|op|step))?(?:_(?P<after>{_STATISTIC}))?|"
+    rf"(?P<alone>{_STATISTIC}|)|"
+    r"(?P<what>(?!cpu|user|sys|total|setup|init|wait|idle|start|end|std|max).+)_(?:time|runtime|latency|duration)"
 )
 _THREADS = (
     re.compile(
@@ -65,11 +69,15 @@ _RESULT = re.compile(
     r"speed_up|real|cpu"
 )
 """Names of numbers that are measured: they differ with the threads, and describe no op."""
+_AT_ALL = 0.9
+"""Share of the numbers of threads at which the values of what describes an op are found, on average."""
 _DATE = re.compile(r"(?:.*_)?(?:date|timestamp|datetime|utc)(?:_.*)?")
 _TIME_UNIT = re.compile(r"(?:time_)?units?")
 _COUNT = r"(?:t|th|thr|nt|(?:omp_)?(?:n|num)?_?threads?|cores?|cpus?|procs?|workers?)"
 _OF_COUNT = re.compile(rf"(?:(?:time|seconds|wall|runtime|latency)_?)?{_COUNT}?_?(?P<n>[1-9]\d*)_?{_COUNT}?")
-_OF_REPEAT = re.compile(r"(?:t|time|run|rep|repeat|trial|sample|measurement|iter|r)_?(?P<n>\d+)")
+_OF_REPEAT = re.compile(
+    r"(?:(?:time|wall|elapsed|latency)_)?(?:t|time|run|rep|repeat|trial|sample|measurement|iter|r)_?(?P<n>\d+)"
+)
 _NEEDED = {"threads", "seconds"}
 _COMPACT = ({"", "compact", "close"}, {"true"}, {"primary", "master"}, {"false", "none", "disabled"})
 """Words for threads beside each other, those that say it most surely first: unbound threads are placed by the system,
@@ -144,10 +152,10 @@ class _Finding:
             self._choose(choice)
 
     def _choose(self, choice: Choice) -> None:
-        pattern = re.compile(r"(\d+)".join(map(re.escape, choice.name.split("*"))), re.I)
-        alike = {i: found for i, name in enumerate(self.table.columns) if (found := pattern.fullmatch(name))}
-        exact = [i for i in alike if self.table.columns[i] == choice.name] or list(alike)
-        if not exact or ("*" not in choice.name and len(exact) > 1):
+        numbered, same = "*" in choice.name, _form if "*" in choice.name else str.lower
+        alike = [i for i, name in enumerate(self.table.columns) if same(name) == same(choice.name)]
+        exact = [i for i in alike if self.table.columns[i] == choice.name] or alike
+        if not exact or (len(exact) > 1 and not numbered):
             raise InvalidInput(
                 f"{self.table.path} has no column {choice.name!r}, which --column says is {choice.role}; it has "
                 f"{', '.join(self.table.columns)}"
@@ -155,8 +163,8 @@ class _Finding:
         self.chosen[choice.role] = choice
         if choice.role == "ignored":
             self.dropped.update(exact)
-        elif choice.role == "seconds" and "*" in choice.name:
-            self.wide = {i: int(alike[i][1]) for i in exact}
+        elif choice.role == "seconds" and numbered:
+            self.wide = {i: int("".join(re.findall(r"\d+", self.table.columns[i])[:1]) or 0) for i in exact}
         else:
             self.at[choice.role] = exact[0]
 
@@ -209,24 +217,38 @@ class _Finding:
     def _take(self, role: str, alike: Sequence[int]) -> None:
         """Give the role to the one column among those alike; refused where they differ in any row."""
         alike = [i for i in alike if i not in self.dropped]
+        if role == "seconds" and self._agree(alike):
+            alike = alike[:1]
         if len(alike) > 1 and len({tuple(map(str, self._cells(i))) for i in alike}) > 1:
             named = " or ".join(repr(self.table.columns[i]) for i in alike)
             unit = _unit_of(self.names[alike[0]]) or "ms"
-            remedy = f"--column {role}={self.table.columns[alike[0]]}{':' + unit if role == 'seconds' else ''}"
+            remedy = f"--column '{role}={self.table.columns[alike[0]]}{':' + unit if role == 'seconds' else ''}'"
             raise FormatError(f"{self.table.path}: {role} may be {named}; say which it is: {remedy}")
         if alike:
             self.at[role] = alike[0]
             self.dropped.update(alike[1:])
 
+    def _agree(self, alike: Sequence[int]) -> bool:
+        """Whether all columns say the same times, each in its own unit."""
+        units = [_unit_of(self.names[i]) for i in alike]
+        if not all(units):
+            return False
+        rows = zip(
+            *([self._seconds(0, i, cell, str(unit)) for cell in self._cells(i)] for i, unit in zip(alike, units))
+        )
+        return all(
+            isinstance(first, float)
+            and all(isinstance(t, float) and math.isclose(t, first, rel_tol=0.01) for t in rest)
+            for first, *rest in rows
+        )
+
     def _find_wide(self, pattern: re.Pattern[str]) -> None:
         alike: dict[str, dict[int, int]] = {}
         for i, name in enumerate(self.names):
-            bare = _NAMED_UNIT.fullmatch(name) if _unit_of(name) else None
-            found = pattern.fullmatch((bare["stem"] or "") if bare else name)
-            form = re.sub(r"([a-z])s(?=_|$)", r"\1", re.sub(r"\d+", "*", name))  # 1_core and 2_cores
+            found = pattern.fullmatch(_parted(name)[0])
             if found and int(found["n"]) <= MAX_CORES and i not in self.at.values():
-                alike.setdefault(form, {})[i] = int(found["n"])
-        forms = {self._form(max(columns)): columns for columns in alike.values()}
+                alike.setdefault(_form(name), {})[i] = int(found["n"])
+        forms = {re.sub(r"\d+", "*", self.table.columns[max(columns)], count=1): columns for columns in alike.values()}
         if not any(len(columns) > 1 for columns in alike.values()):
             return
         if "*" in forms and self._begins_with_data(list(forms["*"].values())):
@@ -242,9 +264,6 @@ class _Finding:
             self.wide = columns
             what = "repetition" if pattern is _OF_REPEAT else "number of threads"
             self.note(f"{self.table.path}: each of the {len(columns)} columns {form!r} has the times of one {what}")
-
-    def _form(self, at: int) -> str:
-        return re.sub(r"\d+", "*", self.table.columns[at], count=1)
 
     def _begins_with_data(self, counts: Sequence[int]) -> bool:
         """Whether what stands for names of columns, some of which are numbers, may be the first row of the table."""
@@ -276,7 +295,8 @@ class _Finding:
         for role, i in self.at.items():
             if (name := self.table.columns[i]) != role:
                 self.note(f"{self.table.path}: {role} is {name!r}{f', in {unit}' if role == 'seconds' else ''}")
-        if results := [i for i in kept if i not in role_of and self._is_result(i)]:
+        others = [i for i in kept if i not in role_of and not self._may_be_result(i)]
+        if results := [i for i in kept if self._may_be_result(i) and i not in role_of and self._varies(i, others)]:
             named = ", ".join(repr(self.table.columns[i]) for i in results)
             self.note(f"{self.table.path}: results and dates describe no op, and are left out: {named}")
             kept = [i for i in kept if i not in results]
@@ -307,12 +327,32 @@ class _Finding:
 
     def _size_of(self, times: Sequence[int]) -> str | None:
         """What the numbers in the names of columns of times beside a column of threads are: None for repetitions."""
-        if all(_OF_REPEAT.fullmatch(re.sub(rf"_(?:{_UNIT})$", "", self.names[i])) for i in times):
+        if all(_OF_REPEAT.fullmatch(_parted(self.names[i])[0]) for i in times):
             return None
         return re.sub(r"\d+", "", self.names[times[0]]).strip("_") or "size"
 
-    def _is_result(self, at: int) -> bool:
-        """Whether a column has what was measured, or when, by its name: neither describes an op."""
+    def _varies(self, at: int, others: Sequence[int]) -> bool:
+        """Whether values of a column belong to single numbers of threads, among rows that agree in the `others`, as
+        what was measured does; what describes ops has its values at all of them."""
+        threads_at = self.at.get("threads")
+        groups: dict[tuple[str, ...], dict[str, set[str]]] = {}
+        for _, cells in self.rows:
+            if not isinstance(cells, FormatError):
+                values = groups.setdefault(tuple(str(cells[i]) for i in others), {})
+                values.setdefault(str(cells[at]), set()).add("" if threads_at is None else str(cells[threads_at]))
+        if threads_at is None or len(set(map(str, self._cells(at)))) == 1:
+            return all(len(values) == 1 for values in groups.values())
+        parts = [
+            len(some) / len(every)
+            for values in groups.values()
+            for every in [set().union(*values.values())]
+            for some in values.values()
+            if len(every) > 1
+        ]
+        return not parts or sum(parts) < _AT_ALL * len(parts)
+
+    def _may_be_result(self, at: int) -> bool:
+        """Whether a column has what was measured, or when, by its name."""
         name = self.names[at]
         if self.table.columns[at].startswith(("feature.", "counter.", "json.")):
             return False
@@ -354,7 +394,8 @@ class _Finding:
         if by_row:
             return "the unit of each row", by_row[0]
         bare = [cell for i in times for cell in map(_bare_number, self._cells(i)) if cell is not None]
-        form = self._form(times[0]) if self.wide else self.table.columns[times[0]]
+        form = self.table.columns[times[-1]]
+        form = re.sub(r"\d+", "*", form, count=1) if self.wide else form
         if bare and max(bare) >= TOO_LONG:
             raise FormatError(
                 f"{self.table.path}: nothing says in which unit {form!r} is, and {max(bare):g} is hardly in seconds; "
@@ -405,18 +446,31 @@ def _spelled(found: re.Match[str]) -> str:
     return next(unit for unit in UNITS if found[unit])
 
 
-def _unit_of(name: str) -> str | None:
-    """The unit in a plain name; None where it has none, or is "s" alone, which may be anything."""
+def _form(name: str) -> str:
+    """The name with "*" for its first number, without the plural: "1 core" and "2 cores" are one."""
+    return re.sub(r"([a-z])s(?![a-z])", r"\1", re.sub(r"\d+", "*", name.lower(), count=1))
+
+
+def _parted(name: str) -> tuple[str, str | None, str]:
+    """A plain name without its unit, the unit, and the statistic that the name says after it; "s" alone may be
+    anything."""
     found = _NAMED_UNIT.fullmatch(name)
-    return _spelled(found) if found and name != "s" else None
+    if not found or (found["s"] == "s" and not found["stem"]):
+        return name, None, ""
+    return "_".join(part for part in (found["stem"], found["rest"]) if part), _spelled(found), found["of"] or ""
+
+
+def _unit_of(name: str) -> str | None:
+    return _parted(name)[1]
 
 
 def _rank_of_time(name: str) -> int | None:
     """How good a plain name is for the time of a run: 0 for "time_ms", 1 for a median, 2 for a mean, 3 for the
-    shortest; None where it is no time. `time_min` may be minutes."""
-    found = _NAMED_UNIT.fullmatch(name) if _unit_of(name) else None
-    of_time = _TIME.fullmatch((found["stem"] or "") if found else name)
-    if of_time is None or (not found and (of_time["alone"] is not None or of_time["after"] == "min")):
+    shortest, 4 for "kernel_time_ms"; None where it is no time. `time_min` may be minutes."""
+    bare, unit, statistic = _parted(name)
+    found = _TIME.fullmatch(bare)
+    if found is None or (not unit and (found["alone"] is not None or found["what"] or found["after"] == "min")):
         return None
-    statistic = (found and found["of"]) or of_time["before"] or of_time["after"] or of_time["alone"] or ""
-    return {"": 0, "median": 1, "med": 1, "p50": 1, "mean": 2, "avg": 2, "average": 2}.get(statistic, 3)
+    statistic = statistic or found["before"] or found["after"] or found["alone"] or ""
+    ranks = {"": 0, "median": 1, "med": 1, "p50": 1, "mean": 2, "avg": 2, "average": 2}
+    return 4 if found["what"] else ranks.get(statistic, 3)

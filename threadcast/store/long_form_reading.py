@@ -152,7 +152,7 @@ class LongFormReader:
                     self._check_features(number, cells)
             except FormatError as error:
                 if not self._skip_bad:
-                    raise
+                    raise FormatError(f"{error}; --skip-bad leaves out such rows") from error
                 self._bad.append(error)
                 continue
             group.append(row if "repeat" in columns else row._replace(repeat=len(group) + 1))
@@ -165,12 +165,12 @@ class LongFormReader:
 
     def _tell_left_out(self, has_rows: bool) -> None:
         """Note how many rows were left out, and why; FormatError where none is left."""
-        path, rows = self._cells.table.path, f"{self._cells.table.unit}s"
-        if self._untimed:
-            self._note(f"{path}: {self._untimed:,} {rows} without a time are left out")
-        if self._bad:
+        path, row = self._cells.table.path, self._cells.table.unit
+        if count := self._untimed:
+            self._note(f"{path}: left out {count:,} {row}{'s' * (count > 1)} without a time")
+        if count := len(self._bad):
             first = "; ".join(map(str, self._bad[:_NAMED]))
-            self._note(f"{path}: {len(self._bad):,} bad {rows} are left out, the first of them: {first}")
+            self._note(f"{path}: left out {count:,} bad {row}{'s' * (count > 1)}: {first}{'; ...' * (count > _NAMED)}")
         if not has_rows:
             without = " with a time" if self._untimed or self._bad else ""
             raise FormatError(f"{path} has no rows{without} below its column names")
