@@ -9,7 +9,7 @@ from pathlib import Path
 
 SHORTEST_S, LONGEST_S = 0.01, 0.1
 """Pauses between two looks."""
-HANGS_S = 600.0
+HANGS_S = 240.0
 """Seconds after which what is waited for will not come, however busy and slow the machine is."""
 
 

@@ -69,11 +69,15 @@ def test_signals_take_and_give_a_core(start: Callable[..., Running]) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"weight": -1}, {"least": 0}, {"least": 2, "most": 1}, {"deadline": (0, 5)}, {"deadline": (5, math.nan)}],
+    [
+        {"weight": -1}, {"weight": "2"}, {"least": 0}, {"least": "1"}, {"most": 1.5}, {"least": 2, "most": 1},
+        {"deadline": (0, 5)}, {"deadline": (5, math.nan)}, {"deadline": 5}, {"deadline": ("5", 1)}, {"name": 3},
+        {"signals": "yes"},
+    ],
     ids=str,
-)
+)  # fmt: skip
 def test_terms_that_no_arbiter_would_take_are_refused_and_leave_nothing(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=list(wrong)[-1]):
         attach(**wrong)
     assert not socket_of(os.getpid()).exists()
 

@@ -41,7 +41,7 @@ def test_nothing_is_timed_where_no_call_is_too_short() -> None:
 
 
 def test_an_addition_of_small_tensors_is_left_to_pytorch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "1e6")
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "1e12")
     x = torch.ones(4, 5)
     with closing(threadcast.optimize(torch.add)) as add:
         with warnings.catch_warnings():
@@ -71,7 +71,7 @@ def test_kinds_that_never_come_again_are_forgotten() -> None:
 
 
 def test_most_calls_that_are_too_short_are_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "1e6")
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "1e12")
     layer = torch.nn.Linear(3, 2).eval()
     few, many = torch.randn(1, 3), torch.randn(4, 3)
     with closing(threadcast.optimize(layer)) as call, warnings.catch_warnings():

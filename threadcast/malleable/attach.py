@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from threadcast.core.arguments import check, is_number, is_whole
 from threadcast.core.errors import InvalidInput
 from threadcast.core.settings import Settings
 from threadcast.core.sysfs import require_linux
@@ -48,6 +49,13 @@ def attach(
     outside of the main thread, and where there is no Linux.
     """
     global _attached
+    check(name is None or isinstance(name, str), "name", name, "text")
+    check(weight is None or is_number(weight), "weight", weight, "a number above 0")
+    for option, cores in (("least", least), ("most", most)):
+        check(cores is None or is_whole(cores), option, cores, "a number of cores")
+    pair = isinstance(deadline, tuple | list) and len(deadline) == 2 and all(map(is_number, deadline))
+    check(deadline is None or pair, "deadline", deadline, "a pair: optimizer steps, and seconds from now")
+    check(isinstance(signals, bool), "signals", signals, "True or False")
     with _lock:
         if _attached is not None:
             return _attached

@@ -18,16 +18,16 @@ _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagra
 class CompileOptions:
     """How graphs are run: `options` of `torch.compile`, with the settings `engine.*` for what they do not name."""
 
-    cores: int | None
-    """Number of cores to use; None: all that this process may use."""
     fuse: bool
-    freeze: bool
-    """Whether copies of the weights may be used in inference: in channels last, and by ONNX Runtime, OpenVINO and
-    Inductor. Writes that PyTorch does not count, as by `.data`, may then be missed, as by `threadcast.optimize`."""
     tuning_share: float
     """Share of the time since a graph's first call that learning may lose; 1: any."""
     verify_every: int
     """Calls of a graph from one that is also run by PyTorch; 0: none."""
+    cores: int | None = None
+    """Number of cores to use; None: all that this process may use."""
+    freeze: bool = False
+    """Whether copies of the weights may be used in inference: in channels last, and by ONNX Runtime, OpenVINO and
+    Inductor. Writes that PyTorch does not count, as by `.data`, may then be missed, as by `threadcast.optimize`."""
     short_way: bool = True
     """Whether settled training calls go around AOTAutograd's wrappers (`ShortWay`)."""
 
@@ -36,21 +36,14 @@ class CompileOptions:
         """Read `mode` and `options`; InvalidInput for unknown names and values that are not allowed."""
         check(mode is None or mode in _MODES, "mode", mode, f"one of {', '.join(_MODES)}")
         check(options is None or isinstance(options, Mapping), "options", options, "a dictionary")
-        settings, given = Settings.read(), dict(options or {})
+        for name in options or ():
+            if name not in cls.__slots__:
+                hint = did_you_mean(str(name), cls.__slots__)
+                raise InvalidInput(f"unknown option {name!r}; {hint}options are {', '.join(cls.__slots__)}")
+        settings = Settings.read()
+        fuse, every = settings["engine.fuse"], settings["engine.verify_every"]
         share: Any = 1.0 if mode is not None and mode.startswith("max-autotune") else settings["engine.tuning_share"]
-        found = cls(
-            given.pop("cores", None),
-            given.pop("fuse", settings["engine.fuse"]),
-            given.pop("freeze", False),
-            given.pop("tuning_share", share),
-            given.pop("verify_every", settings["engine.verify_every"]),
-            given.pop("short_way", True),
-        )
-        if given:
-            name = next(iter(given))
-            hint = did_you_mean(str(name), cls.__slots__)
-            raise InvalidInput(f"unknown option {name!r}; {hint}options are {', '.join(cls.__slots__)}")
-        return found
+        return cls(**{"fuse": fuse, "tuning_share": share, "verify_every": every, **(options or {})})
 
     def __post_init__(self) -> None:
         check(self.cores is None or is_whole(self.cores), "cores", self.cores, "a number of cores")

@@ -85,17 +85,10 @@ class OptimizedCall(OptimizedModel):
         name = f"inference of {described(function)}"
         shadowed = Shadowed(default, trace, model, None, leaves)
         spec = CallSpec(
-            shadowed=shadowed,
-            capture=capture,
-            name=name,
-            title=self._title,
-            watched=(model, None),
-            functions=(function,),
-            backends=of_backends,
-            among=cache(installed) if backends else lambda _: "",
-            most=most,
-            counts=not rough,
-        )
+            shadowed=shadowed, capture=capture, name=name, title=self._title, watched=(model, None),
+            functions=(function,), backends=of_backends, among=cache(installed) if backends else lambda _: "",
+            most=most, counts=not rough,
+        )  # fmt: skip
         self._optimized = Optimized(spec, machine)
         this_process().steps.ask_learning(self._learning)
 

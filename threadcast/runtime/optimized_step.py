@@ -146,18 +146,10 @@ class OptimizedStep(OptimizedModel):
             return loss.of(formatted, *data)
 
         def capture(data: tuple[Any, ...], model_format: ModelFormat, dynamic: Dynamic | None) -> Captured:
-            formatted = Formatted(model, model_format)
-            functions = loss.functions
             return capture_step(
-                formatted,
-                objective,
-                optimizer,
-                data,
-                functions=functions,
-                dynamic=dynamic,
-                repeated=True,
-                most_norm=most_norm,
-            )
+                Formatted(model, model_format), objective, optimizer, data, functions=loss.functions, dynamic=dynamic,
+                repeated=True, most_norm=most_norm,
+            )  # fmt: skip
 
         def trace(model_format: ModelFormat, *data: Any) -> None:
             value = objective(Formatted(model, model_format), *data)[1]
