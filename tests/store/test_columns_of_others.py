@@ -267,6 +267,11 @@ def test_an_id_names_an_op_and_describes_it_not_and_numbers_of_rows_do_neither(t
     assert [m.op.attributes["label"] for m in alone] == ["t id=conv1", "t id=conv1", "t id=fc"]
 
 
+def test_the_name_of_an_op_has_the_sizes_that_it_has(tmp_path: Path) -> None:
+    found = read_long_form(table(tmp_path, "op,m,k,threads,ms\nmm,8,9,1,1\nmm,8,9,2,1\nrelu,8,,1,1\n"))
+    assert [m.op.attributes["label"] for m in found] == ["mm m=8 k=9"] * 2 + ["relu m=8"]
+
+
 def test_what_is_named_as_a_result_and_does_not_differ_with_the_threads_describes_an_op(tmp_path: Path) -> None:
     rows = [f"8,{budget},{p},{budget / p}" for budget in (10, 20) for p in (1, 2)]
     found = read(table(tmp_path, "\n".join(["m,audio_duration,threads,time_ms", *rows])))

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from threadcast.core.errors import FormatError
-from threadcast.store.columns_of_others import OWN_THREADS, UNITS, says_threads
+from threadcast.store.column_names import UNITS, says_threads
+from threadcast.store.columns_of_others import OWN_THREADS
 from threadcast.store.table_files import TableFile
 
 Record = dict[str, Any]

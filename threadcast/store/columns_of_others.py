@@ -16,13 +16,28 @@ from typing import Any
 
 from threadcast.core.errors import FormatError, InvalidInput
 from threadcast.core.machine import MAX_CORES
+from threadcast.store.column_names import (
+    CELL,
+    DATE,
+    NAMED_UNIT,
+    OF_COUNT,
+    OF_REPEAT,
+    OTHERS,
+    RESULT,
+    THREADS,
+    TIME_UNIT,
+    UNITS,
+    form_of,
+    parted,
+    plain_name,
+    rank_of_time,
+    spelled_unit,
+    unit_of,
+)
 from threadcast.store.table_files import TableFile
 
 ROLES = ("machine", "op", "id", "threads", "affinity", "repeat", "seconds", "ignored")
 """What `--column` can say of a column; a role's name is that of its column in the long form."""
-
-UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-"""Units of time by how many are one second."""
 
 OWN_THREADS = "own_threads"
 """Threads that a benchmark program started itself, which are none of the op's; they describe nothing."""
@@ -30,54 +45,8 @@ OWN_THREADS = "own_threads"
 TOO_LONG = 1000.0
 """Times from here on are hardly seconds where nothing says their unit."""
 
-_SPELLED = {
-    "s": "s|secs?|seconds?", "ms": "ms|msecs?|millis|milliseconds?", "us": "us|usecs?|micros|microseconds?|\u03bcs",
-    "ns": "ns|nsecs?|nanos|nanoseconds?",
-}  # fmt: skip
-_UNIT = "|".join(f"(?P<{unit}>{words})" for unit, words in _SPELLED.items())
-_CELL = re.compile(rf"(?P<number>[-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?:{_UNIT})", re.I)
-_STATISTIC = r"median|med|p50|mean|avg|average|min|minimum|best"
-_NAMED_UNIT = re.compile(
-    rf"(?:(?P<stem>.*?)_)?(?:in_)?(?:{_UNIT})"
-    rf"(?:_(?P<of>{_STATISTIC})|(?:_per)?_(?:op|iter|iteration|run|call|step)|_(?P<rest>(?:[a-z]+_?)*\d+(?:_?[a-z]+)*))?"
-)
-_TIME = re.compile(
-    rf"(?:(?P<before>{_STATISTIC})_)?(?:t|times?|timings?|wall(?:_?clock)?(?:_?time)?|elapsed(?:_time)?|durations?|"
-    rf"real(?:_?time)?|run_?time|exec(?:ution)?(?:_time)?|latency|took)"
-    rf"(?:(?:_per)?_(?:iter|iteration|run|call|op|step))?(?:_(?P<after>{_STATISTIC}))?|"
-    rf"(?P<alone>{_STATISTIC}|)|"
-    r"(?P<what>(?!cpu|user|sys|total|setup|init|wait|idle|start|end|std|max).+)_(?:time|runtime|latency|duration)"
-)
-_THREADS = (
-    re.compile(
-        r"(?:(?:omp|mkl|openblas|blas|numexpr|torch|intra_?op)_?)?(?:(?:n|no|nr|nb|num|number|count)_?(?:of_)?)?"
-        r"threads?(?:_(?:count|num|number|used))?|n_jobs|nt"
-    ),
-    re.compile(r"(?:(?:n|no|nr|nb|num|number)_?(?:of_)?)?(?:cores|cpus|procs|processors|workers)(?:_used)?|nproc|np"),
-)
-"""Names of a number of threads, and names that may also be that of the machine's cores: for lack of the first."""
-_OTHERS = {
-    "machine": re.compile(r"machine(?:_name)?|host_?(?:name)?|cpu_model"),
-    "op": re.compile(r"op(?:_?name|_?type|eration|erator)?|kernel(?:_name)?|routine|function|benchmark|primitive|name"),
-    "id": re.compile(r"(?:op_?|case_?|row_?)?id|(?:op_?)?(?:index|idx)"),
-    "affinity": re.compile(r"(?:thread_)?affinity|(?:omp_)?proc_bind|kmp_affinity|binding|placement|pinning"),
-}
-_RESULT = re.compile(
-    r"(?:.*_)?(?:[gmt]flops|throughput|bandwidth|bw|speedup|efficiency|std|std?dev|stdev|sd|sem|var|variance|cv|rsd|iqr|"
-    r"p9\d|percentile|ipc|cycles|energy|power|joules|watts|qps|fps|gbps|times?(?!_steps?)|duration|elapsed|latency|wall|"
-    r"walltime|runtime|cputime|msec|ms|us|ns|secs?|seconds)(?:_.*)?|min|max|mean|avg|median|user|sys|system|[gm]b_s|"
-    r"speed_up|real|cpu"
-)
-"""Names of numbers that are measured: they differ with the threads, and describe no op."""
 _AT_ALL = 0.9
 """Share of the numbers of threads at which the values of what describes an op are found, on average."""
-_DATE = re.compile(r"(?:.*_)?(?:date|timestamp|datetime|utc)(?:_.*)?")
-_TIME_UNIT = re.compile(r"(?:time_)?units?")
-_COUNT = r"(?:t|th|thr|nt|(?:omp_)?(?:n|num)?_?threads?|cores?|cpus?|procs?|workers?)"
-_OF_COUNT = re.compile(rf"(?:(?:time|seconds|wall|runtime|latency)_?)?{_COUNT}?_?(?P<n>[1-9]\d*)_?{_COUNT}?")
-_OF_REPEAT = re.compile(
-    r"(?:(?:time|wall|elapsed|latency)_)?(?:t|time|run|rep|repeat|trial|sample|measurement|iter|r)_?(?P<n>\d+)"
-)
 _NEEDED = {"threads", "seconds"}
 _COMPACT = ({"", "compact", "close"}, {"true"}, {"primary", "master"}, {"false", "none", "disabled"})
 """Words for threads beside each other, those that say it most surely first: unbound threads are placed by the system,
@@ -107,17 +76,6 @@ class Choice:
         if colon and unit not in UNITS:
             raise InvalidInput(f"{text!r}: {unit!r} is no unit; it must be {', '.join(UNITS)}: {role}={name}:ms")
         return cls(role.strip(), name, unit or None)
-
-
-def plain_name(name: str) -> str:
-    """The name in small letters, its words joined by "_": "numThreads", "Num Threads" and "num-threads" are one."""
-    parted = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", unicodedata.normalize("NFKC", name))
-    return re.sub(r"[^a-z0-9\u03bc]+", "_", parted.lower()).strip("_")
-
-
-def says_threads(name: str) -> bool:
-    """Whether a name is that of a number of threads beyond doubt."""
-    return _THREADS[0].fullmatch(plain_name(name)) is not None
 
 
 def in_long_form(table: TableFile, choices: Sequence[Choice], note: Callable[[str], None]) -> TableFile:
@@ -152,7 +110,7 @@ class _Finding:
             self._choose(choice)
 
     def _choose(self, choice: Choice) -> None:
-        numbered, same = "*" in choice.name, _form if "*" in choice.name else str.lower
+        numbered, same = "*" in choice.name, form_of if "*" in choice.name else str.lower
         alike = [i for i, name in enumerate(self.table.columns) if same(name) == same(choice.name)]
         exact = [i for i in alike if self.table.columns[i] == choice.name] or alike
         if not exact or (len(exact) > 1 and not numbered):
@@ -170,13 +128,13 @@ class _Finding:
 
     def found(self) -> TableFile:
         self._find_threads()
-        for role, pattern in _OTHERS.items():
+        for role, pattern in OTHERS.items():
             self._find_other(role, pattern)
         repeats = "threads" in self.at
         if not self.wide and "seconds" not in self.at:
             self._find_time()
         if not self.wide and "seconds" not in self.at:
-            self._find_wide(_OF_REPEAT if repeats else _OF_COUNT)
+            self._find_wide(OF_REPEAT if repeats else OF_COUNT)
         if "repeat" in self.table.columns:
             self.at.setdefault("repeat", self.table.columns.index("repeat"))
         if not self.wide and (missing := [role for role in ("threads", "seconds") if role not in self.at]):
@@ -189,7 +147,7 @@ class _Finding:
         return self._converted(repeats=repeats)
 
     def _find_threads(self) -> None:
-        for pattern in _THREADS:
+        for pattern in THREADS:
             if "threads" not in self.at:
                 self._take("threads", [i for i, name in enumerate(self.names) if pattern.fullmatch(name)])
 
@@ -208,7 +166,7 @@ class _Finding:
             return
         ranked: dict[int, list[int]] = {}
         for i, name in enumerate(self.names):
-            rank = _rank_of_time(name)
+            rank = rank_of_time(name)
             if rank is not None and i not in self.at.values() and i not in self.dropped:
                 ranked.setdefault(rank, []).append(i)
         if ranked:
@@ -221,7 +179,7 @@ class _Finding:
             alike = alike[:1]
         if len(alike) > 1 and len({tuple(map(str, self._cells(i))) for i in alike}) > 1:
             named = " or ".join(repr(self.table.columns[i]) for i in alike)
-            unit = _unit_of(self.names[alike[0]]) or "ms"
+            unit = unit_of(self.names[alike[0]]) or "ms"
             remedy = f"--column '{role}={self.table.columns[alike[0]]}{':' + unit if role == 'seconds' else ''}'"
             raise FormatError(f"{self.table.path}: {role} may be {named}; say which it is: {remedy}")
         if alike:
@@ -230,7 +188,7 @@ class _Finding:
 
     def _agree(self, alike: Sequence[int]) -> bool:
         """Whether all columns say the same times, each in its own unit."""
-        units = [_unit_of(self.names[i]) for i in alike]
+        units = [unit_of(self.names[i]) for i in alike]
         if not all(units):
             return False
         rows = zip(
@@ -245,9 +203,9 @@ class _Finding:
     def _find_wide(self, pattern: re.Pattern[str]) -> None:
         alike: dict[str, dict[int, int]] = {}
         for i, name in enumerate(self.names):
-            found = pattern.fullmatch(_parted(name)[0])
+            found = pattern.fullmatch(parted(name)[0])
             if found and int(found["n"]) <= MAX_CORES and i not in self.at.values():
-                alike.setdefault(_form(name), {})[i] = int(found["n"])
+                alike.setdefault(form_of(name), {})[i] = int(found["n"])
         forms = {re.sub(r"\d+", "*", self.table.columns[max(columns)], count=1): columns for columns in alike.values()}
         if not any(len(columns) > 1 for columns in alike.values()):
             return
@@ -262,7 +220,7 @@ class _Finding:
             raise FormatError(f"{self.table.path}: the times may be in {named}; say where, and their unit: {remedy}")
         for form, columns in forms.items():
             self.wide = columns
-            what = "repetition" if pattern is _OF_REPEAT else "number of threads"
+            what = "repetition" if pattern is OF_REPEAT else "number of threads"
             self.note(f"{self.table.path}: each of the {len(columns)} columns {form!r} has the times of one {what}")
 
     def _begins_with_data(self, counts: Sequence[int]) -> bool:
@@ -284,7 +242,7 @@ class _Finding:
         threads = list(map(str, self._cells(self.at["threads"]))) if "threads" in self.at else []
         same = {
             i for i, name in enumerate(self.names)
-            if name == OWN_THREADS or (_THREADS[1].fullmatch(name) and list(map(str, self._cells(i))) == threads)
+            if name == OWN_THREADS or (THREADS[1].fullmatch(name) and list(map(str, self._cells(i))) == threads)
         }  # fmt: skip
         role_of = {i: role for role, i in self.at.items()}
         hidden = ({*self.dropped, *self.wide, *same} | ({unit_at} - {None})) - role_of.keys()
@@ -327,7 +285,7 @@ class _Finding:
 
     def _size_of(self, times: Sequence[int]) -> str | None:
         """What the numbers in the names of columns of times beside a column of threads are: None for repetitions."""
-        if all(_OF_REPEAT.fullmatch(_parted(self.names[i])[0]) for i in times):
+        if all(OF_REPEAT.fullmatch(parted(self.names[i])[0]) for i in times):
             return None
         return re.sub(r"\d+", "", self.names[times[0]]).strip("_") or "size"
 
@@ -356,8 +314,8 @@ class _Finding:
         name = self.names[at]
         if self.table.columns[at].startswith(("feature.", "counter.", "json.")):
             return False
-        return _DATE.fullmatch(name) is not None or (
-            _RESULT.fullmatch(name) is not None and all(map(_is_number, self._cells(at)))
+        return DATE.fullmatch(name) is not None or (
+            RESULT.fullmatch(name) is not None and all(map(_is_number, self._cells(at)))
         )
 
     def _words(self, at: int) -> dict[str, str | None]:
@@ -385,12 +343,12 @@ class _Finding:
     def _unit(self, times: Sequence[int]) -> tuple[str, int | None]:
         """The unit of the times, and the column that says it row by row, if there is one."""
         chosen = self.chosen.get("seconds")
-        named = {_unit_of(self.names[i]) for i in times}
+        named = {unit_of(self.names[i]) for i in times}
         if chosen and chosen.unit:
             return chosen.unit, None
         if len(named) == 1 and (unit := named.pop()):
             return unit, None
-        by_row = [i for i, name in enumerate(self.names) if _TIME_UNIT.fullmatch(name) and i not in self.dropped]
+        by_row = [i for i, name in enumerate(self.names) if TIME_UNIT.fullmatch(name) and i not in self.dropped]
         if by_row:
             return "the unit of each row", by_row[0]
         bare = [cell for i in times for cell in map(_bare_number, self._cells(i)) if cell is not None]
@@ -415,14 +373,14 @@ class _Finding:
         text = unicodedata.normalize("NFKC", str(cell if cell is not None else "")).strip()
         if text.lower() in NO_TIME:
             return None
-        if found := _CELL.fullmatch(text):
-            text, unit = found["number"], _spelled(found)
+        if found := CELL.fullmatch(text):
+            text, unit = found["number"], spelled_unit(found)
         elif unit not in UNITS:
-            spelled = _NAMED_UNIT.fullmatch(plain_name(str(unit)))
+            spelled = NAMED_UNIT.fullmatch(plain_name(str(unit)))
             if spelled is None or spelled["stem"]:
                 name, units = self.table.columns[at], ", ".join(UNITS)
                 return self.table.error(number, name, f"is in the unit {unit!r}; it must be {units}, got {cell!r}")
-            unit = _spelled(spelled)
+            unit = spelled_unit(spelled)
         value = _bare_number(text)
         if value is None:
             return self.table.error(number, self.table.columns[at], f"must be a number, got {cell!r}")
@@ -440,37 +398,3 @@ def _bare_number(cell: Any) -> float | None:
 
 def _is_number(cell: Any) -> bool:
     return str(cell if cell is not None else "").strip().lower() in NO_TIME or _bare_number(cell) is not None
-
-
-def _spelled(found: re.Match[str]) -> str:
-    return next(unit for unit in UNITS if found[unit])
-
-
-def _form(name: str) -> str:
-    """The name with "*" for its first number, without the plural: "1 core" and "2 cores" are one."""
-    return re.sub(r"([a-z])s(?![a-z])", r"\1", re.sub(r"\d+", "*", name.lower(), count=1))
-
-
-def _parted(name: str) -> tuple[str, str | None, str]:
-    """A plain name without its unit, the unit, and the statistic that the name says after it; "s" alone may be
-    anything."""
-    found = _NAMED_UNIT.fullmatch(name)
-    if not found or (found["s"] == "s" and not found["stem"]):
-        return name, None, ""
-    return "_".join(part for part in (found["stem"], found["rest"]) if part), _spelled(found), found["of"] or ""
-
-
-def _unit_of(name: str) -> str | None:
-    return _parted(name)[1]
-
-
-def _rank_of_time(name: str) -> int | None:
-    """How good a plain name is for the time of a run: 0 for "time_ms", 1 for a median, 2 for a mean, 3 for the
-    shortest, 4 for "kernel_time_ms"; None where it is no time. `time_min` may be minutes."""
-    bare, unit, statistic = _parted(name)
-    found = _TIME.fullmatch(bare)
-    if found is None or (not unit and (found["alone"] is not None or found["what"] or found["after"] == "min")):
-        return None
-    statistic = statistic or found["before"] or found["after"] or found["alone"] or ""
-    ranks = {"": 0, "median": 1, "med": 1, "p50": 1, "mean": 2, "avg": 2, "average": 2}
-    return 4 if found["what"] else ranks.get(statistic, 3)

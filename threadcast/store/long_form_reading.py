@@ -196,7 +196,8 @@ class LongFormReader:
 
     def _described_op(self, number: int, kind: str, features: tuple[Feature, ...], named: str) -> str:
         """The label of an op that only its id, its kind and its features tell from others."""
-        sizes = [f"{name}={value}" for name, value in zip(self._features, features, strict=True)]
+        named_values = zip(self._features, features, strict=True)
+        sizes = [f"{name}={value}" for name, value in named_values if value is not None]
         label = " ".join([*([named] if named else []), kind, *sizes])
         self._ops.setdefault(label, _Label(number, features, kind=kind, named=named))
         return label
