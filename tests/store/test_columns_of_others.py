@@ -276,8 +276,10 @@ def test_what_is_named_as_a_result_and_does_not_differ_with_the_threads_describe
     rows = [f"8,{budget},{p},{budget / p}" for budget in (10, 20) for p in (1, 2)]
     found = read(table(tmp_path, "\n".join(["m,audio_duration,threads,time_ms", *rows])))
     assert found == {(budget, 8, p): [budget / p / 1000] for budget in (10, 20) for p in (1, 2)}
-    wide = table(tmp_path, "m,time_budget,speedup,t1_ms,t2_ms\n8,10,2.5,1,2\n9,10,3.5,3,4\n")
-    assert read(wide) == {(8, 1): [0.001], (8, 2): [0.002], (9, 1): [0.003], (9, 2): [0.004]}
+    for size in ("m", "id"):
+        wide = table(tmp_path, f"{size},name,time_budget,speedup,t1_ms,t2_ms\na,x,10,2.5,1,2\na,y,10,3.5,3,4\n")
+        found = [m.op.attributes["label"] for m in read_long_form(wide)]
+        assert found == ([f"{name} m=a" for name in "xxyy"] if size == "m" else [f"{name} id=a" for name in "xxyy"])
 
 
 def test_dates_describe_no_op_and_sizes_with_such_words_do(tmp_path: Path) -> None:

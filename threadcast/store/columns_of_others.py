@@ -253,7 +253,8 @@ class _Finding:
         for role, i in self.at.items():
             if (name := self.table.columns[i]) != role:
                 self.note(f"{self.table.path}: {role} is {name!r}{f', in {unit}' if role == 'seconds' else ''}")
-        others = [i for i in kept if i not in role_of and not self._may_be_result(i)]
+        roles = {"op", "id", "machine"}
+        others = [i for i in kept if role_of.get(i) in roles or (i not in role_of and not self._may_be_result(i))]
         if results := [i for i in kept if self._may_be_result(i) and i not in role_of and self._varies(i, others)]:
             named = ", ".join(repr(self.table.columns[i]) for i in results)
             self.note(f"{self.table.path}: results and dates describe no op, and are left out: {named}")
