@@ -108,9 +108,11 @@ def test_ops_are_listed_by_name_the_longest_first(stored: Path) -> None:
     assert "no machine has the fingerprint 'x'" in ask(stored, "db", "ops", "--machine", "x", code=1)
 
 
-def test_ops_of_a_graph_are_shown_by_name(stored: Path, tmp_path: Path) -> None:
-    graph = OpGraph(("a", "b"), (PRODUCT, TWINS[0]), curves={"a": {1: 2.0}, "b": {1: 1.0}})
+def test_ops_of_a_graph_are_shown_by_names_that_do_not_break(stored: Path, tmp_path: Path) -> None:
+    long = Op("convolution_backward_weight", (TensorSpec((1, 64, 56, 56)), TensorSpec((64, 64, 3, 3))))
+    graph = OpGraph(("a", "b", "c"), (PRODUCT, TWINS[0], long), curves={name: {1: 2.0} for name in "abc"})
     graph.write(tmp_path / "graph.json")
     shown = invoke("predict", str(tmp_path / "graph.json"), "--cores", "1").stdout
     assert " mm 64x128, 128x256 " in shown
+    assert " convolution_backward_weight 1x64x56x56, 64x64x3x3 " in shown
     assert PRODUCT.key not in shown

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from threadcast.cli.output import Output, fits, table
+from threadcast.cli.output import Output, table
 from threadcast.core.errors import InvalidInput, ModelError
 from threadcast.core.figures import significant
 
@@ -172,25 +172,18 @@ def shown(rows: Sequence[Row], *, title: str) -> Table:
         "fit\ns": [row.fit_s for row in rows],
         **({"lost\nops": [row.unusable for row in rows]} if lost else {"call\nus": [row.call_us for row in rows]}),
     }  # fmt: skip
-    found = _table(rows, columns, marks, title)
-    for unneeded in _UNNEEDED:
-        if fits(found):
-            break
-        columns = {name: values for name, values in columns.items() if name.partition("\n")[0] not in unneeded}
-        found = _table(rows, columns, marks, title)
-    return found
-
-
-_UNNEEDED = (("with us", "fit", "R2", "p95", "speed-up"), ("<10%",), ("in 90%",), ("call",), ("acc",), ("regret",))
-"""Columns without which a narrow table does: those of one entry go together, the first entry first."""
-
-
-def _table(rows: Sequence[Row], columns: Mapping[str, list[Any]], marks: Mapping[int, str], title: str) -> Table:
     title = f"{title}, {max(row.ops for row in rows)} ops{_context(rows)}"
-    found = table(list(columns), list(zip(*columns.values(), strict=True)), title=title)
+    found = table(list(columns), list(zip(*columns.values(), strict=True)), title=title, unneeded=_UNNEEDED)
     found.caption_justify = "left"
     found.caption = "\n".join(f"{mark}: {rows[i].worse_than_zero}" for i, mark in marks.items()) or None
     return found
+
+
+_UNNEEDED = (
+    ("with us\ntimes", "fit\ns", "R2\n", "p95\n%", "speed-up\ntimes"), ("<10%\n%",), ("in 90%\n%",), ("call\nus",),
+    ("acc\n%",), ("regret\n%",),
+)  # fmt: skip
+"""Columns without which a narrow table does."""
 
 
 def said(lead: Lead | None) -> str:

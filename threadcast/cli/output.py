@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,12 +66,27 @@ def fits(renderable: RenderableType) -> bool:
     return unbroken.maximum <= console.width
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Table:
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None,
+    unneeded: Iterable[Collection[str]] = (),
+) -> Table:  # fmt: skip
     """A table for people: numbers right-aligned with three significant digits, None as "-".
 
-    A column whose name ends in "_s" is in seconds and is shown with a time unit.
+    A column whose name ends in "_s" is in seconds and is shown with a time unit. Where stdout is too narrow, the
+    columns of each entry of `unneeded` are left out together, the first entry first, until no text breaks.
     """
     cells = [list(row) for row in rows]
+    found = _drawn(columns, cells, title)
+    for names in unneeded:
+        if fits(found):
+            break
+        kept = [i for i, column in enumerate(columns) if column not in names]
+        columns, cells = [columns[i] for i in kept], [[row[i] for i in kept] for row in cells]
+        found = _drawn(columns, cells, title)
+    return found
+
+
+def _drawn(columns: Sequence[str], cells: Sequence[Sequence[Any]], title: str | None) -> Table:
     shown_table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for i, column in enumerate(columns):
         numeric = any(_is_number(row[i]) for row in cells)

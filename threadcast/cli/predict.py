@@ -170,4 +170,5 @@ def _best_table(ops: Sequence[Op], curves: CurveTable, counts: Sequence[int]) ->
         source = curve.source[curve.cases.index(best)].value
         rows.append((name, counts[i], str(best), seconds, fewest / seconds if seconds else None, source))
     rows.sort(key=lambda cells: -cells[1] * cells[3])
-    return table(("op", "times", "best case", "best_s", "speed-up", "source"), rows)
+    columns = ("op", "times", "best case", "best_s", "speed-up", "source")
+    return table(columns, rows, unneeded=(("source",), ("speed-up",), ("times",)))
