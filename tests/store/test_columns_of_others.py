@@ -129,6 +129,12 @@ def test_columns_are_what_the_user_says(tmp_path: Path, columns: list[str], text
     assert read(table(tmp_path, text), *columns) == ONE
 
 
+def test_a_number_of_threads_may_be_that_of_all_rows(tmp_path: Path) -> None:
+    for head in ("m,time_ms", "m,threads,time_ms"):
+        row = "8,12.5" if head == "m,time_ms" else "8,64,12.5"
+        assert read(table(tmp_path, f"{head}\n{row}\n"), "threads=4") == {(8, 4): [0.0125]}
+
+
 def test_several_columns_of_runs_are_repetitions(tmp_path: Path) -> None:
     path = table(tmp_path, "op,m,threads,run1_ms,run2_ms,run3_ms\nmm,8,1,3,4,5\nmm,8,2,1,,2\n")
     notes: list[str] = []

@@ -42,8 +42,9 @@ def table_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--op", help="Kind of the ops, for files that name none [default: the file's name].")
     @click.option(
         "--column", "columns", multiple=True, metavar="ROLE=NAME[:UNIT]", callback=_checked,
-        help="What a column is: threads=num_threads, seconds=time:ms (s, ms, us, ns), seconds=t*:us for a column for "
-        "each number of threads; also machine, op, id, affinity, repeat, ignored. May be repeated.",
+        help="What a column is: threads=num_threads, or threads=4 of all rows; seconds=time:ms (s, ms, us, ns), or "
+        "seconds=t*:us of a column for each number of threads; also machine, op, id, affinity, repeat, ignored. May be "
+        "repeated.",
     )  # fmt: skip
     @click.option("--skip-bad", is_flag=True, help="Leave out rows that cannot be read, and say how many and why.")
     @functools.wraps(function)

@@ -113,6 +113,14 @@ class _Finding:
         numbered, same = "*" in choice.name, form_of if "*" in choice.name else str.lower
         alike = [i for i, name in enumerate(self.table.columns) if same(name) == same(choice.name)]
         exact = [i for i in alike if self.table.columns[i] == choice.name] or alike
+        if choice.role == "threads" and not exact and choice.name.isdigit():  # the number of all rows
+            self.dropped.update(i for i, name in enumerate(self.names) if name == "threads")
+            exact = [len(self.names)]
+            self.names.append("threads")
+            self.table = replace(self.table, columns=(*self.table.columns, "threads"))
+            self.rows = [
+                (at, cells if isinstance(cells, FormatError) else [*cells, int(choice.name)]) for at, cells in self.rows
+            ]
         if not exact or (len(exact) > 1 and not numbered):
             raise InvalidInput(
                 f"{self.table.path} has no column {choice.name!r}, which --column says is {choice.role}; it has "
@@ -138,7 +146,10 @@ class _Finding:
         if "repeat" in self.table.columns:
             self.at.setdefault("repeat", self.table.columns.index("repeat"))
         if not self.wide and (missing := [role for role in ("threads", "seconds") if role not in self.at]):
-            remedy = {"threads": "--column threads=NAME", "seconds": "--column seconds=NAME:ms (or s, us, ns)"}
+            remedy = {
+                "threads": "--column threads=NAME (or the number of all rows)",
+                "seconds": "--column seconds=NAME:ms (or s, us, ns)",
+            }
             raise FormatError(
                 f"{self.table.path}: missing column {', '.join(map(repr, missing))}; it has "
                 f"{', '.join(self.table.columns)}. Say which it is: {' '.join(remedy[role] for role in missing)}; a "
