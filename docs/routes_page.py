@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,26 +38,17 @@ def _route(name: str, operation: Json) -> Iterator[str]:
         yield _table(["parameter", "in", "is", "meaning"], rows)
     for media, content in operation.get("requestBody", {}).get("content", {}).items():
         yield f"Body, `{media}`: {_kind(content['schema'])}\n"
-        yield from _examples(content)
     own = {status: answer for status, answer in operation["responses"].items() if "$ref" not in answer}
     rows = [[status, of["description"], " or ".join(_forms(of))] for status, of in own.items()]
     yield _table(["status", "when", "answer"], rows)
     shared = [f"[{status}](#problems)" for status in operation["responses"] if status not in own]
     yield f"Problems: {', '.join(shared)}\n"
-    for content in operation["responses"].get("200", {}).get("content", {}).values():
-        yield from _examples(content)
 
 
 def _forms(answer: Json) -> list[str]:
     """What an answer may be; the media type where it is not JSON."""
     content = {media: of["schema"] for media, of in answer.get("content", {}).items() if "schema" in of}
     return [_kind(schema) + ("" if media.endswith("json") else f" as `{media}`") for media, schema in content.items()]
-
-
-def _examples(content: Json) -> Iterator[str]:
-    values = [content["example"]] if "example" in content else []
-    for value in [*values, *(example["value"] for example in content.get("examples", {}).values())]:
-        yield f"```json\n{json.dumps(value, indent=1)}\n```\n"
 
 
 def _document(name: str, schema: Json) -> Iterator[str]:
