@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -24,6 +25,11 @@ _PASSED_ON = ("malleable.name", "malleable.weight", "malleable.least", "malleabl
     "--keep-memory/--no-keep-memory", default=True, show_default=True,
     help="Have malloc keep freed memory: else the system takes large blocks back and gives them anew in each step.",
 )  # fmt: skip
+@click.option(
+    "--progress-regex", metavar="REGEX",
+    help="Count as a step each line of stdout that this matches, or by how much the number in its group has grown. "
+    "What is printed stays as it is; Python too is then kept on its cores from outside.",
+)  # fmt: skip
 @setting("malleable.name", "--name")
 @setting("malleable.weight", "--weight")
 @setting("malleable.least", "--least")
@@ -32,7 +38,9 @@ _PASSED_ON = ("malleable.name", "malleable.weight", "malleable.least", "malleabl
 @setting("malleable.deadline_s", "--deadline-s")
 @setting("arbiter.socket", "--arbiter")
 @common
-def command(output: Output, settings: Settings, program: tuple[str, ...], keep_memory: bool) -> None:
+def command(
+    output: Output, settings: Settings, program: tuple[str, ...], keep_memory: bool, progress_regex: str | None
+) -> None:
     """Run PROGRAM with its arguments (`threadcast exec -- ./simulate --fast`), unchanged except for its cores.
 
     The masks of its threads, and of all that it starts, follow the arbiter, `threadcast resize`, and the limits of its
@@ -47,6 +55,7 @@ def command(output: Output, settings: Settings, program: tuple[str, ...], keep_m
     from threadcast.malleable.arbiter_link import Terms
     from threadcast.malleable.inherited_limit import VARIABLE, check_least, inherited_limit, limit_record
     from threadcast.malleable.keeper import is_python, start_keeper
+    from threadcast.malleable.line_progress import LineProgress, progress_pattern
     from threadcast.threads.memory import KEEPING
     from threadcast.threads.thread_variables import thread_variables
 
@@ -60,8 +69,10 @@ def command(output: Output, settings: Settings, program: tuple[str, ...], keep_m
         raise InvalidInput(f"--least {least} is more than --most {most}")
     check_least(least)
     environment = dict(os.environ)
-    folder = Path(malleable.__file__).parent / "inject"
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), environment.get("PYTHONPATH", "")]))
+    progress = None if progress_regex is None else LineProgress(progress_pattern(progress_regex))
+    if progress is None:
+        folder = Path(malleable.__file__).parent / "inject"
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), environment.get("PYTHONPATH", "")]))
     for name in _PASSED_ON:
         if settings.origins.get(name) not in (None, "default"):
             value = settings[name]
@@ -72,8 +83,12 @@ def command(output: Output, settings: Settings, program: tuple[str, ...], keep_m
     limit = inherited_limit() or mask
     environment[VARIABLE] = limit_record(limit, mask)  # adding it beside other threads is not safe
     terms = Terms(settings["malleable.name"] or Path(found).name, settings["malleable.weight"], least, most)
-    python = is_python(Path(found))
-    cores = start_keeper(terms, settings["arbiter.socket"].absolute(), limit, attaches_itself=python)
+    if progress is not None and settings[_DEADLINE[0]] is not None:
+        terms = replace(terms, deadline=(settings[_DEADLINE[0]], settings[_DEADLINE[1]]))
+    cores = start_keeper(
+        terms, settings["arbiter.socket"].absolute(), limit, progress=progress,
+        attaches_itself=progress is None and is_python(Path(found)),
+    )  # fmt: skip
     if cores is not None:
-        environment = thread_variables(cores) | environment
+        environment |= thread_variables(cores[0], environment, shared=cores[1])
     os.execvpe(program[0], program, environment)

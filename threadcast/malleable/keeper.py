@@ -24,6 +24,7 @@ from threadcast.malleable.family import Family, ProcessStatus, process_status
 from threadcast.malleable.family_masks import KEEPER, FamilyMasks, is_keeper
 from threadcast.malleable.inherited_limit import mark_of, record_limit
 from threadcast.malleable.limits import Cores, cpus_in
+from threadcast.malleable.line_progress import LineProgress, Passage
 from threadcast.malleable.member import LOOK_S, Member
 from threadcast.threads.process_cores import ProcessCores
 from threadcast.threads.this_process import ProcessState
@@ -32,18 +33,25 @@ ANSWER_S = 1.0
 """Longest wait in seconds of a program's start for the cores that an arbiter assigns."""
 PYTHON_S = 10.0
 """CPU time in seconds from which on a Python that has not attached itself is kept from outside; until then it may."""
+_UNREAD = 3
+"""Exit code of an inner process where nobody reads what the program prints."""
 _STARTS = 10
 """How often the inner process is started anew."""
 
 
-def start_keeper(terms: Terms, arbiter: Path, limit: frozenset[int], *, attaches_itself: bool) -> int | None:
-    """Start a keeper of the calling process, whatever that becomes by `exec`; return how many cores it gets at first.
+def start_keeper(
+    terms: Terms, arbiter: Path, limit: frozenset[int], *, attaches_itself: bool, progress: LineProgress | None = None
+) -> tuple[int, bool] | None:
+    """Start a keeper of the calling process, whatever that becomes by `exec`.
 
-    None where it `attaches_itself`, for which the keeper waits, and where there is no keeper after all. `limit` are the
-    CPUs that it may use at all; `terms` name the program.
+    Return how many cores it gets at first, and whether from an arbiter; None where it `attaches_itself`, for which the
+    keeper waits, and where there is no keeper after all. `limit` are the CPUs that it may use at all; `terms` name the
+    program. `progress` counts by what the program prints from now on (None: as the arbiter sees it).
     """
     process = os.getpid()
     read_end, write_end = os.pipe()
+    passage = None if progress is None else Passage.between(progress)
+    files = () if passage is None else passage.files
     with warnings.catch_warnings():  # of threads: there are those of BLAS alone, which know of forks
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
@@ -51,18 +59,20 @@ def start_keeper(terms: Terms, arbiter: Path, limit: frozenset[int], *, attaches
         try:
             os.setsid()
             if os.fork() == 0:
-                _leave_the_program(keep=(2, write_end))
+                _leave_the_program(keep=(2, write_end, *files))
                 if attaches_itself:
                     os.write(write_end, b"-")
-                _watch_over(process, _Keeping(terms, arbiter, limit, attaches_itself, write_end))
+                _watch_over(process, _Keeping(terms, arbiter, limit, attaches_itself, passage, write_end))
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    os.close(write_end)
+    for descriptor in (write_end, *files):
+        os.close(descriptor)
     ready, _, _ = select.select([read_end], [], [], 2 * ANSWER_S)
     said = os.read(read_end, 16) if ready else b""
     os.close(read_end)
-    return int(said) if said.isdigit() else None
+    count, _, shared = said.partition(b" ")
+    return (int(count), shared == b"shared") if count.isdigit() else None
 
 
 def is_python(path: Path) -> bool:
@@ -83,10 +93,12 @@ class OutsideFollowers:
     """
 
     def __init__(
-        self, process: int, family: Family, limit: frozenset[int], say: Callable[[str], None], *, attaches_itself: bool
-    ) -> None:
+        self, process: int, family: Family, limit: frozenset[int], say: Callable[[str], None],
+        *, attaches_itself: bool, others_attach: bool,
+    ) -> None:  # fmt: skip
         self._masks, self._limit, self._say = FamilyMasks(process, family), limit, say
         self._process, self._attaches_itself, self._needs_cores = process, attaches_itself, not attaches_itself
+        self._others_attach = others_attach
         self._cpus, self._activity, self._said = limit, Activity(), False
 
     def apply(self, cores: Cores) -> frozenset[int]:
@@ -117,6 +129,8 @@ class OutsideFollowers:
     def _may_attach(self, process: int) -> bool:
         if process == self._process and _command(process) == _command(os.getpid()):
             return self._attaches_itself
+        if not self._others_attach:
+            return False
         with suppress(OSError):
             return is_python(Path(os.readlink(f"/proc/{process}/exe")))
         return False
@@ -130,6 +144,7 @@ class _Keeping:
     arbiter: Path
     limit: frozenset[int]
     attaches_itself: bool
+    passage: Passage | None
     tell: int
 
     def keep(self, process: int, family: Family) -> None:
@@ -142,18 +157,45 @@ class _Keeping:
 
         try:
             record_limit(self.limit, os.sched_getaffinity(0))  # which the member takes for its own
-            followers = OutsideFollowers(process, family, self.limit, say, attaches_itself=self.attaches_itself)
+            followers = OutsideFollowers(
+                process, family, self.limit, say, attaches_itself=self.attaches_itself, others_attach=not self.passage
+            )
             state = ProcessState(ProcessCores())
-            member = Member(terms, state, arbiter=self.arbiter, steps=float, followers=followers)
+            member = Member(terms, state, arbiter=self.arbiter, steps=self._steps, followers=followers)
             member.start()
-            count = len(member.first_cores(ANSWER_S))
-            with suppress(OSError):
-                os.write(self.tell, str(count).encode())  # nobody reads it where the program has begun
-            _wait_for_end(process)
+            count, shared = member.first_cores(ANSWER_S)
+            with suppress(OSError):  # nobody reads it where the program has begun
+                os.write(self.tell, f"{count} {'shared' if shared else ''}".encode())
+            self._wait_for_end(process)
             member.close()
+        except BrokenPipeError:
+            os._exit(_UNREAD)
         except (OSError, ThreadcastError) as error:
             say(f"is not kept on its cores: {error}")
             os._exit(1)
+
+    def _steps(self) -> float:
+        if self.passage is None:
+            return 0.0
+        if not self.passage.passes:
+            self.passage.take()
+        return self.passage.progress.count
+
+    def _wait_for_end(self, process: int) -> None:
+        """Wait until the process has ended, and pass on all that it prints until then."""
+        passage = self.passage if self.passage is not None and self.passage.passes else None
+        with suppress(ProcessLookupError):
+            try:
+                ended, every_s = os.pidfd_open(process), None
+            except OSError:  # Linux before 5.3
+                ended, every_s = None, LOOK_S
+            while True:
+                waiting = [one for one in (ended, None if passage is None else passage.source) if one is not None]
+                ready, _, _ = select.select(waiting, [], [], every_s)
+                if passage is not None and passage.source in ready:
+                    passage = passage if passage.take() else None
+                elif ended in ready or (status := process_status(process)) is None or status.state in "ZX":
+                    return
 
 
 def _watch_over(process: int, keeping: _Keeping) -> None:
@@ -168,20 +210,14 @@ def _watch_over(process: int, keeping: _Keeping) -> None:
             keeping.keep(left[0], Family(left[0], mark))
             os._exit(0)
         _, ended = os.waitpid(inner, 0)
-        if os.WIFEXITED(ended):
+        if os.WIFEXITED(ended) and os.WEXITSTATUS(ended) == _UNREAD:  # the program is to know, by a broken pipe
+            for descriptor in keeping.passage.files if keeping.passage else ():
+                os.close(descriptor)
+            keeping = replace(keeping, passage=None)
+        elif os.WIFEXITED(ended):
             if os.WEXITSTATUS(ended):
                 return
             os.dup2(0, 2)  # who reads what the program says need not wait for its daemons
-
-
-def _wait_for_end(process: int) -> None:
-    try:
-        select.select([os.pidfd_open(process)], [], [])
-    except ProcessLookupError:
-        return
-    except OSError:  # Linux before 5.3
-        while (status := process_status(process)) is not None and status.state not in "ZX":
-            time.sleep(LOOK_S)
 
 
 def _leave_the_program(keep: tuple[int, ...]) -> None:

@@ -100,11 +100,11 @@ class Member:
         self._try_to_look()
         self._thread.start()
 
-    def first_cores(self, within_s: float) -> Cores:
-        """Wait up to so long for the cores that an arbiter assigns, if there is one; return the cores in use then."""
+    def first_cores(self, within_s: float) -> tuple[int, bool]:
+        """Return how many cores are in use, and whether an arbiter assigns them, for which this waits up to so long."""
         if self._link.is_joined:
             self._ordered.wait(within_s)
-        return self._cores
+        return len(self._cores), self._link.is_joined
 
     def close(self) -> None:
         """Stop following the cores and leave the arbiter; the process keeps the cores that it has now."""

@@ -1,0 +1,100 @@
+"""Progress by what a program prints, which reaches its reader unchanged."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import invoke
+from tests.malleable.processes import ROOT
+from tests.malleable.test_exec import EXEC, Kept, keep, needs_cc, program
+from tests.waiting import eventually
+from threadcast.core.errors import InvalidInput
+from threadcast.malleable.line_progress import LineProgress, progress_pattern
+from threadcast.malleable.sockets import ask
+
+__all__ = ["keep", "program"]
+SAYS = "import sys; [print('step', i, end=sys.argv[1]) for i in range(5)]; print('x' * 99_999, end='')"
+WITH = [*EXEC, "--progress-regex", r"step (\d+)", "--", sys.executable, "-c", SAYS]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said", "count"),
+    [
+        ("step", b"step 1\nstep 2\nanother\nstep", 2),
+        (r"step ([\d,]+)/", b"step 5/9\rstep 7/9\rstep 1,000/2\r", 995),
+        (r"(\d+\.\d+) s", b"1.5 s\n2.0 s\n", 0.5),
+        (r"epoch step (\d+)", b"epoch step 8\nepoch step 9\nepoch step 2\n", 3),
+        (r"step (\d*)", b"step \nstep 4\nstep x\nstep 5\n", 1),
+        ("(?:a|b)\xff", b"a\xc3\xbf\n", 1),
+    ],
+)
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+def test_lines_that_match_are_counted_or_the_numbers_in_them(
+    pattern: str, said: bytes, count: float, at_once: int
+) -> None:
+    progress = LineProgress(progress_pattern(pattern))
+    for start in range(0, len(said), at_once):
+        progress.feed(said[start : start + at_once])
+    assert progress.count == count
+
+
+@pytest.mark.parametrize(("wrong", "why"), [("(", "no regular expression"), ("(a)(b)", "has 2 groups")])
+def test_what_is_no_pattern_is_refused(wrong: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        progress_pattern(wrong)
+    assert why in invoke("exec", "--progress-regex", wrong, "--", "true").output
+
+
+def test_what_a_program_prints_reaches_pipes_files_and_terminals_unchanged(tmp_path: Path) -> None:
+    wanted = subprocess.run([sys.executable, "-c", SAYS, "\n"], capture_output=True).stdout
+    assert subprocess.run([*WITH, "\n"], capture_output=True, cwd=ROOT).stdout == wanted
+    (tmp_path / "log").write_bytes(b"before\n")
+    with (tmp_path / "log").open("ab") as log:
+        subprocess.run([*WITH, "\n"], stdout=log, cwd=ROOT, check=True)
+    assert (tmp_path / "log").read_bytes() == b"before\n" + wanted
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(ROOT)
+        os.execv(
+            sys.executable, [*WITH[:-1], SAYS.replace("import sys;", "import sys; assert sys.stdout.isatty();"), "\r"]
+        )
+    said = b""
+    while len(said) < len(wanted):
+        said += os.read(terminal, 1 << 16)
+    assert said == wanted.replace(b"\n", b"\r")
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(terminal)
+
+
+def test_a_program_whose_reader_has_gone_is_told_so() -> None:
+    with subprocess.Popen(
+        [*EXEC, "--progress-regex", "y", "--", "yes"], stdout=subprocess.PIPE, cwd=ROOT
+    ) as endless:  # fmt: skip
+        assert endless.stdout is not None
+        assert endless.stdout.read(4) == b"y\ny\n"
+        endless.stdout.close()
+        assert endless.wait(60) != 0
+
+
+@needs_cc
+def test_steps_are_what_it_has_printed(
+    keep: Callable[..., Kept], arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
+) -> None:
+    arbitrate()
+    one = keep("--progress-regex", "^[0-9]+$", "--deadline-steps", "100", "--deadline-s", "1000")
+    path = tmp_path / "threadcast" / "arbiter.sock"
+
+    def left() -> float:
+        found: float = ask(path, {"who": "all"})["processes"][0]["deadline"]["steps"]
+        return found
+
+    for _ in range(3):
+        one.do("t")
+    assert eventually(lambda: left() in (96, 97))  # its first line may be older than the deadline
