@@ -27,7 +27,11 @@ from threadcast.models.registry import ModelRegistry
 from threadcast.models.registry_of_kinds import create
 
 CANARY = "poisoned"
-PLACES = [(kind, name) for kind in KINDS for name in stored(kind)]
+
+
+def places() -> list[tuple[str, str]]:
+    """Every file of every way of storing, as kind and name."""
+    return [(kind, name) for kind in KINDS for name in stored(kind)]
 
 
 class Poison:
@@ -102,17 +106,16 @@ POISONS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("poison", POISONS.values(), ids=POISONS.keys())
 def test_poison_in_the_place_of_any_file_is_refused(poison: Callable[[bytes], bytes]) -> None:
-    for kind, name in PLACES:
+    for kind, name in places():
         files = stored(kind)
         with pytest.raises(ArtefactError):
             create(kind).from_files({**files, name: poison(files[name])})
         assert not Path(CANARY).exists(), (kind, name)
 
 
-@pytest.mark.parametrize(("kind", "name"), PLACES)
-def test_the_registry_refuses_poison_by_its_hash_and_with_the_hash_made_right(
-    tmp_path: Path, kind: str, name: str
-) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_registry_refuses_poison_by_its_hash_and_with_the_hash_made_right(tmp_path: Path, kind: str) -> None:
+    name = list(stored(kind))[-1]
     registry = ModelRegistry(tmp_path / "models")
     version = registry.save(create(kind).from_files(stored(kind)), trained_on={}, metrics={})
     directory = registry.root / "versions" / version
