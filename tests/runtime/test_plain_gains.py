@@ -93,6 +93,7 @@ def _children() -> set[str]:
     return {child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()}
 
 
+@pytest.mark.system
 def test_a_training_step_is_timed_at_every_setting_in_turns(children: Callable[[], set[str]]) -> None:
     told = []
     gains = measure_plain_gains("lenet", batch=2, progress=lambda done, total: told.append((done, total)))
@@ -114,6 +115,7 @@ def test_a_training_step_is_timed_at_every_setting_in_turns(children: Callable[[
     assert not children()
 
 
+@pytest.mark.system
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 def test_kept_memory_takes_no_page_faults_and_a_network_that_fails_channels_last_is_told(own: str) -> None:
     gains = measure_plain_gains(f"{own}views")

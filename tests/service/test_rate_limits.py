@@ -79,6 +79,7 @@ def take_many(path: Path) -> int:
     return sum(buckets.take("a", Rate(100, 3600), 1.0).allowed for _ in range(200))
 
 
+@pytest.mark.system
 def test_processes_count_together(tmp_path: Path) -> None:
     with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
         assert sum(pool.map(take_many, [tmp_path / "buckets.sqlite"] * 4)) == 100

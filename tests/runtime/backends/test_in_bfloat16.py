@@ -321,6 +321,7 @@ def test_a_search_in_bfloat16_ends_where_float32_is_kept(fixed: type[Fixed], mon
         assert not tuning._backends.works
 
 
+@pytest.mark.system
 @needs_compiler
 @pytest.mark.usefixtures("planned_at_once")
 def test_backends_are_found_for_calls_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ def test_nothing_is_opened_that_would_take_too_long_from_the_caller(module: Two)
     assert search.left_out
 
 
+@pytest.mark.system
 def test_a_caller_that_waits_is_not_spared(module: Two) -> None:
     search = search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6, limit_s=0.0)
     search.start()
@@ -130,6 +131,7 @@ def test_closing_ends_the_process_and_deletes_its_files(module: Two, folder: Pat
     wait_until_gone(folder)
 
 
+@pytest.mark.system
 def test_nothing_is_left_behind_by_a_caller_that_is_killed(folder: Path) -> None:
     code = """
 import torch

@@ -183,6 +183,7 @@ def exchange(rank: int, meeting: str, results: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.system
 def test_two_processes_that_learn_at_their_own_pace_wait_for_each_other_rightly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.system
 @needs_compiler
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 def test_settled_steps_take_next_to_no_page_faults_in_sequence_and_side_by_side() -> None:

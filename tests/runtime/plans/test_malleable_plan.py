@@ -67,6 +67,7 @@ def test_every_small_number_of_cores_has_a_plan_and_large_ones_one_nearby() -> N
         assert any(cores * 7 / 8 <= count <= cores for count in many)
 
 
+@pytest.mark.system
 def test_plans_are_made_in_the_background_and_followed(captured: Captured, big: Machine) -> None:
     whole = make_random_plan(captured.graph, (0, 1, 2, 3), seed=0)
     engine, made, done = Noting(captured), dict[int, Plan](), threading.Event()
@@ -191,6 +192,7 @@ def test_a_closed_engine_is_left_alone_without_a_message(
     assert not caplog.records
 
 
+@pytest.mark.system
 @needs_compiler
 def test_a_process_that_ends_while_plans_of_fewer_cores_are_made_prints_nothing() -> None:
     script = """

@@ -24,6 +24,9 @@ from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuning.tuning import Tuning
 from threadcast.runtime.verification import shadow
 
+QUICK = ("lenet", "dcgan_generator", "lstm", "phased_lstm", "transformer")
+"""Networks that are always trained, of one kind each; tests of the system train all."""
+
 
 @pytest.fixture(params=["python", "native"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -125,7 +128,10 @@ def test_a_kernel_that_goes_wrong_later_is_found_by_a_shadow_step(
         step(*batch(5))
 
 
-@pytest.mark.parametrize("name", networks.names())
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.system) for name in networks.names()],
+)
 def test_every_network_passes_its_shadow_steps(
     name: str, verified: None, planned_at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,6 +242,7 @@ print(min(grown))
 """
 
 
+@pytest.mark.system
 def test_10000_steps_neither_hang_nor_grow() -> None:
     """In a process of its own: in the heap that a thousand tests have left, more pages are touched at every turn."""
     done = subprocess.run(
