@@ -174,7 +174,7 @@ def main() -> None:
         found += [{"set": name, "splits": splits, **row} for row in of_set]
     print(INTERVALS.printed(found))
     if chosen.write:
-        INTERVALS.store(found, RunFacts.now())
+        INTERVALS.store(found, RunFacts.now(), replaces=("set", "model", "samples"))
 
 
 if __name__ == "__main__":

@@ -51,9 +51,9 @@ def main() -> None:
     kept = [_kept(shape, *largest) for shape in SHAPES]
     print(SCALE.printed(rows), QUICK.printed(quick), KEPT.printed(kept), sep="\n\n")
     if given.write:
-        SCALE.store(rows, run)
+        SCALE.store(rows, run, replaces=("ops", "cores"))
         QUICK.store(quick, run)
-        KEPT.store(kept, run)
+        KEPT.store(kept, run, replaces=("ops", "cores"))
 
 
 def _scaled(shape: str, ops: int, cores: int) -> dict[str, object]:

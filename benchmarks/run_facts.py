@@ -27,8 +27,8 @@ class RunFacts:
     """One run of a benchmark."""
 
     commit: str
-    """Abbreviated hash, with "+" where tracked files, but those of docs, differed from it; outside of a git checkout
-    what the environment's COMMIT says, else "unknown"."""
+    """Abbreviated hash, with "+" where tracked files, but those that benchmarks write, differed from it; outside of a git
+    checkout what the environment's COMMIT says, else "unknown"."""
     started: str
     """UTC, ISO 8601, to the second."""
     machine: str
@@ -86,7 +86,7 @@ class Runs:
 def _commit() -> str:
     try:
         commit = _git("describe", "--always", "--abbrev=7", "--exclude=*")
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs", ":!data/studies")
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("COMMIT") or "unknown"
     return f"{commit}+" if changed else commit

@@ -92,7 +92,8 @@ def main() -> None:
         WARMUP.store([row(record, modes[record.title]) for record in records], run, replaces=("state", "network"))
         WARMUP_SMALL.store(small_rows(FOLDER), run, replaces=("function",))
         WARMUP_SHAPES.store(shapes_rows(FOLDER), run, replaces=("sequence",))
-        draw(records, PICTURE)
+        if records:
+            draw(records, PICTURE)
 
 
 if __name__ == "__main__":
