@@ -27,8 +27,8 @@ class RunFacts:
     """One run of a benchmark."""
 
     commit: str
-    """Abbreviated hash, with "+" where tracked files, but those that benchmarks write, differed from it; outside of a git
-    checkout what the environment's COMMIT says, else "unknown"."""
+    """Abbreviated hash, with "+" where tracked files, but those that benchmarks write, differed from it; outside of a
+    git checkout what the environment's COMMIT says, else "unknown"."""
     started: str
     """UTC, ISO 8601, to the second."""
     machine: str
