@@ -24,6 +24,7 @@ from threadcast.malleable.family import process_status
 from threadcast.malleable.family_masks import is_keeper
 from threadcast.malleable.keeper import is_python
 from threadcast.malleable.sockets import ask, listener, socket_of
+from threadcast.malleable.thread_masks import ThreadMasks
 from threadcast.threads.thread_variables import thread_variables
 
 EXEC = (sys.executable, "-c", COMMAND, "exec")
@@ -145,6 +146,21 @@ def test_a_program_that_pins_itself_stays_so_where_it_may_and_is_told_once(keep:
     ask(socket_of(one.pid), {"resize": 1})
     assert eventually(lambda: masks(one.pid) == {frozenset(CPUS[:PER_CORE])} or PER_CORE > 1)
     assert one.end().count("pins threads itself") == 1
+
+
+@needs_two_cores
+def test_what_was_forked_with_a_mask_of_before_has_not_pinned_itself() -> None:
+    before = frozenset(CPUS[:1])
+    with subprocess.Popen(["taskset", "-c", str(CPUS[0]), "sleep", "600"]) as late:
+        try:
+            assert eventually(lambda: masks(late.pid) == {before})
+            for given, pinned in (((before,), frozenset[int]()), ((), before)):
+                own = ThreadMasks(late.pid, unpinned=CPUS, given=given)
+                own.restrict(CPUS[1:])
+                assert own.pinned == pinned
+                os.sched_setaffinity(late.pid, before)
+        finally:
+            late.kill()
 
 
 @needs_cc

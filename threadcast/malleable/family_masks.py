@@ -34,6 +34,7 @@ class FamilyMasks:
         self._family = family or Family(self._own, mark_of(self._own))
         self._inherited: Collection[int] = os.sched_getaffinity(0)
         """The affinity mask that children have inherited since the last change."""
+        self._given = {frozenset(self._inherited)}
         self._masks: dict[int, ThreadMasks] = {}
         self.attached: set[int] = set()
         """Those that were attached themselves at the last change."""
@@ -44,7 +45,9 @@ class FamilyMasks:
         found = self._family.look(without=self._is_left_alone)
         if self._program is None:
             found.pop(self._own, None)
-        self._masks = {one: self._masks.get(one) or ThreadMasks(one, unpinned=self._inherited) for one in found}
+        self._given.add(frozenset(cpus))
+        new = {one: ThreadMasks(one, unpinned=self._inherited, given=self._given) for one in found}
+        self._masks = {one: self._masks.get(one, masks) for one, masks in new.items()}
         for masks in self._masks.values():
             with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
                 masks.restrict(cpus)

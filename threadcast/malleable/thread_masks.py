@@ -17,13 +17,16 @@ class ThreadMasks:
     A thread that the program itself has pinned keeps those of its CPUs that are allowed, and gets the others back once
     they are allowed again. If none of its CPUs is allowed, it runs where the other threads run. `unpinned` is the mask
     of threads that the program has not pinned (None: the calling thread's mask). `cores` knows which threads of this
-    process an engine has pinned temporarily.
+    process an engine has pinned temporarily. `given` are masks that its family was once given: what was forked from a
+    thread that had not been moved yet has one of these.
     """
 
     def __init__(
-        self, process: int | None = None, *, unpinned: Collection[int] | None = None, cores: ProcessCores | None = None
-    ) -> None:
+        self, process: int | None = None, *, unpinned: Collection[int] | None = None, cores: ProcessCores | None = None,
+        given: Collection[frozenset[int]] = (),
+    ) -> None:  # fmt: skip
         self._tasks, self._cores = f"/proc/{process or 'self'}/task", cores
+        self._given = given
         self._unpinned = os.sched_getaffinity(0) if unpinned is None else set(unpinned)
         self._own: dict[int, set[int]] = {}
         """Masks that the program itself has set, by thread id."""
@@ -63,7 +66,9 @@ class ThreadMasks:
             now = os.sched_getaffinity(thread) if self._cores is None else self._cores.mask_of(thread)
             if now is None:
                 continue
-            if not looked and now not in (self._set.get(thread, self._unpinned), wanted):  # which new threads inherit
+            before = self._set.get(thread, self._unpinned)  # which new threads inherit
+            inherited = thread not in self._set and frozenset(now) in self._given
+            if not looked and now not in (before, wanted) and not inherited:
                 self._own[thread] = set(now)
             looked = True
             mask = self._own.get(thread, wanted) & wanted or wanted
