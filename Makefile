@@ -16,18 +16,23 @@ help: ## Start: what you are reading
 
 setup: $(READY) ## Start: install into .venv; PYTHON=python3.12 chooses the interpreter
 
-# PyTorch first and by version: a later install then finds it satisfied and does not exchange the build.
+# PyTorch first and by version: a later install then finds it satisfied and does not exchange the build. Twice quiet, pip
+# tells errors only.
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 $(READY): pyproject.toml
-	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) else "threadcast needs Python 3.11 to 3.13, this is %d.%d; try make PYTHON=python3.12" % v)'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	$(BIN)/threadcast compile || echo "Optimised steps run by the Python engine until a C++ compiler is there."
-	touch $@
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) else "threadcast needs Python 3.11 to 3.13, this is %d.%d; try make PYTHON=python3.12" % v)'
+	@echo "setting up $(VENV): installing PyTorch, about a minute ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade pip
+	@$(PIP) torch==2.13.0
+	@echo "installing the other packages, about a minute ..."
+	@$(PIP) -e '.[dev]'
+	@echo "compiling the engine and the planner, about a minute ..."
+	@$(BIN)/threadcast compile || echo "Optimised steps run by the Python engine until a C++ compiler is there."
+	@touch $@
 
 demo: $(READY) ## Start: all stages once, with real measurements: build/demo/report.html
-	$(BIN)/threadcast demo --output build/demo $(if $(BUSY),--allow-busy)
+	@$(BIN)/threadcast demo --output build/demo
 
 clean: ## Start: remove .venv and all that was built
 	rm -rf build $(VENV)

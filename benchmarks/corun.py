@@ -98,7 +98,7 @@ def measure() -> None:
     for name in NETWORKS:
         ops = capture_workload(networks.load(name, size="small")).graph.ops
         shares, of = work_shares(ops, limits), {op.key: limits.class_of(op) for op in ops}
-        report = measure_corun(ops, machine, limits, each=PAIRED, most=None, narrow=0.0, busy_limit=None)
+        report = measure_corun(ops, machine, limits, each=PAIRED, most=None, narrow=0.0)
         for (op, beside), by in sorted(report.pairs.items()):
             share = f"{shares[of[op]]:.4g}"
             rows.append((name, f"{bound:.4g}", op, of[op], share, beside, of[beside], f"{by:.4g}"))

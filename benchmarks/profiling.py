@@ -167,8 +167,8 @@ def campaign(
     replay, started_s, proposer = workload.replay(seed), time.perf_counter(), rival.proposer(enough)
     with TemporaryDirectory() as folder, Store.open(Path(folder) / "store.db") as store:
         report = Campaign(
-            replay, proposer, store, enough=enough, check=check, busy_limit=None,
-            measure_load=_no_load, read_cpu_times=_no_load, clock=replay.clock,
+            replay, proposer, store, enough=enough, check=check,
+            clock=replay.clock,
         ).run(workload.graph)  # fmt: skip
     cases = workload.machine.cases()
     chosen = np.array([cases.index(_choice(op, rival, report, workload.machine)) for op in workload.ops])
@@ -192,12 +192,6 @@ def _choice(op: Op, rival: Rival, report: CampaignReport, machine: Machine) -> C
     if rival.curve is None:
         return report.choices[op.key].case
     return rival.curve(op, report.observed[op.key], machine).best()
-
-
-def _no_load(cpus: Sequence[int]) -> Any:
-    from threadcast.core.errors import MeasurementError
-
-    raise MeasurementError("nothing is timed")
 
 
 def workloads(curves: Path | None) -> dict[str, Callable[[], Workload]]:

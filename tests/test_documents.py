@@ -148,13 +148,6 @@ def test_make_alone_lists_the_targets_in_groups() -> None:
     assert max(map(len, done.stdout.splitlines())) <= 120
 
 
-def test_make_demo_can_time_on_a_busy_machine() -> None:
-    for given, expected in (("BUSY=1", True), ("BUSY=", False)):
-        command = ["make", "--dry-run", "demo", given]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        assert ("--allow-busy" in done.stdout) is expected
-
-
 def test_requests_of_the_pages_get_the_answers_that_they_show(tmp_path: Path) -> None:
     app = create_app(ServiceSettings(store=tmp_path / "store.sqlite", models=tmp_path / "models"))
     text = DOCUMENTS["README.md"] + DOCUMENTS["docs/http.md"]

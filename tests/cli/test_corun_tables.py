@@ -57,7 +57,7 @@ def test_profile_measures_classes_side_by_side_and_adds_them_to_the_machines_tab
     machine = read_machine()
     write_table(corun_of_the_test, CoRunTable(machine, bad_pairs={(A, B): 2.0}))
     done = call(
-        "profile", f"{tmp_path / 'net.py'}:build", "--corun", "--cases", "1", "--budget-s", "0.003", "--allow-busy",
+        "profile", f"{tmp_path / 'net.py'}:build", "--corun", "--cases", "1", "--budget-s", "0.003",
         "--store", tmp_path / "store.sqlite", "--json",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
@@ -151,7 +151,7 @@ def test_run_says_how_many_bad_pairs_are_known_unless_told_not_to_look(tmp_path:
     (tmp_path / "net.py").write_text(NETWORK)
     store, network = f"sqlite:///{tmp_path / 'store.db'}", f"{tmp_path / 'net.py'}:build"
     options = ("--store", store, "--models", tmp_path, "--steps", "3", "--json")
-    profiled = call("profile", network, "--allow-busy", "--budget-s", "0.003", "--cases", "1", "--store", store)
+    profiled = call("profile", network, "--budget-s", "0.003", "--cases", "1", "--store", store)
     assert profiled.exit_code == 0, profiled.output
     done = call("run", network, "--no-corun", *options)
     assert done.exit_code == 0, done.output

@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-FIXED = ["--budget-s", "0.004", "--allow-busy", "--store", "store.sqlite"]
+FIXED = ["--budget-s", "0.004", "--store", "store.sqlite"]
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +106,19 @@ def test_without_cases_a_model_decides_and_says_what_that_may_cost(folder):
     assert all(row["ops_alone_s"] > 0 for row in found["cases"])
     again = document(profile("net.py:build", "--json"))
     assert again["reused"] == found["measured"]
+
+
+@pytest.mark.usefixtures("others_use_half")
+def test_a_busy_machine_is_profiled_and_what_was_disturbed_is_called_so(folder):
+    result = profile("net.py:inference", "--cases", "1", "--json")
+    found = document(result)
+    assert "others use 50% of the" in result.stderr
+    assert (found["others_share"], found["disturbed"]) == (pytest.approx(0.5), True)
+    assert found["disturbed_cases"] == found["distinct_ops"]
+    assert found["repeated"] > 0
+    assert f"times in {found['disturbed_cases']} of" in found["load"]
+    shown = profile("net.py:inference", "--cases", "1").stdout
+    assert "disturbed: others used 50% of the" in shown
 
 
 def found_ops(folder: Path, graph: str) -> list[str]:

@@ -23,7 +23,7 @@ def call(*arguments: str) -> Result:
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A store that has lenet's ops."""
     url = f"sqlite:///{tmp_path_factory.mktemp('run') / 'store.db'}"
-    done = call("profile", "lenet", "--allow-busy", "--budget-s", "0.003", "--cases", "1", "--store", url)
+    done = call("profile", "lenet", "--budget-s", "0.003", "--cases", "1", "--store", url)
     assert done.exit_code == 0, done.output
     return url
 
@@ -53,6 +53,18 @@ def test_default_plan_and_sequential_steps_are_told_with_what_the_guard_keeps(st
     assert not happened.simulated
     processes = {e["pid"] for e in json.loads(timeline.read_text())["traceEvents"] if e["ph"] == "X"}
     assert len(processes) == 2
+
+
+@pytest.mark.usefixtures("others_use_half")
+def test_a_busy_machine_runs_the_plan_and_says_what_is_disturbed(store: str, tmp_path: Path) -> None:
+    done = call("run", "lenet", "--steps", "12", "--store", store, "--models", str(tmp_path), "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["others_share"], told["disturbed"], told["interval"]) == (pytest.approx(0.5), True, "99.9 % interval")
+    assert told["repeated_rounds"] == 24
+    assert told["bad_pairs"] is None
+    assert re.search(r"waiting up to \d\d s for a quiet moment", done.stderr)
+    assert told["load"].startswith("disturbed: others used 50%")
 
 
 def test_the_plan_and_what_happened_stay_in_the_store(store: str, tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,10 @@ from threadcast.collector.busy import (
     Load,
     LoadWatch,
     load_between,
-    measure_load,
+    load_document,
     read_cpu_times,
-    refuse_busy,
 )
-from threadcast.core.errors import BusyMachine, InvalidInput, MeasurementError
+from threadcast.core.errors import MeasurementError
 
 
 def write_stat(root: Path, *cpus: tuple[int, ...]) -> None:
@@ -32,14 +32,13 @@ def write_stat(root: Path, *cpus: tuple[int, ...]) -> None:
 
 def watch(root: Path, before: list[tuple[int, ...]], after: list[tuple[int, ...]], own_s: float = 0.0) -> Load:
     """The load between two contents of /proc/stat, 0.5 s apart, in which this process used `own_s`."""
-    write_stat(root, *before)
-    return measure_load(
-        range(len(before)),
-        root=root,
-        sleep=lambda _: write_stat(root, *after),
-        clock=itertools.count(0.0, 0.5).__next__,
-        own_clock=itertools.count(3.0, own_s).__next__,
-    )
+    moments = []
+    for at_s, own, cpus in ((0.0, 3.0, before), (0.5, 3.0 + own_s, after)):
+        write_stat(root, *cpus)
+        moments.append(
+            read_cpu_times(range(len(cpus)), root=root, clock=lambda at_s=at_s: at_s, own_clock=lambda own=own: own)
+        )
+    return load_between(*moments)
 
 
 IDLE = (100, 0, 50, 1000, 10, 0, 0, 0, 0, 0)
@@ -52,22 +51,21 @@ def later(*, user: int = 0, nice: int = 0, idle: int = 0, waiting: int = 0, stol
 def test_an_idle_machine_has_no_load(tmp_path):
     load = watch(tmp_path, [IDLE, IDLE], [later(idle=50), later(idle=20, waiting=30)])
     assert load == Load(0.0, 0.0, 0.0, 2)
-    refuse_busy(load)
+    assert not load.disturbs
 
 
 def test_the_share_of_others_is_over_all_cpus_and_the_busiest_is_named(tmp_path):
     load = watch(tmp_path, [IDLE, IDLE], [later(user=25, nice=15, idle=10), later(idle=50)])
     assert load.share == pytest.approx(0.4)
     assert load.busiest == pytest.approx(0.8)
-    with pytest.raises(BusyMachine, match=r"40% of the 2 cpus .* busiest 80%\); the limit is 10%.*--allow-busy"):
-        refuse_busy(load)
+    assert load.disturbs
+    assert load.said("use") == "others use 40% of the 2 cpus (the busiest 80%)"
 
 
 def test_stolen_time_counts_and_is_named(tmp_path):
     load = watch(tmp_path, [IDLE], [later(idle=30, stolen=20)])
     assert load.share == load.stolen == pytest.approx(0.4)
-    with pytest.raises(BusyMachine, match="40% taken by other virtual machines"):
-        refuse_busy(load)
+    assert "40% taken by other virtual machines" in load.said("used")
 
 
 def test_this_processs_own_use_is_not_held_against_it(tmp_path):
@@ -94,26 +92,80 @@ def test_this_processs_use_of_first_hardware_threads_hides_nobody_on_the_second(
     assert load_between(before, after).share == pytest.approx(0.5)
 
 
-def test_the_limit_can_be_moved(tmp_path):
-    load = watch(tmp_path, [IDLE], [later(user=10, idle=40)])
-    with pytest.raises(BusyMachine):
-        refuse_busy(load)
-    refuse_busy(load, limit=0.25)
+class Cpus:
+    """Two CPUs on which others use the share that `busy` says at each second; time passes only by `sleep`."""
+
+    def __init__(self, busy: Callable[[float], float]) -> None:
+        self.busy, self.now_s, self.used = busy, 0.0, 0.0
+
+    def read(self) -> CpuTimes:
+        ticks = round(self.now_s * 1000)
+        return CpuTimes(dict.fromkeys((0, 1), (round(self.used * 1000), 0, ticks)), 0.0, self.now_s)
+
+    def sleep(self, seconds: float) -> None:
+        self.used += seconds * self.busy(self.now_s)
+        self.now_s += seconds
+
+    def watch(self) -> LoadWatch:
+        return LoadWatch(self.read, sleep=self.sleep)
 
 
-def test_a_watch_tells_of_the_last_half_second_and_of_all_of_it():
-    moments = iter([
-        CpuTimes({0: (0, 0, 0)}, 0.0, 0.0),
-        CpuTimes({0: (5, 0, 20)}, 0.0, 0.2),
-        CpuTimes({0: (45, 0, 60)}, 0.0, 0.6),
-        CpuTimes({0: (45, 0, 80)}, 0.0, 0.8),
-        CpuTimes({0: (45, 0, 120)}, 0.0, 1.2),
-    ])  # fmt: skip
-    watch = LoadWatch(moments.__next__)
-    assert watch.recent() is None
-    shares = [load.share for _ in range(3) if (load := watch.recent())]
-    assert shares == [pytest.approx(0.75), pytest.approx(0.75), 0.0]
-    assert watch.overall().share == pytest.approx(45 / 120)
+@pytest.mark.parametrize(
+    ("quiet_from_s", "waited_s", "share"),
+    [(0.0, 0.5, 0.0), (7.0, 7.5, 0.0), (math.inf, 30.0, 0.6)],
+    ids=["quiet", "quiet after a while", "always busy"],
+)
+def test_a_quiet_moment_is_waited_for_up_to_thirty_seconds(quiet_from_s: float, waited_s: float, share: float) -> None:
+    cpus, said = Cpus(lambda at_s: 0.0 if at_s >= quiet_from_s else 0.6), []
+    load = cpus.watch().wait(said.append)
+    assert load is not None
+    assert (cpus.now_s, load.share) == (waited_s, pytest.approx(share))
+    line = "others use 60% of the 2 cpus (the busiest 60%): waiting up to 30 s for a quiet moment"
+    assert said == ([line] if waited_s > 0.5 else [])
+
+
+def test_all_waits_of_a_watch_end_thirty_seconds_after_it_was_made_and_work_before_them_counts() -> None:
+    cpus, said = Cpus(lambda at_s: 0.6), []
+    watch = cpus.watch()
+    cpus.sleep(20.0)
+    watch.wait(said.append)
+    assert (cpus.now_s, said[0].split(": ")[1]) == (30.0, "waiting up to 10 s for a quiet moment")
+    watch.wait(said.append)
+    assert (cpus.now_s, len(said)) == (30.5, 1)
+
+
+def test_a_watch_tells_of_the_last_half_second_and_of_all_since_the_wait() -> None:
+    cpus = Cpus(lambda at_s: 0.8 if at_s >= 0.7 else 0.0)
+    watch = cpus.watch()
+    assert (watch.recent(), watch.overall()) == (None, None)
+    watch.wait()
+    shares = []
+    for seconds in (0.2, 0.2, 0.2, 0.2, 3.0, 0.1):
+        cpus.sleep(seconds)
+        load = watch.recent()
+        assert load is not None
+        shares.append(load.share)
+    assert shares == [pytest.approx(x, abs=0.01) for x in (0.0, 0.18, 0.53, 0.8, 0.8, 0.8)]
+    assert watch.overall().share == pytest.approx(3.7 * 0.8 / 3.9, abs=0.01)
+
+
+def test_a_load_that_cannot_be_read_is_not_known_and_not_waited_for() -> None:
+    def unreadable() -> CpuTimes:
+        raise MeasurementError("no /proc/stat")
+
+    watch = LoadWatch(unreadable, sleep=lambda _: pytest.fail("waited"))
+    assert (watch.wait(), watch.recent(), watch.overall()) == (None, None, None)
+    assert load_document(None)["load"] == "how busy others kept the cpus is not known here"
+
+
+def test_a_document_says_how_busy_others_were_and_what_they_disturbed() -> None:
+    load = Load(0.27, 0.5, 0.0, 2)
+    assert load_document(load, what="3 times") == {
+        "others_share": 0.27, "disturbed": True,
+        "load": "disturbed: others used 27% of the 2 cpus (the busiest 50%), so 3 times may be too long",
+    }  # fmt: skip
+    quiet = load_document(load, disturbed=False)
+    assert (quiet["disturbed"], quiet["load"]) == (False, "others used 27% of the 2 cpus (the busiest 50%)")
 
 
 def test_a_missing_or_garbled_stat_is_a_measurement_error(tmp_path):
@@ -125,8 +177,6 @@ def test_a_missing_or_garbled_stat_is_a_measurement_error(tmp_path):
     write_stat(tmp_path, IDLE)
     with pytest.raises(MeasurementError, match=r"no cpus \[7\]"):
         read_cpu_times([0, 7], root=tmp_path)
-    with pytest.raises(InvalidInput, match="cpus is empty"):
-        measure_load([], root=tmp_path)
 
 
 def test_a_busy_loop_of_another_process_is_seen_for_real():

@@ -15,20 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from threadcast.collector.busy import Cpu, CpuTimes, Load
-from threadcast.collector.campaign import Campaign
+from threadcast.collector.busy import CpuTimes, LoadWatch
+from threadcast.collector.campaign import IN_VAIN, Campaign
 from threadcast.collector.campaign_report import CampaignProgress
 from threadcast.collector.counters.op_counters import OpCounters
 from threadcast.collector.lone import LoneOps
 from threadcast.collector.proposers import EvenlySpread, EveryCase
 from threadcast.collector.timing import Goal
 from threadcast.core import Case, Machine, Measurement, Op, OpGraph, Sample, TensorSpec
-from threadcast.core.errors import BusyMachine, CaptureError, InvalidInput, MeasurementError, StoreError
+from threadcast.core.errors import CaptureError, InvalidInput, MeasurementError, StoreError
 from threadcast.core.topology import read_machine
 from threadcast.store import Store
 from threadcast.threads.memory import memory_regime
 
-IDLE, BUSY = Load(0.01, 0.02, 0.0, 4), Load(0.6, 1.0, 0.1, 4)
 FOUR = Machine.uniform("four", 4)
 
 
@@ -73,11 +72,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def campaign(measurer: Scripted, proposer: object, store: Store, **more: object) -> Campaign:
-    idle_times = CpuTimes({0: (0, 0, 0)}, 0.0, 0.0)
-    more = {
-        "measure_load": lambda cpus: IDLE, "read_cpu_times": lambda cpus: idle_times,
-        "clock": lambda: measurer.now_s, **more,
-    }  # fmt: skip
+    more = {"clock": lambda: measurer.now_s, **more}
     return Campaign(measurer, proposer, store, **more)  # type: ignore[arg-type]
 
 
@@ -138,7 +133,7 @@ def test_what_the_store_has_is_reused(store):
     assert max(stored(store).values()) == 1
     assert all(len(found) == 4 for found in report.observed.values())
     again = Scripted()
-    report = campaign(again, EveryCase(), store, measure_load=lambda cpus: BUSY).run(graph_of(8, 16, 32))
+    report = campaign(again, EveryCase(), store, watch=watch_of(again, lambda at_s: 1.0)).run(graph_of(8, 16, 32))
     assert (report.measured, report.reused, again.log) == (0, 12, [])
 
 
@@ -180,55 +175,58 @@ def test_the_budget_goes_where_the_steps_time_is(store):
     assert sum(budgets.values()) == pytest.approx(3 * 0.1)
 
 
-def test_a_busy_machine_is_refused_before_anything_is_measured(store):
-    bench = Scripted()
-    with pytest.raises(BusyMachine, match="60% of the 4 cpus"):
-        campaign(bench, EveryCase(), store, measure_load=lambda cpus: BUSY).run(graph_of(8))
-    assert bench.log == []
+def watch_of(bench: Scripted, busy: Callable[[float], float]) -> LoadWatch:
+    """A watch of a machine of which others use the share that `busy` says at each second, on the measurer's clock."""
+    used, seen_s = 0.0, bench.now_s
+
+    def read() -> CpuTimes:
+        nonlocal used, seen_s
+        used, seen_s = used + (bench.now_s - seen_s) * busy(seen_s), bench.now_s
+        return CpuTimes(dict.fromkeys(range(4), (round(used * 1000), 0, round(seen_s * 1000))), 0.0, seen_s)
+
+    def sleep(seconds: float) -> None:
+        bench.now_s += seconds
+
+    return LoadWatch(read, sleep=sleep)
 
 
-def test_a_busy_machine_is_timed_when_told_to_and_its_load_is_kept(store):
-    bench = Scripted()
-
-    def forty_percent_of_four_cpus(cpus: Sequence[int]) -> CpuTimes:
-        ticks = round(bench.now_s * 1000)
-        return CpuTimes(dict.fromkeys(cpus, (ticks * 4 // 10, 0, ticks)), 0.0, bench.now_s)
-
+def test_a_busy_machine_is_measured_after_a_wait_and_called_disturbed(store):
+    bench, said = Scripted(), []
     report = campaign(
-        bench, EveryCase(), store, mean_s=0.4, busy_limit=None,
-        measure_load=lambda cpus: BUSY, read_cpu_times=forty_percent_of_four_cpus,
-    ).run(graph_of(8))  # fmt: skip
+        bench, EveryCase(), store, mean_s=0.6, watch=watch_of(bench, lambda at_s: 0.4), say=said.append
+    ).run(graph_of(8))
+    assert (len(said), bench.now_s >= 30.0) == (1, True)
     assert report.load is not None
-    assert report.load.share == pytest.approx(0.4)
-    shares = [found.conditions.get("others_share") for found in store.measurements()]
-    assert shares == [None, *[pytest.approx(0.4)] * 3]  # half a second has not passed when the first one ends
+    assert report.load.share == pytest.approx(0.4, abs=0.01)
+    assert (report.disturbed, report.repeated, report.measured) == (4, 4, 4)
+    assert all(m.disturbed for m in store.measurements())
 
 
-def test_the_load_of_every_hardware_thread_of_the_cores_is_watched(store):
-    bench = Scripted(machine=Machine.uniform("two", 2, threads_per_core=2))
-    watched: list[Sequence[Cpu]] = []
-
-    def idle(cpus: Sequence[Cpu]) -> Load:
-        watched.append(cpus)
-        return IDLE
-
-    def idle_times(cpus: Sequence[Cpu]) -> CpuTimes:
-        watched.append(cpus)
-        return CpuTimes({0: (0, 0, 0)}, 0.0, 0.0)
-
-    campaign(bench, EveryCase(), store, measure_load=idle, read_cpu_times=idle_times).run(graph_of(8))
-    assert len(watched) > 1
-    assert all(cpus == [(0, 2), (1, 3)] for cpus in watched)
+def test_what_others_disturbed_for_a_while_is_measured_again(store):
+    bench = Scripted()
+    watch = watch_of(bench, lambda at_s: 0.5 if 2.0 <= at_s < 4.0 else 0.0)
+    report = campaign(bench, EveryCase(), store, mean_s=1.0, watch=watch).run(graph_of(8, 16))
+    assert report.repeated > 0
+    assert report.disturbed == 0
+    for known in report.observed.values():
+        assert {m.case for m in known if not m.disturbed} == set(FOUR.cases())
 
 
-def test_a_load_that_cannot_be_read_stops_only_who_asked_for_an_idle_machine(store):
-    def unreadable(cpus: Sequence[int]) -> CpuTimes:
+def test_repetitions_end_when_they_are_disturbed_again_and_again_and_a_later_campaign_goes_on(store):
+    busy, graph = Scripted(), graph_of(8, 16, 32, 64)
+    report = campaign(busy, EveryCase(), store, mean_s=1.0, watch=watch_of(busy, lambda at_s: 0.5)).run(graph)
+    assert (report.repeated, report.disturbed) == (IN_VAIN, 16)
+    quiet = Scripted()
+    report = campaign(quiet, EveryCase(), store, mean_s=1.0, watch=watch_of(quiet, lambda at_s: 0.0)).run(graph)
+    assert (report.repeated, report.disturbed) == (16, 0)
+
+
+def test_a_load_that_cannot_be_read_stops_nothing(store):
+    def unreadable() -> CpuTimes:
         raise MeasurementError("no /proc/stat")
 
-    with pytest.raises(MeasurementError, match="no /proc/stat"):
-        campaign(Scripted(), EveryCase(), store, read_cpu_times=unreadable).run(graph_of(8))
-    report = campaign(Scripted(), EveryCase(), store, read_cpu_times=unreadable, busy_limit=None).run(graph_of(8))
-    assert (report.load, report.measured) == (None, 4)
+    report = campaign(Scripted(), EveryCase(), store, watch=LoadWatch(unreadable)).run(graph_of(8))
+    assert (report.load, report.measured, report.disturbed) == (None, 4, 0)
 
 
 def test_an_interruption_keeps_what_was_measured(store):
@@ -260,7 +258,7 @@ PAIR = read_machine(cores=min(2, len(read_machine())))
 
 def test_a_real_op_is_measured_with_samples_counters_and_conditions(store):
     lone, before = LoneOps(PAIR), threading.active_count()
-    report = Campaign(lone, EveryCase(), store, mean_s=0.02, busy_limit=None).run(graph_of(32))
+    report = Campaign(lone, EveryCase(), store, mean_s=0.02).run(graph_of(32))
     assert report.failed == {}
     for found in store.measurements():
         assert found.case in PAIR.cases()
@@ -283,7 +281,7 @@ def test_a_cold_op_is_measured_one_run_at_a_time():
 def test_an_op_that_cannot_be_made_fails_alone(store):
     nameless = Op("mystery", (TensorSpec((2,)),))
     graph = OpGraph(("a", "b"), (nameless, op(8)))
-    report = Campaign(LoneOps(PAIR), EvenlySpread(1), store, mean_s=0.01, busy_limit=None).run(graph)
+    report = Campaign(LoneOps(PAIR), EvenlySpread(1), store, mean_s=0.01).run(graph)
     assert CaptureError.__name__ in report.failed[nameless.key]
     assert len(report.observed[op(8).key]) == 1
 
@@ -294,8 +292,8 @@ def test_a_case_that_the_machine_has_not_is_refused():
 
 
 def test_ctrl_c_during_a_long_timing_ends_it_and_its_threads(store):
-    Campaign(LoneOps(PAIR), EvenlySpread(1), store, mean_s=0.01, busy_limit=None).run(graph_of(8))
-    hours = Campaign(LoneOps(PAIR), EvenlySpread(1), store, mean_s=3600, tolerance=1e-12, busy_limit=None)
+    Campaign(LoneOps(PAIR), EvenlySpread(1), store, mean_s=0.01).run(graph_of(8))
+    hours = Campaign(LoneOps(PAIR), EvenlySpread(1), store, mean_s=3600, tolerance=1e-12)
     main, before = threading.get_ident(), threading.active_count()
 
     def interrupt_when_timing() -> None:
@@ -326,7 +324,7 @@ if sys.argv[2] == "kept":
     keep_freed_memory()
 store = Store.open(sys.argv[1])
 campaign = Campaign(
-    LoneOps(PAIR), EveryCase(), store, mean_s=0.01, busy_limit=None,
+    LoneOps(PAIR), EveryCase(), store, mean_s=0.01,
     on_progress=lambda progress: print(progress.done, flush=True),
 )
 campaign.run(graph_of(*range(8, 48)))
@@ -346,7 +344,7 @@ def test_a_campaign_killed_with_kill_9_goes_on_without_measuring_anything_twice(
         kept = len(store.measurements())
         expected = 40 * len(PAIR.cases())
         assert told <= kept < expected
-        report = Campaign(LoneOps(PAIR), EveryCase(), store, mean_s=0.01, busy_limit=None).run(graph_of(*range(8, 48)))
+        report = Campaign(LoneOps(PAIR), EveryCase(), store, mean_s=0.01).run(graph_of(*range(8, 48)))
         assert (report.measured, report.reused) == (expected - kept, kept)
         times = stored(store)
     assert len(times) == expected

@@ -5,19 +5,18 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from threadcast.collector.busy import Cpu, Load
 from threadcast.collector.calibration import Calibration
 from threadcast.collector.corun import ROUNDS, halves, limits_of, measure_corun, prior_of, representatives, work_shares
 from threadcast.collector.corun_partner import Partner, serve
 from threadcast.collector.lone import Measure
 from threadcast.collector.timing import Goal
 from threadcast.core import Case, Machine, Measurement, Op, Sample, TensorSpec
-from threadcast.core.errors import BusyMachine, MeasurementError
+from threadcast.core.errors import MeasurementError
 from threadcast.core.op_class import ClassLimits, OpClass
 from threadcast.core.topology import read_machine
 
@@ -81,7 +80,7 @@ def test_a_classs_slowdown_is_the_median_over_its_pairs_of_time_beside_over_time
     bench = Bench({("add", "add"): 2.0, ("add", "sum"): 1.8, ("sum", "add"): 1.6, ("add", "mm"): 1.25})
     machine = Machine.uniform("four", 4)
     report = measure_corun(
-        [MEMORY, COMPUTE, other, MEMORY], machine, LIMITS, most=None, narrow=0.0, busy_limit=None,
+        [MEMORY, COMPUTE, other, MEMORY], machine, LIMITS, most=None, narrow=0.0,
         lone=bench.lone, partner=bench.partner,
     )  # fmt: skip
     table = report.table
@@ -96,7 +95,7 @@ def test_a_classs_slowdown_is_the_median_over_its_pairs_of_time_beside_over_time
 
 def test_alone_and_beside_take_turns() -> None:
     bench = Bench({})
-    measure_corun([COMPUTE], TWO, LIMITS, busy_limit=None, lone=bench.lone, partner=bench.partner)
+    measure_corun([COMPUTE], TWO, LIMITS, lone=bench.lone, partner=bench.partner)
     assert bench.timed == [("mm", None), ("mm", "mm")] * ROUNDS
 
 
@@ -105,7 +104,7 @@ def test_a_pair_that_fails_is_left_out_and_said() -> None:
     broken = op("broken", 1e5, 1e7)
     told: list[tuple[int, int]] = []
     report = measure_corun(
-        [COMPUTE, broken], TWO, LIMITS, narrow=0.0, busy_limit=None, lone=bench.lone, partner=bench.partner,
+        [COMPUTE, broken], TWO, LIMITS, narrow=0.0, lone=bench.lone, partner=bench.partner,
         on_progress=lambda done, total: told.append((done, total)),
     )  # fmt: skip
     assert set(report.failed) == {(COMPUTE.key, broken.key), (broken.key, broken.key)}
@@ -117,9 +116,7 @@ def test_a_pair_that_fails_is_left_out_and_said() -> None:
 def test_only_pairs_beside_an_op_that_cannot_be_prepared_fail() -> None:
     bench, broken = Bench({}), [op("broken", 1e5, 1e7, n=i) for i in range(2)]
     ops = [COMPUTE, MEMORY, *broken, TINY]
-    report = measure_corun(
-        ops, TWO, LIMITS, each=3, most=None, narrow=0.0, busy_limit=None, lone=bench.lone, partner=bench.partner
-    )
+    report = measure_corun(ops, TWO, LIMITS, each=3, most=None, narrow=0.0, lone=bench.lone, partner=bench.partner)
     assert set(report.failed) == {(one.key, other.key) for one in ops for other in broken}
     assert len(report.pairs) == len(ops) * 3
 
@@ -127,7 +124,7 @@ def test_only_pairs_beside_an_op_that_cannot_be_prepared_fail() -> None:
 def test_one_measured_pair_does_not_make_its_classes_certain() -> None:
     for factor in (1.0, 1.5):
         bench = Bench({(COMPUTE.kind, COMPUTE.kind): factor})
-        report = measure_corun([COMPUTE], TWO, LIMITS, busy_limit=None, lone=bench.lone, partner=bench.partner)
+        report = measure_corun([COMPUTE], TWO, LIMITS, lone=bench.lone, partner=bench.partner)
         found = report.table.forecasts[C, C]
         assert report.table.slowdowns[C, C].pairs == 1
         assert found.low < 0.95 * found.median < 0.95 * found.high
@@ -140,9 +137,7 @@ def test_few_pairs_are_measured_and_the_other_classes_are_forecast_from_them() -
     quick = Bench({})
     tables = {}
     for name, bench in (("slow", slow), ("quick", quick)):
-        report = measure_corun(
-            ops, TWO, LIMITS, most=5, narrow=0.0, busy_limit=None, lone=bench.lone, partner=bench.partner
-        )
+        report = measure_corun(ops, TWO, LIMITS, most=5, narrow=0.0, lone=bench.lone, partner=bench.partner)
         tables[name] = report.table
         assert len(report.pairs) == 5
         assert len(report.table.forecasts) == 9
@@ -156,9 +151,7 @@ def test_no_pair_is_measured_once_the_forecasts_are_narrow() -> None:
     counts = {}
     for narrow in (0.9, 0.2, 0.1, 0.0):
         bench = Bench({})
-        report = measure_corun(
-            ops, TWO, LIMITS, most=None, narrow=narrow, busy_limit=None, lone=bench.lone, partner=bench.partner
-        )
+        report = measure_corun(ops, TWO, LIMITS, most=None, narrow=narrow, lone=bench.lone, partner=bench.partner)
         counts[narrow] = len(report.pairs)
     assert counts[0.9] == 0
     assert 0 < counts[0.2] < counts[0.1] < counts[0.0] == 16
@@ -166,9 +159,7 @@ def test_no_pair_is_measured_once_the_forecasts_are_narrow() -> None:
 
 def test_pairs_of_the_classes_with_most_work_are_measured_first() -> None:
     ops = [MEMORY, *[op("mm", 1e10, 1e6, n=i) for i in range(2)], TINY]
-    report = measure_corun(
-        ops, TWO, LIMITS, most=2, narrow=0.0, busy_limit=None, lone=Bench({}).lone, partner=Bench({}).partner
-    )
+    report = measure_corun(ops, TWO, LIMITS, most=2, narrow=0.0, lone=Bench({}).lone, partner=Bench({}).partner)
     assert set(report.table.slowdowns) == {(C, C)}
     shares = work_shares(ops, LIMITS)
     assert sum(shares.values()) == pytest.approx(1.0)
@@ -182,29 +173,6 @@ def test_the_prior_knows_the_machines_bandwidth_and_halves() -> None:
     slower, same = (prior_of(calibration, machine)({}).by_class() for calibration in (limited, free))
     assert slower[M, M].median > 1.1 * slower[C, C].median
     assert same[M, M].median == pytest.approx(same[C, C].median)
-
-
-def test_a_busy_machine_is_refused_before_anything_is_measured() -> None:
-    bench = Bench({})
-    with pytest.raises(BusyMachine):
-        measure_corun(
-            [COMPUTE], TWO, LIMITS, measure_load=lambda cpus: Load(0.5, 0.9, 0.0, len(cpus)),
-            lone=bench.lone, partner=bench.partner,
-        )  # fmt: skip
-    assert bench.cores == []
-
-
-def test_a_machine_is_busy_too_where_others_use_second_hardware_threads() -> None:
-    watched: list[Sequence[Cpu]] = []
-
-    def busy(cpus: Sequence[Cpu]) -> Load:
-        watched.append(cpus)
-        return Load(0.5, 0.9, 0.0, len(cpus))
-
-    machine = Machine.uniform("two", 2, threads_per_core=2)
-    with pytest.raises(BusyMachine):
-        measure_corun([COMPUTE], machine, LIMITS, measure_load=busy, lone=Bench({}).lone, partner=Bench({}).partner)
-    assert watched == [[(0, 2), (1, 3)]]
 
 
 def test_representatives_have_most_work_and_different_kinds() -> None:
@@ -236,7 +204,7 @@ REAL = Op("add", (TensorSpec((64, 64)),), ADD)
 
 @pytest.mark.skipif(len(read_machine()) < 2, reason="needs two cores")
 def test_two_real_ops_are_measured_beside_each_other() -> None:
-    report = measure_corun([REAL], read_machine(), LIMITS, mean_s=0.01, busy_limit=None)
+    report = measure_corun([REAL], read_machine(), LIMITS, mean_s=0.01)
     assert report.failed == {}
     (found,) = report.table.slowdowns.values()
     assert found.median > 0.1

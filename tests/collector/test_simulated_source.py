@@ -80,8 +80,8 @@ def test_a_campaign_on_it_measures_what_the_hill_climb_asks_for_and_marks_it(tmp
     graph = OpGraph(("convolution", "add"), (OP, TINY))
     source, model = SimulatedXeonPhi(count=False), HillClimb(interval=16)
     with Store.open(f"sqlite:///{tmp_path / 'store.sqlite'}") as store:
-        found = Campaign(source, model, store, busy_limit=None).run(graph).observed
-        again = Campaign(source, model, store, busy_limit=None).run(graph)
+        found = Campaign(source, model, store).run(graph).observed
+        again = Campaign(source, model, store).run(graph)
     assert {m.case for m in found[OP.key]} >= {Case(1, Affinity.SPREAD), Case(2), Case(18)}
     assert all(m.conditions["simulated"] for measured in found.values() for m in measured)
     assert again.measured == 0

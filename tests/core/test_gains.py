@@ -84,3 +84,10 @@ def test_the_interval_encloses_the_sample_median(values):
     ordered = sorted(values)
     low, high = median_interval(ordered) or (0.0, -1.0)
     assert low <= statistics.median(ordered) <= high
+
+
+def test_a_higher_confidence_widens_the_interval_of_a_gain():
+    before, after = [2 + 0.1 * i for i in range(30)], [1.0] * 30
+    usual, wide = gain_of(before, after), gain_of(before, after, confidence=0.999)
+    assert wide.gain == usual.gain
+    assert wide.low < usual.low < usual.high < wide.high

@@ -11,7 +11,7 @@ import pytest
 from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample, TensorSpec
 from threadcast.core.holding import STATES_APART, op_courses, what_holds, why_not_held
 from threadcast.core.machine_changes import MachineChanges
-from threadcast.core.measurement import Doubt
+from threadcast.core.measurement import OTHERS_SHARE, Doubt
 from threadcast.core.measurement_time import REPLACES, dated, not_void
 from threadcast.core.shifts import MARGIN
 
@@ -323,3 +323,23 @@ def test_a_doubt_is_kept_where_measurements_are_copied_between_processes() -> No
 
     doubted = replace(at(0, Case(2, Affinity.COMPACT), 1.0), doubt=Doubt(0.1, 0.2, True, 0.3))
     assert pickle.loads(pickle.dumps(doubted)) == doubted
+
+
+def disturbed(measurement: Measurement, share: float = 0.5) -> Measurement:
+    return replace(measurement, conditions={**measurement.conditions, OTHERS_SHARE: share})
+
+
+def test_disturbed_measurements_count_only_where_a_case_has_no_others() -> None:
+    quiet, later = at(0, CASES[0], 1.0, 1.0), disturbed(at(1, CASES[0], 9.0, 9.0))
+    alone = disturbed(at(1, CASES[1], 2.0, 8.0, 8.0))
+    held = what_holds([quiet, later, alone])
+    assert (held[CASES[0]].seconds, held[CASES[0]].doubt) == (1.0, None)
+    assert held[CASES[1]].seconds == 8.0
+    assert held[CASES[1]].doubt == Doubt(math.log(4), 0.0, False)
+    assert what_holds(list(held.values())) == held
+    assert why_not_held([quiet, later, alone])[1].startswith("others used the CPUs")
+
+
+@pytest.mark.parametrize("share", [0.1, None, "much"])
+def test_little_use_by_others_and_what_is_no_share_disturb_nothing(share: object) -> None:
+    assert not disturbed(at(0, CASES[0], 1.0), share).disturbed  # type: ignore[arg-type]

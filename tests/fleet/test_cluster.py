@@ -38,7 +38,7 @@ def build():
 """
 
 COMMAND = [sys.executable, "-c", "from threadcast.cli.main import main; main()", "campaign", "net.py:build"]
-QUICK = ["--budget-s", "0.02", "--cases", "all", "--allow-busy", "--json"]
+QUICK = ["--budget-s", "0.02", "--cases", "all", "--allow-shared", "--json"]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -174,7 +174,7 @@ def disturbed(folder: Path, cluster: Cluster) -> Iterator[Disturbed]:
     call = {"target": "aten.relu.default", "args": [{"t": 0}], "kwargs": {}}
     ops = {Op("relu", (TensorSpec((n,), "float32"),), call): 1 for n in range(1, 4)}
     manner = Manner(
-        enough=0.1, check=0, max_age_days=None, mean_s=0.02, tolerance=0.1, confidence=0.9, busy_limit=None
+        enough=0.1, check=0, max_age_days=None, mean_s=0.02, tolerance=0.1, confidence=0.9
     )  # fmt: skip
     with (
         Store.open(folder / "store.sqlite") as store,
@@ -285,8 +285,6 @@ def test_workers_on_the_same_cpus_are_one_machine_and_no_machine_is_an_error(fol
     cluster.worker("127.0.0.1")
     cluster.worker("127.0.0.2")
     quiet = [*COMMAND, "--budget-s", "0.02", "--check", "0", "--json", *store]
-    config = folder / "threadcast.toml"
-    config.write_text("[profile]\nbusy_limit = 1.0\n")  # others may use the cores, but not two workers
     done = subprocess.run(
         [*quiet, "--wait-s", "60"], cwd=folder, env=environment(folder), text=True, capture_output=True, check=False,
         timeout=240,

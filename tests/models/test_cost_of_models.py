@@ -135,9 +135,9 @@ def test_the_speed_up_over_all_threads_has_its_interval_over_ops_and_is_less_wit
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        (Samples((), lambda op, case: 100.0 if op == OPS[0] else 1.1), "1 of 12 ops is forecast up to 1e+02 times"),
-        (Samples((), lambda op, case: 5.0), "times are forecast 5 times as long as measured (median"),
-        (Samples((), lambda op, case: 5.0, Source.EXTRAPOLATED), "beyond the measured ones are forecast 5 times"),
+        (Samples((), lambda op, case: 100.0 if op == OPS[0] else 1.1), "1 of 12 ops is forecast up to 100 times"),
+        (Samples((), lambda op, case: 5.0), "times are forecast 5.0 times as long as measured (median"),
+        (Samples((), lambda op, case: 5.0, Source.EXTRAPOLATED), "beyond the measured ones are forecast 5.0 times"),
     ],
     ids=["a few ops", "all points", "extrapolated"],
 )

@@ -52,7 +52,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def follow(proposer: object, store: Store, *, enough: float = 0.02, **more: object) -> Campaign:
     """A campaign whose clock stands still: nothing depends on how long learning takes."""
-    more = {"busy_limit": None, "clock": lambda: 0.0, **more}
+    more = {"clock": lambda: 0.0, **more}
     return Campaign(PHI, proposer, store, enough=enough, **more)  # type: ignore[arg-type]
 
 

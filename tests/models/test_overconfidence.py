@@ -171,7 +171,7 @@ class Doubting:
 def test_a_campaign_goes_on_where_a_check_raises_doubt_and_then_checks_other_ops(tmp_path: Path) -> None:
     proposer = Doubting()
     with Store.open(tmp_path / "store.db") as store:
-        report = Campaign(PHI, proposer, store, check=4, busy_limit=None, clock=lambda: 0.0).run(GRAPH)
+        report = Campaign(PHI, proposer, store, check=4, clock=lambda: 0.0).run(GRAPH)
     first, second = proposer.checks
     assert (len(first), len(second), len(set(second))) == (4, 8, 8)
     assert second[:4] == first
@@ -183,9 +183,9 @@ def test_a_campaign_goes_on_where_a_check_raises_doubt_and_then_checks_other_ops
 def test_a_campaign_whose_check_raises_no_doubt_ends(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store.db") as store:
         proposer = FollowedModel(JointProcess())
-        without = Campaign(PHI, proposer, store, busy_limit=None, clock=lambda: 0.0).run(GRAPH)
+        without = Campaign(PHI, proposer, store, clock=lambda: 0.0).run(GRAPH)
     with Store.open(tmp_path / "other.db") as store:
         proposer = FollowedModel(JointProcess())
-        report = Campaign(PHI, proposer, store, check=5, busy_limit=None, clock=lambda: 0.0).run(GRAPH)
+        report = Campaign(PHI, proposer, store, check=5, clock=lambda: 0.0).run(GRAPH)
     assert proposer.widened < 1.2
     assert report.measured <= without.measured + 5 * CHECKED_CASES

@@ -8,6 +8,7 @@ import pytest
 
 from tests.models.synthetic_ops import MACHINE, make_ops, measure_all
 from threadcast.core import Case, Machine, Op, Sample
+from threadcast.core.measurement import TIMED
 from threadcast.models.measured import group
 from threadcast.models.units import odd_units
 
@@ -69,3 +70,9 @@ def test_ops_of_unknown_work_are_not_held_against_each_other():
         [replace(m, op=unknown(m.op)) for m in in_milliseconds(lambda m: m.op.key in keys and m.case == Case(4))]
     )
     assert OPS[2].key in sentence
+
+
+def test_nothing_is_asked_of_what_threadcast_timed_itself():
+    wrong = in_milliseconds(lambda m: m.op == OPS[0])
+    assert said(wrong)
+    assert said([replace(m, conditions={**m.conditions, TIMED: 3}) for m in wrong]) == ()

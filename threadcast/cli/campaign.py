@@ -50,9 +50,7 @@ SHOWN_FAILURES = 5
 @setting("cores", "--cores")
 @setting("profile.budget_s", "--budget-s")
 @setting("profile.tolerance", "--tolerance")
-@click.option(
-    "--allow-busy", is_flag=True, help="Time even while others use the cores, and on workers that have CPUs in common."
-)
+@click.option("--allow-shared", is_flag=True, help="Time on workers that have CPUs in common, too.")
 @service_options
 @setting("store", "--store")
 @setting("models", "--models")
@@ -66,7 +64,7 @@ def command(
     cache: CacheState,
     cases: FixedCases | None,
     model: str | None,
-    allow_busy: bool,
+    allow_shared: bool,
     service: str | None,
 ) -> None:
     """Time the operations of each NETWORK, as `threadcast profile` names them, on every machine of a Dask cluster.
@@ -93,7 +91,7 @@ def command(
         with sending(output, service, settings, store) as background:
             report = _measure(
                 output, settings, store, ops, scheduler, background, wait_s=wait_s, cache=cache, cases=cases,
-                model=model, allow_busy=allow_busy,
+                model=model, allow_shared=allow_shared,
             )  # fmt: skip
         sent: dict[str, Any] = {}
         complete = not report.unfinished
@@ -125,7 +123,7 @@ def _captured(output: Output, networks: list[NetworkChoice]) -> dict[str, OpGrap
 def _measure(
     output: Output, settings: Settings, store: Store, ops: dict[Op, int], scheduler: str | None,
     background: SendingInBackground | None, *, wait_s: float, cache: CacheState,
-    cases: FixedCases | None, model: str | None, allow_busy: bool,
+    cases: FixedCases | None, model: str | None, allow_shared: bool,
 ) -> FleetReport:  # fmt: skip
     from threadcast.cli.followed_model import followed_model
     from threadcast.collector.proposers import Proposer
@@ -137,7 +135,7 @@ def _measure(
         enough=settings["profile.enough"], check=settings["profile.check"],
         max_age_days=settings["profile.max_age_days"], mean_s=settings["profile.budget_s"],
         tolerance=settings["profile.tolerance"], confidence=settings["profile.confidence"],
-        busy_limit=None if allow_busy else settings["profile.busy_limit"], cache=cache, cores=settings["cores"],
+        alone=not allow_shared, cache=cache, cores=settings["cores"],
     )  # fmt: skip
 
     def proposer(of_part: tuple[Op, ...]) -> Proposer:
@@ -157,7 +155,7 @@ def _measure(
             bar.update(progress.done, total=progress.total, doing=doing)
 
         with FleetCampaign(
-            address, ops, store, manner, proposer, wait_s=wait_s, allow_shared=allow_busy, on_progress=show,
+            address, ops, store, manner, proposer, wait_s=wait_s, allow_shared=allow_shared, on_progress=show,
             on_event=output.note, on_machine=joined,
         ) as campaign:  # fmt: skip
             try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from threadcast.cli.charts import bars, lines
 from threadcast.cli.model_table import regret, said
-from threadcast.core.figures import significant
+from threadcast.core.figures import percent, significant
 from threadcast.core.gains import Gain
 from threadcast.core.html_page import html_page, html_table
 
@@ -93,7 +93,7 @@ def models_html(rows: Sequence[Row], columns: Sequence[tuple[str, str, float]] =
 def _figure(value: float | Gain | None, by: float) -> str:
     if value is None or isinstance(value, Gain):
         return str(value or "-")
-    return significant(by * value)
+    return percent(value) if by == 100 else significant(by * value) if by != 1 or value >= 0 else "<0"
 
 
 def _by_samples(rows: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:
@@ -113,6 +113,6 @@ def _context(rows: Sequence[Row]) -> str:
     judged = [row for row in rows if row.regret_all_threads is not None]
     if not judged or judged[0].regret_all_threads is None:
         return ""
-    said = f" Always taking all threads has a mean regret of {100 * judged[0].regret_all_threads:.3g} %."
+    said = f" Always taking all threads has a mean regret of {percent(judged[0].regret_all_threads)} %."
     floor = judged[0].noise_floor
     return said if floor is None else f"{said} One half of the samples tells the other with {100 * floor:.4g} %."

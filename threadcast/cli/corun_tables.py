@@ -42,7 +42,7 @@ def interference_of(
     return None if known is None else ClassInterference(problem, known)
 
 
-def measure(graph: OpGraph, machine: Machine, settings: Settings, output: Output, *, allow_busy: bool) -> CoRunReport:
+def measure(graph: OpGraph, machine: Machine, settings: Settings, output: Output) -> CoRunReport:
     """Measure how much classes of the graph's ops slow each other down, and add that to the machine's stored table."""
     from threadcast.collector.calibration import calibrate
     from threadcast.collector.corun import limits_of, measure_corun, prior_of
@@ -52,7 +52,6 @@ def measure(graph: OpGraph, machine: Machine, settings: Settings, output: Output
         report = measure_corun(
             graph.ops, machine, limits_of(calibration, machine), mean_s=settings["profile.budget_s"],
             prior=prior_of(calibration, machine),
-            busy_limit=None if allow_busy else settings["profile.busy_limit"],
             on_progress=lambda done, total: bar.update(done, total=total),
         )  # fmt: skip
     for pair, reason in list(report.failed.items())[:1]:

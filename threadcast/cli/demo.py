@@ -14,7 +14,15 @@ from threadcast.cli import demo_many_core
 from threadcast.cli.charts import CurvePlot
 from threadcast.cli.demo_report import RunReport
 from threadcast.cli.demo_service import service
-from threadcast.cli.demo_summary import many_core_table, report_page, runs_table, summary
+from threadcast.cli.demo_summary import (
+    ModelsTable,
+    many_core_table,
+    report_page,
+    runs_table,
+    summary,
+    verdict,
+    why_default,
+)
 from threadcast.cli.followed_model import CHAMPION
 from threadcast.cli.model_table import choose_split, judge, make_models, shown
 from threadcast.cli.options import common
@@ -26,7 +34,8 @@ from threadcast.core.settings import Settings
 if TYPE_CHECKING:
     from threadcast.capture.capture import Captured
     from threadcast.capture.workloads import Mode
-    from threadcast.models.judgement import Row
+    from threadcast.cli.demo_many_core import Sampled
+    from threadcast.collector.busy import LoadWatch
     from threadcast.store import Store
 
 WORKLOADS: tuple[tuple[str, str, Mode], ...] = (
@@ -38,8 +47,13 @@ WORKLOADS: tuple[tuple[str, str, Mode], ...] = (
 
 MOST_CORES = 8
 """Most cores that are used: every op is timed at every case, and the demo has to end within minutes."""
-MEAN_S = 0.06
-"""Mean seconds for one op in one case: 200 ops at 2 cases take half a minute."""
+MEAN_S = 0.04
+"""Mean seconds for one op in one case: 140 ops at 2 cases take a quarter of a minute."""
+RUN_S = 5.0
+"""Seconds after which no more steps of a network are begun once there are enough; on two cores they take a second."""
+FEWEST_CASES = 3
+"""Fewest cases of an op by which models can be judged: of two, one is mostly a sample, and the other is all that there
+is to forecast and to choose."""
 DEADLINE_S = 10.0
 """Longest wait for the service's answer; a scheduler that runs a network would wait far less."""
 SHOWN = 6
@@ -62,18 +76,22 @@ class _Network:
     "--output", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("build/demo"),
     show_default=True, help="Folder for report.html, summary.json, measurements and models.",
 )  # fmt: skip
-@click.option("--steps", type=click.IntRange(3, 1000), default=30, show_default=True, help="Steps timed of each kind.")
-@click.option("--allow-busy", is_flag=True, help="Time although others use the cores.")
+@click.option(
+    "--steps", type=click.IntRange(3, 1000), default=30, show_default=True, help="Most steps timed of each kind."
+)
 @common
-def command(output: Output, settings: Settings, folder: Path, steps: int, allow_busy: bool) -> None:  # fmt: skip
+def command(output: Output, settings: Settings, folder: Path, steps: int) -> None:
     """Measure, learn, serve, plan and run small networks, and write a report of the gains.
 
     Then profile a network on a simulated machine of 68 cores, where a model decides what is measured and forecasts the
-    rest, and plan it there. Earlier measurements and models in the folder are replaced.
+    rest, and plan it there. Earlier measurements and models in the folder are replaced. Where others use the cores, up
+    to 30 s are waited for a quiet moment; then what they disturb is measured again, and else called disturbed.
     """
+    from threadcast.collector.busy import LoadWatch, load_document
     from threadcast.store import Store
 
     machine = read_machine(cores=min(MOST_CORES, len(read_machine())))
+    watch = LoadWatch.of(machine)
     folder.mkdir(parents=True, exist_ok=True)
     store_path, models = folder / "measurements.db", folder / "models"
     for old in folder.glob("measurements.db*"):
@@ -81,26 +99,34 @@ def command(output: Output, settings: Settings, folder: Path, steps: int, allow_
     if models.exists():
         shutil.rmtree(models)
     with Store.open(store_path) as store:
+        output.note("recording the networks")
         networks = [_capture(*which) for which in WORKLOADS]
-        observed = _measure(output, machine, store, networks, allow_busy=allow_busy)
-        rows, version = _learn(output, store, models, steps=settings["train.steps"], jobs=len(machine))
-        sampled = demo_many_core.sample(output, store, models)
+        sampled = demo_many_core.sample(output, store, models)  # nothing is timed, so that the machine may become quiet
+        observed, measuring = _measure(output, machine, store, networks, watch)
+        models_table = _judge(output, store, machine, sampled, steps=settings["train.steps"])
+        version = _learn(store, models, machine, models_table)
         output.note("starting the prediction service")
         with service(store_path, models, log=folder / "service.log") as url:
             curves = _fetch(url, machine, networks)
             forecast = demo_many_core.fetch(url, sampled, deadline_s=DEADLINE_S)
-        runs = [_run(output, machine, one, curves[one.name], observed, steps=steps) for one in networks]
+        watch.wait(output.note)
+        runs = [_run(output, machine, one, curves[one.name], observed, watch, steps=steps) for one in networks]
         for one, run in zip(networks, runs, strict=True):
             store.add_run(one.graph_name, machine, plan=run.plan, trace=run.trace)
     output.note(f"planning {sampled.network} for {sampled.machine.name}")
     many_core = demo_many_core.judge(sampled, forecast)
-    document = summary(machine, observed, rows, version, runs, many_core)
+    load = load_document(watch.overall(), disturbed=any(run.disturbed for run in runs), what="their times")
+    document = summary(machine, observed, models_table, version, runs, many_core) | load | measuring
+    document = {"verdict": verdict(runs, machine, load["load"]), **document}
     write_json(folder / "summary.json", document)
-    (folder / "report.html").write_text(report_page(machine, runs, rows, many_core, document), encoding="utf-8")
+    (folder / "report.html").write_text(report_page(machine, runs, models_table, many_core, document), encoding="utf-8")
     said = f"{document['predictions_over_http']} curves came over HTTP from {version}. Report: {folder / 'report.html'}"
-    title = f"One network left out, the {SHOWN} models of {len(rows)} that cost least"
-    models_table = shown(rows[:SHOWN], title=title)
-    output.result(document, models_table, runs_table(runs), many_core_table(many_core), said)
+    rows = models_table.rows
+    title = f"{models_table.judged_by}, the {min(SHOWN, len(rows))} models of {len(rows)} that cost least"
+    output.result(
+        document, document["verdict"], "", runs_table(runs), *why_default(runs), many_core_table(many_core),
+        *filter(None, [models_table.remark]), shown(rows[:SHOWN], title=title), f"{document['measuring']}. {said}",
+    )  # fmt: skip
 
 
 def _capture(name: str, size: str, mode: Mode) -> _Network:
@@ -114,16 +140,18 @@ def _capture(name: str, size: str, mode: Mode) -> _Network:
 
 
 def _measure(
-    output: Output, machine: Machine, store: Store, networks: Sequence[_Network], *, allow_busy: bool
-) -> dict[str, list[Measurement]]:
-    """Measure every op of every network in every case; return the measurements by op key."""
-    from threadcast.collector.busy import LIMIT
+    output: Output, machine: Machine, store: Store, networks: Sequence[_Network], watch: LoadWatch
+) -> tuple[dict[str, list[Measurement]], dict[str, Any]]:
+    """Measure every op of every network in every case; return the measurements by op key, and what the document says of
+    how they were made."""
     from threadcast.collector.campaign import Campaign
+    from threadcast.collector.campaign_checks import disturbed_cases
     from threadcast.collector.campaign_report import CampaignProgress
     from threadcast.collector.lone import LoneOps
     from threadcast.collector.proposers import EveryCase
 
     observed: dict[str, list[Measurement]] = {}
+    repeated = 0
     for network in networks:
         store.add_graph(network.graph_name, network.captured.graph)
         with output.progress(f"timing {network.name}") as bar:
@@ -132,36 +160,56 @@ def _measure(
                 bar.update(progress.done, total=progress.total)
 
             campaign = Campaign(
-                LoneOps(machine), EveryCase(), store, mean_s=MEAN_S, busy_limit=None if allow_busy else LIMIT,
-                on_progress=tell,
+                LoneOps(machine), EveryCase(), store, mean_s=MEAN_S, watch=watch, say=output.note, on_progress=tell,
             )  # fmt: skip
             report = campaign.run(network.captured.graph)
         for key, reason in report.failed.items():
             output.warn(f"{key} was left out: {reason}")
         observed.update({key: list(found) for key, found in report.observed.items() if found})
+        repeated += report.repeated
         output.note(f"{network.name}: {len(network.captured.graph)} ops, {report.measured} measurements")
-    return observed
+    disturbed, cases = len(disturbed_cases(observed)), len(observed) * len(machine.cases())
+    said = f"{disturbed} of {cases} times of ops are disturbed, after {repeated} were measured again"
+    return observed, {
+        "disturbed_cases": disturbed, "repeated": repeated, "measuring": said if disturbed or repeated else
+        f"none of {cases} times of ops is disturbed",
+    }  # fmt: skip
 
 
-def _learn(output: Output, store: Store, models: Path, *, steps: int, jobs: int) -> tuple[Sequence[Row], str]:
-    """Compare every kind of model as `threadcast train` does, register the one that costs least over `steps` steps, and
-    return the rows of the comparison, that one first, and the version."""
+def _judge(output: Output, store: Store, machine: Machine, sampled: Sampled, *, steps: int) -> ModelsTable:
+    """Compare models as `threadcast train` does, on this machine or, where it has too few cases, on the larger one."""
     from threadcast.models import registry_of_kinds
     from threadcast.models.judgement import ranking
+
+    cases = len(machine.cases())
+    if cases < FEWEST_CASES:
+        remark = f"{cases} cases of an op, as here, cannot judge a model: the simulated machine does."
+        judged_by = f"{sampled.machine.name}, shapes left out"
+        measurements, split = demo_many_core.measure_all(sampled), choose_split("new_shape", [], {})
+        names: Sequence[str] = demo_many_core.KINDS
+    else:
+        remark, judged_by = "", "One network left out"
+        measurements = store.measurements(machine=machine.fingerprint)
+        names, split = registry_of_kinds.names(), choose_split("new_network", measurements, store.networks_of())
+    candidates = make_models(names, [], measurements)
+    rows = judge(output, measurements, candidates, split, jobs=len(machine), steps=steps).rows
+    ordered = [*(rows[i] for i in ranking(rows)), *(row for row in rows if not row.ops)]
+    return ModelsTable(ordered, judged_by, remark, split[1], here=cases >= FEWEST_CASES)
+
+
+def _learn(store: Store, models: Path, machine: Machine, table: ModelsTable) -> str:
+    """Let the model that costs least learn what was measured here, register it, and return its version."""
     from threadcast.models.registry import ModelRegistry
 
-    measurements, networks_of = store.measurements(), store.networks_of()
-    candidates = make_models(registry_of_kinds.names(), [], measurements)
-    split = choose_split("new_network", measurements, networks_of)
-    rows = judge(output, measurements, candidates, split, jobs=jobs, steps=steps).rows
-    order = ranking(rows)
-    best = order[0]
-    model = candidates[best][1].fit(measurements)
+    measurements, best = store.measurements(machine=machine.fingerprint), table.rows[0]
+    ((_, model),) = make_models([best.model], [], measurements)
     registry = ModelRegistry(models)
-    metrics = {split[1]: rows[best].to_json()}
-    version = registry.save(model, trained_on={"measurements": len(measurements)}, metrics=metrics)
+    version = registry.save(
+        model.fit(measurements), trained_on={"measurements": len(measurements)},
+        metrics={table.split: best.to_json()} if table.here else {},
+    )  # fmt: skip
     registry.set_alias(CHAMPION, version)
-    return [*(rows[i] for i in order), *(row for row in rows if not row.ops)], version
+    return version
 
 
 def _fetch(url: str, machine: Machine, networks: Sequence[_Network]) -> dict[str, CurveTable]:
@@ -174,7 +222,7 @@ def _fetch(url: str, machine: Machine, networks: Sequence[_Network]) -> dict[str
 
 def _run(
     output: Output, machine: Machine, network: _Network, curves: CurveTable,
-    observed: Mapping[str, Sequence[Measurement]], *, steps: int,
+    observed: Mapping[str, Sequence[Measurement]], watch: LoadWatch, *, steps: int,
 ) -> RunReport:  # fmt: skip
     """Plan the network, then run eager steps and planned steps in turn on the real cores."""
     from threadcast.runtime.engines.open_engine import engine_costs, open_engine
@@ -187,7 +235,8 @@ def _run(
     output.note(f"running {network.name} by a plan of {planned.policy}")
     captured = network.captured
     with open_engine(captured, planned, machine) as engine:
-        result = compare(engine, captured.bind(), network.eager, steps=steps)
+        result = compare(engine, captured.bind(), network.eager, steps=steps, watch=watch, most_s=RUN_S)
+    measured = [m for key in graph.distinct_ops() for m in observed.get(key, ())]
     weights: dict[int, float] = {}
     for i, op in enumerate(graph.ops):
         first = graph.ops.index(op)
@@ -200,4 +249,6 @@ def _run(
     return RunReport(
         name=network.name, graph=graph, plan=planned, trace=result.trace, plots=plots, verdict=result.verdict,
         default_step_s=result.median_s("default"), planned_step_s=result.median_s("plan"),
+        disturbed=result.disturbed, interval=result.interval,
+        forecast_disturbed=2 * sum(m.disturbed for m in measured) > len(measured),
     )  # fmt: skip

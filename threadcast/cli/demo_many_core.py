@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from threadcast.cli.charts import CurvePlot
 from threadcast.cli.followed_model import LEARNING_KIND
 from threadcast.cli.output import Output
-from threadcast.core import CurveTable, Machine, OpGraph, Plan, Trace
+from threadcast.core import CurveTable, Machine, Measurement, OpGraph, Plan, Trace
 
 if TYPE_CHECKING:
     from threadcast.collector.campaign_report import CampaignReport
@@ -22,6 +22,11 @@ NETWORK = ("googlenet", "paper", "forward")
 """Network, size and mode of the step that is planned: branches that can run side by side."""
 ALIAS = "many_core"
 """Alias by which the service is asked for this machine's model."""
+KINDS = (
+    "roofline", "hill_climb", "patient_climb", "amdahl", "overhead_law", "universal_scalability", "roofline_saturation",
+)  # fmt: skip
+"""Kinds of models that are judged on this machine where the real one has too few cases: those that take about a second
+for its thousands of times."""
 PLOTS = 8
 """Most curves shown, one of each kind of op: the one that takes most of the step."""
 
@@ -119,9 +124,7 @@ def sample(output: Output, store: Store, models: Path) -> Sampled:
             bar.update(progress.done, total=progress.total)
 
         # Simulated measurements take no time, so the campaign's clock counts what real ones would take on average.
-        campaign = Campaign(
-            phi, proposer, store, enough=ENOUGH, busy_limit=None, on_progress=tell, clock=lambda: done * MEAN_S
-        )
+        campaign = Campaign(phi, proposer, store, enough=ENOUGH, on_progress=tell, clock=lambda: done * MEAN_S)
         report = campaign.run(graph)
     registry = ModelRegistry(models)
     version = registry.save(
@@ -129,6 +132,18 @@ def sample(output: Output, store: Store, models: Path) -> Sampled:
     )  # fmt: skip
     registry.set_alias(ALIAS, version)
     return Sampled(network, phi.machine, graph, report)
+
+
+def measure_all(sampled: Sampled) -> list[Measurement]:
+    """The simulated times of the step's different ops in every case."""
+    from threadcast.collector.simulated.source import SimulatedXeonPhi
+    from threadcast.collector.timing import Goal
+
+    phi, measurements = SimulatedXeonPhi(count=False), []
+    for case in sampled.machine.cases():
+        with phi.at(case) as measure:
+            measurements += [measure(op, Goal()) for op in sampled.graph.distinct_ops().values()]
+    return measurements
 
 
 def fetch(url: str, sampled: Sampled, *, deadline_s: float) -> CurveTable:

@@ -36,12 +36,21 @@ class RunReport:
     verdict: Verdict
     """The gain of the plan, with its interval, and which of both the guard keeps."""
     plots: Sequence[CurvePlot]
+    disturbed: bool = False
+    """Whether others used the CPUs in the steps that count."""
+    interval: str = "95 % interval"
+    forecast_disturbed: bool = False
+    """Whether others used the CPUs while most of its ops were measured."""
 
     @property
-    def keeps(self) -> str:
-        """What the guard keeps; with the default why."""
-        kept = self.verdict.kept
-        return kept if kept == "plan" else f"{kept}: the plan was {self.verdict.against('it')}"
+    def why_default(self) -> str:
+        """Why the guard keeps the default, where it does; else empty."""
+        return "" if self.verdict.kept == "plan" else f": the plan was {self.verdict.against('it')}"
+
+    @property
+    def predicted(self) -> str:
+        """The predicted time of a step."""
+        return "disturbed" if self.forecast_disturbed else duration(self.plan.makespan_s)
 
 
 _MODEL_COLUMNS = (
@@ -50,17 +59,19 @@ _MODEL_COLUMNS = (
     ("predict_us", "us a curve", 1),
 )  # fmt: skip
 _STEP_COLUMNS = (
-    "network", "ops", "default", "planned", "gain, 95 % interval", "predicted", "lower bound", "guard keeps",
+    "network", "ops", "default", "planned", "gain, interval", "predicted", "lower bound", "guard keeps",
 )  # fmt: skip
 
 
 def page(
-    *, machine: str, runs: Sequence[RunReport], models: Sequence[Row], many_core: ManyCoreReport,
-    facts: Sequence[str],
+    *, verdict: str, machine: str, runs: Sequence[RunReport], models: Sequence[Row], judged_by: str,
+    many_core: ManyCoreReport, facts: Sequence[str],
 ) -> str:  # fmt: skip
-    """The whole report as one HTML file without links to other files. `models` are evaluation rows."""
+    """The whole report as one HTML file without links to other files. `models` are evaluation rows, `judged_by` begins
+    the text on how they were judged."""
     body = [
         "<h1>threadcast: what the demo measured</h1>",
+        f"<p><strong>{escape(verdict)}</strong></p>",
         f"<p class=note>{escape(machine)}. Times are medians of interleaved steps on this machine.</p>",
         "<ul>" + "".join(f"<li>{escape(fact)}</li>" for fact in facts) + "</ul>",
         "<h2>Step times</h2>",
@@ -69,7 +80,7 @@ def page(
         "as fast as it was measured, is shorter. Gain: the median of the ratios of neighbouring steps. The guard keeps "
         "the plan where it was faster beyond doubt.</p>",
         "<h2>How well each model forecasts</h2>",
-        "<p class=note>Leave one network out: the model learns on the other networks, then sees only the samples it "
+        f"<p class=note>{escape(judged_by)} learns on the others, then sees only the samples it "
         "asked for. Accuracy is 1 - mean(|predicted - measured| / measured) over the cases it did not see; regret is "
         f"the time lost by running an op at the thread count that the model chose. Cost is by how much "
         f"{models[0].steps:,} runs at these thread counts, and measuring the samples, take longer than these runs at "
@@ -85,7 +96,8 @@ def page(
 def _step_row(run: RunReport) -> list[str]:
     return [
         run.name, f"{len(run.graph):,}", duration(run.default_step_s), duration(run.planned_step_s), str(run.verdict),
-        duration(run.plan.makespan_s), duration(run.plan.lower_bound_s), run.keeps,
+        run.predicted, "disturbed" if run.forecast_disturbed else duration(run.plan.lower_bound_s),
+        f"{run.verdict.kept}{run.why_default}",
     ]  # fmt: skip
 
 
@@ -159,4 +171,6 @@ def _run_section(run: RunReport) -> list[str]:
 
 def _median_beside_predicted(run: RunReport) -> str:
     median, predicted_s = f"The median planned step took {duration(run.planned_step_s)}", run.plan.makespan_s
+    if run.forecast_disturbed:
+        return f"{median}. Others used the cores while its operations were measured: the prediction says little."
     return f"{median}, {run.planned_step_s / predicted_s:.2f}x of the prediction." if predicted_s else f"{median}."

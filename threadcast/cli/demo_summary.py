@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from threadcast.cli.demo_many_core import ManyCoreReport
@@ -17,13 +18,44 @@ if TYPE_CHECKING:
     from threadcast.models.judgement import Row
 
 
+@dataclass(frozen=True, slots=True)
+class ModelsTable:
+    """The comparison of models. `rows`: the one that costs least first. `judged_by`: what they were judged by, `split`
+    its name, and `here` whether that was on this machine; `remark`: why it was not, or empty."""
+
+    rows: Sequence[Row]
+    judged_by: str
+    remark: str
+    split: str
+    here: bool
+
+
+def verdict(runs: Sequence[RunReport], machine: Machine, load: str) -> str:
+    """One sentence: how long planned steps take beside PyTorch's default, of what, and how sure that is.
+
+    The interval of all steps together adds up the ends of those of the networks. `load` says how busy others were.
+    """
+    default_s = sum(run.default_step_s for run in runs)
+    low, ratio, high = (
+        sum(run.default_step_s / getattr(run.verdict, name) for run in runs) / default_s
+        for name in ("high", "gain", "low")
+    )
+    doubt = "" if high < 1 else ", more than it" if low > 1 else ", not shown to be less or more"
+    names = " and ".join(", ".join(run.name for run in runs).rsplit(", ", 1))
+    interval = next((run.interval for run in runs if not run.disturbed), runs[0].interval)
+    return (
+        f"Planned steps take {ratio:.2f} of PyTorch's default{doubt} ({interval} {low:.2f} to {high:.2f}; {names} on "
+        f"{len(machine)} cores); {load}."
+    )
+
+
 def summary(
-    machine: Machine, observed: Collection[str], rows: Sequence[Row], version: str,
+    machine: Machine, observed: Collection[str], models: ModelsTable, version: str,
     runs: Sequence[RunReport], many_core: ManyCoreReport,
 ) -> dict[str, Any]:  # fmt: skip
     """The content of summary.json. Step times and bounds are given by network, and at the top their sums.
 
-    `observed` are the keys of the measured ops, `rows` the evaluation of the models, `version` the model that served.
+    `observed` are the keys of the measured ops, `models` the evaluation of the models, `version` the one that served.
     The simulated machine's results are the member `many_core` and nothing else.
     """
     keys = {op.key for run in runs for op in run.graph.ops}
@@ -32,6 +64,7 @@ def summary(
             "ops": len(run.graph), "lower_bound_s": run.plan.lower_bound_s, "predicted_step_s": run.plan.makespan_s,
             "default_step_s": run.default_step_s, "planned_step_s": run.planned_step_s, "policy": run.plan.policy,
             "guard_keeps": run.verdict.kept, "why": f"the plan was {run.verdict.against('the default')}",
+            "disturbed": run.disturbed, "interval": run.interval,
             "gain": {"median": run.verdict.gain, "low": run.verdict.low, "high": run.verdict.high},
         }
         for run in runs
@@ -53,8 +86,9 @@ def summary(
                 "cost": row.cost,
                 "worse_than_zero": row.worse_than_zero,
             }
-            for row in rows
+            for row in models.rows
         },
+        "models_judged_by": models.judged_by,
         "model_served": version,
         "predictions_over_http": len(keys),
         **summed,
@@ -65,13 +99,17 @@ def summary(
 
 def runs_table(runs: Sequence[RunReport]) -> Table:
     """The step times of the networks as a table."""
-    columns = ("step", "default_s", "planned_s", "gain", "predicted_s", "bound_s", "keeps")
+    columns = ("step", "default_s", "planned_s", "gain", "predicted", "keeps")
     lines = [
-        [run.name, run.default_step_s, run.planned_step_s, str(run.verdict), run.plan.makespan_s,
-         run.plan.lower_bound_s, run.keeps]
+        [run.name, run.default_step_s, run.planned_step_s, str(run.verdict), run.predicted, run.verdict.kept]
         for run in runs
-    ]  # fmt: skip
-    return table(columns, lines, title="Steps, medians; gain with its 95 % interval")
+    ]
+    return table(columns, lines, title="Steps, medians; gain with its interval")
+
+
+def why_default(runs: Sequence[RunReport]) -> list[str]:
+    """A line for each network of which the guard keeps the default."""
+    return [f"{run.name} keeps the default{run.why_default}" for run in runs if run.why_default]
 
 
 def many_core_table(report: ManyCoreReport) -> Table:
@@ -87,16 +125,19 @@ def many_core_table(report: ManyCoreReport) -> Table:
 
 
 def report_page(
-    machine: Machine, runs: Sequence[RunReport], rows: Sequence[Row], many_core: ManyCoreReport,
+    machine: Machine, runs: Sequence[RunReport], models: ModelsTable, many_core: ManyCoreReport,
     document: Mapping[str, Any],
 ) -> str:  # fmt: skip
     """The demo's page, as HTML; `document` is the result of `summary`."""
     facts = (
-        f"{document['ops_measured']} distinct operations measured, {document['measured_share']:.0%} of all",
+        f"{document['ops_measured']} distinct operations measured, {document['measured_share']:.0%} of all; "
+        + document["measuring"],
         f"{document['predictions_over_http']} curves fetched over HTTP from {document['model_served']}",
         f"all steps together: {duration(document['default_step_s'])} by default, "
         f"{duration(document['planned_step_s'])} planned, {duration(document['predicted_step_s'])} predicted",
     )
+    judged_by = f"{models.remark} {models.judged_by}: the model".lstrip()
     return page(
-        machine=f"{machine.name}, {len(machine)} cores", runs=runs, models=rows, many_core=many_core, facts=facts
-    )
+        verdict=document["verdict"], machine=f"{machine.name}, {len(machine)} cores", runs=runs, models=models.rows,
+        judged_by=judged_by, many_core=many_core, facts=facts,
+    )  # fmt: skip

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
+import time
 from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,8 @@ from threadcast.cli import findings, plain_gains
 from threadcast.cli.findings import Finding, State
 from threadcast.cli.options import common
 from threadcast.cli.output import Output, table
+from threadcast.collector.busy import INTERVAL_S, LoadWatch
 from threadcast.core import Machine, UsableCores, read_machine, usable_cores
-from threadcast.core.errors import MeasurementError
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -43,13 +43,14 @@ def command(output: Output, settings: Settings, network: str | None) -> None:
     more with the default network; a network is in memory about five times.
     """
     usable, machine = usable_cores(), read_machine()
-    found = _examine(usable, machine, busy_limit=settings["profile.busy_limit"])
+    watch = LoadWatch.of(machine)
+    found = _examine(usable, machine, watch)
     gains = None
     if network is not None and importlib.util.find_spec("torch") is None:
         found.append(Finding("gains", State.NOTE, "not timed: no PyTorch", "pip install 'threadcast[collect]'"))
     elif network is not None:
-        if any(f.topic == "load" and f.state is State.MEND for f in found):
-            output.warn("the machine is busy, so gains will be those of a busy machine, and uncertain")
+        if (load := watch.wait(output.note)) and load.disturbs:
+            output.warn(f"{load.said('use')}, so gains will be those of a busy machine, and uncertain")
         gains = _gains(network, output)
         found += plain_gains.to_findings(gains)
     document = {
@@ -78,13 +79,10 @@ def _gains(network: str, output: Output) -> PlainGains:
         return measure_plain_gains(**named, progress=lambda done, total: bar.update(done, total=total))
 
 
-def _examine(usable: UsableCores, machine: Machine, *, busy_limit: float) -> list[Finding]:
-    from threadcast.collector.busy import Load, measure_load
+def _examine(usable: UsableCores, machine: Machine, watch: LoadWatch) -> list[Finding]:
     from threadcast.collector.counters import plan_counting
 
-    load: Load | None = None
-    with contextlib.suppress(MeasurementError):  # reported as a finding
-        load = measure_load([core.cpus for core in machine.cores])
+    time.sleep(INTERVAL_S)
     before = frozenset(os.sched_getaffinity(0))
     version, threads = _torch()
     return [
@@ -93,7 +91,7 @@ def _examine(usable: UsableCores, machine: Machine, *, busy_limit: float) -> lis
         findings.check_caches(machine),
         *findings.check_counters(plan_counting(), paranoid=findings.read_paranoid()),
         findings.check_frequency(usable.cpus),
-        findings.check_load(load, limit=busy_limit),
+        findings.check_load(watch.recent()),
         findings.check_compiler(shutil.which, os.environ.get("CXX")),
         findings.check_torch(version, threads, usable),
         *_bfloat16(),

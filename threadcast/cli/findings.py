@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from threadcast.cli.extras import EXTRAS
+from threadcast.collector.busy import WAIT_S
 from threadcast.core import Machine, UsableCores
+from threadcast.core.measurement import DISTURBED
 from threadcast.core.sysfs import format_cpus, read_int, read_text
 
 if TYPE_CHECKING:
@@ -114,16 +116,14 @@ def check_frequency(cpus: Iterable[int], *, root: Path = Path("/")) -> Finding:
     return Finding("frequency", State.NOTE, found, "steadier times: sudo cpupower frequency-set -g performance")
 
 
-def check_load(load: Load | None, *, limit: float) -> Finding:
+def check_load(load: Load | None) -> Finding:
     """Checks whether other processes use the cores now. `load` is None where the kernel does not say."""
     if load is None:
         return Finding("load", State.NOTE, "/proc/stat does not say how busy the cores are", "time on an idle machine")
-    found = f"others use {load.share:.0%} of the cores now, {load.busiest:.0%} of the busiest one"
-    if load.stolen >= 0.005:
-        found += f"; {load.stolen:.0%} is taken by other virtual machines"
-    if load.share <= limit:
-        return Finding("load", State.OK, found)
-    return Finding("load", State.MEND, found, f"above {limit:.0%} timing is refused; stop the others first")
+    if not load.disturbs:
+        return Finding("load", State.OK, load.said("use"))
+    advice = f"above {DISTURBED:.0%} timings wait up to {WAIT_S:.0f} s, then are disturbed: stop the others"
+    return Finding("load", State.MEND, load.said("use"), advice)
 
 
 def check_compiler(which: Callable[[str], str | None], chosen: str | None) -> Finding:

@@ -12,7 +12,8 @@ import click
 
 from threadcast.cli.output import Output, table
 from threadcast.core.errors import InvalidInput, ModelError
-from threadcast.core.figures import significant
+from threadcast.core.figures import MOST_SHARE, significant
+from threadcast.core.figures import percent as percent_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -166,7 +167,8 @@ def shown(rows: Sequence[Row], *, title: str) -> Table:
         "acc\n%": [_accuracy(row, marks.get(i, "")) for i, row in enumerate(rows)],
         "<10%\n%": [percent(row.within_10) for row in rows], "in 90%\n%": [percent(row.coverage_90) for row in rows],
         "regret\n%": [regret(row) for row in rows], "cost\n%": [percent(row.cost) for row in rows],
-        "p95\n%": [percent(row.regret_p95) for row in rows], "R2\n": [row.r2 for row in rows],
+        "p95\n%": [percent(row.regret_p95) for row in rows],
+        "R2\n": ["<0" if row.r2 is not None and row.r2 < 0 else row.r2 for row in rows],
         "speed-up\ntimes": [str(row.speedup_over_all or "-") for row in rows],
         "with us\ntimes": [str(row.speedup_with_model_time or "-") for row in rows],
         "fit\ns": [row.fit_s for row in rows],
@@ -191,15 +193,15 @@ def said(lead: Lead | None) -> str:
     if lead is None:
         return "best: only one model could be judged, so none is better than another"
     best, other = lead.best, lead.next
-    interval = f"95 % interval {100 * lead.low:.2g} to {100 * lead.high:.2g}, {lead.ops} ops"
-    more = significant(100 * (best.cost or 0.0), 2)
+    interval = f"95 % interval {significant(100 * lead.low, 2)} to {significant(100 * lead.high, 2)}, {lead.ops} ops"
+    more = percent_text(best.cost or 0.0, 2)
     found = (
         f"best: {_named(best)}: {best.steps:,} runs of each op take {more} % longer than at their best thread counts, "
         "measuring included"
     )
     if lead.is_shown:
-        return f"{found}; by {_named(other)} {100 * lead.more:.2g} points more ({interval})"
-    return f"{found}; not told apart from {_named(other)}: {100 * lead.more:.2g} points more ({interval})"
+        return f"{found}; by {_named(other)} {significant(100 * lead.more, 2)} points more ({interval})"
+    return f"{found}; not told apart from {_named(other)}: {significant(100 * lead.more, 2)} points more ({interval})"
 
 
 def _named(row: Row) -> str:
@@ -216,7 +218,7 @@ def _letters() -> Iterator[str]:
 def _accuracy(row: Row, mark: str) -> str:
     if row.accuracy is None:
         return "-"
-    return significant(100 * row.accuracy) + (mark or ("=" if row.as_good_as_best else " "))
+    return percent_text(row.accuracy) + (mark or ("=" if row.as_good_as_best else " "))
 
 
 def regret(row: Row) -> str:
@@ -224,6 +226,8 @@ def regret(row: Row) -> str:
     if row.regret_mean is None:
         return "-"
     mean, error = 100 * row.regret_mean, 100 * (row.regret_spread or 0.0)
+    if row.regret_mean > MOST_SHARE:
+        return percent_text(row.regret_mean)
     if not error:
         return significant(mean) + ("" if row.regret_spread is None else "\u00b10")
     places = min(max(-math.floor(math.log10(error)), 0), 3)
@@ -235,14 +239,14 @@ def _context(rows: Sequence[Row]) -> str:
     judged = next((row for row in rows if row.regret_all_threads is not None), None)
     if judged is None or judged.regret_all_threads is None:
         return ""
-    regret = f"; all threads: regret {100 * judged.regret_all_threads:.3g} %"
+    regret = f"; all threads: regret {percent_text(judged.regret_all_threads)} %"
     floor = judged.noise_floor
     return regret if floor is None else f"; noise floor {100 * floor:.4g} %{regret}"
 
 
-def percent(share: float | None) -> float | None:
-    """The share in percent; None stays None."""
-    return None if share is None else 100 * share
+def percent(share: float | None) -> float | str | None:
+    """The share in percent, as text where it is beyond what `figures.percent` writes out; None stays None."""
+    return share if share is None else 100 * share if 0 <= share <= MOST_SHARE else percent_text(share)
 
 
 def _whole(value: float) -> float:

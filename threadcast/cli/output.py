@@ -89,7 +89,7 @@ def table(
 def _drawn(columns: Sequence[str], cells: Sequence[Sequence[Any]], title: str | None) -> Table:
     shown_table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for i, column in enumerate(columns):
-        numeric = any(_is_number(row[i]) for row in cells)
+        numeric = column.endswith("%") or any(_is_number(row[i]) for row in cells)
         shown_table.add_column(column.removesuffix("_s"), justify="right" if numeric else "left", overflow="fold")
     for row in cells:
         shown_table.add_row(*(_cell(column, value) for column, value in zip(columns, row, strict=True)))

@@ -16,10 +16,12 @@ from threadcast.cli.shared_measurements import sending, sent_document, service_o
 from threadcast.cli.timed_cases import FixedCases, cases_option, either_cases_or_model, fixed_proposer
 from threadcast.collector.campaign_checks import DRIFT
 from threadcast.core.errors import ModelError
+from threadcast.core.figures import percent
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
     from threadcast.cli.followed_model import Followed
+    from threadcast.collector.busy import LoadWatch
     from threadcast.collector.campaign_report import CampaignReport
     from threadcast.collector.counters.op_counters import CounterChoice
     from threadcast.collector.lone import CacheState, LoneOps
@@ -63,7 +65,6 @@ UNCERTAIN = 0.05
 @counters_option
 @click.option("--corun", is_flag=True, help="Also measure how much ops slow each other down side by side.")
 @setting("corun", "--corun-dir")
-@click.option("--allow-busy", is_flag=True, help="Time even while others use the cores.")
 @service_options
 @setting("store", "--store")
 @setting("models", "--models")
@@ -80,7 +81,6 @@ def command(
     cache: CacheState,
     counter_choice: CounterChoice | None,
     corun: bool,
-    allow_busy: bool,
 ) -> None:
     """Time the operations of NETWORK, a built-in one's name or FILE.py:function, each alone at a few thread counts.
 
@@ -94,9 +94,13 @@ def command(
     while it is timed, since how much of it the system would have to provide again differs from step to step. With
     --corun, a few pairs of ops bound by memory, by arithmetic and by the call itself are timed beside each other on the
     two halves of the machine, and the other pairs of these classes are forecast; plans then take it into account.
+
+    Where others use the cores, up to 30 s are waited for a quiet moment. What they disturbed is measured again and, if
+    it is disturbed once more, called so, and forecasts by it are less certain.
     """
     from threadcast.capture.workloads import capture_workload, default_mode, graph_name
     from threadcast.cli.followed_model import followed_model
+    from threadcast.collector.busy import LoadWatch
     from threadcast.collector.corun import halves
     from threadcast.collector.lone import LoneOps
     from threadcast.collector.proposers import EvenlySpread
@@ -108,6 +112,7 @@ def command(
     either_cases_or_model(cases, model)
     keep_freed_memory(one_heap=True)
     machine = read_machine(cores=settings["cores"])
+    watch = LoadWatch.of(machine)
     if corun:
         halves(machine)  # an error about a single core comes now, not after its ops are timed
     workload = network.load()
@@ -132,22 +137,23 @@ def command(
         with sending(output, service, settings, store) as background:
             if background is not None:
                 background.outbox.add(machine)
-            report = _measured(output, settings, store, graph, lone, proposer, allow_busy=allow_busy)
+            report = _measured(output, settings, store, graph, lone, proposer, watch)
         if background is not None:
             all_sent, sent = warn_unsent(output, background), sent_document(background.outbox)
     if followed is not None:
         curves = _curves(output, followed, report, graph, machine)
     beside = None
     if corun:
-        beside = corun_tables.measure(graph, machine, settings, output, allow_busy=allow_busy)
+        watch.wait(output.note)
+        beside = corun_tables.measure(graph, machine, settings, output)
     step_goal = Goal(settings["profile.tolerance"], budget_s=STEP_MEANS * settings["profile.budget_s"])
-    rows = [case_row(captured, report, machine, case, step_goal, curves) for case in step_cases]
+    rows = [case_row(captured, report, machine, case, step_goal, curves, watch) for case in step_cases]
     document = {
         "graph": name, "machine": machine.fingerprint, "model": followed.name if followed else None,
         **summary(graph, report, machine), "counters": counters_read(report), "cases": rows,
         "choices": choice_rows(graph, report), **sent,
     }  # fmt: skip
-    _warn(output, report, document["counters"], busy_limit=settings["profile.busy_limit"])
+    _warn(output, report, document["counters"])
     tables = shown(document)
     if beside is not None:
         found = corun_tables.rows(beside)
@@ -174,7 +180,7 @@ def _curves(
 
 def _measured(
     output: Output, settings: Settings, store: Store, graph: OpGraph, lone: LoneOps, proposer: Proposer,
-    *, allow_busy: bool,
+    watch: LoadWatch,
 ) -> CampaignReport:  # fmt: skip
     """Measure the graph's ops while a progress bar is shown, and return the report."""
     from threadcast.collector.campaign import Campaign
@@ -185,7 +191,7 @@ def _measured(
         def show(progress: CampaignProgress) -> None:
             doing = "timing ops"
             if progress.expected_regret is not None:
-                doing += f", expected regret {100 * progress.expected_regret:.2g} %"
+                doing += f", expected regret {percent(progress.expected_regret, 2)} %"
             bar.update(progress.done - progress.reused, total=progress.total - progress.reused, doing=doing)
 
         campaign = Campaign(
@@ -193,7 +199,7 @@ def _measured(
             max_age_days=settings["profile.max_age_days"], counters=lone.counters,
             mean_s=settings["profile.budget_s"], tolerance=settings["profile.tolerance"],
             confidence=settings["profile.confidence"],
-            busy_limit=None if allow_busy else settings["profile.busy_limit"], on_progress=show,
+            watch=watch, say=output.note, on_progress=show,
         )  # fmt: skip
         try:
             return campaign.run(graph)
@@ -202,7 +208,7 @@ def _measured(
             raise
 
 
-def _warn(output: Output, report: CampaignReport, counters: dict[str, Any], *, busy_limit: float) -> None:
+def _warn(output: Output, report: CampaignReport, counters: dict[str, Any]) -> None:
     if report.drift is not None and report.drift > DRIFT:
         output.warn(f"times have changed by a factor of {report.drift:.2g} since they were stored: all were made again")
     if report.checked and report.expected and report.checked.mean > max(2 * report.expected.mean, UNEXPECTED):
@@ -215,5 +221,3 @@ def _warn(output: Output, report: CampaignReport, counters: dict[str, Any], *, b
     if uncertain := {name: error for name, error in counters["errors"].items() if error > UNCERTAIN}:
         listed = ", ".join(f"{name} by up to {error:.0%}" for name, error in uncertain.items())
         output.warn(f"counts may be off, as something else used the counters meanwhile: {listed}")
-    if report.load and report.load.share > busy_limit:
-        output.warn(f"others used {report.load.share:.0%} of the cpus meanwhile: times are too long and scatter")

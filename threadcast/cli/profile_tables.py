@@ -8,10 +8,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from threadcast.cli.output import table
-from threadcast.core.figures import duration
+from threadcast.collector.busy import load_document
+from threadcast.core.figures import duration, percent
 
 if TYPE_CHECKING:
     from threadcast.capture.capture import Captured
+    from threadcast.collector.busy import LoadWatch
     from threadcast.collector.campaign_report import CampaignReport
     from threadcast.collector.timing import Goal
     from threadcast.core import Case, CurveTable, Machine, OpGraph
@@ -20,16 +22,23 @@ SHOWN_OPS = 10
 
 
 def case_row(
-    captured: Captured, report: CampaignReport, machine: Machine, case: Case, goal: Goal, curves: CurveTable | None
-) -> dict[str, Any]:
-    """The step timed in this case, beside the sum of its ops alone.
+    captured: Captured, report: CampaignReport, machine: Machine, case: Case, goal: Goal, curves: CurveTable | None,
+    watch: LoadWatch,
+) -> dict[str, Any]:  # fmt: skip
+    """The step timed in this case, once more if others disturbed it, beside the sum of its ops alone.
 
     `curves` are those of the graph's distinct ops, forecast where they were not measured; without them the sum is None
     unless all were measured.
     """
     from threadcast.collector.steps import lone_sum_s, time_step
 
-    step = time_step(captured.run, machine, case, goal=goal)
+    for _ in range(2):
+        watch.recent()
+        step = time_step(captured.run, machine, case, goal=goal)
+        load = watch.recent()
+        disturbed = load is not None and load.disturbs
+        if not disturbed:
+            break
     step_s = median(sample.seconds for sample in step.samples)
     forecast = [key for key, found in report.observed.items() if all(m.case != case for m in found)]
     sum_s = lone_sum_s(captured.graph, report.observed, case)
@@ -40,6 +49,7 @@ def case_row(
     return {
         "threads": case.threads, "affinity": case.affinity.value, "ops_alone_s": sum_s, "step_s": step_s,
         "ratio": None if sum_s is None else sum_s / step_s, "step_converged": step.converged,
+        "disturbed": disturbed,
         "forecast_ops": len(forecast),
     }  # fmt: skip
 
@@ -53,13 +63,19 @@ def summary(graph: OpGraph, report: CampaignReport, machine: Machine) -> dict[st
         "ops": len(graph), "distinct_ops": len(report.observed), "measured": report.measured,
         "reused": report.reused, "failed": dict(report.failed),
         "converged_share": converged / len(found) if found else None, "timing_s": report.elapsed_s,
-        "others_share": report.load.share if report.load else None,
+        **_load(report, len(found)), "disturbed_cases": report.disturbed, "repeated": report.repeated,
         "legal_cases": legal, "measured_share": _measured_cases(report) / legal if legal else None,
         "expected_regret": report.expected.step if report.expected else None,
         "expected_regret_mean": report.expected.mean if report.expected else None,
         "checked_ops": report.checked.ops if report.checked else 0,
         "checked_regret_mean": report.checked.mean if report.checked else None, "drift": report.drift,
     }  # fmt: skip
+
+
+def _load(report: CampaignReport, cases: int) -> dict[str, Any]:
+    what = f"times in {report.disturbed} of {cases} cases ({report.repeated} were measured again)"
+    document = load_document(report.load, disturbed=report.disturbed > 0, what=what)
+    return document if report.load or report.measured else document | {"load": None}
 
 
 def _measured_cases(report: CampaignReport) -> int:
@@ -89,6 +105,7 @@ def shown(document: dict[str, Any]) -> list[Any]:
         f"{document['ops']} ops, {document['distinct_ops']} distinct: {document['measured']} measurements in "
         f"{duration(document['timing_s'])}, {document['reused']} known before, {len(document['failed'])} ops failed"
         + ("" if share is None else f"; {share:.0%} within the tolerance"),
+        *([document["load"]] if document["load"] else []),
     ]
     if document["model"] is not None:
         lines.append(_decided(document))
@@ -96,7 +113,8 @@ def shown(document: dict[str, Any]) -> list[Any]:
     if document["model"] is not None:
         columns.append("forecast_ops")
     tables = [table([name.replace("_ops", " ops") if name == "forecast_ops" else name for name in columns],
-                    [[row[column] for column in columns] for row in document["cases"]])]  # fmt: skip
+                    [["disturbed" if row["disturbed"] and column == "ratio" else row[column] for column in columns]
+                     for row in document["cases"]])]  # fmt: skip
     if document["choices"]:
         tables.append(_choice_table(document["choices"]))
     return [*lines, *tables]
@@ -107,9 +125,9 @@ def _decided(document: dict[str, Any]) -> str:
     share, step, mean = (document[key] for key in ("measured_share", "expected_regret", "expected_regret_mean"))
     text = f"by {document['model']}: {100 * share:.3g} % of {document['legal_cases']} cases measured, the rest forecast"
     if step is not None:
-        text += f"; expected regret of the step {100 * step:.2g} %, mean of the ops {100 * mean:.2g} %"
+        text += f"; expected regret of the step {percent(step, 2)} %, mean of the ops {percent(mean, 2)} %"
     if document["checked_regret_mean"] is not None:
-        text += f", {100 * document['checked_regret_mean']:.2g} % on a check of {document['checked_ops']} ops"
+        text += f", {percent(document['checked_regret_mean'], 2)} % on a check of {document['checked_ops']} ops"
     return text
 
 
@@ -118,7 +136,7 @@ def _choice_table(rows: Sequence[dict[str, Any]]) -> Any:
     cells = [
         [
             row["op"], row["runs"], f"{row['threads']} {row['affinity']}", row["seconds_s"], row["source"],
-            100 * row["expected_regret"],
+            percent(row["expected_regret"]),
         ]
         for row in rows[:SHOWN_OPS]
     ]  # fmt: skip

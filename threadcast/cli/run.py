@@ -16,7 +16,7 @@ from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import NewFile, common, predictor_options, setting
 from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import chosen_machines, chosen_predictor, remote_remarks, unmeasured_remarks
-from threadcast.core import Case, Machine, OpGraph, Plan, Trace, timeline
+from threadcast.core import Case, Machine, OpGraph, Plan, Trace, read_machine, timeline
 from threadcast.core.errors import ModelError, NoStore, PlanError
 from threadcast.core.figures import duration
 from threadcast.core.json_writing import write_json
@@ -78,17 +78,21 @@ def command(
     Times of ops that were not measured (threadcast profile) are rough forecasts, unless --plan gives a plan. Default is
     eager PyTorch with all threads; sequential is the captured graph op by op on 1, 2, 4, ... and all cores. The guard
     keeps the plan where it is clearly faster in these turns. Pairs of ops that were much slower side by side than alone
-    are stored, and later plans keep them apart. --gains shows what plain PyTorch would gain by settings that need no
-    plan, in processes of their own: the network is in memory about five times then. The plan and its trace are stored
-    with the measurements, for the pages of `threadcast serve`.
+    are stored, and later plans keep them apart. Where others use the cores, up to 30 s are waited for a quiet moment,
+    rounds that they disturbed are run again, and what is still disturbed is called so, with wider intervals. --gains
+    shows what plain PyTorch would gain by settings that need no plan, in processes of their own: the network is in
+    memory about five times then. The plan and its trace are stored with the measurements, for the pages of
+    `threadcast serve`.
     """
     if plan_file is not None:
         _refuse_planning(click.get_current_context())
     from threadcast.capture.workloads import capture_workload, default_mode, eager_step, graph_name
+    from threadcast.collector.busy import LoadWatch, load_document
     from threadcast.runtime.engines.open_engine import engine_costs, open_engine
     from threadcast.runtime.plans.sequential import sequential
     from threadcast.runtime.tuning.comparison import compare
 
+    watch = LoadWatch.of(read_machine(cores=settings["cores"]))
     workload = network.load()
     mode = network.mode or default_mode(workload)
     captured = capture_workload(workload, mode, optimizer=network.optimizer)
@@ -99,9 +103,13 @@ def command(
         machine = problem.machine
         interference = interference_of(problem, settings, output, off=no_corun)
         planned = make_plan(problem, policy=policy, interference=interference)
-    plain = _plain_gains(network, mode, steps, output) if gains else None
+    plain = None
+    if gains:
+        watch.wait(output.note)
+        plain = _plain_gains(network, mode, steps, output)
     eager = eager_step(network.load(), mode, optimizer=network.optimizer)
     bad = None
+    watch.wait(output.note)
     with ExitStack() as engines, output.progress("running steps", total=steps) as bar:
         engine = engines.enter_context(open_engine(captured, planned, machine))
         others = {
@@ -111,8 +119,10 @@ def command(
             for threads in _thread_counts(machine)
         }
         inputs = captured.bind()
-        result = compare(engine, inputs, eager, others=others, steps=steps, progress=lambda done, _: bar.update(done))
-        if problem is not None and not no_corun:
+        result = compare(
+            engine, inputs, eager, others=others, steps=steps, watch=watch, progress=lambda done, _: bar.update(done)
+        )
+        if problem is not None and not no_corun and not result.disturbed:
             traces = [engine.run_traced(inputs)[1] for _ in range(TRACED)]
             bad = learn(problem, traces, settings)
     if problem is not None and not settings["predictor.url"]:
@@ -121,7 +131,8 @@ def command(
         timeline.write(timeline_file, plan=planned, trace=result.trace, graph=captured.graph)
     if trace_file is not None:
         write_json(trace_file, result.trace.to_json())
-    document = {**_document(captured.graph, planned, machine, result), "bad_pairs": bad}
+    load = load_document(watch.overall(), disturbed=result.disturbed)
+    document = {**_document(captured.graph, planned, machine, result), **load, "bad_pairs": bad}
     document["plain_gains"] = plain_gains.to_json(plain) if plain else None
     plain_parts: list[Any] = [plain_gains.times(plain), plain_gains.lines(plain)] if plain else []
     output.result(document, *_shown(document), *plain_parts)
@@ -169,7 +180,6 @@ def _store_run(graph: str, planned: Plan, trace: Trace, machine: Machine, settin
 
 
 def _read_plan(path: Path, graph: OpGraph, settings: Settings) -> tuple[Plan, Machine]:
-    from threadcast.core import read_machine
     from threadcast.scheduler import check_schedule
 
     planned = Plan.read(path)
@@ -201,7 +211,8 @@ def _document(graph: OpGraph, planned: Plan, machine: Machine, result: Compariso
         "curves_from": planned.curves_from, "contenders": contenders, "predicted_s": planned.makespan_s,
         "lower_bound_s": planned.lower_bound_s, "guard_keeps": verdict.kept,
         "gain": {"median": verdict.gain, "low": verdict.low, "high": verdict.high},
-        "why": f"the plan was {verdict.against('the default')}",
+        "why": f"the plan was {verdict.against('the default')}", "interval": result.interval,
+        "repeated_rounds": result.repeated,
     }  # fmt: skip
 
 
@@ -215,5 +226,6 @@ def _shown(document: dict[str, Any]) -> list[Any]:
         table(("step", "median_s", "lower_quartile_s", "upper_quartile_s", "gain", "gain low", "gain high"), rows),
         f"predicted {duration(document['predicted_s'])}, lower bound "
         + (duration(document["lower_bound_s"]) if document["lower_bound_s"] else "not known"),
-        f"the guard keeps the {document['guard_keeps']}: {document['why']}; in brackets the 95 % interval",
+        f"the guard keeps the {document['guard_keeps']}: {document['why']}; in brackets the {document['interval']}",
+        document["load"],
     ]

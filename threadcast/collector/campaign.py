@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import fmean
 
-from threadcast.collector.busy import LIMIT, Cpu, CpuTimes, Load, measure_load, read_cpu_times
+from threadcast.collector.busy import LoadWatch
 from threadcast.collector.campaign_checks import (
     CHECKED_CASES,
     DRIFT,
     MOST_CHECKS,
     CheckedRegret,
     checked_cases,
+    disturbed_cases,
     drawn,
     drift_factor,
     holding,
@@ -40,6 +41,9 @@ MEAN_S = 0.15
 """Default mean seconds for one op in one case: ResNet-18's training step (94 ops) at 2 cases takes half a minute."""
 
 
+IN_VAIN = 5
+"""Measurements in a row that were made again and disturbed again, after which no more are. A convention."""
+
 ENOUGH = 0.02
 """Default expected regret at which a campaign ends: as much as medians are known to by default."""
 
@@ -60,9 +64,12 @@ class Campaign:
     (`core.holding`). If nearly all are older than an hour, a few are made again first: where times have changed, so
     are all others (`campaign_checks`).
     `mean_s` is the mean seconds for one op in one case; ops that take more of a step get more. `tolerance` and
-    `confidence` are those of `timing.Goal`. `busy_limit` is that of `busy.refuse_busy`; with None a busy machine is not
-    refused. Stored measurements that lack what `counters` require are made again. `on_progress` is called after each
-    measurement. An op that fails is left out of the following rounds.
+    `confidence` are those of `timing.Goal`. Stored measurements that lack what `counters` require are made again.
+    `on_progress` is called after each measurement. An op that fails is left out of the following rounds.
+
+    `watch` waits for a quiet moment before the first measurement (`say` gets a line about that), and tells which
+    measurements others disturbed. These are made again at the end, the ones with most of a step's time first, until
+    `IN_VAIN` in a row were disturbed once more. Without `watch` none is known to be disturbed.
     """
 
     def __init__(
@@ -77,11 +84,10 @@ class Campaign:
         mean_s: float = MEAN_S,
         tolerance: float = 0.02,
         confidence: float = 0.95,
-        busy_limit: float | None = LIMIT,
+        watch: LoadWatch | None = None,
+        say: Callable[[str], object] = lambda text: None,
         counters: OpCounters | None = None,
         on_progress: Callable[[CampaignProgress], None] | None = None,
-        measure_load: Callable[[Sequence[Cpu]], Load] = measure_load,
-        read_cpu_times: Callable[[Sequence[Cpu]], CpuTimes] = read_cpu_times,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -91,16 +97,16 @@ class Campaign:
         self._machine = measurer.machine
         self._counters = counters or OpCounters()
         self._measuring = RoundMeasuring(
-            measurer, store, Goal(tolerance, confidence, mean_s), busy_limit=busy_limit,
-            on_progress=on_progress or (lambda progress: None), measure_load=measure_load,
-            read_cpu_times=read_cpu_times, clock=clock,
+            measurer, store, Goal(tolerance, confidence, mean_s), watch=watch,
+            on_progress=on_progress or (lambda progress: None), say=say, clock=clock,
         )  # fmt: skip
+        self._watch = watch
 
     def run(self, graph: OpGraph) -> CampaignReport:
         """Measure until the proposer asks for nothing more.
 
-        Raises BusyMachine before anything is measured, and MeasurementError where the proposer asks for a case twice.
-        After a KeyboardInterrupt or a StoreError, which pass through, all measurements made so far are in the store.
+        Raises MeasurementError where the proposer asks for a case twice. After a KeyboardInterrupt or a
+        StoreError, which pass through, all measurements made so far are in the store.
         """
         state = CampaignState(graph.distinct_ops(), Counter(op.key for op in graph.ops), self._known(graph))
         started_s = self._clock()
@@ -113,13 +119,14 @@ class Campaign:
             state.rounds = RegretRounds(self._proposer, enough=self._enough, clock=self._clock)
         self._measure_all(state)
         checked = self._check_and_go_on(state) if state.measured > len(probed) else None
+        repeated = self._repeat_disturbed(state)
         observed = {key: tuple(found) for key, found in state.observed.items()}
-        load = state.watch.overall() if state.watch else None
+        load = self._watch.overall() if self._watch and state.measured else None
         return CampaignReport(
-            observed, state.failed, state.measured, state.reused, self._clock() - started_s, load,
+            observed, state.failed, state.measured - repeated, state.reused, self._clock() - started_s, load,
             choices=state.rounds.choices if state.rounds else {},
             expected=state.rounds.expected if state.rounds and state.rounds.choices else None,
-            checked=checked, drift=state.drift,
+            checked=checked, drift=state.drift, repeated=repeated, disturbed=len(disturbed_cases(state.observed)),
         )  # fmt: skip
 
     def _measure_all(self, state: CampaignState) -> None:
@@ -140,13 +147,27 @@ class Campaign:
         new = {key: state.observed[key][-1] for key in old if key not in state.failed}
         for key in new:
             state.observed[key] = [m for m in state.observed[key] if m is not old[key]]
-        load = state.watch.recent() if state.watch else None
-        if load is None or load.share <= LIMIT:
+        load = self._watch.recent() if self._watch else None
+        if load is None or not load.disturbs:
             state.drift = drift_factor([(old[key], m) for key, m in new.items()])
             if state.drift > DRIFT:
                 state.observed = {key: [new[key]] if key in new else [] for key in state.ops}
                 state.replaces_before = before
         return {key: m.case for key, m in new.items()}
+
+    def _repeat_disturbed(self, state: CampaignState) -> int:
+        """Make measurements again that others disturbed, and return how many; see the class."""
+        disturbed = disturbed_cases(state.observed)
+        again = sorted(disturbed, key=lambda at: -state.runs_a_step[at[0]] * disturbed[at])
+        repeated, in_vain = 0, 0
+        for key, case in again:
+            if in_vain == IN_VAIN:
+                break
+            if key not in state.failed:
+                self._measure_again(state, {key: case})
+                in_vain = in_vain + 1 if (key, case) in disturbed_cases({key: state.observed[key]}) else 0
+                repeated += 1
+        return repeated
 
     def _check_and_go_on(self, state: CampaignState) -> CheckedRegret | None:
         """Check the choices for some ops that are not measured wholly; where forecasts prove to be less certain than

@@ -52,15 +52,16 @@ class CheckedRegret:
 def holding(
     found: Sequence[Measurement], *, now: datetime, max_age_days: float | None, elsewhere: Elsewhere | None = None
 ) -> list[Measurement]:
-    """The newest measurement of each op and case, unless it is too old, a later one declared it void, or the op or the
-    machine has changed since (`core.holding`). Those that do not say when they were made count as new."""
+    """The newest measurement of each op and case, a disturbed one only where there is no other, unless it is too old, a
+    later one declared it void, or the op or the machine has changed since (`core.holding`). Those that do not say when
+    they were made count as new."""
     oldest = None if max_age_days is None else now - timedelta(days=max_age_days)
     by_op: dict[str, list[Measurement]] = {}
     newest: dict[tuple[str, Case], Measurement] = {}
     for one in not_void(found):  # in the order of time
         by_op.setdefault(one.op.key, []).append(one)
-        newest.pop((one.op.key, one.case), None)
-        newest[one.op.key, one.case] = one
+        before = newest.pop((one.op.key, one.case), one)
+        newest[one.op.key, one.case] = before if one.disturbed and not before.disturbed else one
     held = {key: what_holds(of_op, elsewhere) for key, of_op in by_op.items()}
     return [
         one
@@ -83,6 +84,17 @@ def probes(observed: Mapping[str, Sequence[Measurement]], *, now: datetime) -> l
         return []
     old = [m for m, age_s in zip(newest, ages_s, strict=True) if not 0 <= age_s < PROBE_AFTER_S]
     return sorted(old, key=lambda m: -m.seconds)[:PROBES]
+
+
+def disturbed_cases(observed: Mapping[str, Sequence[Measurement]]) -> dict[tuple[str, Case], float]:
+    """The cases of which all measurements are disturbed, by op key and case: the shortest of their times in seconds."""
+    found: dict[tuple[str, Case], float] = {}
+    for key, known in observed.items():
+        quiet = {m.case for m in known if not m.disturbed}
+        for m in known:
+            if m.case not in quiet:
+                found[key, m.case] = min(found.get((key, m.case), m.seconds), m.seconds)
+    return found
 
 
 def drift_factor(pairs: Sequence[tuple[Measurement, Measurement]]) -> float:

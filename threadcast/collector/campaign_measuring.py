@@ -1,4 +1,4 @@
-"""Measures the rounds of a campaign: each op in the time that is its share, on a machine that others leave alone."""
+"""Measures the rounds of a campaign: each op in the time that is its share, from a quiet moment on."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from threadcast.collector import budget
-from threadcast.collector.busy import Cpu, CpuTimes, Load, LoadWatch, refuse_busy
+from threadcast.collector.busy import LoadWatch
 from threadcast.collector.campaign_report import CampaignProgress
 from threadcast.collector.rounds import RegretRounds
 from threadcast.collector.timing import Goal
 from threadcast.core import Case, Machine, Measurement, Op
-from threadcast.core.errors import BusyMachine, MeasurementError
+from threadcast.core.measurement import OTHERS_SHARE
 from threadcast.core.measurement_time import REPLACES
 
 if TYPE_CHECKING:
@@ -57,8 +57,6 @@ class CampaignState:
     reused: int = 0
     spent_s: float = 0.0
     budget_left_s: float = 0.0
-    watching: bool = False
-    watch: LoadWatch | None = None
     rounds: RegretRounds | None = None
     drift: float | None = None
     replaces_before: str | None = None
@@ -72,24 +70,24 @@ class CampaignState:
 class RoundMeasuring:
     """Measures the rounds of one campaign and stores each measurement at once; what it finds is in the state.
 
-    Before the first measurement a machine is refused that others keep busier than `busy_limit` (None: none is), and
-    their load is watched from then on. Time that an op does not use goes to later ones. An op that fails is noted, and
-    the others go on. `on_progress` is called after each op.
+    Before the first measurement `watch` waits for a quiet moment; each measurement says what it tells of the load.
+    Time that an op does not use goes to later ones. An op that fails is noted, and the others go on. `on_progress` is
+    called after each op.
     """
 
     def __init__(
-        self, measurer: Measurer, store: MeasurementStore, goal: Goal, *, busy_limit: float | None,
-        on_progress: Callable[[CampaignProgress], None], measure_load: Callable[[Sequence[Cpu]], Load],
-        read_cpu_times: Callable[[Sequence[Cpu]], CpuTimes], clock: Callable[[], float],
+        self, measurer: Measurer, store: MeasurementStore, goal: Goal, *, watch: LoadWatch | None,
+        on_progress: Callable[[CampaignProgress], None], say: Callable[[str], object], clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._measurer, self._store, self._goal = measurer, store, goal
-        self._busy_limit, self._on_progress = busy_limit, on_progress
-        self._measure_load, self._read_cpu_times, self._clock = measure_load, read_cpu_times, clock
+        self._watch, self._on_progress, self._say, self._clock = watch, on_progress, say, clock
+        self._waited = False
 
     def measure(self, state: CampaignState, work: Mapping[Case, Sequence[Op]]) -> None:
-        """Measure each op in the case under which `work` has it; BusyMachine before the first one."""
-        if not state.watching:
-            state.watching, state.watch = True, self._watch_load()
+        """Measure each op in the case under which `work` has it."""
+        if self._watch and not self._waited:
+            self._waited = True
+            self._watch.wait(self._say)
         weights = [
             state.runs_a_step[op.key] * budget.guess_s(op, case, state.observed[op.key])
             for case, ops in work.items()
@@ -110,20 +108,6 @@ class RoundMeasuring:
                     shares_left -= share
                     self._tell(state, op, case)
 
-    def _watch_load(self) -> LoadWatch | None:
-        """Refuse a busy machine, then watch its load; None where the load cannot be read and no limit was set."""
-        cores = [core.cpus for core in self._measurer.machine.cores]  # the second threads slow down the first
-        try:
-            if self._busy_limit is not None:
-                refuse_busy(self._measure_load(cores), limit=self._busy_limit)
-            return LoadWatch(lambda: self._read_cpu_times(cores))
-        except BusyMachine:
-            raise
-        except MeasurementError:
-            if self._busy_limit is not None:
-                raise
-            return None
-
     def _measure_one(
         self, state: CampaignState, op: Op, case: Case, measure: Callable[[Op, Goal], Measurement], goal: Goal
     ) -> None:
@@ -133,8 +117,8 @@ class RoundMeasuring:
             state.failed[op.key] = f"at {case}: {type(error).__name__}: {error}"
             state.left[op.key] = 0
             return
-        if state.watch and (load := state.watch.recent()):
-            found = replace(found, conditions={**found.conditions, "others_share": round(load.share, 3)})
+        if self._watch and (load := self._watch.recent()):
+            found = replace(found, conditions={**found.conditions, OTHERS_SHARE: round(load.share, 3)})
         if state.replaces_before is not None:
             found = replace(found, conditions={**found.conditions, REPLACES: state.replaces_before})
         self._store.add([found])

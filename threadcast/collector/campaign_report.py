@@ -51,6 +51,10 @@ class CampaignReport:
     """What these choices are expected to cost; None where there are none."""
     checked: CheckedRegret | None = None
     """What choices cost that were checked; None where none was."""
+    repeated: int = 0
+    """How many measurements were made again because others had disturbed them."""
+    disturbed: int = 0
+    """Of how many cases all measurements are disturbed, earlier campaigns' included."""
     drift: float | None = None
     """By what factor old measurements were off when some were made again; None where none was. Above `DRIFT` all were
     made again."""

@@ -16,7 +16,6 @@ from typing import Protocol
 
 import numpy as np
 
-from threadcast.collector.busy import LIMIT, Cpu, Load, measure_load, refuse_busy
 from threadcast.collector.calibration import Calibration
 from threadcast.collector.corun_forecast import CoRunForecast, bandwidth_bound
 from threadcast.collector.counters.op_counters import OpCounters
@@ -127,9 +126,7 @@ def measure_corun(
     most: int | None = MOST_PAIRS,
     narrow: float = NARROW,
     prior: Callable[[Mapping[OpClass, Sequence[str]]], CoRunForecast] = CoRunForecast.of,
-    busy_limit: float | None = LIMIT,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-    measure_load: Callable[[Sequence[Cpu]], Load] = measure_load,
     lone: Callable[[Machine], AbstractContextManager[Measure]] | None = None,
     partner: Callable[[Machine], AbstractContextManager[Background]] | None = None,
 ) -> CoRunReport:
@@ -139,13 +136,10 @@ def measure_corun(
     about `mean_s` seconds each: the pair whose result narrows the forecasts of pairs of classes most, weighted by the
     work of both classes, until each 90 % interval is `narrow` (relative half-width; 0: never) or `most` pairs are
     measured (None: all). Pairs of classes of which no pair was measured get forecasts, which start from `prior` of the
-    ops' keys. With `busy_limit` None a busy machine is not refused. `on_progress` is called with the number of pairs
-    that are done and the most that there will be. Raises BusyMachine before anything is measured; a pair that fails is
-    left out of the slow-downs.
+    ops' keys. `on_progress` is called with the number of pairs that are done and the most that there will be. A pair
+    that fails is left out of the slow-downs.
     """
     first, second = halves(machine)
-    if busy_limit is not None:
-        refuse_busy(measure_load([core.cpus for core in machine.cores]), limit=busy_limit)
     chosen = representatives(ops, limits, each=each)
     by_key = {op.key: (of, op) for of, found in chosen.items() for op in found}
     shares = work_shares(ops, limits)

@@ -9,7 +9,6 @@ ThreadcastError
 ├── NetworkError (RuntimeError)        a user's own network code that cannot be imported or raises
 ├── CaptureError (RuntimeError)        a callable that cannot be turned into an op graph
 ├── MeasurementError (RuntimeError)    an op could not be timed
-│   └── BusyMachine                    something else is using the cores to be timed
 ├── CounterUnavailable (OSError)       a hardware or software counter that cannot be opened
 ├── ModelError (ValueError)            too little or unusable data to learn from
 │   └── FeatureError                   an op that lacks what describes its kind
@@ -70,10 +69,6 @@ class CaptureError(ThreadcastError, RuntimeError):
 
 class MeasurementError(ThreadcastError, RuntimeError):
     """An op could not be timed."""
-
-
-class BusyMachine(MeasurementError):
-    """Something else is using the cores that were to be timed."""
 
 
 class CounterUnavailable(ThreadcastError, OSError):

@@ -50,7 +50,8 @@ def _rank(count: int, confidence: float) -> int | None:
 class Gain:
     """How many times as fast one way is as another: the median of the ratios of `pairs` neighbouring times.
 
-    `low` and `high` are the ends of the median's 95 % interval, of fewer than 6 pairs the lowest and highest ratio.
+    `low` and `high` are the ends of the median's interval, of 95 % unless another was asked for; of too few pairs (for
+    95 % fewer than 6) the lowest and highest ratio.
     """
 
     gain: float
@@ -78,8 +79,8 @@ class Gain:
         return said if self.shown else f"not shown to be faster or slower, {said}"
 
 
-def gain_of(before_s: Sequence[float], after_s: Sequence[float]) -> Gain:
-    """The gain of steps that take `after_s` seconds over steps that take `before_s`.
+def gain_of(before_s: Sequence[float], after_s: Sequence[float], *, confidence: float = CONFIDENCE) -> Gain:
+    """The gain of steps that take `after_s` seconds over steps that take `before_s`, with an interval of `confidence`.
 
     Entry i of one was measured next to entry i of the other, so that a change in the machine's speed affects both.
     InvalidInput for fewer than `PAIRS_AT_LEAST` pairs, for different numbers of steps, and for times that are not
@@ -92,5 +93,5 @@ def gain_of(before_s: Sequence[float], after_s: Sequence[float]) -> Gain:
     if not all(math.isfinite(seconds) and seconds > 0 for seconds in (*before_s, *after_s)):
         raise InvalidInput("step times must be finite and above 0")
     ratios = [before / after for before, after in zip(before_s, after_s, strict=True)]
-    low, high = median_interval(ratios) or (min(ratios), max(ratios))
+    low, high = median_interval(ratios, confidence) or (min(ratios), max(ratios))
     return Gain(median(ratios), low, high, len(ratios))

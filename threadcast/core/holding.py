@@ -69,12 +69,14 @@ def what_holds(found: Sequence[Measurement], elsewhere: Elsewhere | None = None)
     A case that was not measured since the op changed in other cases, or since other ops of the machine did
     (`elsewhere`), is stale: its samples are multiplied by how much the nearest cases have changed, and its `doubt`
     spans what it may be now. A case whose newest samples are far off, but too few to be a change, is in doubt as far as
-    they are off. What this function has returned without `elsewhere` stays as it is when it is given again.
+    they are off. Where others used the CPUs in all measurements of a case, it may be as fast as the fastest sample;
+    measurements that they disturbed do not count beside others. What this function has returned without
+    `elsewhere` stays as it is when it is given again.
     """
     elsewhere = elsewhere if elsewhere is not None and elsewhere.stamp else None
-    kept = not_void(found)
+    kept = _undisturbed(not_void(found))
     standing, levels = _standing(kept, dates=elsewhere is not None)
-    held = {case: one.measurement for case, one in standing.items()}
+    held = {case: _doubted(one.measurement) for case, one in standing.items()}
     if elsewhere is not None and kept:
         since, kind = elsewhere.since, kept[0].op.kind
         held = {c: _shifted(m, None if m.stale else since(kind, standing[c].until_s)) for c, m in held.items()}
@@ -87,7 +89,8 @@ def what_holds(found: Sequence[Measurement], elsewhere: Elsewhere | None = None)
 def why_not_held(found: Sequence[Measurement]) -> list[str]:
     """For each of an op's measurements on one machine, why what holds now (`what_holds`) has no sample of it, in words;
     empty where it has one."""
-    kept = not_void(found)
+    standing_ones = not_void(found)
+    kept = _undisturbed(standing_ones)
     standing, _ = _standing(kept)
     states = dict(zip(map(id, kept), _states(kept), strict=True))
     held = {id(part) for one in standing.values() for part in one.parts}
@@ -96,6 +99,8 @@ def why_not_held(found: Sequence[Measurement]) -> list[str]:
         if id(one) in held:
             return ""
         if id(one) not in states:
+            if any(one is other for other in standing_ones):
+                return "others used the CPUs meanwhile, and its case was measured without them too"
             return "a later measurement declares void what was measured before the machine changed"
         state, forecast = states[id(one)], standing[one.case].state
         if state != forecast:
@@ -103,6 +108,22 @@ def why_not_held(found: Sequence[Measurement]) -> list[str]:
         return "newer measurements of its case have replaced it: it is much older, or times have changed since"
 
     return list(map(why, found))
+
+
+def _undisturbed(found: Sequence[Measurement]) -> Sequence[Measurement]:
+    """The measurements without the disturbed ones of cases that have others too, with caches in the same state."""
+    if not any(m.disturbed for m in found):
+        return found
+    quiet = {(m.case, m.conditions.get("cache")) for m in found if not m.disturbed}
+    return [m for m in found if not m.disturbed or (m.case, m.conditions.get("cache")) not in quiet]
+
+
+def _doubted(measurement: Measurement) -> Measurement:
+    """The measurement; a disturbed one with the doubt whether the op takes no longer than its fastest sample."""
+    if not measurement.disturbed or measurement.doubt is not None or measurement.seconds <= 0:
+        return measurement
+    fastest_s = min(sample.seconds for sample in measurement.samples if sample.seconds > 0)
+    return replace(measurement, doubt=Doubt(math.log(measurement.seconds / fastest_s), 0.0, stale=False))
 
 
 def _standing(kept: Sequence[Measurement], *, dates: bool = False) -> tuple[dict[Case, Standing], _Levels]:

@@ -18,6 +18,16 @@ SHORTEST_S, LONGEST_S = 1e-12, 1e9
 """Seconds that an op can take: from less than a clock cycle to thirty years. Times outside come from a broken clock or
 a wrong unit, and would overflow in squares and exponentials."""
 
+OTHERS_SHARE = "others_share"
+"""Condition: the share, 0 to 1, of the CPUs' time that other processes used while the samples were taken."""
+
+DISTURBED = 0.1
+"""Largest share of the CPUs' time that others may use. One busy core in ten already moves medians by more than the 2 %
+that timing asks for, since a team waits for its slowest thread."""
+
+TIMED = "runs_a_batch"
+"""Condition that each measurement has which threadcast's own clock timed: how many runs each sample is the mean of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -98,6 +108,12 @@ class Measurement:
     def stale(self) -> bool:
         """Whether the samples tell of another state of the machine or of its caches (`Doubt`)."""
         return self.doubt is not None and self.doubt.stale
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether others used so much of the CPUs meanwhile that the samples say more of them than of the op."""
+        share = self.conditions.get(OTHERS_SHARE)
+        return isinstance(share, int | float) and share > DISTURBED
 
     @property
     def seconds(self) -> float:

@@ -86,10 +86,6 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({
             "Half-width of the interval around each median, relative to the median, at which timing stops.",
             minimum=0.0001, maximum=1,
         ),
-        Setting(
-            "profile.busy_limit", float, 0.1,
-            "Share of the usable cores that other work may take before timing is refused.", minimum=0, maximum=1,
-        ),
         Setting("train.jobs", int, None, "Models fitted at the same time.", minimum=1,
                 default_text="one a usable core"),
         Setting("train.steps", int, STEPS, "Runs of each op over which measuring must pay off: the champion is the "

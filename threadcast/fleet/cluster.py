@@ -21,7 +21,7 @@ from distributed.comm.addressing import get_address_host_port
 import threadcast
 from threadcast.collector.proposers import Proposer
 from threadcast.core import Machine, Op
-from threadcast.core.errors import BusyMachine, MeasurementError
+from threadcast.core.errors import MeasurementError
 from threadcast.core.measurement_documents import measurement_of
 from threadcast.fleet.measuring import Description, Manner, describe, measure_part
 from threadcast.fleet.parts import Part, Parts
@@ -259,7 +259,7 @@ class FleetCampaign:
             elif running.future.status == "error":
                 del self._measuring[address]
                 error = running.future.exception()
-                self._refuse(address, f"{type(error).__name__}: {error}", by_part=not isinstance(error, BusyMachine))
+                self._refuse(address, f"{type(error).__name__}: {error}", by_part=True)
             elif running.future.status == "cancelled":  # by Dask, which has lost its connection for a while
                 raise CancelledError("it has forgotten what it was asked")
             elif not running.begun and time.monotonic() - running.asked_s > ANSWER_S:
@@ -269,7 +269,7 @@ class FleetCampaign:
                 self._ask(address)  # it gets parts again once it answers
 
     def _refuse(self, address: str, why: str, *, by_part: bool) -> None:
-        """A machine that raises where ops alone may fail, because it is busy for example, gets no more parts."""
+        """A machine that raises where ops alone may fail gets no more parts."""
         part = self._parts.gone(address, by_part=by_part)
         self._described.pop(address)
         self.report.machines[address].left_out = why

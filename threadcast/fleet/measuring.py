@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import threadcast
+from threadcast.collector.busy import LoadWatch
 from threadcast.collector.campaign import Campaign
 from threadcast.collector.lone import CacheState, LoneOps
 from threadcast.collector.proposers import Proposer
@@ -41,7 +42,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How ops are measured, as the settings `profile.*` say; with `busy_limit` None on busy machines, too."""
+    """How ops are measured, as the settings `profile.*` say."""
 
     enough: float
     check: int
@@ -49,7 +50,8 @@ class Manner:
     mean_s: float
     tolerance: float
     confidence: float
-    busy_limit: float | None
+    alone: bool = True
+    """Whether no other worker measures on the same CPUs; else it is not looked at whether others use them."""
     cache: CacheState = "rotated"
     cores: int | None = None
 
@@ -83,7 +85,7 @@ def measure_part(
 
     `known` are the stored measurements of these ops on machines of this kind, `changes` those of the kind. Each
     measurement is told as soon as it is made: `tell(number, document)`. Raises MeasurementError where this is a machine
-    of another kind, BusyMachine where others use it.
+    of another kind.
     """
     machine = read_machine(cores=manner.cores)
     if machine.fingerprint != part.kind:
@@ -93,7 +95,7 @@ def measure_part(
     campaign = Campaign(
         LoneOps(machine, cache=manner.cache), proposer, store, enough=manner.enough, check=manner.check,
         max_age_days=manner.max_age_days, mean_s=manner.mean_s, tolerance=manner.tolerance,
-        confidence=manner.confidence, busy_limit=manner.busy_limit,
+        confidence=manner.confidence, watch=LoadWatch.of(machine) if manner.alone else None,
     )  # fmt: skip
     ops = tuple(op for op, runs in zip(part.ops, part.runs, strict=True) for _ in range(runs))
     report = campaign.run(OpGraph(tuple(map(str, range(len(ops)))), ops))

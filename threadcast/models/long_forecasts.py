@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from threadcast.core.curve import Floats
+from threadcast.core.figures import percent, significant
 from threadcast.models.op_score import OpScore
 
 FEW = 0.1
@@ -37,7 +38,7 @@ def why_too_long(scores: Sequence[OpScore]) -> str:
             longest = max(float(np.median(_ratios(judged[i]))) for i in worst[:few])
             return (
                 f"worse than forecasting zero: {few} of {len(judged)} ops {'is' if few == 1 else 'are'} forecast "
-                f"up to {longest:.2g} times too long; accuracy of the others: {100 * left:.2g} %"
+                f"up to {significant(longest, 2)} times too long; accuracy of the others: {percent(left, 2)} %"
             )
     errors = np.concatenate([_errors(score) for score in judged])
     ratios = np.concatenate([_ratios(score) for score in judged])
@@ -45,11 +46,11 @@ def why_too_long(scores: Sequence[OpScore]) -> str:
     if errors[beyond].sum() >= MOST * errors.sum():
         return (
             "worse than forecasting zero: times at thread counts beyond the measured ones are forecast "
-            f"{float(np.median(ratios[beyond])):.2g} times as long as measured (median)"
+            f"{significant(float(np.median(ratios[beyond])), 2)} times as long as measured (median)"
         )
     return (
-        f"worse than forecasting zero: times are forecast {float(np.median(ratios)):.2g} times as long as measured "
-        f"(median; worst tenth {float(np.quantile(ratios, 0.9)):.2g} times)"
+        f"worse than forecasting zero: times are forecast {significant(float(np.median(ratios)), 2)} times as long as "
+        f"measured (median; worst tenth {significant(float(np.quantile(ratios, 0.9)), 2)} times)"
     )
 
 

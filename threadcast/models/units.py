@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import numpy as np
 
 from threadcast.core import Affinity, Op
+from threadcast.core.measurement import TIMED
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.static_features import work
 
@@ -32,10 +34,16 @@ def odd_units(entries: Sequence[MeasuredOp]) -> tuple[str, ...]:
     them: samples of a case, cases of an op next in threads, ops of a kind next in work, machines that measured the
     same.
 
-    `entries` are usable ones (`measured.usable`). Whole tables in another unit cannot be found, nor ops of unknown
+    `entries` are usable ones (`measured.usable`). What threadcast timed itself is in seconds and is passed over: it may
+    be far off only because others used the cores. Whole tables in another unit cannot be found, nor ops of unknown
     work. Such times are reported but not left out: where more threads than cores wait for each other, an op may really
     take so long.
     """
+    asked = [
+        replace(entry, by_case={case: m for case, m in entry.by_case.items() if TIMED not in m.conditions})
+        for entry in entries
+    ]
+    entries = [entry for entry in asked if entry.by_case]
     return (*_of_samples(entries), *_of_cases(entries), *_of_ops(entries), *_of_machines(entries))
 
 

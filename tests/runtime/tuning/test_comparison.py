@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
 
 from threadcast.capture.capture import capture_forward
+from threadcast.collector.busy import Load, LoadWatch
 from threadcast.core import Case, Machine, Placement, Trace
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.executors import Executors
 from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.plans.sequential import sequential
-from threadcast.runtime.tuning.comparison import WARM_UP, compare
+from threadcast.runtime.tuning.comparison import FEWEST_ROUNDS, WARM_UP, compare
 from threadcast.scheduler.simulation.checker import check_schedule
 
 
@@ -53,6 +55,48 @@ def test_only_steps_that_follow_their_own_are_timed_and_each_rests_after_its_tur
     turn = ["eager", "eager", "plan", "plan", "plan rests", "sequential", "sequential", "sequential rests"]
     assert log == turn * (WARM_UP + 4)
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+class Others(LoadWatch):
+    """A watch that says of each round whether others use the CPUs."""
+
+    def __init__(self, busy: Iterator[bool]) -> None:
+        self.busy = busy
+
+    def recent(self) -> Load | None:
+        return Load(0.5, 0.5, 0.0, 2) if next(self.busy) else Load(0.01, 0.01, 0.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("busy", "counted", "repeated", "disturbed", "interval"),
+    [
+        (itertools.repeat(False), 12, 0, False, "95 % interval"),
+        (itertools.cycle([False, True]), 12, 12, False, "95 % interval"),
+        (itertools.repeat(True), 24, 24, True, "99.9 % interval"),
+        (itertools.chain([False] * 5, itertools.repeat(True)), 24, 22, True, "99.9 % interval"),
+    ],
+    ids=["quiet", "every other round", "always", "but for two rounds"],
+)
+def test_disturbed_rounds_are_run_again_and_count_only_where_too_few_are_not(
+    busy: Iterator[bool], counted: int, repeated: int, disturbed: bool, interval: str
+) -> None:
+    now, log = [0.0], []
+    engines = {name: Clockwork(now, log, name, s) for name, s in (("plan", 1.0), ("eager", 2.0))}
+    result = compare(
+        engines["plan"], [], lambda: engines["eager"].run([]), steps=12, watch=Others(busy), clock=lambda: now[0]
+    )
+    assert (len(result.seconds["plan"]), result.repeated) == (counted, repeated)
+    assert (result.disturbed, result.interval) == (disturbed, interval)
+
+
+def test_no_more_rounds_than_an_interval_needs_begin_after_the_time_is_over() -> None:
+    now, log = [0.0], []
+    engines = {name: Clockwork(now, log, name, s) for name, s in (("plan", 1.0), ("eager", 2.0))}
+    watch = Others(itertools.repeat(True))
+    result = compare(
+        engines["plan"], [], lambda: engines["eager"].run([]), steps=30, watch=watch, most_s=5.0, clock=lambda: now[0]
+    )
+    assert (len(result.seconds["plan"]), result.disturbed) == (FEWEST_ROUNDS, True)
 
 
 def test_real_steps_are_compared_and_traced(machine: Machine, executors: Executors) -> None:

@@ -30,7 +30,7 @@ class SimulatedXeonPhi:
     A measurement has `samples` samples, which differ from the model by independent log-normal noise of the relative
     standard deviation `noise`. The same seed, op and case give the same measurement, in whatever order they are asked
     for. Without `count` samples have no counters, as on a machine that offers none. A campaign accepts it as its
-    measurer (`collector.campaign`, with `busy_limit` None, as nothing is timed).
+    measurer (`collector.campaign`).
     """
 
     def __init__(

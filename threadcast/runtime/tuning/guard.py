@@ -8,7 +8,7 @@ from statistics import median
 from typing import Literal
 
 from threadcast.core.errors import InvalidInput
-from threadcast.core.gains import PAIRS_AT_LEAST, Gain, gain_of
+from threadcast.core.gains import CONFIDENCE, PAIRS_AT_LEAST, Gain, gain_of
 
 Side = Literal["plan", "default"]
 
@@ -77,10 +77,10 @@ class Verdict(Gain):
     over: str = "default"
 
 
-def judge(default_s: Sequence[float], planned_s: Sequence[float]) -> Verdict:
+def judge(default_s: Sequence[float], planned_s: Sequence[float], *, confidence: float = CONFIDENCE) -> Verdict:
     """Return a verdict that keeps the plan where it is faster beyond doubt, else the default; for the arguments and
     errors see `gain_of`."""
-    found = gain_of(default_s, planned_s)
+    found = gain_of(default_s, planned_s, confidence=confidence)
     return Verdict(found.gain, found.low, found.high, found.pairs, "plan" if found.low > 1.0 else "default")
 
 

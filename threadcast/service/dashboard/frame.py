@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from threadcast.core import Affinity, Case, Machine
 from threadcast.core.errors import NotFound, ThreadcastError
 from threadcast.core.figures import duration as ascii_duration
+from threadcast.core.figures import percent as percent_text
 from threadcast.core.figures import significant
 from threadcast.service.context import context
 from threadcast.service.documents import asked_machine
@@ -79,8 +80,8 @@ def case_text(case: Case) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share as text, in percent to three significant digits; a dash where there is none."""
-    return "–" if share is None or not math.isfinite(share) else f"{significant(100 * share)} %"
+    """A share as text, as `figures.percent` writes it; a dash where there is none."""
+    return "–" if share is None or not math.isfinite(share) else f"{percent_text(share)} %"
 
 
 def ratio(value: float | None) -> str:
