@@ -113,7 +113,7 @@ def test_an_alias_is_retrained_and_moves_only_to_a_better_model(folder, monkeypa
     )  # fmt: skip
     assert moved["candidate"]["accuracy"] > moved["champion"]["accuracy"]
     assert "champion stays static_xgboost@2" in invoke("train", "--promote-if-better").stdout
-    assert "leave out other choices" in refused("train", "--promote-if-better", "--tune", "1", code=2)
+    assert "leave out other choices" in refused("train", "--promote-if-better", "--samples", "1", code=2)
 
 
 def test_the_training_table_fits_eighty_columns_and_names_the_alias(folder):
@@ -404,16 +404,6 @@ def test_a_model_that_cannot_do_without_samples_is_not_compared_without(folder):
         [("ols", 3.0), ("amdahl", 3.0)],
         [("amdahl", 3.0), ("ols", 3.0)],
     )
-
-
-@pytest.mark.system
-def test_options_can_be_tuned_and_the_models_are_registered_by_their_kind(folder):
-    found = document("train", "--model", "static_xgboost", "--model", "hill_climb", "--tune", "2", "--jobs", "1")
-    assert [model["version"] for model in found["models"]] == ["static_xgboost@1", "hill_climb@1"]
-    result = invoke("train", "--model", "static_xgboost", "--tune", "1", "--jobs", "1", "--no-alias")
-    assert "static_xgboost: tuned: " in result.stderr
-    rows = document("compare", "--model", "static_xgboost", "--tune", "1", "--jobs", "1")["rows"]
-    assert [row["model"] for row in rows] == ["static_xgboost"]
 
 
 @pytest.mark.system

@@ -51,9 +51,6 @@ from threadcast.core.settings import Settings
     "--known", type=click.IntRange(0), default=0, help="Ops of a left-out kind or machine to learn from nevertheless."
 )
 @click.option(
-    "--tune", type=click.IntRange(0), default=0, help="Settings of the boosted trees to try by cross-validation."
-)
-@click.option(
     "--draw", type=click.IntRange(0), help="Show models one of a case's samples, drawn by this seed, instead of all."
 )
 @table_options
@@ -65,7 +62,7 @@ from threadcast.core.settings import Settings
 @common
 def command(
     output: Output, settings: Settings, files: tuple[Path, ...], names: tuple[str, ...], samples: tuple[int, ...],
-    split: str, known: int, tune: int, draw: int | None, reading: Reading, by_fold: bool, html: Path | None,
+    split: str, known: int, draw: int | None, reading: Reading, by_fold: bool, html: Path | None,
 ) -> None:  # fmt: skip
     """Compare models on the measurements of FILEs, or of the store, by ops that they have not learned from.
 
@@ -93,7 +90,7 @@ def command(
 
         with Store.open(settings["store"], create=False) as store:
             measurements, networks_of = store.measurements(), store.networks_of()
-    candidates = make_models(names, samples or compared_samples(measurements), measurements, tune=tune)
+    candidates = make_models(names, samples or compared_samples(measurements), measurements)
     chosen = choose_split(split, measurements, networks_of, known=known)
     evaluation = judge(
         output, measurements, candidates, chosen, jobs=settings["train.jobs"], steps=settings["train.steps"], draw=draw

@@ -21,7 +21,6 @@ EXTRAS = {
     "collect": ("torch", "sympy", "pyperf"),
     "backends": ("onnx", "onnxscript", "onnxruntime", "openvino"),
     "plan": ("numba", "ortools"),
-    "tune": ("optuna",),
     "fleet": ("dask", "distributed"),
     "all": ("matplotlib",),
 }

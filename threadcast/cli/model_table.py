@@ -42,30 +42,25 @@ def models_asked_for(context: click.Context, parameter: click.Parameter, names: 
 
 
 def make_models(
-    names: Sequence[str], samples: Sequence[int], measurements: Sequence[Measurement], *, tune: int = 0
+    names: Sequence[str], samples: Sequence[int], measurements: Sequence[Measurement]
 ) -> list[tuple[str, PerformanceModel]]:
     """Unfitted models of these names, each with the name of its row.
 
     A model that takes a number of samples is there once for each of `samples`, or once with the suggested number where
-    `samples` is empty. `tune` is the number of settings to try for models with options to search; 0 tunes none.
+    `samples` is empty.
     """
     from threadcast.models import registry_of_kinds
     from threadcast.models.sampling import suggested_samples
-    from threadcast.models.tuned import Tuned
-
-    def made_of(name: str, **options: int) -> PerformanceModel:
-        model = registry_of_kinds.create(name, **options)
-        return Tuned(name, trials=tune, **options) if tune and model.searched else model
 
     samples = samples or [suggested_samples(_cases_of_smallest(measurements))]
     models = []
     for name in names:
         if not registry_of_kinds.takes(name, "samples"):
-            models.append((name, made_of(name)))
+            models.append((name, registry_of_kinds.create(name)))
             continue
         for count in samples:
             try:
-                models.append((name, made_of(name, samples=count)))
+                models.append((name, registry_of_kinds.create(name, samples=count)))
             except InvalidInput:
                 if count:
                     raise  # 0 is left out for a model that needs samples

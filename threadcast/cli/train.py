@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 @click.option(
     "--split", type=click.Choice(SPLITS), default="auto", show_default=True, help="What models are judged by."
 )
-@click.option(
-    "--tune", type=click.IntRange(0), default=0, help="Settings of the boosted trees to try by cross-validation."
-)
 @click.option("--machine", help="Fingerprint; learn from this machine's measurements only.")
 @click.option(
     "--calibrate", is_flag=True, help="Measure what this machine can do at most, for the roofline (about 5 s)."
@@ -64,7 +61,7 @@ if TYPE_CHECKING:
 @setting("models", "--models")
 @common
 def command(
-    output: Output, settings: Settings, names: tuple[str, ...], samples: int | None, split: str, tune: int,
+    output: Output, settings: Settings, names: tuple[str, ...], samples: int | None, split: str,
     machine: str | None, calibrate: bool, alias: str, no_alias: bool, promote_if_better: bool, backend: str,
     address: str | None,
 ) -> None:  # fmt: skip
@@ -90,7 +87,7 @@ def command(
     if (backend == "dask") != (address is not None):
         raise click.UsageError("--backend dask and --address go together")
     given = click.get_current_context().get_parameter_source
-    others = ("names", "samples", "split", "tune", "calibrate", "no_alias", "backend", "address")
+    others = ("names", "samples", "split", "calibrate", "no_alias", "backend", "address")
     if promote_if_better and any(given(name) is ParameterSource.COMMANDLINE for name in others):
         raise click.UsageError("--promote-if-better retrains the alias's model as it is: leave out other choices")
     registry = Registry(settings["models"])
@@ -105,7 +102,7 @@ def command(
     if promote_if_better:
         _promote(output, registry, alias, measurements, steps=settings["train.steps"])
         return
-    candidates = make_models(names, [samples] if samples else [], measurements, tune=tune)
+    candidates = make_models(names, [samples] if samples else [], measurements)
     if calibrate:
         candidates = [(name, _calibrated() if name == "roofline" else model) for name, model in candidates]
     chosen = choose_split(split, measurements, networks_of)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -17,13 +16,6 @@ from threadcast.models.choosing import Outlook, interval_covariance, outlook
 
 LEAST_CALL_S = 1e-8
 """Seconds of a call that does nothing, at least: some dozens of clock cycles. A convention."""
-
-
-class Range(NamedTuple):
-    """Values of an option that `Tuned` tries, on a logarithmic scale; whole numbers where `low` is one."""
-
-    low: float
-    high: float
 
 
 class Measurements(Protocol):
@@ -51,8 +43,6 @@ class PerformanceModel(ABC):
     """
 
     name: str
-    searched: ClassVar[Mapping[str, Range]] = MappingProxyType({})
-    """Options that `threadcast.models.tuned` may choose."""
 
     @property
     def least_s(self) -> float:

@@ -83,7 +83,6 @@ class LearnedCurve(BatchModel):
     """
 
     name = "learned_curve"
-    searched = Shape.searched
 
     def __init__(
         self, *, samples: int = 3, enough: float = 0.0, trees: int = 60, depth: int = 8, rate: float = 0.12,

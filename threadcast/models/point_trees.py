@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,6 @@ from threadcast.core.arguments import check, check_whole
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
 from threadcast.models import artefacts, boosted_trees
-from threadcast.models.base import Range
 from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.measured import MeasuredOp, by_content
 from threadcast.models.static_features import Features, joint_features
@@ -30,9 +28,6 @@ FOLDS = 5
 class Shape:
     """Options of growing trees: their number, depth, learning rate and random seed."""
 
-    searched: ClassVar[Mapping[str, Range]] = MappingProxyType(
-        {"trees": Range(30, 400), "depth": Range(4, 12), "rate": Range(0.02, 0.3)}
-    )
     trees: int = 80
     depth: int = 8
     rate: float = 0.12

@@ -33,8 +33,6 @@ class StaticRegressor(BatchModel):
     the measured times are returned; the forecast of other cases does not depend on them.
     """
 
-    searched = Shape.searched
-
     name = "static_xgboost"
 
     def __init__(self, *, trees: int = 300, depth: int = 8, rate: float = 0.06, seed: int = 0, jobs: int = 1) -> None:
