@@ -20,7 +20,7 @@ from pathlib import Path
 from threadcast.core.errors import ThreadcastError
 from threadcast.malleable.activity import Activity
 from threadcast.malleable.arbiter_link import Terms
-from threadcast.malleable.family import Family, ProcessStatus, process_status
+from threadcast.malleable.family import Family, ProcessStatus, process_status, thread_times
 from threadcast.malleable.family_masks import KEEPER, FamilyMasks, is_keeper
 from threadcast.malleable.inherited_limit import mark_of, record_limit
 from threadcast.malleable.limits import Cores, cpus_in
@@ -113,7 +113,7 @@ class OutsideFollowers:
         state = found[self._process].state if self._process in found else "S"
         waits = self._activity.observe(sum(one.cpu_s for one in found.values()), state, time.monotonic()) == "waits"
         rests = waits and self._masks.attached
-        others = (one for one, status in found.items() if status.cpu_s >= PYTHON_S or not self._may_attach(one))
+        others = (one for one in found if not self._may_attach(one) or _computed_s(one) >= PYTHON_S)
         needed, self._needs_cores = self._needs_cores, not rests and any(others)
         if needed and not self._needs_cores:
             self._restrict()
@@ -233,6 +233,11 @@ def _leave_the_program(keep: tuple[int, ...]) -> None:
             elif descriptor not in (*keep, nothing):
                 os.close(descriptor)
     Path("/proc/self/comm").write_text(KEEPER)
+
+
+def _computed_s(process: int) -> float:
+    """CPU time of its threads in seconds, without that of its children: launchers do not compute."""
+    return sum(run_s for run_s, _ in thread_times(process).values())
 
 
 def _command(process: int) -> bytes:
