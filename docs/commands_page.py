@@ -47,7 +47,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "threadcast plan resnet18 --size small --batch 8 --compare --timeline plan.json",
     ),
     "run": ("threadcast run inception_block --size small --batch 1", "threadcast run my_model.py:build --gains"),
-    "exec": ("threadcast exec -- ./simulate", "threadcast exec --weight 2 -- python train.py"),
+    "exec": ("threadcast exec -- ./simulate --fast", "threadcast exec --weight 2 -- python train.py"),
     "resize": ("threadcast resize 4711 2",),
     "serve": ("threadcast serve --port 8321",),
     "keys": ("threadcast keys add ci --scope ingest --keys keys.json",),
