@@ -53,7 +53,7 @@ def command(output: Output, settings: Settings, every_s: float, once: bool) -> N
     if once or output.as_json or not sys.stdout.isatty():
         output.result(document, *shown)
         return
-    with Live(Group(*shown), console=Console(markup=False), auto_refresh=False) as live:
+    with Live(Group(*shown), console=Console(markup=False, highlight=False), auto_refresh=False) as live:
         while True:
             if "left" in document:  # without an arbiter, a look takes as long
                 time.sleep(every_s)
