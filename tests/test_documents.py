@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import subprocess
+import tomllib
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,15 @@ def test_every_setting_that_a_guide_names_exists() -> None:
     named = set(re.findall(r"`((?:engine|profile|service|train)\.(?!csv)[a-z_]+)(?: = [^`]*)?`", text))
     assert len(named) > 10
     assert named - set(SETTINGS) == set()
+
+
+def test_the_first_steps_name_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.findall(r"^\| ((?:`\w+`,? ?)+) \|", DOCUMENTS["docs/start.md"], re.M)
+    of_parts = {name for cell in named for name in re.findall(r"\w+", cell)}
+    assert extras.keys() - {"docs", "dev", "trainers"} <= of_parts
+    asked = re.findall(r"(?:\.|threadcast)\[([a-z,]+)\]", "\n".join(GUIDES.values()))
+    assert {name for names in asked for name in names.split(",")} <= extras.keys()
 
 
 def test_documents_are_short() -> None:
