@@ -28,6 +28,7 @@ def pytest_sessionstart() -> None:
     Shells start what runs in the background with Ctrl-C ignored.
     """
     gc.disable()  # until all libraries and tests are imported
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # else threads that wait would take the cores from other tests
     os.environ.setdefault("THREADCAST_ENGINE_CACHE", str(Path(__file__).parents[1] / "build" / "native"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -51,6 +51,7 @@ assert after == before, {name: known for name, known in after.items() if known !
 """
 
 
+@pytest.mark.system
 def test_it_is_known_whether_the_loops_are_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))

@@ -190,6 +190,7 @@ def samples_of(op: Op, seconds: float) -> dict[str, Any]:
     return {"machine": MACHINE.to_json(), "ops": [op.to_json()], "rows": rows}
 
 
+@pytest.mark.system
 def test_what_was_acknowledged_survives_kill_9_and_is_stored_once(settings: ServiceSettings, tmp_path: Path) -> None:
     acknowledged = []
     for kill in range(3):
@@ -224,6 +225,7 @@ def test_sighup_reads_the_model_again_and_keeps_the_old_one_where_that_fails(
         assert server.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_worker_in_place_of_one_that_ended_is_started_until_it_can_load(
     settings: ServiceSettings, tmp_path: Path, workers: int
