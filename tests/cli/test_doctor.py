@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.commands import invoke
 from tests.core import trees
+from tests.waiting import HANGS_S
 from threadcast.cli.findings import (
     State,
     check_bfloat16,
@@ -324,7 +325,7 @@ def test_doctor_inside_a_real_quota_warns_of_torchs_default_and_of_what_openmp_b
         (group / "cpu.cfs_quota_us").write_text("150000")
         done = subprocess.run(
             [sys.executable, "-c", program, str(group), "doctor", "--json"],
-            capture_output=True, text=True, check=True, timeout=120, env=environment,
+            capture_output=True, text=True, check=True, timeout=HANGS_S, env=environment,
         )  # fmt: skip
     finally:
         group.rmdir()

@@ -18,7 +18,7 @@ from distributed import Client, Future
 from tornado.ioloop import IOLoop
 
 from tests.postgres import fresh_database
-from tests.waiting import eventually
+from tests.waiting import HANGS_S, eventually
 from threadcast.collector.proposers import EveryCase
 from threadcast.core import Op, TensorSpec
 from threadcast.core.errors import MeasurementError
@@ -26,7 +26,7 @@ from threadcast.fleet.cluster import FleetCampaign
 from threadcast.fleet.measuring import Manner
 from threadcast.store import Store
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 NETWORK = """
 import torch
@@ -63,7 +63,7 @@ def running(command: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]
         process.communicate()
 
 
-def printed_by(process: subprocess.Popen[str], folder: Path, *, within_s: float) -> str:
+def printed_by(process: subprocess.Popen[str], folder: Path, *, within_s: float = HANGS_S) -> str:
     """What a process of `running` printed until it ended; fails with what all of them wrote to stderr."""
     try:
         return process.communicate(timeout=within_s)[0]
@@ -112,13 +112,12 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 def campaign(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     done = subprocess.run(
         [*COMMAND, *QUICK, *arguments], cwd=folder, env=environment(folder), text=True, capture_output=True,
-        check=False, timeout=240,
+        check=False, timeout=HANGS_S,
     )  # fmt: skip
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
 
-@pytest.mark.timeout(400)
 def test_two_machines_share_the_work_and_one_that_is_killed_loses_nothing(
     folder: Path, cluster: Cluster, postgres: str
 ) -> None:
@@ -126,9 +125,9 @@ def test_two_machines_share_the_work_and_one_that_is_killed_loses_nothing(
     workers = [cluster.worker("127.0.0.1"), cluster.worker("127.0.0.2")]
     to = ["--scheduler", cluster.address, "--store", url]
     with Store.open(url) as store, running([*COMMAND, *QUICK, *to], folder) as going:
-        assert eventually(lambda: len(store.measurements()) >= 4, within_s=120)
+        assert eventually(lambda: len(store.measurements()) >= 4)
         workers[0].send_signal(signal.SIGKILL)
-        printed = printed_by(going, folder, within_s=240)
+        printed = printed_by(going, folder)
         stored = store.measurements()
     assert going.returncode == 0, (folder / "stderr").read_text()
     report = json.loads(printed)
@@ -183,7 +182,6 @@ def disturbed(folder: Path, cluster: Cluster) -> Iterator[Disturbed]:
         yield made
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("when", ["described", "measured"])
 def test_a_worker_that_is_killed_before_its_result_is_fetched_ends_nothing(
     cluster: Cluster, disturbed: Disturbed, when: Literal["described", "measured"]
@@ -202,7 +200,6 @@ def test_a_worker_that_is_killed_before_its_result_is_fetched_ends_nothing(
     assert report.measured >= 3
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("when", ["before it is asked", "before its part"])
 def test_a_worker_that_does_other_work_is_not_waited_for(
     cluster: Cluster, disturbed: Disturbed, when: str, monkeypatch: pytest.MonkeyPatch
@@ -216,7 +213,7 @@ def test_a_worker_that_does_other_work_is_not_waited_for(
 
         def occupy() -> None:
             work.append(other.submit(time.sleep, 300, workers=[victim]))
-            assert eventually(lambda: other.processing()[victim], within_s=20)
+            assert eventually(lambda: other.processing()[victim])
             cluster.worker("127.0.0.2")  # not before: alone it would measure everything
 
         if when == "before it is asked":
@@ -229,7 +226,6 @@ def test_a_worker_that_does_other_work_is_not_waited_for(
         assert report.measured >= 3
 
 
-@pytest.mark.timeout(240)
 def test_a_worker_that_did_other_work_for_a_while_goes_on(
     cluster: Cluster, disturbed: Disturbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +238,7 @@ def test_a_worker_that_did_other_work_for_a_while_goes_on(
 
         def occupy() -> None:
             work.append(other.submit(time.sleep, 25, workers=[victim]))
-            assert eventually(lambda: other.processing()[victim], within_s=20)
+            assert eventually(lambda: other.processing()[victim])
 
         disturbed.disturbance, disturbed.when = occupy, "asked"
         events: list[str] = []
@@ -253,7 +249,6 @@ def test_a_worker_that_did_other_work_for_a_while_goes_on(
         assert report.measured >= 3
 
 
-@pytest.mark.timeout(120)
 def test_a_worker_of_several_threads_is_left_out(cluster: Cluster, disturbed: Disturbed) -> None:
     cluster.worker("127.0.0.1", threads=2)
     with Client(cluster.address, set_as_default=False) as other:
@@ -264,7 +259,6 @@ def test_a_worker_of_several_threads_is_left_out(cluster: Cluster, disturbed: Di
     assert not disturbed.report.measured
 
 
-@pytest.mark.timeout(120)
 def test_a_connection_that_breaks_is_an_error(cluster: Cluster, disturbed: Disturbed) -> None:
     cluster.worker("127.0.0.1")
     disturbed.disturbance = lambda: disturbed._client.sync(disturbed._client.scheduler_comm.close)
@@ -273,12 +267,11 @@ def test_a_connection_that_breaks_is_an_error(cluster: Cluster, disturbed: Distu
     assert disturbed._client.loop not in IOLoop._ioloop_for_asyncio.values()  # which would keep its sockets open
 
 
-@pytest.mark.timeout(300)
 def test_workers_on_the_same_cpus_are_one_machine_and_no_machine_is_an_error(folder: Path, cluster: Cluster) -> None:
     store = ["--store", "store.sqlite", "--wait-s", "1", "--scheduler", cluster.address]
     none = subprocess.run(
         [*COMMAND, *store], cwd=folder, env=environment(folder), text=True, capture_output=True, check=False,
-        timeout=120,
+        timeout=HANGS_S,
     )  # fmt: skip
     assert none.returncode == 1
     assert "no machine came within 1 s" in none.stderr
@@ -287,7 +280,7 @@ def test_workers_on_the_same_cpus_are_one_machine_and_no_machine_is_an_error(fol
     quiet = [*COMMAND, "--budget-s", "0.02", "--check", "0", "--json", *store]
     done = subprocess.run(
         [*quiet, "--wait-s", "60"], cwd=folder, env=environment(folder), text=True, capture_output=True, check=False,
-        timeout=240,
+        timeout=HANGS_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     machines = json.loads(done.stdout)["machines"]
@@ -300,46 +293,43 @@ def test_workers_on_the_same_cpus_are_one_machine_and_no_machine_is_an_error(fol
 def test_a_scheduler_that_does_not_answer_is_an_error_of_one_line(folder: Path, address: str, why: str) -> None:
     done = subprocess.run(
         [*COMMAND, "--scheduler", address, "--store", "store.sqlite"], cwd=folder, env=environment(folder),
-        text=True, capture_output=True, check=False, timeout=120,
+        text=True, capture_output=True, check=False, timeout=HANGS_S,
     )  # fmt: skip
     assert done.returncode == 1
     assert f"no Dask scheduler answers at {address}: {why}" in done.stderr.splitlines()[-1]
     assert "Exception ignored" not in done.stderr
 
 
-@pytest.mark.timeout(300)
 def test_a_scheduler_that_dies_is_an_error_and_what_was_measured_is_stored(folder: Path, cluster: Cluster) -> None:
     cluster.worker("127.0.0.1")
     with (
         Store.open(folder / "store.sqlite") as store,
         running([*COMMAND, *QUICK, "--scheduler", cluster.address, "--store", "store.sqlite"], folder) as going,
     ):
-        assert eventually(lambda: len(store.measurements()) >= 4, within_s=120)
+        assert eventually(lambda: len(store.measurements()) >= 4)
         cluster.scheduler.send_signal(signal.SIGKILL)
-        printed_by(going, folder, within_s=120)
+        printed_by(going, folder)
         assert len(store.measurements()) >= 4
     assert going.returncode == 1
     assert "is lost" in (folder / "stderr").read_text()
 
 
-@pytest.mark.timeout(300)
 def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(folder: Path) -> None:
     with (
         Store.open(folder / "store.sqlite") as store,
         running([*COMMAND, *QUICK, "--store", "store.sqlite"], folder) as going,
     ):
-        assert eventually(lambda: len(store.measurements()) >= 4, within_s=120)
+        assert eventually(lambda: len(store.measurements()) >= 4)
         os.killpg(going.pid, signal.SIGINT)
-        printed_by(going, folder, within_s=60)
+        printed_by(going, folder)
         stored = len(store.measurements())
         with pytest.raises(ProcessLookupError):
-            assert eventually(lambda: os.killpg(going.pid, 0), within_s=20)
+            assert eventually(lambda: os.killpg(going.pid, 0))
     assert going.returncode == 130
     assert stored >= 4
     assert "Traceback" not in (folder / "stderr").read_text()
 
 
-@pytest.mark.timeout(300)
 def test_without_a_scheduler_this_machine_measures_and_a_service_gets_it(folder: Path) -> None:
     from tests.fleet.test_outbox import serving
 

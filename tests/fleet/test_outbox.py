@@ -13,7 +13,7 @@ import pytest
 from werkzeug.serving import make_server
 
 from tests.service.service_data import MACHINE, MEASURED
-from tests.waiting import eventually
+from tests.waiting import HANGS_S, eventually
 from threadcast.core import Case, Measurement, Sample
 from threadcast.core.errors import ServiceError
 from threadcast.fleet import outbox as outboxes
@@ -199,7 +199,7 @@ def test_ctrl_c_does_not_wait_for_a_service_that_does_not_answer(store: Store) -
             raise KeyboardInterrupt
         assert background._thread.is_alive()  # it was not waited for
         connection.close()
-    background._thread.join(60)
+    background._thread.join(HANGS_S)
     assert background.outbox.unsent() == 3
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from tests.waiting import HANGS_S
 from threadcast.models.parallel import CHUNK, in_chunks, one_blas_thread
 
 OPS = range(3 * CHUNK)
@@ -39,7 +40,7 @@ def test_callers_that_overlap_leave_the_limit_as_it_was() -> None:
 
     def first(some: range) -> np.ndarray:
         entered.set()
-        assert may_leave.wait(60)
+        assert may_leave.wait(HANGS_S)
         return np.array(some, dtype=np.float64)[:, None]
 
     def second(some: range) -> np.ndarray:
@@ -47,12 +48,12 @@ def test_callers_that_overlap_leave_the_limit_as_it_was() -> None:
 
     with threadpool_limits(2, user_api="blas"), ThreadPoolExecutor(2) as callers:
         one = callers.submit(in_chunks, first, OPS, jobs=2)
-        assert entered.wait(60)
+        assert entered.wait(HANGS_S)
         other = callers.submit(in_chunks, second, OPS, jobs=2)
         while not other.running():
             pass
         may_leave.set()
-        assert one.result(60).tolist() == other.result(60).tolist()
+        assert one.result(HANGS_S).tolist() == other.result(HANGS_S).tolist()
         assert blas_threads() == {2}
     assert len(blas_threads()) == 1
 

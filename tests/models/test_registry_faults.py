@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.stored_kinds import stored
-from tests.waiting import eventually
+from tests.waiting import HANGS_S, eventually
 from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
 from threadcast.models import stored_files
 from threadcast.models.aliases import Aliases
@@ -184,7 +184,7 @@ def test_a_full_disk_leaves_nothing_and_the_versions_before_it_whole(tmp_path: P
 
 def _save_at(barrier: Barrier, root: Path, interval: int) -> None:
     registry = ModelRegistry(root)
-    barrier.wait(60)
+    barrier.wait(HANGS_S)
     registry.save(HillClimb(interval=interval), trained_on={}, metrics={})
 
 
@@ -196,7 +196,7 @@ def test_two_processes_that_take_the_same_number_get_two_and_lose_nothing(regist
         for process in processes:
             process.start()
         for process in processes:
-            process.join(60)
+            process.join(HANGS_S)
             assert process.exitcode == 0
         pair = [f"hill_climb@{2 * round_ + 1}", f"hill_climb@{2 * round_ + 2}"]
         assert registry.versions()[-2:] == pair
@@ -204,13 +204,13 @@ def test_two_processes_that_take_the_same_number_get_two_and_lose_nothing(regist
 
 
 def _move_at(barrier: Barrier, registry: ModelRegistry, version: str) -> None:
-    barrier.wait(60)
+    barrier.wait(HANGS_S)
     with suppress(NotFound):
         registry.set_alias("champion", version)
 
 
 def _remove_at(barrier: Barrier, registry: ModelRegistry, version: str) -> None:
-    barrier.wait(60)
+    barrier.wait(HANGS_S)
     with suppress(InvalidInput):
         registry.remove(version)
 
@@ -235,7 +235,7 @@ def test_no_alias_is_set_to_a_version_that_another_process_removes(
         for process in processes:
             process.start()
         for process in processes:
-            process.join(60)
+            process.join(HANGS_S)
             assert process.exitcode == 0
         assert registry.load("champion").name == "hill_climb"
         assert (version in registry.versions()) == (registry.resolve("champion") == version)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tests.prediction.predicting import MACHINE, OPS, SerialShare, local
+from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, SerialShare, local
 from threadcast.core import Case, Curve, Edge, Machine, Measurement, Op, OpGraph, Sample, Source
 from threadcast.core.errors import FeatureError, InvalidInput, ModelError, ServiceError
 from threadcast.prediction.fallback import ROOFLINE, FirstOf, roofline
@@ -49,7 +49,7 @@ def test_nothing_is_guessed_of_an_op_that_lacks_what_describes_its_kind() -> Non
     with pytest.raises(FeatureError, match="lacks 'm'"):
         FirstOf([strict, roofline(MACHINE)]).curves(OPS)
     with pytest.raises(ServiceError, match="nor can the local model answer: lacks 'm'"):
-        RemotePredictor(NOBODY, MACHINE, fallback=strict).curves(OPS)
+        RemotePredictor(NOBODY, MACHINE, deadline_s=PATIENT_S, fallback=strict).curves(OPS)
 
 
 def test_predictors_of_two_machines_are_refused() -> None:
@@ -83,7 +83,7 @@ def test_a_large_product_is_guessed_within_the_interval_of_common_cores() -> Non
 
 def test_a_plan_comes_without_service_and_model_and_says_whose_curves_it_has() -> None:
     graph = OpGraph(("a", "b", "c"), tuple(OPS), edges=(Edge(0, 1),))
-    predictor = RemotePredictor(NOBODY, MACHINE, fallback=ignorant())
+    predictor = RemotePredictor(NOBODY, MACHINE, deadline_s=PATIENT_S, fallback=ignorant())
     made = plan(Problem(graph, predictor.curves(graph.ops), MACHINE))
     assert made.curves_from == ROOFLINE + FALLBACK_MARK
     assert predictor.status.source_of_curves == "fallback"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.models.synthetic_ops import make_ops, measure_all
+from tests.waiting import HANGS_S
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.errors import ModelError
 from threadcast.models.learned_curve import LearnedCurve
@@ -30,7 +31,7 @@ class Watched(LearnedCurve):
         self.calls.append(len(ops))
         if len(self.calls) == 1:
             self.entered.set()
-            assert self.go_on.wait(10)
+            assert self.go_on.wait(HANGS_S)
         if self.refuses and BAD in ops:
             raise ModelError("bad")
         return super().predict_many(ops, observed, cases, machine=machine)
@@ -45,16 +46,16 @@ def model() -> Watched:
 
 def answers(model: Watched, monkeypatch: pytest.MonkeyPatch) -> list[CurveTable | BaseException]:
     """What each of eight threads gets that asks for one op, all but the first while the first is computed."""
-    monkeypatch.setattr("threadcast.prediction.gathering.WAIT_S", 10.0)
+    monkeypatch.setattr("threadcast.prediction.gathering.WAIT_S", HANGS_S)
     gathering = Gathering()
     with ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(gathering.predict_many, model, [OPS[40]], [[]], CASES, MACHINE)]
-        assert model.entered.wait(10)
+        assert model.entered.wait(HANGS_S)
         asked += [threads.submit(gathering.predict_many, model, [op], [[]], CASES, MACHINE) for op in OPS[41:48]]
         while len(gathering._waiting) < 7:
             threading.Event().wait(0.001)
         model.go_on.set()
-        return [one.exception(10) or one.result() for one in asked]
+        return [one.exception(HANGS_S) or one.result() for one in asked]
 
 
 def test_what_waits_is_forecast_together_and_to_the_last_bit_as_alone(
@@ -80,8 +81,8 @@ def test_who_waits_too_long_computes_by_itself(model: Watched, monkeypatch: pyte
     gathering = Gathering()
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(gathering.predict_many, model, [OPS[40]], [[]], CASES, MACHINE)
-        assert model.entered.wait(10)
+        assert model.entered.wait(HANGS_S)
         assert len(gathering.predict_many(model, [OPS[41]], [[]], CASES, MACHINE)) == 1
         assert not gathering._waiting, "the model would be held for ever"
         model.go_on.set()
-        first.result(10)
+        first.result(HANGS_S)

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
+from tests.clock import Clock
 from tests.prediction.predicting import MACHINE, OPS, PATIENT_S, SerialShare, Service, assert_same, local
 from threadcast.core import Case, Curve, Machine, Measurement, Op
 from threadcast.core.errors import DeadlineExceeded, InvalidInput, ModelError, ServiceError, ServiceUnavailable
 from threadcast.prediction.fallback import ROOFLINE
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.prediction.remote import FALLBACK_MARK, FALLBACK_SHARE, RemotePredictor
+from threadcast.prediction.versioned_curves import VersionedCurves
 
 
 def _changed(**members: Any) -> Callable[[bytes], bytes]:
@@ -227,10 +229,10 @@ def test_where_neither_service_nor_fallback_can_answer_the_error_says_both_and_a
         def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
             raise ModelError("nothing was measured")
 
-    fallback = LocalPredictor(Unmeasured(), MACHINE, {}, version="unmeasured@1")
+    nobody, fallback = "http://127.0.0.1:9", LocalPredictor(Unmeasured(), MACHINE, {}, version="unmeasured@1")
     with pytest.raises(ServiceUnavailable, match=r"cannot be reached.*nothing was measured"):
-        RemotePredictor("http://127.0.0.1:9", MACHINE, fallback=fallback, last_resort=False).curves(OPS)
-    table = RemotePredictor("http://127.0.0.1:9", MACHINE, fallback=fallback).curves(OPS)
+        RemotePredictor(nobody, MACHINE, deadline_s=PATIENT_S, fallback=fallback, last_resort=False).curves(OPS)
+    table = RemotePredictor(nobody, MACHINE, deadline_s=PATIENT_S, fallback=fallback).curves(OPS)
     assert table.model == ROOFLINE + FALLBACK_MARK
 
 
@@ -272,13 +274,18 @@ def test_a_model_that_moves_with_every_answer_ends_in_the_fallback(
 
 def test_the_deadline_is_over_all_parts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("threadcast.prediction.questions.PART_OPS", 1)
-    over = threading.Event()
-    service.before = lambda: over.wait(PATIENT_S) if len(service.questions) == 3 else None
-    remote = RemotePredictor(service.url, MACHINE, deadline_s=1.0, fallback=local(0.3))
+    passed, add = Clock(), VersionedCurves.add
+
+    def slowly(*arguments: Any) -> None:
+        add(*arguments)
+        passed.now_s += 0.48 * PATIENT_S
+
+    monkeypatch.setattr(VersionedCurves, "add", slowly)
+    remote = RemotePredictor(service.url, MACHINE, deadline_s=PATIENT_S, fallback=local(0.3))
+    monkeypatch.setattr(remote._client, "_clock", lambda: time.monotonic() + passed())
     table = remote.curves(OPS)
     assert_same(table.take([0, 1]), local().curves(OPS[:2]))
     assert_same(table.take([2]), local(0.3).curves(OPS[2:]))
     assert isinstance(remote.status.last_error, DeadlineExceeded)
-    over.set()
     assert_same(remote.curves(OPS[:2]), local().curves(OPS[:2]))
     assert remote.status.source_of_curves == "cache"

@@ -10,6 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.service.service_data import GRAPH, MEASURED
+from tests.waiting import HANGS_S
 from threadcast.models.registry import ModelRegistry
 from threadcast.models.roofline import Roofline
 from threadcast.service.app import Service, create_app
@@ -43,7 +44,7 @@ def settings(tmp_path: Path, models: Path, filled_store: Path) -> ServiceSetting
     """Settings over a store of its own that holds MEASURED and GRAPH."""
     path = tmp_path / "store.sqlite"
     shutil.copy(filled_store, path)
-    return ServiceSettings(store=path, models=models)
+    return ServiceSettings(store=path, models=models, deadline_s=HANGS_S)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.models.synthetic_ops import make_ops, measure, measure_all
+from tests.waiting import HANGS_S
 from threadcast.core import Machine
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.service import adapted_models
@@ -58,7 +59,7 @@ class Counting:
     def adapted(self, measurements):
         self.measured.append(len(measurements))
         self.begun.set()
-        assert self.may_end.wait(60)
+        assert self.may_end.wait(HANGS_S)
         return object()
 
 
@@ -67,12 +68,12 @@ def test_threads_that_ask_at_once_adapt_a_model_once(store):
     model.may_end.clear()
 
     def ask():
-        together.wait(60)
+        together.wait(HANGS_S)
         return models.of(model, "m@1", NEW)
 
     with ThreadPoolExecutor() as pool:
         asked = [pool.submit(ask) for _ in range(4)]
-        assert model.begun.wait(60)
+        assert model.begun.wait(HANGS_S)
         model.may_end.set()
         assert len({id(one.result().model) for one in asked}) == 1
     assert len(model.measured) == 1
@@ -86,7 +87,7 @@ def test_while_a_model_is_adapted_again_others_get_the_older_one(store):
     model.may_end.clear()
     with ThreadPoolExecutor() as pool:
         newer = pool.submit(models.of, model, "m@1", NEW)
-        assert model.begun.wait(60)
+        assert model.begun.wait(HANGS_S)
         assert models.of(model, "m@1", NEW) is older
         model.may_end.set()
         assert newer.result() is not older

@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 
+from tests.clock import Clock
 from tests.service.service_data import CURVES, MACHINE, OPS, graph_document
-from tests.waiting import eventually
+from tests.waiting import HANGS_S, eventually
 from threadcast.models.roofline import Roofline
 from threadcast.scheduler.planner_process import PlannerProcess
 from threadcast.scheduler.policies.critical_path import CriticalPath
@@ -38,19 +40,32 @@ def planning_processes() -> list[int]:
 
 
 @pytest.fixture
-def hurried(settings: ServiceSettings) -> Iterator[Service]:
-    """An app that works at no request for more than 0.2 s."""
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which deadlines are kept."""
+    made = Clock()
+    monkeypatch.setattr("threadcast.service.deadlines.monotonic", made)
+    return made
+
+
+@pytest.fixture
+def hurried(settings: ServiceSettings, clock: Clock) -> Iterator[Service]:
+    """An app that works at no request for more than 0.2 s of the clock."""
     made = create_app(replace(settings, deadline_s=0.2))
     yield made
     made.extensions["threadcast"].store.close()
 
 
-def test_a_plan_that_takes_too_long_is_ended_with_its_process(client: FlaskClient) -> None:
+def test_a_plan_that_takes_too_long_is_ended_with_its_process(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     planners.close()
     assert client.post("/v1/plans", json=PLAN).status_code == 200
     [process] = planning_processes()
     os.kill(process, 19)  # SIGSTOP: it will take longer than any deadline
-    answer = client.post("/v1/plans", json={**PLAN, "cores": 3}, headers={"X-Deadline-S": "0.3"})
+    with monkeypatch.context() as patch:
+        wait = PlannerProcess.answer
+        patch.setattr(PlannerProcess, "answer", lambda self, _: wait(self, 0.01))  # once asked, time is up
+        answer = client.post("/v1/plans", json={**PLAN, "cores": 3})
     assert (answer.status_code, answer.content_type) == (503, "application/problem+json")
     assert answer.headers["Retry-After"] == "1"
     assert not is_there(process)
@@ -117,47 +132,61 @@ def test_who_waits_for_a_planning_process_waits_no_longer_than_the_deadline(clie
     assert answers == [503, 503, 503]
 
 
-def slow(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> Callable[[], int]:
-    """Make a method wait 0.15 s before it does its work; gives how often it was called."""
+@pytest.fixture
+def slow(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Each forecast takes 0.15 s of the clock, and there is one for each op; gets an entry for each."""
     calls: list[None] = []
-    original = getattr(owner, method)
+    original = Roofline.predict_many
 
-    def slowly(*arguments: object, **more: object) -> object:
+    def slowly(*arguments: Any, **more: Any) -> object:
         calls.append(None)
-        until_s = time.perf_counter() + 0.15
-        while time.perf_counter() < until_s:
-            pass
+        clock.now_s += 0.15
         return original(*arguments, **more)
 
-    monkeypatch.setattr(owner, method, slowly)
-    return lambda: len(calls)
-
-
-def test_a_prediction_that_takes_too_long_stops_between_ops(hurried: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Roofline, "predict_many", slowly)
     monkeypatch.setattr("threadcast.service.deadlines.OPS_AT_ONCE", 1)
-    count = slow(monkeypatch, Roofline, "predict_many")
+    return calls
+
+
+def test_a_prediction_that_takes_too_long_stops_between_ops(hurried: Service, slow: list[None]) -> None:
     before = set(threading.enumerate())
     answer = hurried.test_client().post("/v1/predictions", json={"ops": [op.key for op in OPS]})
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
-    assert 1 <= count() < len(OPS)
+    assert len(slow) == 2 < len(OPS)
     assert set(threading.enumerate()) <= before
 
 
-def test_a_policy_that_takes_too_long_is_stopped(hurried: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    reached = []
+class UpOnce(threading.Thread):
+    """In place of a `threading.Timer`: the time is up once `begun` is set."""
+
+    begun = threading.Event()
+
+    def __init__(self, seconds: float, stop: Callable[[], None]) -> None:
+        super().__init__()
+        self.stop = stop
+
+    def run(self) -> None:
+        assert self.begun.wait(HANGS_S)
+        self.stop()
+
+    def cancel(self) -> None:
+        """It has happened."""
+
+
+def test_a_policy_that_takes_too_long_is_stopped(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadcast.service.deadlines.Timer", UpOnce)
 
     def forever(*_: object) -> None:
         while True:
             try:
-                reached.append(sum(range(1000)))
+                UpOnce.begun.set()
             except Exception:  # noqa: BLE001 - what policies may do
                 continue
 
     monkeypatch.setattr(CriticalPath, "__init__", forever)
     before = set(threading.enumerate())
-    answer = hurried.test_client().post("/v1/decisions", json={"graph": "net", "ready": ["a"]})
+    answer = client.post("/v1/decisions", json={"graph": "net", "ready": ["a"]})
     assert answer.status_code == 503
-    assert reached
     assert eventually(lambda: set(threading.enumerate()) <= before)  # it was stopped in this thread, and none goes on
 
 
@@ -211,7 +240,7 @@ called()
 
 
 def test_a_process_can_be_profiled_afterwards() -> None:
-    ran = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=HANGS_S)
     assert (ran.stdout, ran.stderr) == ("called\n", "")
 
 
@@ -222,11 +251,7 @@ def test_a_deadline_that_is_no_time_is_refused(client: FlaskClient, sent: str) -
     assert (answer.status_code, problem["pointer"], problem["in"]) == (422, "/X-Deadline-S", "header")
 
 
-def test_a_client_cannot_have_more_time_than_the_service_gives(
-    hurried: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("threadcast.service.deadlines.OPS_AT_ONCE", 1)
-    slow(monkeypatch, Roofline, "predict_many")
+def test_a_client_cannot_have_more_time_than_the_service_gives(hurried: Service, slow: list[None]) -> None:
     body = {"ops": [op.key for op in OPS], "machine": MACHINE.fingerprint}
     answer = hurried.test_client().post("/v1/predictions", json=body, headers={"X-Deadline-S": "1e9"})
     assert answer.status_code == 503

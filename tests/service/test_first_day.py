@@ -16,6 +16,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from tests.service.service_data import CURVES, MACHINE, MEASURED, OPS, graph_document
+from tests.waiting import HANGS_S
 from threadcast.core import Machine, read_machine
 from threadcast.service.app import Service, create_app
 from threadcast.service.openapi import description
@@ -39,7 +40,7 @@ ASKED: dict[str, Callable[[FlaskClient, Any], TestResponse]] = {
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Service]:
     """A service on its first day."""
-    app = create_app(ServiceSettings(store=tmp_path / "new.sqlite", models=tmp_path / "none"))
+    app = create_app(ServiceSettings(store=tmp_path / "new.sqlite", models=tmp_path / "none", deadline_s=HANGS_S))
     yield app
     app.extensions["threadcast"].store.close()
 
@@ -113,7 +114,8 @@ def test_every_route_has_an_example_that_runs_against_a_fresh_service(fresh: Ser
     routes = [rule for item in json.loads(description())["paths"].values() for rule in item]
     assert len(EXAMPLES) == len(routes)
     for number, (status, _, command) in enumerate(EXAMPLES):
-        app = create_app(ServiceSettings(store=tmp_path / f"{number}.sqlite", models=tmp_path / "none"))
+        store = tmp_path / f"{number}.sqlite"
+        app = create_app(ServiceSettings(store=store, models=tmp_path / "none", deadline_s=HANGS_S))
         assert send(app, command) == int(status), command
         app.extensions["threadcast"].store.close()
     for _, _, command in EXAMPLES:

@@ -14,18 +14,18 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from tests.waiting import eventually
+from tests.waiting import HANGS_S, eventually
 from threadcast.service.http_exchange import Exchange
 from threadcast.service.http_server import BODIES_IN_MEMORY, CONNECTIONS, Bounds, HttpServer
 from threadcast.service.logs import GONE, Access
 from threadcast.service.wsgi_call import Answer
 
-LONG_S = 30.0
+LONG_S = HANGS_S
 MAX_BODY = 200_000
 POST = b"POST /echo HTTP/1.1\r\nHost: a\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -392,17 +392,34 @@ def read_all(connection: socket.socket) -> bytes:
     return bytes(arrived)
 
 
+class Prompt(ThreadPoolExecutor):
+    """Takes a call only once a thread works at it, as long as it is prompt."""
+
+    prompt = True
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        begun = threading.Event()
+        future = super().submit(lambda: (begun.set(), call(*arguments, **named))[1])
+        assert not self.prompt or begun.wait(LONG_S)
+        return future
+
+
 def test_a_request_that_takes_too_long_or_waits_too_long_for_a_thread_is_told_so() -> None:
     with serving(threads=1, answer_s=0.2) as served, served.connect() as first, served.connect() as second:
+        threads = served.server.threads = Prompt(1)
         first.sendall(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
         assert served.entered.acquire(timeout=LONG_S)
+        threads.prompt = False
         second.sendall(GET)
         for connection, why in ((first, b"this was not done within 0.2 s"), (second, b"no thread was free for this")):
             status, content = answer(connection)
             assert status == 503
             assert why in content
         served.held.set()
+        threads.shutdown()
+        served.server.threads = Prompt(1)
         assert eventually(lambda: ask(served, GET)[0] == 200, LONG_S)
+        served.server.threads.shutdown()
 
 
 def test_an_answer_is_let_go_without_the_cycle_collector(served: Served) -> None:

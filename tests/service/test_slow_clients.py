@@ -26,19 +26,24 @@ from threadcast.store import Store
 HEAD = " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
 POST = b"POST /v1/plans" + HEAD.encode()
 PARTS = [b"", b"P", b"GET /v1/info HTTP/1.1\r\nHost: local", POST + b"1000\r\n", POST + b"1000\r\n\r\n{"]
-RECEIVE_S = 2.0
+
+
+@contextlib.contextmanager
+def waiting(directory: Path, models: Path, receive_s: float) -> Iterator[Running]:
+    """A server with four threads that waits so long for a request."""
+    with Store.open(directory / "store.sqlite") as store:
+        store.add(MEASURED)
+    settings = ServiceSettings(store=directory / "store.sqlite", models=models)
+    (directory / "threadcast.toml").write_text(f"[service]\nreceive_s = {receive_s}\nmax_body_bytes = 100000\n")
+    assert "THREADCAST_CONFIG" not in environment(directory)
+    with running(settings, directory, "--threads", "4") as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Running]:
-    """A server with four threads that waits two seconds for a request."""
-    directory = tmp_path_factory.mktemp("slow")
-    with Store.open(directory / "store.sqlite") as store:
-        store.add(MEASURED)
-    settings = ServiceSettings(store=directory / "store.sqlite", models=models)
-    (directory / "threadcast.toml").write_text(f"[service]\nreceive_s = {RECEIVE_S}\nmax_body_bytes = 100000\n")
-    assert "THREADCAST_CONFIG" not in environment(directory)
-    with running(settings, directory, "--threads", "4") as started:
+    """A server that waits for requests longer than any test lasts."""
+    with waiting(tmp_path_factory.mktemp("slow"), models, LONG_S) as started:
         yield started
 
 
@@ -70,8 +75,9 @@ def test_clients_that_send_a_byte_now_and_then_hold_nobody_up(server: Running) -
         assert is_served(server)
 
 
-def test_requests_that_do_not_arrive_in_time_are_closed(server: Running) -> None:
+def test_requests_that_do_not_arrive_in_time_are_closed(tmp_path: Path, models: Path) -> None:
     with contextlib.ExitStack() as stack:
+        server = stack.enter_context(waiting(tmp_path, models, 0.5))
         connections = [stack.enter_context(connect(server)) for _ in PARTS]
         for connection, part in zip(connections, PARTS, strict=True):
             connection.sendall(part)

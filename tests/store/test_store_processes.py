@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, event
 
+from tests.waiting import HANGS_S
 from threadcast.core import Measurement
 from threadcast.core.errors import StoreError
 from threadcast.store import Store
@@ -43,7 +44,7 @@ def start_writer(place: Path | str, *, writer: int = 0, batches: int = 1_000_000
 def test_concurrent_writers_lose_nothing_even_when_they_all_start_the_store(store_url: Path | str) -> None:
     writers = [start_writer(store_url, writer=i, batches=25) for i in range(4)]
     for process in writers:
-        process.communicate(timeout=120)
+        process.communicate(timeout=HANGS_S)
     assert [process.returncode for process in writers] == [0] * 4
     with Store.open(store_url) as store:
         assert store.counts() == Counts(machines=1, ops=25 * (5 + 4), measurements=4 * 25 * 6, samples=1800, graphs=0)

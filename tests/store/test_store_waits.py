@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import make_url
 
 from tests.postgres import fresh_database, server
+from tests.waiting import HANGS_S
 from threadcast.core import Measurement
 from threadcast.core.errors import StoreError
 from threadcast.store import Store
@@ -19,8 +20,8 @@ from threadcast.store.waits import engine_options
 pytestmark = pytest.mark.system
 
 Measure = Callable[..., Measurement]
-MEDIUM_S, LONG_S = 2.0, 30.0
-"""The shorter one is long enough for a busy machine, whose pauses between two statements would end transactions."""
+MEDIUM_S, LONG_S = 2.0, HANGS_S
+"""Stores that wait as short as the first do nothing in the tests but wait."""
 
 
 def test_a_database_that_was_restarted_is_used_again(measure: Measure) -> None:
@@ -66,7 +67,7 @@ def test_a_connection_that_breaks_in_a_transaction_stores_nothing_of_it(postgres
 
 def test_a_writer_of_postgresql_waits_for_a_lock_and_then_says_so(postgres: str, measure: Measure) -> None:
     url = fresh_database(postgres)
-    with Store.open(url) as holder, Store.open(url, wait_s=MEDIUM_S) as store:
+    with Store.open(url, wait_s=LONG_S) as holder, Store.open(url, wait_s=MEDIUM_S) as store:
         held, done = threading.Event(), threading.Event()
 
         def hold(_connection: object) -> None:
@@ -79,17 +80,20 @@ def test_a_writer_of_postgresql_waits_for_a_lock_and_then_says_so(postgres: str,
             assert held.wait(LONG_S)
             with pytest.raises(StoreError, match=r"timeout.*2 s"):
                 store.add([measure(1)])
-            assert store.measurements() == []  # readers are not held up
+            with Store.open(url, wait_s=LONG_S) as reader:
+                assert reader.measurements() == []  # readers are not held up
         finally:
             done.set()
             thread.join()
-        assert store.add([measure(1)]) == 1
+        assert holder.add([measure(1)]) == 1
 
 
 def test_a_statement_that_takes_too_long_is_ended_unless_it_may(postgres: str) -> None:
-    with Store.open(fresh_database(postgres), wait_s=MEDIUM_S) as store:
+    url = fresh_database(postgres)
+    Store.open(url, wait_s=LONG_S).close()  # makes the tables, which may take long
+    with Store.open(url, wait_s=MEDIUM_S) as store:
         with pytest.raises(StoreError, match=r"longer than 2 s"), store._database.read() as connection:
-            connection.exec_driver_sql("SELECT pg_sleep(20)")
+            connection.exec_driver_sql("SELECT pg_sleep(600)")
         with store._database.read(long=True) as connection:
             connection.exec_driver_sql("SELECT pg_sleep(2.5)")
         with store._database.read() as connection:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from types import FrameType
 
 import pytest
 
+from tests.waiting import HANGS_S, eventually
 from threadcast.core import Measurement
 from threadcast.core.errors import InvalidInput, StoreError
 from threadcast.store import Store
@@ -33,16 +33,14 @@ class Held:
         self.calls.append(list(numbers))
         if len(self.calls) == 1:
             self.began.set()
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(HANGS_S)
         elif self.error is not None and any(number < 0 for number in numbers):
             raise self.error
         return [10 * number for number in numbers]
 
 
 def until_waiting(together: Together[int, int], number: int) -> None:
-    until_s = time.monotonic() + 30
-    while len(together._waiting) < number and time.monotonic() < until_s:
-        time.sleep(0.001)
+    assert eventually(lambda: len(together._waiting) >= number)
 
 
 def gathered(held: Held, together: Together[int, int], numbers: Sequence[int], size: int = 1) -> list[object]:
@@ -56,7 +54,7 @@ def gathered(held: Held, together: Together[int, int], numbers: Sequence[int], s
 
     with ThreadPoolExecutor(len(numbers) + 1) as threads:
         first = threads.submit(add, 1)
-        assert held.began.wait(30)
+        assert held.began.wait(HANGS_S)
         others = []
         for number in numbers:
             others.append(threads.submit(add, number))
@@ -107,22 +105,22 @@ def test_who_is_stored_returns_while_others_are_being_stored() -> None:
     def store(numbers: Sequence[int]) -> Sequence[int]:
         if numbers == [1]:
             began.set()
-            assert first.wait(30)
+            assert first.wait(HANGS_S)
         elif len(numbers) > 1:
             raise InvalidInput("one of them")  # so each is stored alone, by one thread
         elif numbers == [4]:
-            assert second.wait(30)
+            assert second.wait(HANGS_S)
         return numbers
 
     together: Together[int, int] = Together(store, most=10, wait_s=30)
     with ThreadPoolExecutor(4) as threads:
         for number in (1, 2, 3, 4):
             returned.append(threads.submit(together.add, number, size=1))
-            assert began.wait(30)
+            assert began.wait(HANGS_S)
             until_waiting(together, number - 1)
         first.set()
         try:
-            assert returned[2].result(10) == 3
+            assert returned[2].result(HANGS_S) == 3
         finally:
             second.set()
         assert [one.result() for one in returned] == [1, 2, 3, 4]
@@ -148,7 +146,7 @@ def test_who_is_interrupted_while_waiting_is_not_stored_and_can_try_again() -> N
     try:
         with ThreadPoolExecutor(2) as threads:
             first = threads.submit(together.add, 1, size=1)
-            assert held.began.wait(30)
+            assert held.began.wait(HANGS_S)
             interrupting = threads.submit(interrupt)
             with pytest.raises(KeyboardInterrupt):
                 together.add(2, size=1)
@@ -217,7 +215,7 @@ def test_who_waits_too_long_is_told_and_not_stored() -> None:
     together: Together[int, int] = Together(held, most=10, wait_s=0.05)
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(together.add, 1, size=1)
-        assert held.began.wait(30)
+        assert held.began.wait(HANGS_S)
         with pytest.raises(StoreError, match=r"0\.05 s"):
             together.add(2, size=1)
         held.go_on.set()

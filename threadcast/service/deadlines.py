@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
+from threading import Timer
+from time import monotonic
 from typing import TypeVar
 
 from flask import g, request
@@ -44,11 +45,11 @@ class Deadline:
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
-        self._until_s = time.monotonic() + limit_s
+        self._until_s = monotonic() + limit_s
 
     def remaining_s(self) -> float:
         """Return the seconds that are left; raise the problem of `too_late` where none are."""
-        left_s = self._until_s - time.monotonic()
+        left_s = self._until_s - monotonic()
         if left_s <= 0:
             raise too_late(self.limit_s)
         return left_s
@@ -124,7 +125,7 @@ def computed_in_time(until: Deadline, compute: Callable[[], T]) -> T:
                 asked = True
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), ctypes.py_object(TimeIsUp))
 
-    timer = threading.Timer(until.remaining_s(), stop)
+    timer = Timer(until.remaining_s(), stop)
     timer.daemon = True
     lock.acquire()
     timer.start()
