@@ -105,7 +105,7 @@ def test_without_an_earlier_version_there_is_no_way_back(
     client: FlaskClient, registry: ModelRegistry, alias: str
 ) -> None:
     answer = client.post(ROLLBACK, data={"alias": alias}, headers=HERE)
-    assert answer.status_code == 404
+    assert answer.status_code == (409 if alias == "champion" else 404)
     assert registry.resolve("champion") == "roofline@1"
 
 

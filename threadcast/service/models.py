@@ -110,21 +110,8 @@ def move(asked: AliasMove, alias: str) -> Response:
 
     The version is loaded first: one that cannot be is refused and the alias stays where it was.
     """
-    models = context().models
-    if alias == RESERVED:
-        raise Problem(422, f"no alias may be called {RESERVED!r}", pointer="/alias", where="path")
-    try:
-        models.get(asked.version)
-    except (NotFound, ArtefactError) as error:
-        missing = isinstance(error, NotFound)
-        what = "is not registered" if missing else "is damaged or holds what must not be loaded"
-        raise Problem(404 if missing else 422, f"{asked.version} {what}", pointer="/version") from error
-    try:
-        models.registry.set_alias(alias, asked.version, by=mover())
-    except InvalidInput as error:
-        raise Problem(422, str(error), pointer="/alias", where="path") from error
-    models.follow(alias)
-    return reply(_described(models.registry, alias))
+    promote(alias, asked.version)
+    return reply(_described(context().models.registry, alias))
 
 
 @blueprint.post("/aliases/<alias>/rollback")
@@ -139,6 +126,31 @@ def rollback(alias: str, asked: Rollback) -> Response:
 
     The version before it answers from the next request on. It is loaded first: where it cannot be, the alias stays.
     """
+    go_back(alias)
+    return reply(_described(context().models.registry, alias))
+
+
+def promote(alias: str, version: str) -> None:
+    """Let the alias stand for a version that can be loaded; a Problem where it cannot."""
+    models = context().models
+    if alias == RESERVED:
+        raise Problem(422, f"no alias may be called {RESERVED!r}", pointer="/alias", where="path")
+    try:
+        models.get(version)
+    except (NotFound, ArtefactError) as error:
+        missing = isinstance(error, NotFound)
+        what = "is not registered" if missing else "is damaged or holds what must not be loaded"
+        raise Problem(404 if missing else 422, f"{version[:80]} {what}", pointer="/version") from error
+    try:
+        models.registry.set_alias(alias, version, by=mover())
+    except InvalidInput as error:
+        raise Problem(422, str(error), pointer="/alias", where="path") from error
+    models.follow(alias)
+
+
+def go_back(alias: str) -> None:
+    """Undo the alias's last move that was not undone yet; a Problem where there is none, or what was before cannot be
+    loaded."""
     models = context().models
     before = _described(models.registry, alias)
     earlier = models.registry.before(alias)
@@ -153,7 +165,6 @@ def rollback(alias: str, asked: Rollback) -> Response:
     except NotFound as error:
         raise Problem(409, f"{error}; look again", pointer="/alias", where="path") from error
     models.follow(alias)
-    return reply(_described(models.registry, alias))
 
 
 def _described(registry: ModelRegistry, alias: str) -> dict[str, Any]:

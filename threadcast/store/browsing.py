@@ -217,15 +217,10 @@ class Browser:
             row = connection.execute(query.order_by(table.c.id.desc()).limit(1)).first()
         return None if row is None else _run(row)
 
-    def plans(self, *, limit: int) -> list[Kept]:
-        """What is said about the plans that were stored last, the last one first."""
+    def asked(self, *, limit: int) -> list[Kept]:
+        """What is said about the plans, and about what decisions are made from, that were stored last; so many each."""
         with self._database.read() as connection:
-            return newest(connection, schema.plans, limit)
-
-    def contexts(self, *, limit: int) -> list[Kept]:
-        """What is said about what decisions were made from last, the last one first."""
-        with self._database.read() as connection:
-            return newest(connection, schema.contexts, limit)
+            return [*newest(connection, schema.plans, limit), *newest(connection, schema.contexts, limit)]
 
     def runs(self, *, limit: int) -> list[Run]:
         """The last runs of all graphs on all machines, the last one first."""

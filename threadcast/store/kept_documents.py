@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
@@ -15,10 +16,11 @@ MOST_ABOUT = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is said about the content of a name, and when that was stored or marked, in seconds since 1970."""
+    """What is said about the content of a name, and when that was stored or marked, as ISO 8601."""
 
+    table: str
     name: str
-    time_s: float
+    time: str
     about: dict[str, Any]
 
 
@@ -52,16 +54,12 @@ def content_of(connection: Connection, table: Table, name: str) -> Any:
     return found.partition(end)[2] if found and found[:1] == begin and end in found else found
 
 
-def newest(connection: Connection, table: Table, limit: int) -> list[Kept]:
+def newest(connection: Connection, table: Table, limit: int) -> Iterator[Kept]:
     """What is said about the contents that were stored or marked last, the last one first."""
     of_name, of_content, of_time = table.columns
     query = select(of_name, of_time, func.substr(of_content, 1, MOST_ABOUT)).order_by(of_time.desc(), of_name)
-    rows = connection.execute(query.limit(limit))
-    return [Kept(name, time_s, _about(start)) for name, time_s, start in rows]
-
-
-def _about(start: str | bytes) -> dict[str, Any]:
-    """What the first line says; nothing where an earlier threadcast stored no such line."""
-    text = start if isinstance(start, str) else bytes(start).decode(errors="replace")
-    line, end, _ = text.partition("\n")
-    return json.loads(line) if end and line.startswith("{") else {}
+    for name, time_s, start in connection.execute(query.limit(limit)):
+        text = start if isinstance(start, str) else bytes(start).decode(errors="replace")
+        line, end, _ = text.partition("\n")  # of an earlier threadcast there is no such line
+        about = json.loads(line) if end and line.startswith("{") else {}
+        yield Kept(table.name, name, datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds"), about)

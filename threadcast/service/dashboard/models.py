@@ -5,13 +5,10 @@ from __future__ import annotations
 from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
-from threadcast.core.errors import ArtefactError, InvalidInput, NotFound
-from threadcast.models.aliases import Move
-from threadcast.service.auth import mover
 from threadcast.service.context import context
 from threadcast.service.dashboard.frame import blueprint
 from threadcast.service.dashboard.scores import score_of
-from threadcast.service.models import RESERVED
+from threadcast.service.models import go_back, promote
 from threadcast.service.problems import Problem
 
 SAID = ("promoted", "rolled-back")
@@ -34,7 +31,7 @@ def models() -> str:
     versions = [manifest.version for manifest in manifests]
     return render_template(
         "dashboard/models.html", manifests=sorted(manifests, key=lambda m: m.created, reverse=True), damaged=damaged,
-        aliases=aliases, histories=histories, back={alias: _back(moves) for alias, moves in histories.items()},
+        aliases=aliases, histories=histories, back={alias: registry.before(alias) or "" for alias in aliases},
         called=called, default=default, scores={m.version: score_of(m) for m in manifests}, versions=versions,
         chosen=chosen if chosen in versions else "", said=said if said in SAID else "",
         moved=moved if moved in aliases else "",
@@ -42,46 +39,18 @@ def models() -> str:
 
 
 @blueprint.post("/models/promote")
-def promote() -> Response:
+def promote_form() -> Response:
     """Let an alias stand for a version; a version that cannot be loaded is refused."""
-    shelf = context().models
     alias, version = (request.form.get(name, "").strip() for name in ("alias", "version"))
-    if alias == RESERVED:
-        raise Problem(422, f"no alias may be called {RESERVED!r}")
     if "@" not in version:
         raise Problem(422, "choose a version, name@number")
-    try:
-        shelf.get(version)
-    except ArtefactError as error:
-        raise Problem(422, f"{version[:80]} is damaged or holds what must not be loaded") from error
-    except NotFound as error:
-        raise Problem(404, f"{version[:80]} is not registered") from error
-    try:
-        shelf.registry.set_alias(alias, version, by=mover())
-    except NotFound as error:
-        raise Problem(404, f"{version[:80]} is not registered") from error
-    except InvalidInput as error:
-        raise Problem(422, str(error)) from error
+    promote(alias, version)
     return redirect(url_for("dashboard.models", said="promoted", alias=alias), 303)
 
 
 @blueprint.post("/models/rollback")
-def rollback() -> Response:
+def rollback_form() -> Response:
     """Undo an alias's last move."""
     alias = request.form.get("alias", "").strip()
-    registry = context().models.registry
-    if not registry.is_alias(alias):
-        raise Problem(404, f"there is no alias {alias[:80]!r}")
-    registry.rollback(alias, by=mover())
+    go_back(alias)
     return redirect(url_for("dashboard.models", said="rolled-back", alias=alias), 303)
-
-
-def _back(moves: list[Move]) -> str:
-    """The version that a rollback would return to, `moves` being the newest first; empty where there is none."""
-    versions: list[str] = []
-    for move in reversed(moves):
-        if not move.rollback:
-            versions.append(move.version)
-        elif versions:
-            versions.pop()
-    return versions[-2] if len(versions) > 1 else ""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from datetime import UTC, datetime
 
-from flask import render_template, url_for
+from flask import render_template
 
 from threadcast.core import Plan, Trace
 from threadcast.core.errors import NotFound
@@ -23,31 +21,11 @@ MOST, MOST_RUNS = 50, 20
 """Most lines of each kind; runs are read whole, some milliseconds each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the list. `forecast_s` is the predicted makespan; of decisions `work_s`, the sum of the ops' fastest
-    forecasts, is known instead. `took_s` is what one traced step took."""
-
-    time: str
-    what: str
-    of: str
-    machine: str
-    policy: str
-    link: str
-    forecast_s: float | None = None
-    work_s: float | None = None
-    took_s: float | None = None
-
-
 @blueprint.get("/plans")
 def plans() -> str:
     """The page with the plans, decisions and runs of last, the last one first."""
     browse = context().store.browse
-    lines = [
-        *(_line(kept, "plan") for kept in browse.plans(limit=MOST)),
-        *(_line(kept, "decisions") for kept in browse.contexts(limit=MOST)),
-        *map(_run_line, browse.runs(limit=MOST_RUNS)),
-    ]
+    lines = [*browse.asked(limit=MOST), *map(_of_run, browse.runs(limit=MOST_RUNS))]
     return render_template("dashboard/plans.html", lines=sorted(lines, key=lambda line: line.time, reverse=True))
 
 
@@ -70,18 +48,7 @@ def plan(name: str) -> str:
     return render_template("dashboard/plan.html", name=name, drawn=drawn, tones=tones)
 
 
-def _line(kept: Kept, kind: str) -> Line:
-    about = kept.about
-    of = about.get("graph") or (f"{about['ops']:,} op{'' if about['ops'] == 1 else 's'}" if "ops" in about else "–")
-    return Line(
-        datetime.fromtimestamp(kept.time_s, UTC).isoformat(timespec="seconds"),
-        "decisions by a plan" if about.get("followed") else kind,
-        of, about.get("machine", ""), about.get("policy", "–"), url_for("dashboard.plan", name=kept.name),
-        about.get("forecast_s"), about.get("work_s"),
-    )  # fmt: skip
-
-
-def _run_line(run: Run) -> Line:
-    link = url_for("dashboard.network", name=run.graph, machine=run.machine)
-    forecast_s, took_s = run.plan.makespan_s, run.trace.makespan_s
-    return Line(run.time, "run", run.graph, run.machine, run.plan.policy, link, forecast_s, took_s=took_s)
+def _of_run(run: Run) -> Kept:
+    """A run as the list shows it; `took_s` is what one traced step took."""
+    about = {"graph": run.graph, "machine": run.machine, "policy": run.plan.policy, "forecast_s": run.plan.makespan_s}
+    return Kept("runs", run.graph, run.time, {**about, "took_s": run.trace.makespan_s})
