@@ -15,7 +15,7 @@
 #define THREADS (1 << 22)
 static const char kMask[] = "AS_IF_MASK"; /* of the process, for what it executes */
 static __thread unsigned long own;
-static unsigned long *masks; /* by thread, of this process's threads that had theirs set by others */
+static unsigned long *masks; /* by thread, of this process's threads that had theirs set or inherited it */
 
 static unsigned long all(void) { return CPUS == 64 ? ~0ul : (1ul << CPUS) - 1; }
 
@@ -100,6 +100,7 @@ static void *run(void *given) {
   const struct start start = *(struct start *)given;
   free(given);
   own = start.mask;
+  if (self() < THREADS) masks[self()] = own;
   return start.run(start.argument);
 }
 
