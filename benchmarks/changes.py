@@ -20,11 +20,11 @@ from contextlib import contextmanager
 
 import numpy as np
 from figures.forecasts import CHANGES
+from recorded_sets import recorded
 from run_facts import RunFacts
 
 from threadcast.core import changes
 from threadcast.core.changes import Point, courses
-from threadcast.store.recorded import recorded
 
 LEAST, MOST = 24, 60
 """Fewest samples of a series, and how many are used."""

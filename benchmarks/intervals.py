@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from adsala import adsala_wide
 from figures.forecasts import INTERVALS
 from models import CASCADE_LAKE
 from run_facts import RunFacts
@@ -55,7 +56,7 @@ def sets(curves: Path | None) -> Iterable[tuple[str, Callable[[], Sequence[Measu
     """Every set of measurements by name, read when its turn comes."""
     if curves is not None:
         for routine, file in CASCADE_LAKE.items():
-            yield f"{routine}_96", partial(published.adsala_wide, curves / file)
+            yield f"{routine}_96", partial(adsala_wide, curves / file)
     yield "networks", published.ncnn_network_latency
     yield "recorded", lambda: read_long_form(RECORDED)
 

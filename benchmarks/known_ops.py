@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from adsala import adsala_wide
 from figures.forecasts import KNOWN_OPS
 from models import CASCADE_LAKE
 from run_facts import RunFacts
@@ -28,7 +29,6 @@ from threadcast.models.machine_limits import work_per_thread
 from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.sample_noise import SampleNoise
 from threadcast.models.splits import Fold
-from threadcast.store import published
 
 SAMPLED = {0: (), 1: (33,), 3: (10, 33, 87)}
 """Thread counts that the oracle samples: those that the learned curve asks most ops for."""
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=KNOWN_OPS.writes)
     arguments = parser.parse_args()
     run, made = RunFacts.now(), []
-    found = published.adsala_wide(arguments.curves / CASCADE_LAKE["sgemm"])
+    found = adsala_wide(arguments.curves / CASCADE_LAKE["sgemm"])
     entries, _ = usable(group(found))
     for count in arguments.samples:
         for name, function in (("oracle of curves", oracle), ("Gaussian oracle", gaussian_oracle)) if count else ():

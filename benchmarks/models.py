@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from adsala import adsala_wide
 from figures.forecasts import MODELS
 from figures.study import of_run
 from run_facts import RunFacts
@@ -144,7 +145,7 @@ def parts(curves: Path | None) -> Iterable[tuple[str, Callable[[], Part]]]:
 
 
 def _routine(routine: str, most: int, path: Path) -> Part:
-    found = [m for m in published.adsala_wide(path) if m.case.threads <= most]
+    found = [m for m in adsala_wide(path) if m.case.threads <= most]
     title = f"{routine} at 1 to {most} threads, a fifth of the shapes left out"
     return Part(title, found, one_fold, curve_models())
 
@@ -160,7 +161,7 @@ def _table_iv(path: Path) -> Part:
                 models.append((title, registry_of_kinds.create(name, samples=samples, scale="linear")))
             models.append((f"learned_curve, {samples} samples", LearnedCurve(samples=samples)))
     title = "Table IV's regressors on sgemm at 1 to 96 threads, a fifth of the shapes left out"
-    return Part(title, published.adsala_wide(path), one_fold, models)
+    return Part(title, adsala_wide(path), one_fold, models)
 
 
 def _facts(name: str) -> list[dict[str, str]]:
@@ -170,7 +171,7 @@ def _facts(name: str) -> list[dict[str, str]]:
 
 
 def _new_kind(curves: Path) -> Part:
-    found = [m for file in CASCADE_LAKE.values() for m in published.adsala_wide(curves / file)]
+    found = [m for file in CASCADE_LAKE.values() for m in adsala_wide(curves / file)]
     machine = found[0].machine
     found = [replace(m, machine=machine) for m in found]
     models: list[tuple[str, PerformanceModel]] = [*made(["static_xgboost"])]

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 import click
 import numpy as np
 from figures.papers import PROTOCOL
+from recorded_sets import recorded
 from run_facts import RunFacts
 
 from threadcast.collector.simulated.demand import Library, demand
@@ -29,7 +30,6 @@ from threadcast.models.evaluation import evaluate
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.splits import Fold
-from threadcast.store.recorded import recorded
 
 LEARNED = ("resnet50", "dcgan_generator", "dcgan_discriminator", "inception_v3")
 TESTED = "alexnet"

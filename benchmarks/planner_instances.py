@@ -21,13 +21,14 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from adsala import adsala_wide
 
 from threadcast.core import Affinity, Edge, Machine, Measurement, Op, OpGraph
 from threadcast.core.corun import CoRunTable, Slowdown
 from threadcast.core.op_class import TINY_CALLS, ClassLimits, OpClass
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.graph_curves import curves_of
-from threadcast.store.published import adsala_wide, gbm_training_time, minibude_thunderx2, ncnn_network_latency
+from threadcast.store.published import gbm_training_time, minibude_thunderx2, ncnn_network_latency
 
 GRAPHS = Path(__file__).parents[1] / "data/graphs"
 FLOPS_A_SECOND, BYTES_A_SECOND, LAUNCH_S = 40e9, 10e9, 2e-6

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import paper_networks
+from adsala import adsala_wide
 from figures.forecasts import PROFILING
 from run_facts import RunFacts
 
@@ -36,7 +37,7 @@ from threadcast.models import registry_of_kinds
 from threadcast.models.following import FollowedModel
 from threadcast.models.interpolation import curve_through, knots_of
 from threadcast.models.measured import by_case, group
-from threadcast.store import Store, published
+from threadcast.store import Store
 
 SAMPLES = 5
 """Samples behind a measurement of a recorded op. Campaigns time at least six batches."""
@@ -103,7 +104,7 @@ def simulated(name: str) -> Workload:
 
 def recorded(name: str, path: Path, *, samples: int = SAMPLES, ops: int | None = None) -> Workload:
     """The ops of one of ADSALA's sets, or so many of them drawn at random; a measurement is that many samples."""
-    entries = group(published.adsala_wide(path))
+    entries = group(adsala_wide(path))
     if ops is not None:
         entries = tuple(entries[i] for i in np.random.default_rng(0).permutation(len(entries))[:ops])
     machine = entries[0].machine

@@ -16,7 +16,9 @@ from typing import TypeVar
 
 import numpy as np
 import paper_networks
+from adsala import adsala_wide
 from figures.forecasts import NEW_MACHINE, NEW_MACHINE_OWN
+from recorded_sets import recorded
 from run_facts import RunFacts
 from simulated_servers import servers
 
@@ -29,7 +31,6 @@ from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import MeasuredOp, group
 from threadcast.models.point_trees import Shape
 from threadcast.models.prior import SHIPPED, Prior
-from threadcast.store import published, recorded
 
 T = TypeVar("T")
 
@@ -58,7 +59,7 @@ def drawn(values: Sequence[T], count: int, seed: int) -> list[T]:
 
 def recorded_set() -> list[Measurement]:
     """Ops that threadcast recorded on a machine with two cores."""
-    found = recorded.recorded()
+    found = recorded()
     some = set(drawn(sorted({m.op.key for m in found}), RECORDED_OPS, 0))
     return [m for m in found if m.op.key in some]
 
@@ -133,7 +134,7 @@ def new_machines(curves: Path | None) -> Iterator[NewMachine]:
     if curves is not None:
         prior, curve = learned(sets), curve_of(sets)
         for name in ("sgemm", "sdot"):
-            entries = group(published.adsala_wide(curves / f"{name}_mkl_cascadelake.csv.gz"))
+            entries = group(adsala_wide(curves / f"{name}_mkl_cascadelake.csv.gz"))
             some = [entries[i] for i in np.random.default_rng(0).permutation(len(entries))[:250]]
             yield NewMachine(f"{name}, {len(some[0].machine)} threads", some, prior, curve)
 

@@ -203,7 +203,7 @@ def test_tree_arrays_of_other_shapes_or_types_are_refused(array, change):
 @pytest.fixture(scope="module")
 def boosted():
     regressor = regressors.make("xgboost").set_params(n_estimators=3)
-    return bytes(regressor.fit(ROWS, TARGETS).get_booster().save_raw("ubj"))
+    return bytes(regressor.fit(ROWS, TARGETS).get_booster().save_raw("json"))
 
 
 def test_a_stored_booster_comes_back(boosted):

@@ -62,18 +62,18 @@ def test_it_finds_where_thread_counts_divide_badly(model):
 
 def test_it_is_stored_with_the_model(model):
     files = model.to_files()
-    assert "correction.0.ubj" in files
+    assert "correction.0.trees.json" in files
     assert error(LearnedCurve().from_files(files)) == pytest.approx(error(model), rel=1e-9)
     with pytest.raises(ArtefactError):
-        LearnedCurve().from_files({**files, "correction.0.ubj": files["correction.0.ubj"][:200]})
-    del files["correction.0.ubj"]
+        LearnedCurve().from_files({**files, "correction.0.trees.json": files["correction.0.trees.json"][:200]})
+    del files["correction.0.trees.json"]
     with pytest.raises(ArtefactError):
         LearnedCurve().from_files(files)
 
 
 def test_few_ops_are_not_corrected():
     model = LearnedCurve().fit(jagged(OPS[:40]))
-    assert "correction.0.ubj" not in model.to_files()
+    assert "correction.0.trees.json" not in model.to_files()
 
 
 def test_several_threads_forecast_alike(model):

@@ -247,7 +247,7 @@ def test_what_was_stored_answers_alike_and_damage_is_refused(model):
         ("model.json", lambda data: data.replace(b'"share"', b'"sharp"')),
         ("model.json", lambda data: data.replace(b"learned_curve/3", b"learned_curve/9")),
         ("machines.npz", lambda data: data[: len(data) // 2]),
-        ("trees.ubj", lambda data: data[:100]),
+        ("trees.trees.json", lambda data: data[:100]),
     ):
         with pytest.raises(ArtefactError):
             LearnedCurve().from_files({**files, name: change(files[name])})

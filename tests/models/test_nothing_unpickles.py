@@ -107,7 +107,7 @@ def unsafe(path: Path, source: str) -> list[str]:
 
 def test_the_graph_holds_all_that_loads() -> None:
     names = {path.name for path in reachable()}
-    assert {"artefacts.py", "ubjson.py", "boosted_trees.py", "decision_trees.py", "learned_curve.py"} <= names
+    assert {"artefacts.py", "boosted_trees.py", "decision_trees.py", "learned_curve.py"} <= names
     for kind in registry_of_kinds.names():
         module = type(registry_of_kinds.create(kind)).__module__
         assert module_file(module) in reachable()

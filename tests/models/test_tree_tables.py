@@ -39,13 +39,13 @@ def test_a_table_forecasts_what_xgboost_does_with_and_without_missing_values(
     learned_with: float, asked_with: float
 ) -> None:
     regressor, asked = grown(missing=learned_with), features(missing=asked_with, seed=2)
-    table = TreeTable.of(bytes(regressor.get_booster().save_raw("ubj")))
+    table = TreeTable.of(bytes(regressor.get_booster().save_raw("json")))
     np.testing.assert_array_equal(table.forecast(asked), by_xgboost(regressor, asked))
 
 
 def test_the_loop_forecasts_the_same_without_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     regressor, asked = grown(missing=0.1, trees=5), features(missing=0.1, seed=3)[:4]
-    table = TreeTable.of(bytes(regressor.get_booster().save_raw("ubj")))
+    table = TreeTable.of(bytes(regressor.get_booster().save_raw("json")))
     monkeypatch.setattr(tree_tables, "_compiled", lambda: None)
     np.testing.assert_array_equal(table.forecast(asked), by_xgboost(regressor, asked))
 
@@ -81,6 +81,6 @@ def test_xgboost_goes_on_without_numba_or_where_a_table_is_wrong(
 def test_a_single_leaf_is_a_tree() -> None:
     rows = features(missing=0.0).reshape(-1, N_FEATURES)
     regressor = xgboost.XGBRegressor(n_estimators=3, max_depth=3, n_jobs=1).fit(rows, np.full(len(rows), 2.5))
-    table = TreeTable.of(bytes(regressor.get_booster().save_raw("ubj")))
+    table = TreeTable.of(bytes(regressor.get_booster().save_raw("json")))
     asked = features(missing=0.0, seed=6)
     np.testing.assert_array_equal(table.forecast(asked), by_xgboost(regressor, asked))

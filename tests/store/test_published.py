@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import statistics
 from collections import Counter
 from collections.abc import Callable
@@ -9,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from threadcast.core import Machine, Measurement
-from threadcast.core.errors import FormatError, NotFound
+from threadcast.core import Measurement
+from threadcast.core.errors import NotFound
 from threadcast.store import Store
 from threadcast.store.published import (
-    adsala_wide,
     data_directory,
     gbm_training_time,
     minibude_thunderx2,
@@ -74,49 +72,6 @@ def test_each_threads_a_core_setting_of_minibude_is_a_machine() -> None:
     assert sorted(len(machine) for machine in {m.machine for m in loaded}) == [64, 128, 256]
     first = loaded[0]
     assert (first.case.threads, first.seconds, len(first.samples)) == (1, 155.28462, 3)
-
-
-def test_the_wide_layout_gives_a_measurement_a_shape_and_thread_count(tmp_path: Path) -> None:
-    path = tmp_path / "sgemm_box.csv.gz"
-    path.write_bytes(gzip.compress(b"m,k,n,rep,t1,t2\n2,3,4,1,10,6\n2,3,4,2,12,8\n5,6,7,1,30,20\n"))
-    loaded = adsala_wide(path)
-    assert [(m.case.threads, [s.seconds for s in m.samples]) for m in loaded] == [
-        (1, [10e-6, 12e-6]),
-        (2, [6e-6, 8e-6]),
-        (1, [30e-6]),
-        (2, [20e-6]),
-    ]
-    assert [spec.shape for spec in loaded[0].op.inputs] == [(2, 3), (3, 4)]
-    assert (loaded[0].op.flops, loaded[0].machine) == (2 * 2 * 3 * 4, Machine.uniform("sgemm_box", 2))
-    machine = Machine.uniform("mine", 2)
-    assert {m.machine for m in adsala_wide(path, machine=machine)} == {machine}
-
-
-def test_the_wide_layout_of_a_dot_product_has_one_length(tmp_path: Path) -> None:
-    path = tmp_path / "sdot.csv"
-    path.write_text("n,rep,t1,t4\n1000,1,5,2\n")
-    one, four = adsala_wide(path)
-    assert (one.op.kind, one.op.flops, four.case.threads) == ("dot", 2000.0, 4)
-    assert len(four.machine) == 4
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "empty"),
-        ("n,rep,t1\n", "no rows"),
-        ("n,rep\n10,1\n", "missing column 't1'"),
-        ("k,rep,t1\n10,1,2\n", "missing column 'n'"),
-        ("n,rep,t1\n10,1,-2\n", "line 2.*at least 0"),
-        ("n,rep,t1\n10,1,2\nten,1,2\n", "line 3.*'ten'"),
-        ("n,rep,t1\n10,1,\n", "line 2"),
-    ],
-)
-def test_a_bad_wide_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "bad.csv"
-    path.write_text(text)
-    with pytest.raises(FormatError, match=message):
-        adsala_wide(path)
 
 
 def test_data_is_looked_for_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

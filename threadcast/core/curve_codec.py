@@ -1,15 +1,14 @@
-"""The forms in which a curve table leaves the process, each with its reader.
+"""The two forms in which a curve table leaves the process as JSON, each with its reader.
 
 - answer: a JSON document with cases and sources by name, for `POST /v1/predictions` and `threadcast predict --json`
   (`docs/formats.md`).
-- codes: a smaller JSON document with cases as pairs and sources as numbers, for stored plans.
-- bytes: a JSON head and the arrays as they are in memory, for messages between processes of one installation.
+- codes: a document whose arrays are their bytes in memory, in base64, for stored plans and other processes.
 """
 
 from __future__ import annotations
 
-import json
 import math
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,17 +17,14 @@ from numpy.typing import NDArray
 
 from threadcast.core.case import Affinity, Case
 from threadcast.core.curve import Floats, Source
-from threadcast.core.curve_table import ARRAYS, CurveTable
-from threadcast.core.errors import FormatError, InvalidInput
+from threadcast.core.curve_table import CurveTable
+from threadcast.core.errors import FormatError
 
 SOURCE_NAMES = tuple(source.value for source in Source)
 """Names of the sources; the numbers in `CurveTable.source` are positions in this tuple."""
 
-HEAD_LENGTH_BYTES = 8
-"""The bytes form starts with the length of its head: an unsigned big-endian integer of this size."""
-
 _CODES = {name: code for code, name in enumerate(SOURCE_NAMES)}
-_TYPES = {"seconds": np.float64, "low": np.float64, "high": np.float64, "source": np.int8}
+_TYPES = {"seconds": "<f8", "low": "<f8", "high": "<f8", "source": "i1"}
 
 
 def case_documents(cases: Sequence[Case]) -> list[dict[str, Any]]:
@@ -118,50 +114,26 @@ def _sources_read(document: Mapping[str, Any], shape: tuple[int, int]) -> NDArra
 
 
 def to_codes(table: CurveTable) -> dict[str, Any]:
-    """The table as a small JSON document; numbers are infinite where an op's curve lacks a case."""
+    """The table as a compact JSON document."""
     return {
-        "cases": _pairs(table.cases),
-        **{name: getattr(table, name).tolist() for name in ARRAYS},
+        "cases": [[case.threads, case.affinity.value] for case in table.cases], "ops": len(table),
+        **{
+            name: b64encode(np.ascontiguousarray(getattr(table, name), kind).tobytes()).decode()
+            for name, kind in _TYPES.items()
+        },
         "model": table.model,
-    }
+    }  # fmt: skip
 
 
 def from_codes(document: Mapping[str, Any]) -> CurveTable:
     """The table that `to_codes` wrote; FormatError for any other document."""
     try:
-        arrays = {name: np.array(document[name], dtype=kind) for name, kind in _TYPES.items()}
-        return CurveTable(_cases(document["cases"]), **arrays, model=document["model"])
-    except InvalidInput as error:
-        raise FormatError(str(error)) from error
+        cases = tuple(Case(threads, Affinity(affinity)) for threads, affinity in document["cases"])
+        shape = document["ops"], len(cases)
+        arrays = {
+            name: np.frombuffer(b64decode(document[name], validate=True), kind).reshape(shape).copy()
+            for name, kind in _TYPES.items()
+        }
+        return CurveTable(cases, **arrays, model=document["model"])
     except (LookupError, TypeError, ValueError) as error:
         raise FormatError(f"not a table of curves: {error!r}") from error
-
-
-def to_bytes(table: CurveTable) -> bytes:
-    """The table as one message in the bytes form."""
-    head = json.dumps({"cases": _pairs(table.cases), "ops": len(table), "model": table.model}).encode()
-    arrays = [np.ascontiguousarray(getattr(table, name), kind).tobytes() for name, kind in _TYPES.items()]
-    return b"".join([len(head).to_bytes(HEAD_LENGTH_BYTES, "big"), head, *arrays])
-
-
-def from_bytes(message: bytes | memoryview) -> CurveTable:
-    """The table that `to_bytes` wrote; FormatError for any other message."""
-    start = HEAD_LENGTH_BYTES + int.from_bytes(message[:HEAD_LENGTH_BYTES], "big")
-    try:
-        head = json.loads(bytes(message[HEAD_LENGTH_BYTES:start]))
-        shape, arrays = (head["ops"], len(head["cases"])), {}
-        for name, kind in _TYPES.items():
-            array = np.frombuffer(message, kind, shape[0] * shape[1], start)
-            start += array.nbytes
-            arrays[name] = array.reshape(shape).copy()
-        return CurveTable(_cases(head["cases"]), **arrays, model=head["model"])
-    except (LookupError, TypeError, ValueError) as error:
-        raise FormatError(f"not a table of curves: {error!r}") from error
-
-
-def _pairs(cases: Sequence[Case]) -> list[list[Any]]:
-    return [[case.threads, case.affinity.value] for case in cases]
-
-
-def _cases(pairs: Sequence[Sequence[Any]]) -> tuple[Case, ...]:
-    return tuple(Case(threads, Affinity(affinity)) for threads, affinity in pairs)

@@ -97,13 +97,10 @@ def finite(value: Any, *, pointer: str, minimum: float = -math.inf) -> float:
     return converted
 
 
-def check_schema(document: Any, schema: str, *older: str) -> str:
-    """The schema that the document says it follows: `schema` ("threadcast.graph/1") or one of the `older` ones, else
-    FormatError."""
-    found: str = member(document, "schema", str)
-    if found not in (schema, *older):
+def check_schema(document: Any, schema: str) -> None:
+    """FormatError unless the document says that it follows `schema` ("threadcast.graph/1")."""
+    if (found := member(document, "schema", str)) != schema:
         raise FormatError(f"schema is {found!r}, expected {schema!r}", pointer="/schema")
-    return found
 
 
 def _short(value: Any) -> str:

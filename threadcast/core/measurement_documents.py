@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from threadcast.core.case import Affinity, Case
@@ -24,6 +24,19 @@ def measurement_document(m: Measurement) -> dict[str, Any]:
     if m.conditions:
         document["conditions"] = dict(m.conditions)
     return document
+
+
+def batch_document(measured: Sequence[Measurement]) -> dict[str, Any]:
+    """The body of POST /v1/measurements for measurements of one machine, which name ops by their position."""
+    ops = {m.op.key: m.op for m in measured}
+    position = {key: i for i, key in enumerate(ops)}
+    documents = [measurement_document(m) | {"op": position[m.op.key]} for m in measured]
+    for document in documents:
+        del document["machine"]
+    return {
+        "machine": measured[0].machine.to_json(), "ops": [op.to_json() for op in ops.values()],
+        "measurements": documents,
+    }  # fmt: skip
 
 
 def measurement_of(document: Mapping[str, Any], op: Op, machine: Machine) -> Measurement:

@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 from threadcast.core import Machine, Measurement
 from threadcast.core.errors import ServiceRefused
-from threadcast.core.measurement_documents import measurement_document
+from threadcast.core.measurement_documents import batch_document
 from threadcast.prediction.bounded_request import Request
 from threadcast.prediction.service_client import ServiceClient
 from threadcast.store.paging import MeasurementFilter
@@ -109,7 +109,7 @@ class Outbox:
         if not self._note(machine, sending, was=done):
             return  # another process was faster: what is left must be read anew
         try:
-            self._client.ask(_request(machine, batch), lambda answer: None, until_s=until_s)
+            self._client.ask(_request(batch), lambda answer: None, until_s=until_s)
         except ServiceRefused as error:
             if error.status not in NOT_THEIRS:
                 raise
@@ -182,18 +182,7 @@ def _within(page: Sequence[Measurement]) -> Sequence[Measurement]:
     return page
 
 
-def _request(machine: Machine, batch: Sequence[Measurement]) -> Request:
-    ops = {m.op.key: m.op for m in batch}
-    numbers = {key: i for i, key in enumerate(ops)}
-    document = {
-        "machine": machine.to_json(),
-        "ops": [op.to_json() for op in ops.values()],
-        "measurements": [
-            {name: value for name, value in measurement_document(m).items() if name != "machine"}
-            | {"op": numbers[m.op.key]}
-            for m in batch
-        ],
-    }
-    body = json.dumps(document, allow_nan=False).encode()
+def _request(batch: Sequence[Measurement]) -> Request:
+    body = json.dumps(batch_document(batch), allow_nan=False).encode()
     key = f"threadcast-{hashlib.sha256(body).hexdigest()}"
     return Request("/v1/measurements", body, MOST_ANSWER_BYTES, safe=True, status=201, idempotency_key=key)

@@ -1,4 +1,4 @@
-"""Model state as bytes that cannot hold code: JSON, NPZ without pickles, skops, XGBoost's UBJSON.
+"""Model state as bytes that cannot hold code: JSON, NPZ without pickles, skops.
 
 Nothing here unpickles. Readers get the files that `PerformanceModel.from_files` was given. They raise ArtefactError for
 whatever is missing, damaged, of another kind, or larger than `MAX_UNPACKED_BYTES` when unpacked, and import nothing

@@ -1,12 +1,12 @@
 """Loads XGBoost's trees from untrusted bytes.
 
 XGBoost ends the process on damaged models, or reads beyond its arrays. So every number that it would use as a position
-is checked first. With these checks, 20,000 models with 1 to 4 random bytes changed crashed neither loading nor
-prediction.
+is checked first, and XGBoost reads what was checked, written anew.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,22 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from threadcast.core.errors import ArtefactError
-from threadcast.models import ubjson
+from threadcast.core.json_reading import parse
 from threadcast.models.artefacts import reading
 from threadcast.models.xgboost_library import xgboost_library
 
 _ROOT = 2**31 - 1
 """The number that XGBoost stores as the parent of a tree's root."""
 
-_COLUMNS = {
-    "left_children": ">i4", "right_children": ">i4", "parents": ">i4", "split_indices": ">i4",
-    "split_conditions": ">f4", "base_weights": ">f4", "loss_changes": ">f4", "sum_hessian": ">f4",
-    "default_left": "u1", "split_type": "u1",
-}  # fmt: skip
-"""A tree's arrays, one entry a node, and their element types."""
+_WHOLE = ("left_children", "right_children", "parents", "split_indices", "default_left", "split_type")
+_REAL = ("split_conditions", "base_weights", "loss_changes", "sum_hessian")
+"""A tree's arrays of whole and of other numbers, one entry a node."""
 
-_EMPTY = {"categories": ">i4", "categories_nodes": ">i4", "categories_segments": ">i8", "categories_sizes": ">i8"}
-"""A tree's arrays for categorical features, and their element types; they must be empty."""
+_EMPTY = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
+"""A tree's arrays for categorical features, which must be empty."""
+
+
+def stored(regressor: Any) -> bytes:
+    """A fitted XGBRegressor as XGBoost's JSON."""
+    return bytes(regressor.get_booster().save_raw("json"))
 
 
 def load(regressor: Any, data: bytes, *, features: int) -> Any:
@@ -39,9 +41,10 @@ def load(regressor: Any, data: bytes, *, features: int) -> Any:
     """
     xgboost = xgboost_library()
     with reading("an XGBoost model"):
-        _check(ubjson.parse(data), features)
+        document = parse(data, what="it")
+        _check(document, features)
         try:
-            regressor.load_model(bytearray(data))
+            regressor.load_model(bytearray(json.dumps(document).encode()))
         except xgboost.core.XGBoostError as error:
             raise ArtefactError(f"not a model of XGBoost: {str(error).splitlines()[0]}") from error
     return regressor
@@ -82,16 +85,19 @@ def _is_sound(tree: Mapping[str, Any], number: int, features: int) -> bool:
     sizes = {key: int(value) for key, value in tree["tree_param"].items()}
     nodes = sizes["num_nodes"]
     expected = {"num_nodes": nodes, "num_feature": features, "size_leaf_vector": 1, "num_deleted": 0}
-    if sizes != expected or tree["id"] != number or set(tree) != {*_COLUMNS, *_EMPTY, "tree_param", "id"}:
+    if sizes != expected or tree["id"] != number or set(tree) != {*_WHOLE, *_REAL, *_EMPTY, "tree_param", "id"}:
         return False
-    typed = {**dict.fromkeys(_COLUMNS, nodes), **dict.fromkeys(_EMPTY, 0)}
-    types = {**_COLUMNS, **_EMPTY}
-    if any(getattr(tree[key], "dtype", None) != types[key] or len(tree[key]) != n for key, n in typed.items()):
+    found = {name: np.array(tree[name]) for name in (*_WHOLE, *_REAL)}
+    if any(array.shape != (nodes,) for array in found.values()) or any(tree[name] != [] for name in _EMPTY):
         return False
-    left, right = tree["left_children"], tree["right_children"]
-    if tree["split_type"].any() or not stays_inside(left, right, tree["split_indices"], features):
+    whole, left, right = (found[name] for name in _WHOLE), found["left_children"], found["right_children"]
+    if any(array.dtype != np.int64 or (array != array.astype(np.int32)).any() for array in whole):
+        return False
+    if any(found[name].dtype.kind not in "if" for name in _REAL) or not set(tree["default_left"]) <= {0, 1}:
+        return False
+    if any(tree["split_type"]) or not stays_inside(left, right, found["split_indices"], features):
         return False
     inner = np.flatnonzero(left != -1)
     parents = np.full(nodes, _ROOT)
     parents[left[inner]] = parents[right[inner]] = inner
-    return np.array_equal(parents, tree["parents"])
+    return np.array_equal(parents, found["parents"])

@@ -99,7 +99,7 @@ class Correction:
 
     def to_files(self, name: str) -> dict[str, bytes]:
         """The trees as a file, whose name is `name` and a suffix."""
-        return {f"{name}.ubj": bytes(self._trees.get_booster().save_raw("ubj"))}
+        return {f"{name}.trees.json": boosted_trees.stored(self._trees)}
 
     @classmethod
     def from_files(
@@ -109,7 +109,7 @@ class Correction:
 
         ArtefactError on anything else.
         """
-        trees = boosted_trees.load(_unfitted(1, 0), artefacts.content(files, f"{name}.ubj"), features=features)
+        trees = boosted_trees.load(_unfitted(1, 0), artefacts.content(files, f"{name}.trees.json"), features=features)
         return cls(trees, features, names)
 
 

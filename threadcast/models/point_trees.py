@@ -65,11 +65,11 @@ class PointTrees:
 
     def to_files(self, prefix: str) -> dict[str, bytes]:
         """The trees as a file, whose name is `prefix` and a suffix."""
-        return {f"{prefix}.ubj": bytes(self._fitted.get_booster().save_raw("ubj"))}
+        return {f"{prefix}.trees.json": boosted_trees.stored(self._fitted)}
 
     def from_files(self, prefix: str, files: Mapping[str, bytes], *, features: int) -> PointTrees:
         """Load what `to_files` returned; ArtefactError on anything else."""
-        stored = artefacts.content(files, f"{prefix}.ubj")
+        stored = artefacts.content(files, f"{prefix}.trees.json")
         self._fitted = boosted_trees.load(_unfitted(self.shape, 1), stored, features=features)
         self._of_cases = CaseForecasts(self._fitted)
         return self

@@ -104,7 +104,7 @@ class Prior:
 def shipped() -> Prior:
     """The prior that comes with this version; ArtefactError where its files are missing or damaged."""
     try:
-        files = {path.name: path.read_bytes() for path in SHIPPED.iterdir() if path.suffix in (".json", ".ubj")}
+        files = {path.name: path.read_bytes() for path in SHIPPED.iterdir() if path.suffix == ".json"}
     except OSError as error:
         raise ArtefactError(f"the prior of this installation cannot be read: {error}") from error
     return Prior.from_files(files)

@@ -203,7 +203,7 @@ _TREES = ("decision_tree", "random_forest", "gradient_boosting")
 def to_files(name: str, prefix: str, fitted: Sequence[Any]) -> dict[str, bytes]:
     """Fitted regressors of one kind as files whose names start with `prefix`."""
     if name == "xgboost":
-        return {f"{prefix}.{i}.ubj": bytes(r.get_booster().save_raw("ubj")) for i, r in enumerate(fitted)}
+        return {f"{prefix}.{i}.trees.json": boosted_trees.stored(r) for i, r in enumerate(fitted)}
     if name == "k_neighbors":
         arrays = {f"rows.{i}": r.rows for i, r in enumerate(fitted)}
         return {
@@ -219,7 +219,7 @@ def from_files(name: str, prefix: str, files: Mapping[str, bytes], *, count: int
     """The `count` regressors that `to_files` stored, for rows of `features` columns; ArtefactError on anything else."""
     if name == "xgboost":
         return [
-            boosted_trees.load(make(name), artefacts.content(files, f"{prefix}.{i}.ubj"), features=features)
+            boosted_trees.load(make(name), artefacts.content(files, f"{prefix}.{i}.trees.json"), features=features)
             for i in range(count)
         ]
     if name == "k_neighbors":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from threadcast.models import ubjson
 from threadcast.models.static_features import Features
 
 WORTH_COMPILING = 1_000_000
@@ -55,7 +55,7 @@ class CaseForecasts:
     def _checked_table(self, features: Features) -> TreeTable | None:
         if _compiled() is None:
             return None
-        table = TreeTable.of(bytes(self._booster.save_raw("ubj")))
+        table = TreeTable.of(bytes(self._booster.save_raw("json")))
         some = features[:CHECKED_OPS]
         return table if np.array_equal(table.forecast(some), self._by_xgboost(some)) else None
 
@@ -83,8 +83,8 @@ class TreeTable:
 
     @classmethod
     def of(cls, model: bytes) -> TreeTable:
-        """The table of a sound model of squared error in XGBoost's UBJSON format (`boosted_trees`)."""
-        learner = ubjson.parse(model)["learner"]
+        """The table of a sound model of squared error in XGBoost's JSON format (`boosted_trees`)."""
+        learner = json.loads(model)["learner"]
         trees = learner["gradient_booster"]["model"]["trees"]
         starts = np.cumsum([0, *(len(tree["left_children"]) for tree in trees)])
         shift = np.repeat(starts[:-1], np.diff(starts))

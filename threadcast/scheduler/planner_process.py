@@ -23,15 +23,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from threadcast.core import Edge, Machine, Op, OpGraph, Plan
-from threadcast.core.curve_codec import from_bytes, to_bytes
+from threadcast.core.curve_codec import from_codes, to_codes
 from threadcast.core.errors import ExecutionError, InvalidInput
 from threadcast.core.parent_process import end_with_parent
 from threadcast.scheduler.bounds.ceiling import Ceiling
 from threadcast.scheduler.policies import Problem
 from threadcast.threads.openmp import child_environment
-
-_LENGTH_BYTES = 8
-"""A problem begins with the length of its JSON part: a big-endian integer of this size."""
 
 _NICEST = 19
 """Lowest priority of a process (nice(2))."""
@@ -199,26 +196,24 @@ def _read(file: int) -> bytes:
 
 
 def _problem_bytes(problem: Problem, policy: str, options: Mapping[str, Any], *, limits: bool = False) -> bytes:
-    """The question as a message: JSON, in which equal ops of the graph are written once, and the curves' arrays."""
+    """The question as JSON, in which equal ops of the graph are written once."""
     graph = problem.graph
     number: dict[Any, int] = {}
     ops = [number.setdefault(op.forecast_key, len(number)) for op in graph.ops]
     distinct = dict(zip(ops, graph.ops))
-    head = json.dumps({
+    return json.dumps({
         "ids": graph.ids, "ops": ops, "distinct": [distinct[i].to_json() for i in range(len(distinct))],
         "edges": graph.edges, "machine": problem.machine.to_json(), "policy": policy, "options": dict(options),
-        "limits": limits,
+        "limits": limits, "curves": to_codes(problem.curves),
     }).encode()  # fmt: skip
-    return len(head).to_bytes(_LENGTH_BYTES, "big") + head + to_bytes(problem.curves)
 
 
 def _problem_of(message: bytes) -> tuple[Problem, str, dict[str, Any], bool]:
-    end = _LENGTH_BYTES + int.from_bytes(message[:_LENGTH_BYTES], "big")
-    asked = json.loads(message[_LENGTH_BYTES:end])
+    asked = json.loads(message)
     distinct = [Op.from_json(op, pointer="") for op in asked["distinct"]]
     ops, edges = (distinct[number] for number in asked["ops"]), (Edge(*edge) for edge in asked["edges"])
     graph, machine = OpGraph(tuple(asked["ids"]), tuple(ops), tuple(edges)), Machine.from_json(asked["machine"])
-    problem = Problem(graph, from_bytes(memoryview(message)[end:]), machine)
+    problem = Problem(graph, from_codes(asked["curves"]), machine)
     return problem, asked["policy"], asked["options"], asked["limits"]
 
 

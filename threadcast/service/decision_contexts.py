@@ -10,14 +10,11 @@ from typing import Any, Self
 
 from threadcast import __version__
 from threadcast.core import Machine, OpGraph
-from threadcast.core.curve_codec import from_bytes, to_bytes
+from threadcast.core.curve_codec import from_codes, to_codes
 from threadcast.core.errors import FormatError
 from threadcast.prediction.lru_cache import LruCache
 from threadcast.scheduler.policies import Policy, Problem, create
 from threadcast.store import Store
-
-_HEAD_BYTES = 8
-"""The content starts with the length of its JSON head, an unsigned big-endian integer; the curves follow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +32,21 @@ class DecisionContext:
     def to_bytes(self) -> bytes:
         """The content for the store, equal for equal contexts."""
         problem = self.problem
-        head = json.dumps({
+        return json.dumps({
             "version": __version__, "graph": problem.graph.to_json(), "machine": problem.machine.to_json(),
             "policy": self.policy_name, "options": dict(self.options),
+            "curves": to_codes(problem.curves),
         }, sort_keys=True).encode()  # fmt: skip
-        return len(head).to_bytes(_HEAD_BYTES, "big") + head + to_bytes(problem.curves)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self | None:
         """Read what `to_bytes` wrote; None for what another version of threadcast wrote."""
-        start = _HEAD_BYTES + int.from_bytes(content[:_HEAD_BYTES], "big")
-        head = json.loads(content[_HEAD_BYTES:start])
+        head = json.loads(content)
         if head["version"] != __version__:
             return None
         try:
             graph, machine = OpGraph.from_json(head["graph"]), Machine.from_json(head["machine"])
-            curves = from_bytes(memoryview(content)[start:])
+            curves = from_codes(head["curves"])
         except FormatError:
             return None
         return cls(Problem(graph, curves, machine), head["policy"], head["options"])

@@ -9,12 +9,13 @@ from urllib.parse import urlencode
 
 from threadcast.core import Machine, Measurement
 from threadcast.core.errors import ServiceError
+from threadcast.core.measurement_documents import batch_document
 from threadcast.core.secret import Secret
 from threadcast.core.settings import Settings
 from threadcast.prediction.bounded_request import BoundedClient, Request
 from threadcast.prediction.http_answer import Answer
 from threadcast.prediction.service_client import ServiceClient
-from threadcast.runtime.plans.step_rows import IN_STEP, document_of, rows_of
+from threadcast.runtime.plans.step_rows import IN_STEP, rows_of
 
 SEND_S, FETCH_S = 10.0, 2.0
 """Longest time in seconds that a service may take to store all that it is sent at once, and to answer what is known."""
@@ -39,7 +40,7 @@ def send_rows(rows: Sequence[Measurement], url: str, settings: Settings) -> None
     """
     client, until_s = _client(url, settings), time.monotonic() + SEND_S
     for begin in range(0, len(rows), _PART):
-        body = json.dumps(document_of(rows[begin : begin + _PART])).encode()
+        body = json.dumps(batch_document(rows[begin : begin + _PART])).encode()
         request = Request(_PATH, body, _RECEIPT_BYTES, safe=False, status=201)
         client.ask(request, lambda answer: answer, until_s=until_s)
 

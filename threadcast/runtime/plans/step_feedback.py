@@ -13,7 +13,8 @@ from statistics import median
 from typing import IO
 
 from threadcast.core import Affinity, Case, Machine, Op, OpGraph, Placement, Trace
-from threadcast.runtime.plans.step_rows import Observed, document_of, measurements
+from threadcast.core.measurement_documents import batch_document
+from threadcast.runtime.plans.step_rows import Observed, measurements
 from threadcast.threads.openmp import child_environment
 
 SUMMARY_S = 60.0
@@ -96,7 +97,7 @@ class StepFeedback:
         self.close()
         self._next_s = self._clock() + SUMMARY_S  # the process gets as long
         try:
-            self._process = self._start(self._store, json.dumps(document_of(rows)).encode())
+            self._process = self._start(self._store, json.dumps(batch_document(rows)).encode())
         except OSError as error:
             self._warn(str(error))
             return

@@ -8,7 +8,8 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample
+from threadcast.core import Case, Machine, Measurement, Op, Sample
+from threadcast.core.measurement_documents import measurement_of
 
 IN_STEP = "step"
 """The condition "cache" of measurements in a step: an op found caches as the ops before it left them."""
@@ -32,35 +33,12 @@ def _torch() -> str:
     return version("torch")
 
 
-def document_of(rows: Sequence[Measurement]) -> dict[str, Any]:
-    """Return the body of POST /v1/measurements for measurements of one machine; counters are left out."""
-    ops = {row.op.key: row.op for row in rows}
-    position = {key: i for i, key in enumerate(ops)}
-    return {
-        "machine": rows[0].machine.to_json(),
-        "ops": [op.to_json() for op in ops.values()],
-        "measurements": [
-            {
-                "op": position[row.op.key], "threads": row.case.threads, "affinity": row.case.affinity.value,
-                "seconds": [sample.seconds for sample in row.samples], "conditions": dict(row.conditions),
-            }
-            for row in rows
-        ],
-    }  # fmt: skip
-
-
 def rows_of(document: Mapping[str, Any]) -> list[Measurement]:
-    """Read what `document_of` has written, or a service's page of measurements of the member "machine".
+    """Read what `batch_document` has written, or a service's page of measurements of the member "machine".
 
     FormatError or InvalidInput for an op, a machine or a measurement that cannot be.
     """
     machine = Machine.from_json(document["machine"])
     listed = [Op.from_json(op, pointer="") for op in document["ops"]]
     ops: dict[int | str, Op] = {**dict(enumerate(listed)), **{op.key: op for op in listed}}
-    return [
-        Measurement(
-            ops[entry["op"]], machine, Case(entry["threads"], Affinity(entry["affinity"])),
-            tuple(map(Sample, entry["seconds"])), entry.get("conditions", {}),
-        )
-        for entry in document["measurements"]
-    ]  # fmt: skip
+    return [measurement_of(entry, ops[entry["op"]], machine) for entry in document["measurements"]]
