@@ -208,7 +208,8 @@ def test_a_traced_step_of_the_report_is_not_taken_for_the_median_step() -> None:
     verdict = Verdict(0.97, 0.94, 0.99, 9, "default")
     run = RunReport("net", graph, plan, trace, 5e-3, 4.6e-3, verdict, ())
     assert demo_report._step_row(run)[4] == "0.97 (0.94 to 0.99)"
-    assert demo_report._step_row(run)[-1] == "default: the plan was 3% slower than it (0.94 to 0.99)"
+    assert demo_report._step_row(run)[-1] == "default"
+    assert run.why_default == "net keeps the default: the plan was 3% slower than it (0.94 to 0.99)."
     section = "".join(demo_report._run_section(run)).replace("\N{NO-BREAK SPACE}", " ")
     assert "<h3>One traced step: 4.10 ms</h3>" in section
     assert "The median planned step took 4.60 ms, 1.15x of the prediction." in section
@@ -233,7 +234,9 @@ def run_report(gain: float, low: float, high: float, *, disturbed: bool = False)
     ids=["faster", "unclear", "slower", "disturbed"],
 )
 def test_the_verdict_is_one_sentence_that_says_how_sure_it_is(report: RunReport, said: str) -> None:
-    assert f"Planned steps take {said}" in verdict([report], Machine.uniform("two", 2), "quiet")
+    found = verdict([report], Machine.uniform("two", 2), "quiet")
+    assert found.startswith("Quiet: planned" if report.disturbed else "Planned")
+    assert f"lanned steps take {said}" in found
 
 
 def test_forecasts_by_disturbed_times_are_called_disturbed() -> None:

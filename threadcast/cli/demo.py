@@ -21,7 +21,6 @@ from threadcast.cli.demo_summary import (
     runs_table,
     summary,
     verdict,
-    why_default,
 )
 from threadcast.cli.followed_model import CHAMPION
 from threadcast.cli.model_table import choose_split, judge, make_models, shown
@@ -115,7 +114,7 @@ def command(output: Output, settings: Settings, folder: Path, steps: int) -> Non
             store.add_run(one.graph_name, machine, plan=run.plan, trace=run.trace)
     output.note(f"planning {sampled.network} for {sampled.machine.name}")
     many_core = demo_many_core.judge(sampled, forecast)
-    load = load_document(watch.overall(), disturbed=any(run.disturbed for run in runs), what="their times")
+    load = load_document(watch.overall(), disturbed=any(run.disturbed for run in runs), what="times")
     document = summary(machine, observed, models_table, version, runs, many_core) | load | measuring
     document = {"verdict": verdict(runs, machine, load["load"]), **document}
     write_json(folder / "summary.json", document)
@@ -124,8 +123,9 @@ def command(output: Output, settings: Settings, folder: Path, steps: int) -> Non
     rows = models_table.rows
     title = f"{models_table.judged_by}, the {min(SHOWN, len(rows))} models of {len(rows)} that cost least"
     output.result(
-        document, document["verdict"], "", runs_table(runs), *why_default(runs), many_core_table(many_core),
-        *filter(None, [models_table.remark]), shown(rows[:SHOWN], title=title), f"{document['measuring']}. {said}",
+        document, document["verdict"], "", runs_table(runs), *filter(None, [run.why_default for run in runs]),
+        many_core_table(many_core), *filter(None, [models_table.remark]), shown(rows[:SHOWN], title=title),
+        f"{document['measuring']}. {said}",
     )  # fmt: skip
 
 

@@ -45,7 +45,8 @@ class RunReport:
     @property
     def why_default(self) -> str:
         """Why the guard keeps the default, where it does; else empty."""
-        return "" if self.verdict.kept == "plan" else f": the plan was {self.verdict.against('it')}"
+        kept = self.verdict.kept == "default"
+        return f"{self.name} keeps the default: the plan was {self.verdict.against('it')}." if kept else ""
 
     @property
     def predicted(self) -> str:
@@ -78,7 +79,7 @@ def page(
         html_table(_STEP_COLUMNS, [_step_row(run) for run in runs]),
         "<p class=note>Default: eager PyTorch with all threads. Lower bound: no schedule of these ops, each alone "
         "as fast as it was measured, is shorter. Gain: the median of the ratios of neighbouring steps. The guard keeps "
-        "the plan where it was faster beyond doubt.</p>",
+        f"the plan where it was faster beyond doubt. {escape(' '.join(run.why_default for run in runs))}</p>",
         "<h2>How well each model forecasts</h2>",
         f"<p class=note>{escape(judged_by)} learns on the others, then sees only the samples it "
         "asked for. Accuracy is 1 - mean(|predicted - measured| / measured) over the cases it did not see; regret is "
@@ -97,7 +98,7 @@ def _step_row(run: RunReport) -> list[str]:
     return [
         run.name, f"{len(run.graph):,}", duration(run.default_step_s), duration(run.planned_step_s), str(run.verdict),
         run.predicted, "disturbed" if run.forecast_disturbed else duration(run.plan.lower_bound_s),
-        f"{run.verdict.kept}{run.why_default}",
+        run.verdict.kept,
     ]  # fmt: skip
 
 

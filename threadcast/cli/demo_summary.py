@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from threadcast.cli.demo_many_core import ManyCoreReport
@@ -33,20 +34,21 @@ class ModelsTable:
 def verdict(runs: Sequence[RunReport], machine: Machine, load: str) -> str:
     """One sentence: how long planned steps take beside PyTorch's default, of what, and how sure that is.
 
-    The interval of all steps together adds up the ends of those of the networks. `load` says how busy others were.
+    Both are geometric means over the networks, of which none counts for more. `load` says how busy others were.
     """
-    default_s = sum(run.default_step_s for run in runs)
     low, ratio, high = (
-        sum(run.default_step_s / getattr(run.verdict, name) for run in runs) / default_s
-        for name in ("high", "gain", "low")
+        1 / geometric_mean([getattr(run.verdict, name) for run in runs]) for name in ("high", "gain", "low")
     )
     doubt = "" if high < 1 else ", more than it" if low > 1 else ", not shown to be less or more"
     names = " and ".join(", ".join(run.name for run in runs).rsplit(", ", 1))
     interval = next((run.interval for run in runs if not run.disturbed), runs[0].interval)
-    return (
-        f"Planned steps take {ratio:.2f} of PyTorch's default{doubt} ({interval} {low:.2f} to {high:.2f}; {names} on "
-        f"{len(machine)} cores); {load}."
+    said = (
+        f"lanned steps take {ratio:.2f} of PyTorch's default{doubt} ({interval} {low:.2f} to {high:.2f}; {names} on "
+        f"{len(machine)} cores)"
     )
+    if any(run.disturbed for run in runs):
+        return f"{load[0].upper()}{load[1:]}: p{said}."
+    return f"P{said}; {load}."
 
 
 def summary(
@@ -107,11 +109,6 @@ def runs_table(runs: Sequence[RunReport]) -> Table:
     return table(columns, lines, title="Steps, medians; gain with its interval")
 
 
-def why_default(runs: Sequence[RunReport]) -> list[str]:
-    """A line for each network of which the guard keeps the default."""
-    return [f"{run.name} keeps the default{run.why_default}" for run in runs if run.why_default]
-
-
 def many_core_table(report: ManyCoreReport) -> Table:
     """What few measurements of the simulated machine were enough for, as a table: the share of cases measured, the
     expected and the actual regret of the choices, and the step times."""
@@ -134,7 +131,8 @@ def report_page(
         + document["measuring"],
         f"{document['predictions_over_http']} curves fetched over HTTP from {document['model_served']}",
         f"all steps together: {duration(document['default_step_s'])} by default, "
-        f"{duration(document['planned_step_s'])} planned, {duration(document['predicted_step_s'])} predicted",
+        f"{duration(document['planned_step_s'])} planned"
+        + ("" if any(r.forecast_disturbed for r in runs) else f", {duration(document['predicted_step_s'])} predicted"),
     )
     judged_by = f"{models.remark} {models.judged_by}: the model".lstrip()
     return page(
