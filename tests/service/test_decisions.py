@@ -17,6 +17,7 @@ from threadcast.scheduler.problem.graph_curves import curves_of
 from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.scheduler.simulation.simulator import simulate
 from threadcast.service.app import create_app
+from threadcast.service.decision_contexts import DecisionContext
 from threadcast.service.decisions import _idle
 from threadcast.service.plan_following import next_launches
 from threadcast.service.schemas import DecisionRequest
@@ -153,6 +154,8 @@ def test_a_context_of_another_version_is_not_known_any_more(
         name = decide(first, graph="net", ready=[])["context"]
         monkeypatch.setattr("threadcast.service.decision_contexts.__version__", "0.0.0")
         assert second.post("/v1/decisions", json={"context": name, "ready": []}).status_code == 404
+    for other in (b"\0\0\xff", b"[]", b"{}"):
+        assert DecisionContext.from_bytes(other) is None
 
 
 BASE = {"graph": graph_document(**CURVES), "cores": 4}

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from threadcast.core import Machine, Measurement
 from threadcast.core.errors import ServiceRefused
@@ -17,6 +17,9 @@ from threadcast.prediction.bounded_request import Request
 from threadcast.prediction.service_client import ServiceClient
 from threadcast.store.paging import MeasurementFilter
 from threadcast.store.sent import Sent
+
+if TYPE_CHECKING:
+    from threadcast.store import Store
 
 BATCH = 200
 """Most measurements in one request."""
@@ -33,18 +36,6 @@ NOT_THEIRS = frozenset({400, 413, 422})
 """HTTP statuses of a service that refuses the content of a request, so that another part of it may be accepted."""
 
 
-class SentStore(Protocol):
-    """What an outbox needs of a store (`store.Store`)."""
-
-    def page(
-        self, which: MeasurementFilter, *, after: int = 0, limit: int
-    ) -> tuple[int, list[Measurement], int | None]: ...
-
-    def sent(self, service: str, machine: str) -> Sent: ...
-
-    def note_sent(self, service: str, machine: str, sent: Sent, *, was: Sent) -> bool: ...
-
-
 class Outbox:
     """Sends the measurements of machines in a store to the service at `url`, in the order in which they were stored.
 
@@ -56,7 +47,7 @@ class Outbox:
     `refusal` says why the last one was.
     """
 
-    def __init__(self, store: SentStore, client: ServiceClient, url: str) -> None:
+    def __init__(self, store: Store, client: ServiceClient, url: str) -> None:
         self._store, self._client, self.url = store, client, url.rstrip("/")
         self._machines: list[Machine] = []
         self._lock = threading.Lock()

@@ -11,7 +11,6 @@ from typing import Any, Self
 from threadcast import __version__
 from threadcast.core import Machine, OpGraph
 from threadcast.core.curve_codec import from_codes, to_codes
-from threadcast.core.errors import FormatError
 from threadcast.prediction.lru_cache import LruCache
 from threadcast.scheduler.policies import Policy, Problem, create
 from threadcast.store import Store
@@ -41,13 +40,13 @@ class DecisionContext:
     @classmethod
     def from_bytes(cls, content: bytes) -> Self | None:
         """Read what `to_bytes` wrote; None for what another version of threadcast wrote."""
-        head = json.loads(content)
-        if head["version"] != __version__:
-            return None
         try:
+            head = json.loads(content)
+            if head["version"] != __version__:
+                return None
             graph, machine = OpGraph.from_json(head["graph"]), Machine.from_json(head["machine"])
             curves = from_codes(head["curves"])
-        except FormatError:
+        except (ValueError, LookupError, TypeError):
             return None
         return cls(Problem(graph, curves, machine), head["policy"], head["options"])
 
