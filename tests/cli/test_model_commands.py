@@ -374,7 +374,7 @@ def test_a_registered_model_that_was_tampered_with_is_refused(folder):
 
 
 def test_a_comparison_has_a_page_with_plots_and_says_what_no_model_can_beat(folder):
-    result = invoke("compare", *FAST, "--samples", "1", "--samples", "4", "--draw", "3", "--html", "models.html")
+    result = invoke("compare", *FAST, "--samples", "1", "--samples", "4", "--html", "models.html")
     assert result.exit_code == 0, result.output
     assert "noise floor" in result.stdout
     assert "all threads: regret" in " ".join(result.stdout.split())

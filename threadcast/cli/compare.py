@@ -50,9 +50,6 @@ from threadcast.core.settings import Settings
 @click.option(
     "--known", type=click.IntRange(0), default=0, help="Ops of a left-out kind or machine to learn from nevertheless."
 )
-@click.option(
-    "--draw", type=click.IntRange(0), help="Show models one of a case's samples, drawn by this seed, instead of all."
-)
 @table_options
 @click.option("--by-fold", is_flag=True, help="Also show each part that was left out.")
 @click.option("--html", type=NewFile(), help="Also write the table, with plots, to this file.")
@@ -62,7 +59,7 @@ from threadcast.core.settings import Settings
 @common
 def command(
     output: Output, settings: Settings, files: tuple[Path, ...], names: tuple[str, ...], samples: tuple[int, ...],
-    split: str, known: int, draw: int | None, reading: Reading, by_fold: bool, html: Path | None,
+    split: str, known: int, reading: Reading, by_fold: bool, html: Path | None,
 ) -> None:  # fmt: skip
     """Compare models on the measurements of FILEs, or of the store, by ops that they have not learned from.
 
@@ -92,9 +89,8 @@ def command(
             measurements, networks_of = store.measurements(), store.networks_of()
     candidates = make_models(names, samples or compared_samples(measurements), measurements)
     chosen = choose_split(split, measurements, networks_of, known=known)
-    evaluation = judge(
-        output, measurements, candidates, chosen, jobs=settings["train.jobs"], steps=settings["train.steps"], draw=draw
-    )
+    jobs, steps = settings["train.jobs"], settings["train.steps"]
+    evaluation = judge(output, measurements, candidates, chosen, jobs=jobs, steps=steps)
     document = {
         "split": chosen[1], "best": None if evaluation.lead is None else evaluation.lead.to_json(),
         "rows": [row.to_json() for row in ranked(evaluation.rows)],

@@ -117,7 +117,6 @@ def judge(
     *,
     jobs: int | None,
     steps: int,
-    draw: int | None = None,
 ) -> Evaluation:
     """Compare the models, with progress, and warn about ops that were left out and models that failed."""
     from threadcast.core.topology import usable_cores
@@ -125,8 +124,8 @@ def judge(
 
     with output.progress("fitting and judging models") as bar:
         evaluation = evaluate(
-            measurements, models, split=split[0], split_name=split[1], jobs=jobs or usable_cores().cores, draw=draw,
-            steps=steps, progress=lambda done, total: bar.update(done, total=total),
+            measurements, models, split=split[0], split_name=split[1], jobs=jobs or usable_cores().cores, steps=steps,
+            progress=lambda done, total: bar.update(done, total=total),
         )  # fmt: skip
     for key, reason in evaluation.left_out.items():
         output.warn(f"{key} was left out: {reason}")
