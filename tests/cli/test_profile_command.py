@@ -58,6 +58,7 @@ def profile(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["profile", *arguments, *FIXED])
 
 
+@pytest.mark.system
 def test_ops_are_timed_with_freed_memory_kept(folder):
     program = "from threadcast.cli.main import main; main()"
     arguments = ["profile", "net.py:inference", "--cases", "1", *FIXED]

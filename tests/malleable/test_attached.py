@@ -278,6 +278,7 @@ def test_who_does_not_read_answers_cannot_join(arbitrate: Callable[[], Callable[
         assert ask(path, {"who": "all"})["processes"] == []
 
 
+@pytest.mark.system
 def test_hundreds_of_processes_are_listed(arbitrate: Callable[[], Callable[[], None]], tmp_path: Path) -> None:
     arbitrate()
     path = tmp_path / "threadcast" / "arbiter.sock"

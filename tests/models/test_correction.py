@@ -56,6 +56,7 @@ def uncorrected(model):
     return copy
 
 
+@pytest.mark.system
 def test_it_finds_where_thread_counts_divide_badly(model):
     assert error(model) < 0.9 * error(uncorrected(model))
 

@@ -148,12 +148,16 @@ NORMS_OF = {
 }
 
 
+BACKENDS = [pytest.param(name, marks=[pytest.mark.system] * (name == "torch.compile")) for name in NORMS_OF]
+"""Inductor takes a C++ compiler's time."""
+
+
 def _onnx(exported: torch.export.ExportedProgram, folder: Path) -> Path:
     write_onnx(exported, folder / "model.onnx")
     return folder / "model.onnx"
 
 
-@pytest.mark.parametrize("backend", NORMS_OF)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_norms_of_one_number_have_the_digits_of_pytorch_in_every_backend(backend: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     norms, noise = _Norms().eval(), torch.randn(2, 8, 6, 128)
@@ -183,6 +187,7 @@ class _Means(nn.Module):
         return [*group, *layer, *batch]
 
 
+@pytest.mark.system
 def test_the_means_that_norms_return_are_of_what_they_are_given(tmp_path: Path) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 8, 6, 128) + 5
@@ -229,7 +234,7 @@ class _Masked(nn.Module):
         return torch.where(masked - masked.mean(-1, keepdim=True) > 0, x, -x)
 
 
-@pytest.mark.parametrize("backend", NORMS_OF)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_an_infinite_mean_is_taken_off_as_in_pytorch(backend: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     x = torch.rand(8, 64)
