@@ -59,7 +59,7 @@ def test_process_numbers_are_shown_as_resize_takes_them(capsys):
         "process": 15519, "name": "train", "cores": [[0]], "lends": False, "weight": 1.0, "steps_per_s": 2.0,
         "deadline": None, "learning": "",
     }  # fmt: skip
-    Output().result({}, top._table({"machine": "box", "cores": 2, "processes": [process]}))
+    Output().result({}, top._table({"machine": "box", "cores": 2, "left": 0, "processes": [process]}))
     assert "15519" in capsys.readouterr().out
 
 
