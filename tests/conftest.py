@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+"""Threads that wait sleep, else they would take the cores from other tests. OpenMP reads it when PyTorch is imported."""
+
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
@@ -28,7 +31,6 @@ def pytest_sessionstart() -> None:
     Shells start what runs in the background with Ctrl-C ignored.
     """
     gc.disable()  # until all libraries and tests are imported
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # else threads that wait would take the cores from other tests
     os.environ.setdefault("THREADCAST_ENGINE_CACHE", str(Path(__file__).parents[1] / "build" / "native"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
