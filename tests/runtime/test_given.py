@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import sys
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.functional import mse_loss
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import StepLR
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 import threadcast
 from tests.waiting import eventually
@@ -24,7 +26,7 @@ from threadcast.core.errors import InvalidInput
 from threadcast.runtime import optimize as optimize_file
 from threadcast.runtime.optimized_model import OptimizedModel
 
-MODEL, OTHER, X = nn.Linear(3, 3), nn.Linear(3, 3), torch.ones(2, 3)
+MODEL, X = nn.Linear(3, 3), torch.ones(2, 3)
 OPTIMIZER = SGD(MODEL.parameters(), lr=0.1)
 
 
@@ -50,14 +52,9 @@ def nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
         ((nn.Linear,), {}, "function=<class .* must be a model .*that is a class, give an object of it"),
         ((MODEL.state_dict(),), {}, "function=<OrderedDict> must be a model"),
         ((X, MODEL), {}, "function=.*are model and example exchanged"),
-        ((MODEL, mse_loss, OPTIMIZER), {}, "example=.*for training there is optimize_training"),
-        ((MODEL, DataLoader([X])), {}, "example=.*DataLoader.* must be the arguments of one call; give one batch"),
-        ((MODEL, iter([X])), {}, "example=.*give one batch"),
-        ((MODEL, X, X), {}, "the example does not fit Linear.forward: too many positional arguments"),
-        ((TwoInputs(), (X, X)), {}, "missing a required argument: 'mask'; give the arguments one by one"),
-        ((lambda x, y: x, X), {}, "the example does not fit .*: missing a required argument: 'y'"),
+        ((SGD, X), {}, "function=<class .* must be a model .*that is a class, give an object of it"),
         ((MODEL,), {"backends": "onnxruntime"}, "backends='onnxruntime' must be True or False"),
-        ((MODEL,), {"progress": None}, "progress=None must be True or False"),
+        ((MODEL,), {"progress": "no"}, "progress='no' must be True or False"),
         ((MODEL,), {"dtypes": "float32"}, "dtypes='float32' must be"),
         ((MODEL,), {"dtypes": ("float16",)}, "dtypes=.'float16',. must be"),
         ((MODEL,), {"tolerance": "1e-2"}, "tolerance='1e-2' must be a number above 0"),
@@ -81,7 +78,7 @@ def scheduler() -> StepLR:
     [
         ((MODEL, OPTIMIZER, nn.CrossEntropyLoss()), {}, "loss=.*are loss and optimizer exchanged"),
         ((OPTIMIZER, mse_loss, MODEL), {}, "model=.*are model and optimizer exchanged"),
-        ((nn.MSELoss(), MODEL, OPTIMIZER), {}, "optimizer=.*are model and loss exchanged"),
+        ((nn.MSELoss(), MODEL, OPTIMIZER), {}, "model=.*are model and loss exchanged"),
         ((nn.Linear, mse_loss, OPTIMIZER), {}, "model=.*that is a class"),
         ((lambda x: x, mse_loss, OPTIMIZER), {}, "model=.* must be a model"),
         ((MODEL, nn.MSELoss, OPTIMIZER), {}, "loss=.*that is a class"),
@@ -96,15 +93,13 @@ def scheduler() -> StepLR:
         ((MODEL, mse_loss, list(MODEL.parameters())), {}, "optimizer=<list> must be an optimizer"),
         ((MODEL, mse_loss, None), {}, "optimizer=None must be an optimizer"),
         ((MODEL, mse_loss, scheduler()), {}, "optimizer=.*StepLR.*give its .optimizer"),
-        ((OTHER, mse_loss, OPTIMIZER), {}, "optimizer=.*has none of them; was it made for another model"),
         ((MODEL, mse_loss, OPTIMIZER, X), {}, "the example must be the inputs and then the target"),
-        ((MODEL, mse_loss, OPTIMIZER, X, X, X), {}, "the example does not fit Linear.forward: too many"),
-        ((MODEL, mse_loss, OPTIMIZER, DataLoader([X]), X), {}, "example=.*give one batch"),
         ((MODEL, mse_loss, OPTIMIZER), {"accumulate": 0}, "accumulate=0 must be a number of batches"),
         ((MODEL, mse_loss, OPTIMIZER), {"clip_grad_norm": "1"}, "clip_grad_norm='1' must be a number above 0"),
         ((MODEL, mse_loss, OPTIMIZER), {"keep_grads": "no"}, "keep_grads='no' must be True or False"),
         ((MODEL, mse_loss, OPTIMIZER), {"scaler": True}, "scaler=True must be a torch.amp.GradScaler"),
-        ((MODEL, mse_loss, OPTIMIZER), {"progress": 1}, "progress=1 must be True or False"),
+        ((MODEL, mse_loss, OPTIMIZER), {"scaler": GradScaler}, "scaler=.*that is a class"),
+        ((MODEL, mse_loss, OPTIMIZER), {"progress": 2}, "progress=2 must be True or False"),
     ],
 )
 def test_what_cannot_be_optimised_for_training_is_refused(
@@ -118,20 +113,102 @@ class Wrapping:
     """An optimizer that wraps one, and is none by its class."""
 
     def __init__(self, wrapped: Optimizer) -> None:
-        self.param_groups, self.step, self.zero_grad = wrapped.param_groups, wrapped.step, wrapped.zero_grad
+        self.param_groups, self.state, self.zero_grad = wrapped.param_groups, wrapped.state, wrapped.zero_grad
+        self._wrapped = wrapped
+
+    def step(self) -> None:
+        self._wrapped.step()
+
+
+def masked(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A decorator that adds an argument."""
+
+    @functools.wraps(forward)
+    def called(*args: Any) -> torch.Tensor:
+        return forward(*args, torch.full((2, 3), 2.0))
+
+    return called
+
+
+class Masked(TwoInputs):
+    """Its `forward` is given one argument more than its caller gives."""
+
+    forward = masked(TwoInputs.forward)
+
+
+class Packing(nn.Module):
+    """Its `forward` takes in one what its callers give one by one."""
+
+    def __call__(self, *args: torch.Tensor) -> Any:
+        return super().__call__(args)
+
+    def forward(self, packed: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return packed[0] + packed[1]
+
+
+class Doubled:
+    """A class that is called as a function, of one argument or of an output and a target."""
+
+    def __new__(cls, x: torch.Tensor, target: torch.Tensor | float = 0.0) -> Any:
+        return 2 * x if isinstance(target, float) else mse_loss(2 * x, target)
+
+
+@pytest.mark.filterwarnings("ignore:threadcast")
+@pytest.mark.parametrize(
+    ("function", "arguments", "result"),
+    [
+        (masked(lambda x, mask: x * mask), (X,), 2 * X),
+        (Masked().eval(), (X,), 2 * X),
+        (Packing().eval(), (X, X), 2 * X),
+        (Doubled, (X,), 2 * X),
+        (lambda data: 2 * data[0][0], (TensorDataset(X[None]),), 2 * X),
+        (lambda batches, x: x + x, (iter([X]), X), 2 * X),
+        (lambda x, optimizer: x + x, (X, OPTIMIZER), 2 * X),
+    ],
+)
+def test_whatever_can_be_called_with_the_example_is_taken(
+    function: Any, arguments: tuple[Any, ...], result: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimize_file, "EXAMPLE_S", 1e-9)
+    with closing(threadcast.optimize(function, *arguments, backends=0, progress=0)) as call:
+        assert torch.equal(call(*arguments), result)
+
+
+class Scaled(nn.Module):
+    """A loss with a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return mse_loss(x * self.scale, target)
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("model", "loss", "optimizer"),
     [
-        lambda: optimize_file.check_training(MODEL, None, Wrapping(OPTIMIZER), (X,)),
-        lambda: optimize_file.check_training(MODEL, nn.MSELoss(), OPTIMIZER, (X, X)),
-        lambda: optimize_file.check_inference(torch.relu, (X,)),
-        lambda: optimize_file.check_inference(TwoInputs(), ()),
+        (MODEL, None, Wrapping(OPTIMIZER)),
+        (MODEL, nn.MSELoss(), OPTIMIZER),
+        (MODEL, Doubled, OPTIMIZER),
+        (MODEL, scaled := Scaled(), SGD(scaled.parameters(), lr=0.1)),
     ],
 )
-def test_other_optimizers_losses_and_functions_are_taken(given: Callable[[], None]) -> None:
-    given()
+def test_other_optimizers_and_losses_are_taken(model: nn.Module, loss: Any, optimizer: Any) -> None:
+    with closing(threadcast.optimize_training(model, loss, optimizer, keep_grads=1)):
+        pass
+
+
+def test_an_optimizer_of_other_parameters_is_warned_of_since_it_may_get_the_models_later() -> None:
+    optimizer = SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    model = nn.Linear(3, 3)
+    with pytest.warns(UserWarning, match=r"none of the model's parameters; was it made for another model"):
+        step = threadcast.optimize_training(model, mse_loss, optimizer)
+    optimizer.add_param_group({"params": list(model.parameters())})
+    before = model.weight.detach().clone()
+    with closing(step):
+        step(X, X)
+    assert not torch.equal(model.weight, before)
 
 
 @pytest.mark.parametrize("cores", ["2", 2.5, True, [], [-1], (0, "a"), [[0]], object()])
@@ -150,6 +227,12 @@ def test_paths_and_times_are_checked_before_anything_is_run(tmp_path: Any) -> No
     for most_s in ("3", 0, float("nan"), None):
         with pytest.raises(InvalidInput, match=r"at_most_s=.* must be seconds above 0"):
             call.learn(X, at_most_s=most_s)
+
+
+def test_a_loader_or_what_training_needs_as_example_is_told_with_why_nothing_is_learned() -> None:
+    for example, said in (((DataLoader([X]),), "one batch"), ((mse_loss, OPTIMIZER), "there is optimize_training")):
+        with pytest.warns(UserWarning, match=f"learns nothing from this example: .*; .*{said}"):
+            threadcast.optimize(MODEL, *example).close()
 
 
 @pytest.mark.filterwarnings("ignore:threadcast runs this as PyTorch does")

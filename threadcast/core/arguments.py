@@ -22,6 +22,11 @@ def check(allowed: object, name: str, value: object, wanted: str, slip: str = ""
         raise InvalidInput(f"{name}={_shown(value)} must be {wanted}{slip and f'; {slip}'}")
 
 
+def check_switch(name: str, value: object) -> None:
+    """Raise InvalidInput unless the argument is True or False, or counts as one of them: 1, or what is empty."""
+    check(not value or value == 1, name, value, "True or False")
+
+
 def check_whole(name: str, value: object, least: int = 1) -> None:
     """Raise InvalidInput unless the argument is a whole number of at least so many."""
     check(is_whole(value, least), name, value, f"a whole number of at least {least}")

@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 
 from threadcast.capture.fake_tensors import load_fake_tensors
 from threadcast.core import Machine
-from threadcast.core.arguments import check, is_number
+from threadcast.core.arguments import check, check_switch, is_number
+from threadcast.core.errors import InvalidInput
 from threadcast.runtime.batch_loss import BatchLoss
 from threadcast.runtime.call_in_types import CallInTypes
 from threadcast.runtime.core_choice import Cores, core_choice
@@ -62,8 +63,8 @@ def optimize(
     and for other arguments that make no sense.
     """
     check_inference(function, example)
-    check(isinstance(backends, bool), "backends", backends, "True or False")
-    check(isinstance(progress, bool), "progress", progress, "True or False")
+    check_switch("backends", backends)
+    check_switch("progress", progress)
     check(_are_types(dtypes), "dtypes", dtypes, '("float32",) or ("float32", "bfloat16")')
     check(is_number(tolerance) and tolerance > 0, "tolerance", tolerance, "a number above 0")
     machine = _machine(cores)
@@ -73,12 +74,7 @@ def optimize(
     else:
         call = OptimizedCall(function, machine, backends=backends, most=most)
     if example:
-        try:
-            call.learn(*example, at_most_s=EXAMPLE_S, progress=progress)
-        except TypeError as error:
-            if isinstance(example[0], tuple | list):
-                error.add_note("the arguments of an example are given one by one, not as a tuple: optimize(model, x)")
-            raise
+        call.learn(*example, at_most_s=EXAMPLE_S, progress=progress)
     return call
 
 
@@ -107,10 +103,12 @@ def optimize_training(
 
     The first steps measure, and train as all others do. An `example` (inputs, then the target) is captured before this
     returns; nothing is trained on it. `cores` and `progress` are as for `optimize`. InvalidInput for arguments that
-    make no sense, as an optimizer of another model's parameters, or an example that lacks inputs or target.
+    make no sense, as an example that lacks inputs or target; a warning for an optimizer of another model's parameters.
     """
-    check_training(model, loss, optimizer, example)
-    check(isinstance(progress, bool), "progress", progress, "True or False")
+    check_training(model, loss, optimizer)
+    if example and loss is not None and len(example) < 2:
+        raise InvalidInput("the example must be the inputs and then the target")
+    check_switch("progress", progress)
     update = ParameterUpdate(
         model=model, optimizer=optimizer, clip_grad_norm=clip_grad_norm, accumulate=accumulate,
         keep_grads=keep_grads, scaler=scaler,

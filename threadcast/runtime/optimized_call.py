@@ -22,6 +22,7 @@ from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_slot import SearchSlot
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.call_spec import CallSpec
+from threadcast.runtime.given import likely_slip
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
 from threadcast.runtime.own_calls import OwnCalls, in_training
@@ -106,7 +107,8 @@ class OptimizedCall(OptimizedModel):
         check(is_number(at_most_s) and at_most_s > 0, "at_most_s", at_most_s, "seconds above 0")
         own = OwnCalls(self.__wrapped__, (args, kwargs))
         if own.refused is not None:
-            warnings.warn(f"threadcast learns nothing from this example: {own.refused}", stacklevel=2)
+            text, slip = f"threadcast learns nothing from this example: {own.refused}", likely_slip(args)
+            warnings.warn(f"{text}{slip and f'; {slip}'}", stacklevel=2)
             return self
         self._tell_of_training(own.modules)
         end_s = time.monotonic() + at_most_s
@@ -120,6 +122,10 @@ class OptimizedCall(OptimizedModel):
                         self(*args, **kwargs)
                         own.after_call()
                         self._wait(max(0.0, min(_WAIT_S, end_s - time.monotonic())))
+            except Exception as error:
+                if slip := likely_slip(args):
+                    error.add_note(slip)
+                raise
             finally:
                 self._optimized.put_back()
         return self

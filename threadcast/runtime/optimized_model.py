@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn, SupportsIndex
 
@@ -87,14 +88,14 @@ class OptimizedModel:
 
         return ProgressBar(doing, total=None if math.isinf(most_s) else math.ceil(most_s), unit=" s", look=look)
 
-    def timeline(self, path: Path | str) -> None:
+    def timeline(self, path: PathLike[str] | str) -> None:
         """Write an HTML page without links to other files: the plan that ran the last call, and when its operators ran.
 
         For that, three more steps run on the arguments with which the call was captured; model, optimizer, gradients
         and random state are then restored. ExecutionError while no plan runs, and where memory is too small to
         restore. InvalidInput for a path that is no such file.
         """
-        is_file = isinstance(path, str | Path) and Path(path).parent.is_dir() and not Path(path).is_dir()
+        is_file = isinstance(path, str | PathLike) and Path(path).parent.is_dir() and not Path(path).is_dir()
         check(is_file, "path", path, "a file to write, in a folder that there is")
         step = self._optimized.traced_step()
         with replacing(Path(path)) as draft:

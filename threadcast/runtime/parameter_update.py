@@ -12,7 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from threadcast.core.arguments import check, is_number, is_whole
+from threadcast.core.arguments import check, check_switch, is_number, is_whole
 from threadcast.core.errors import InvalidInput
 
 
@@ -37,8 +37,9 @@ class ParameterUpdate:
         check(is_whole(self.accumulate), "accumulate", self.accumulate, "a number of batches, at least 1")
         clip, keep, scaler = self.clip_grad_norm, self.keep_grads, self.scaler
         check(clip is None or (is_number(clip) and clip > 0), "clip_grad_norm", clip, "a number above 0")
-        check(isinstance(keep, bool), "keep_grads", keep, "True or False")
-        check(scaler is None or isinstance(scaler, GradScaler), "scaler", scaler, 'a torch.amp.GradScaler("cpu")')
+        check_switch("keep_grads", keep)
+        scales = hasattr(scaler, "is_enabled") and not isinstance(scaler, type)
+        check(scaler is None or scales, "scaler", scaler, 'a torch.amp.GradScaler("cpu")')
         if _needs_closure(self.optimizer) and (self.accumulate > 1 or self.scaler is not None):
             raise InvalidInput(
                 f"{type(self.optimizer).__name__} computes gradients several times for one update, so neither "
