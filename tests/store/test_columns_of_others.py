@@ -144,6 +144,37 @@ def test_several_columns_of_runs_are_repetitions(tmp_path: Path) -> None:
     assert "left out 1 line without a time" in notes[-1]
 
 
+@pytest.mark.parametrize(
+    ("text", "column", "expected"),
+    [
+        (
+            "machine,cores,m,t1,t2,t4\nvm,16,8,3,2,1\n",
+            "seconds=t*:s",
+            {(16, 8, 1): [3], (16, 8, 2): [2], (16, 8, 4): [1]},
+        ),
+        ("machine,cores,m,t1,t2,t4\nvm,16,8,3,2,1\n", "", {(16, 8, 1): [3], (16, 8, 2): [2], (16, 8, 4): [1]}),
+        ("cores,threads_1,threads_2\n16,3,2\n", "", {(16, 1): [3], (16, 2): [2]}),
+        ("cores,t1,t2\n16,3,2\n", "threads=cores", {(16,): [3, 2]}),
+        ("cores,t1,t2\n16,3,2\n", "ignored=cores", {(1,): [3], (2,): [2]}),
+        ("cores,run1,run2\n16,3,2\n", "", {(16,): [3, 2]}),
+        ("threads,t_128,t_256\n4,3,2\n", "seconds=t_*:s", {(128, 4): [3], (256, 4): [2]}),
+        ("threads,time0,time1\n4,3,2\n", "", {(4,): [3, 2]}),
+    ],
+)
+def test_numbers_in_names_are_threads_sizes_or_repetitions(
+    tmp_path: Path, text: str, column: str, expected: Times
+) -> None:
+    assert read(table(tmp_path, text), *([column] if column else [])) == expected
+
+
+def test_times_say_whether_commas_are_of_decimals(tmp_path: Path) -> None:
+    text = "alpha;threads;time_us;speedup\n{}\n"
+    expected = {(0.5, 1): [1.25e-6], (0.5, 2): [7.5e-7], (2, 1): [3e-6]}
+    assert read(table(tmp_path, text.format("0,5;1;1,250;1\n0,5;2;,75;1,7\n2;1;3;1"))) == expected
+    units = read(table(tmp_path, "m;threads;time\n8;1;12,5 ms\n8;2;7,5ms\n"))
+    assert units == ONE
+
+
 def test_a_time_without_a_unit_is_said_to_be_taken_for_seconds(tmp_path: Path) -> None:
     notes: list[str] = []
     assert read(table(tmp_path, "m,threads,time\n8,1,12.5\n8,2,7.5\n"), notes=notes) == {(8, 1): [12.5], (8, 2): [7.5]}
@@ -160,7 +191,23 @@ def test_a_time_without_a_unit_is_said_to_be_taken_for_seconds(tmp_path: Path) -
         ("m,t1,t2\n8,12500,7500\n", r"in which unit 't\*' is.*--column 'seconds=t\*:us'"),
         ("m,threads,time_ms,time_us\n8,1,1,9\n", r"seconds may be 'time_ms' or 'time_us'; say which.*=time_ms:ms"),
         ("m,num_threads,OMP_NUM_THREADS,ms\n8,1,2,9\n", r"threads may be 'num_threads' or 'OMP_.*--column 'threads="),
-        ("m,t1_ms,t2_ms,1,2\n8,1,2,9,9\n", r"the times may be in 't\*_ms' or '\*'; say where.*--column seconds=t\*_ms"),
+        ("m,t1_ms,t2_ms,1,2\n8,1,2,9,9\n", r"times may be in 't\*_ms' or '\*'; say .*--column 'seconds=t\*_ms:ms'"),
+        ("nproc,time_1,time_2\n8,1,2\n", r"threads may be 'nproc' or the numbers in 'time_\*'; say which: --column '"),
+        ("np,t1,t2\n8,1,2\n", r"--column 'threads=np' or --column 'ignored=np', with --column 'seconds=t\*:ms'"),
+        ("nt,t1,t2\n8,1,2\n", r"threads may be 'nt' or the numbers in 't\*'"),
+        ("procs,threads_per_proc,time_ms\n2,2,5\n", r"threads may be 'procs' or 'threads_per_proc'; say which"),
+        ("op,threads,time_128,time_256\na,1,1,3\n", r"'time_\*' may be sizes or threads.* 'seconds=time_\*:ms'; if"),
+        ("op,threads,sample_16,sample_32\na,1,1,3\n", r"'sample_\*' may be sizes .*--column 'ignored=threads'"),
+        ("op,threads,t1_us,t2_us,t4_us\na,1,1,3,9\n", r"'t\*_us' may be sizes or threads.*'seconds=t\*_us:us'"),
+        ("m;threads;filter;time_us\n8;1;3,3;1,250\n", r"'time_us': must be a number, got '1,250'; write it without a"),
+        ("m;threads;time_us\n8;1;0,75\n8;2;1.5\n", r"'time_us': must be a number, got '0,75'"),
+        ("shape\tthreads\tms\n128,64\t1\t9.5\n128,640\t1\t7\n", r"column 'shape': must be a number with a decimal po"),
+        ("shape\tthreads\tms\n128,64\t1\t9,5\n128,640\t1\t7\n", r"column 'shape': must be a number with a decimal po"),
+        ("m,threads,compile_time_s,inference_ms\n8,1,9,1\n", r"seconds may be 'compile_time_s' or 'inference_ms'; say "
+         r"which it is: --column 'seconds=compile_time_s:s' or --column 'seconds=inference_ms:ms'"),
+        ("m,threads,lock_wait_time_us,task_us\n8,1,9,1\n", r"may be 'lock_wait_time_us' or 'task_us'"),
+        ("m,threads,saved_time_ms\n8,1,9\n", r"missing column 'seconds'"),
+        ("m,threads,gflop/s\n8,1,9\n", r"missing column 'seconds'"),
         ("m,threads,cpu_time\n8,1,9\n", r"missing column 'seconds'; it has .*Say which it is: --column sec"),
         ("m,threads,time_min\n8,1,9\n", r"missing column 'seconds'"),
         ("m,threads,time (min)\n8,1,9\n", r"missing column 'seconds'"),

@@ -13,7 +13,7 @@ _SPELLED = {
     "ns": "ns|nsecs?|nanos|nanoseconds?",
 }  # fmt: skip
 _UNIT = "|".join(f"(?P<{unit}>{words})" for unit, words in _SPELLED.items())
-CELL = re.compile(rf"(?P<number>[-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?:{_UNIT})", re.I)
+CELL = re.compile(rf"(?P<number>[-+]?[\d.,]+(?:e[-+]?\d+)?)\s*(?:{_UNIT})", re.I)
 _STATISTIC = r"median|med|p50|mean|avg|average|min|minimum|best"
 NAMED_UNIT = re.compile(
     rf"(?:(?P<stem>.*?)_)?(?:in_)?(?:{_UNIT})"
@@ -23,17 +23,28 @@ _TIME = re.compile(
     rf"(?:(?P<before>{_STATISTIC})_)?(?:t|times?|timings?|wall(?:_?clock)?(?:_?time)?|elapsed(?:_time)?|durations?|"
     rf"real(?:_?time)?|run_?time|exec(?:ution)?(?:_time)?|latency|took)"
     rf"(?:(?:_per)?_(?:iter|iteration|run|call|op|step))?(?:_(?P<after>{_STATISTIC}))?|"
-    rf"(?P<alone>{_STATISTIC}|)|"
-    r"(?P<what>(?!cpu|user|sys|total|setup|init|wait|idle|start|end|std|max).+)_(?:time|runtime|latency|duration)"
+    rf"(?P<alone>{_STATISTIC}|)"
 )
-THREADS = (
-    re.compile(
-        r"(?:(?:omp|mkl|openblas|blas|numexpr|torch|intra_?op)_?)?(?:(?:n|no|nr|nb|num|number|count)_?(?:of_)?)?"
-        r"threads?(?:_(?:count|num|number|used))?|n_jobs|nt"
-    ),
-    re.compile(r"(?:(?:n|no|nr|nb|num|number)_?(?:of_)?)?(?:cores|cpus|procs|processors|workers)(?:_used)?|nproc|np"),
+_BESIDE = re.compile(r"(?:.*_)?(?:cpu|user|sys|system|std|std?dev|sd|sem|var|cv|iqr|max|maximum|p9\d)(?:_.*)?")
+"""Times that stand beside those of a run."""
+_RATE = re.compile(r"(?:.*_)?(?:[kmgt]?i?(?:flops?|b|bytes?|bits?|ops?)|per|it|images|items|runs|calls|samples)")
+"""What is counted by the second."""
+_PART = re.compile(
+    r"(?:.*_)?(?:total|set_?up|init|wait|idle|start|end|compile|compilation|load|warm_?up|queue|overhead|saved|relative|"
+    r"lock|sleep)(?:_.*)?"
 )
-"""Names of a number of threads, and names that may also be that of the machine's cores: for lack of the first."""
+ANY_TIME = 4
+"""The rank of a time of which only the unit says that it is one, or "time" after a word."""
+THREADS = re.compile(
+    r"(?:(?:omp|mkl|openblas|blas|numexpr|torch|intra_?op)_?)?(?:(?:n|no|nr|nb|num|number|count)_?(?:of_)?)?"
+    r"threads?(?:_(?:count|num|number|used))?|n_jobs"
+)
+"""Names of a number of threads beyond doubt."""
+CORES = re.compile(
+    r"(?:(?:n|no|nr|nb|num|number)_?(?:of_)?)?(?:cores|cpus|procs|processors|workers)(?:_used)?|nproc|np|nt"
+)
+"""Names that may also be those of the machine's cores: for lack of `THREADS`."""
+THREADS_OF_EACH = re.compile(r".*threads?_(?:per|on|in)_.*")
 OTHERS = {
     "machine": re.compile(r"machine(?:_name)?|host_?(?:name)?|cpu_model"),
     "op": re.compile(r"op(?:_?name|_?type|eration|erator)?|kernel(?:_name)?|routine|function|benchmark|primitive|name"),
@@ -64,7 +75,16 @@ def plain_name(name: str) -> str:
 
 def says_threads(name: str) -> bool:
     """Whether a name is that of a number of threads beyond doubt."""
-    return THREADS[0].fullmatch(plain_name(name)) is not None
+    return THREADS.fullmatch(plain_name(name)) is not None
+
+
+def is_measured(plain: str) -> bool:
+    """Whether a plain name is that of times or of other results."""
+    of_number = parted(plain)[0]
+    return (
+        rank_of_time(plain) is not None or RESULT.fullmatch(plain) is not None
+        or OF_COUNT.fullmatch(of_number) is not None or OF_REPEAT.fullmatch(of_number) is not None
+    )  # fmt: skip
 
 
 def spelled_unit(found: re.Match[str]) -> str:
@@ -93,11 +113,20 @@ def unit_of(name: str) -> str | None:
 
 def rank_of_time(name: str) -> int | None:
     """How good a plain name is for the time of a run: 0 for "time_ms", 1 for a median, 2 for a mean, 3 for the
-    shortest, 4 for "kernel_time_ms"; None where it is no time. `time_min` may be minutes."""
+    shortest, ANY_TIME for any other with a unit; None where it is no time. `time_min` may be minutes."""
     bare, unit, statistic = parted(name)
     found = _TIME.fullmatch(bare)
-    if found is None or (not unit and (found["alone"] is not None or found["what"] or found["after"] == "min")):
+    if found is None:
+        return (
+            ANY_TIME if unit and not _BESIDE.fullmatch(bare) and not (unit == "s" and _RATE.fullmatch(bare)) else None
+        )
+    if not unit and (found["alone"] is not None or found["after"] == "min"):
         return None
     statistic = statistic or found["before"] or found["after"] or found["alone"] or ""
-    ranks = {"": 0, "median": 1, "med": 1, "p50": 1, "mean": 2, "avg": 2, "average": 2}
-    return 4 if found["what"] else ranks.get(statistic, 3)
+    return {"": 0, "median": 1, "med": 1, "p50": 1, "mean": 2, "avg": 2, "average": 2}.get(statistic, 3)
+
+
+def is_of_run(name: str) -> bool:
+    """Whether a plain name of rank ANY_TIME is that of a run: "inference_time_ms", and not "compile_time_ms"."""
+    bare = parted(name)[0]
+    return re.fullmatch(r".+_(?:time|runtime|latency|duration)", bare) is not None and not _PART.fullmatch(bare)

@@ -10,14 +10,15 @@ import datetime
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from threadcast.core.errors import FormatError, InvalidInput
-from threadcast.core.machine import MAX_CORES
 from threadcast.store.column_names import (
+    ANY_TIME,
     CELL,
+    CORES,
     DATE,
     NAMED_UNIT,
     OF_COUNT,
@@ -25,9 +26,12 @@ from threadcast.store.column_names import (
     OTHERS,
     RESULT,
     THREADS,
+    THREADS_OF_EACH,
     TIME_UNIT,
     UNITS,
     form_of,
+    is_measured,
+    is_of_run,
     parted,
     plain_name,
     rank_of_time,
@@ -52,6 +56,8 @@ _COMPACT = ({"", "compact", "close"}, {"true"}, {"primary", "master"}, {"false",
 """Words for threads beside each other, those that say it most surely first: unbound threads are placed by the system,
 and are COMPACT for lack of a better word only."""
 _SPREAD = {"spread", "scatter", "balanced"}
+_COMMA = re.compile(r"[-+]?\d*,\d+(e[-+]?\d+)?", re.I)
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 NO_TIME = {"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?"}
 
 
@@ -108,6 +114,32 @@ class _Finding:
         self.dropped: set[int] = set()
         for choice in choices:
             self._choose(choice)
+        self._write_points()
+
+    def _write_points(self) -> None:
+        """Write decimal points for decimal commas: in times and results where one comma there cannot be that of
+        thousands and none has a point, and then in other columns whose values are all numbers that stay apart."""
+        if not any("," in cell for _, cells in self.rows if isinstance(cells, list) for cell in map(str, cells)):
+            return
+        columns = {i: {_number_of(cell) for cell in self._cells(i)} - NO_TIME for i in range(len(self.names))}
+        chosen = {*self.wide, self.at.get("seconds")}
+        measured = {i for i, name in enumerate(self.names) if i in chosen or is_measured(name)} - self.dropped
+        found = {text for i in measured for text in columns[i] if re.match(r"[-+]?,?\d", text)}
+        commas = {text for text in found if "," in text}
+        if (
+            all(map(_THOUSANDS.fullmatch, commas))
+            or not all(map(_COMMA.fullmatch, commas))
+            or any("." in text and _bare_number(text) is not None for text in found)
+        ):
+            return
+        for i, texts in columns.items():
+            values = [_bare_number(text.replace(",", ".")) for text in texts]
+            apart = None not in values and len(set(values)) == len(values)
+            if any(map(_COMMA.fullmatch, texts)) and (i in measured or apart):
+                self.note(f"{self.table.path}: {self.table.columns[i]!r} has decimal commas")
+                for _, cells in self.rows:
+                    if isinstance(cells, list) and _COMMA.fullmatch(_number_of(cells[i])):
+                        cells[i] = cells[i].replace(",", ".")
 
     def _choose(self, choice: Choice) -> None:
         numbered, same = "*" in choice.name, form_of if "*" in choice.name else str.lower
@@ -135,17 +167,19 @@ class _Finding:
             self.at[choice.role] = exact[0]
 
     def found(self) -> TableFile:
-        self._find_threads()
+        weakly = self._find_threads()
         for role, pattern in OTHERS.items():
             self._find_other(role, pattern)
-        repeats = "threads" in self.at
+        self._find_time(range(4 if "threads" in self.at and not weakly else 1))
         if not self.wide and "seconds" not in self.at:
-            self._find_time()
-        if not self.wide and "seconds" not in self.at:
-            self._find_wide(OF_REPEAT if repeats else OF_COUNT)
+            self._find_wide(weakly)
+        elif self.wide and weakly:
+            self._tell_threads_from_cores(self.wide)
+        self._find_time(range(ANY_TIME + 1))
         if "repeat" in self.table.columns:
             self.at.setdefault("repeat", self.table.columns.index("repeat"))
-        if not self.wide and (missing := [role for role in ("threads", "seconds") if role not in self.at]):
+        missing = [role for role in ("threads", "seconds") if role not in self.at]
+        if not self.wide and missing:
             remedy = {
                 "threads": "--column threads=NAME (or the number of all rows)",
                 "seconds": "--column seconds=NAME:ms (or s, us, ns)",
@@ -155,12 +189,21 @@ class _Finding:
                 f"{', '.join(self.table.columns)}. Say which it is: {' '.join(remedy[role] for role in missing)}; a "
                 "table needs threads and seconds, and op or columns that describe ops"
             )
-        return self._converted(repeats=repeats)
+        return self._converted()
 
-    def _find_threads(self) -> None:
-        for pattern in THREADS:
-            if "threads" not in self.at:
-                self._take("threads", [i for i, name in enumerate(self.names) if pattern.fullmatch(name)])
+    def _find_threads(self) -> bool:
+        """Find the column of threads; whether its name may also be that of the machine's cores."""
+        if "threads" in self.at:
+            return False
+        for pattern in (THREADS, CORES):
+            alike = [i for i, name in enumerate(self.names) if pattern.fullmatch(name) and i not in self.dropped]
+            parts = [i for i, name in enumerate(self.names) if pattern is CORES and THREADS_OF_EACH.fullmatch(name)]
+            if alike and parts:
+                raise self._doubt("threads", [*alike, *parts])
+            self._take("threads", alike)
+            if alike:
+                return pattern is CORES
+        return False
 
     def _find_other(self, role: str, pattern: re.Pattern[str]) -> None:
         alike = [i for i, name in enumerate(self.names) if pattern.fullmatch(name) and i not in self.at.values()]
@@ -171,7 +214,9 @@ class _Finding:
         if role == "id" and role in self.at and len(set(map(str, self._cells(self.at[role])))) == len(self.rows) > 1:
             self.dropped.add(self.at.pop(role))  # which numbers rows
 
-    def _find_time(self) -> None:
+    def _find_time(self, ranks: Iterable[int]) -> None:
+        if self.wide or "seconds" in self.at:
+            return
         if "seconds" in self.table.columns:
             self.at["seconds"] = self.table.columns.index("seconds")
             return
@@ -180,22 +225,35 @@ class _Finding:
             rank = rank_of_time(name)
             if rank is not None and i not in self.at.values() and i not in self.dropped:
                 ranked.setdefault(rank, []).append(i)
-        if ranked:
-            self._take("seconds", ranked[min(ranked)])
+        best = min(ranked.keys() & set(ranks), default=ANY_TIME)
+        alike = ranked.get(best, []) if best in ranks else []
+        if best < ANY_TIME or len(alike) > 1 or any(is_of_run(self.names[i]) for i in alike):
+            self._take("seconds", alike)
 
     def _take(self, role: str, alike: Sequence[int]) -> None:
         """Give the role to the one column among those alike; refused where they differ in any row."""
         alike = [i for i in alike if i not in self.dropped]
-        if role == "seconds" and self._agree(alike):
-            alike = alike[:1]
+        if role == "seconds":
+            timed = [
+                i for i in alike if any(isinstance(self._seconds(0, i, cell, "s"), float) for cell in self._cells(i))
+            ]
+            alike = sorted(timed or alike, key=lambda i: unit_of(self.names[i]) is None)
+            alike = alike[:1] if self._agree(alike) else alike
         if len(alike) > 1 and len({tuple(map(str, self._cells(i))) for i in alike}) > 1:
-            named = " or ".join(repr(self.table.columns[i]) for i in alike)
-            unit = unit_of(self.names[alike[0]]) or "ms"
-            remedy = f"--column '{role}={self.table.columns[alike[0]]}{':' + unit if role == 'seconds' else ''}'"
-            raise FormatError(f"{self.table.path}: {role} may be {named}; say which it is: {remedy}")
+            raise self._doubt(role, alike)
         if alike:
             self.at[role] = alike[0]
             self.dropped.update(alike[1:])
+
+    def _doubt(self, role: str, alike: Sequence[int]) -> FormatError:
+        called = {i: self._with_unit(i) if role == "seconds" else self.table.columns[i] for i in alike}
+        named = " or ".join(repr(self.table.columns[i]) for i in alike)
+        remedy = " or ".join(f"--column '{role}={name}'" for name in called.values())
+        return FormatError(f"{self.table.path}: {role} may be {named}; say which it is: {remedy}")
+
+    def _with_unit(self, at: int, form: str = "") -> str:
+        """What `--column seconds=` needs for a column, or for the columns of a form."""
+        return f"{form or self.table.columns[at]}:{unit_of(self.names[at]) or 'ms'}"
 
     def _agree(self, alike: Sequence[int]) -> bool:
         """Whether all columns say the same times, each in its own unit."""
@@ -211,15 +269,20 @@ class _Finding:
             for first, *rest in rows
         )
 
-    def _find_wide(self, pattern: re.Pattern[str]) -> None:
-        alike: dict[str, dict[int, int]] = {}
-        for i, name in enumerate(self.names):
-            found = pattern.fullmatch(parted(name)[0])
-            if found and int(found["n"]) <= MAX_CORES and i not in self.at.values():
-                alike.setdefault(form_of(name), {})[i] = int(found["n"])
-        forms = {re.sub(r"\d+", "*", self.table.columns[max(columns)], count=1): columns for columns in alike.values()}
-        if not any(len(columns) > 1 for columns in alike.values()):
+    def _find_wide(self, weakly: bool) -> None:
+        """Find columns of times whose names have numbers: of threads, or of repetitions beside a column of threads."""
+        patterns = (OF_REPEAT,) if "threads" in self.at and not weakly else (OF_COUNT, OF_REPEAT)[: 1 + weakly]
+        for pattern in patterns:
+            alike: dict[str, dict[int, int]] = {}
+            for i, name in enumerate(self.names):
+                found = pattern.fullmatch(parted(name)[0])
+                if found and i not in self.at.values() and i not in self.dropped:
+                    alike.setdefault(form_of(name), {})[i] = int(found["n"])
+            if any(len(columns) > 1 for columns in alike.values()):
+                break
+        else:
             return
+        forms = {self._form(columns): columns for columns in alike.values()}
         if "*" in forms and self._begins_with_data(list(forms["*"].values())):
             raise FormatError(
                 f"{self.table.path}: line 1 must have the names of columns, such as m,threads,seconds, got "
@@ -227,12 +290,45 @@ class _Finding:
             )
         if len(forms) > 1:
             named = " or ".join(map(repr, forms))
-            remedy = f"--column seconds={next(iter(forms))}:ms"
+            remedy = " or ".join(f"--column 'seconds={self._with_unit(max(forms[form]), form)}'" for form in forms)
             raise FormatError(f"{self.table.path}: the times may be in {named}; say where, and their unit: {remedy}")
-        for form, columns in forms.items():
-            self.wide = columns
-            what = "repetition" if pattern is OF_REPEAT else "number of threads"
-            self.note(f"{self.table.path}: each of the {len(columns)} columns {form!r} has the times of one {what}")
+        [(form, columns)] = forms.items()
+        self._tell_threads_from_cores(columns)
+        if "threads" in self.at and not self._are_repetitions(columns):
+            times = f"--column 'seconds={self._with_unit(max(columns), form)}'"
+            raise FormatError(
+                f"{self.table.path}: the numbers in {form!r} may be sizes or threads; repetitions are 1, 2, 3 and so "
+                f"on. If they are sizes: {times}; if they are threads, also: --column "
+                f"'ignored={self.table.columns[self.at['threads']]}'"
+            )
+        self.wide = columns
+        what = "repetition" if "threads" in self.at else "number of threads"
+        self.note(f"{self.table.path}: each of the {len(columns)} columns {form!r} has the times of one {what}")
+
+    def _form(self, columns: Iterable[int]) -> str:
+        return re.sub(r"\d+", "*", self.table.columns[max(columns)], count=1)
+
+    def _are_repetitions(self, columns: Mapping[int, int]) -> bool:
+        """Whether names have words of repetitions, and number these without gaps."""
+        numbers = sorted(columns.values())
+        without_gaps = numbers[0] in (0, 1) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        return without_gaps and all(OF_REPEAT.fullmatch(parted(self.names[i])[0]) for i in columns)
+
+    def _tell_threads_from_cores(self, columns: Mapping[int, int]) -> None:
+        """Leave a column that may be the machine's cores to describe ops, where names of other columns say threads."""
+        at = self.at.get("threads")
+        if at is None or "threads" in self.chosen or not CORES.fullmatch(self.names[at]):
+            return
+        of_counts = all(OF_COUNT.fullmatch(parted(self.names[i])[0]) for i in columns)
+        if of_counts and not self._are_repetitions(columns):
+            del self.at["threads"]
+        elif of_counts or not self._are_repetitions(columns):
+            name, form = self.table.columns[at], self._form(columns)
+            raise FormatError(
+                f"{self.table.path}: threads may be {name!r} or the numbers in {form!r}; say which: --column "
+                f"'threads={name}' or --column 'ignored={name}', with --column "
+                f"'seconds={self._with_unit(max(columns), form)}'"
+            )
 
     def _begins_with_data(self, counts: Sequence[int]) -> bool:
         """Whether what stands for names of columns, some of which are numbers, may be the first row of the table."""
@@ -247,13 +343,13 @@ class _Finding:
     def _cells(self, at: int) -> list[Any]:
         return [cells[at] for _, cells in self.rows if not isinstance(cells, FormatError)]
 
-    def _converted(self, *, repeats: bool) -> TableFile:
+    def _converted(self) -> TableFile:
         times = sorted(self.wide) or [self.at["seconds"]]
         unit, unit_at = self._unit(times)
         threads = list(map(str, self._cells(self.at["threads"]))) if "threads" in self.at else []
         same = {
             i for i, name in enumerate(self.names)
-            if name == OWN_THREADS or (THREADS[1].fullmatch(name) and list(map(str, self._cells(i))) == threads)
+            if name == OWN_THREADS or (CORES.fullmatch(name) and list(map(str, self._cells(i))) == threads)
         }  # fmt: skip
         role_of = {i: role for role, i in self.at.items()}
         hidden = ({*self.dropped, *self.wide, *same} | ({unit_at} - {None})) - role_of.keys()
@@ -272,7 +368,7 @@ class _Finding:
             kept = [i for i in kept if i not in results]
         affinity_at = self.at.get("affinity")
         words = {} if affinity_at is None else self._words(affinity_at)
-        numbers = "threads" if not repeats else self._size_of(times)
+        numbers = self._size_of(times) if "threads" in self.at else "threads"
         added = ("seconds",) if numbers is None else (numbers, "seconds")
 
         def rows() -> Iterable[tuple[int, Any]]:
@@ -297,9 +393,10 @@ class _Finding:
 
     def _size_of(self, times: Sequence[int]) -> str | None:
         """What the numbers in the names of columns of times beside a column of threads are: None for repetitions."""
-        if all(OF_REPEAT.fullmatch(parted(self.names[i])[0]) for i in times):
+        if not self.wide or self._are_repetitions(self.wide):
             return None
-        return re.sub(r"\d+", "", self.names[times[0]]).strip("_") or "size"
+        name = self.names[times[0]]
+        return "size" if OF_REPEAT.fullmatch(parted(name)[0]) else re.sub(r"\d+", "", name).strip("_") or "size"
 
     def _varies(self, at: int, others: Sequence[int]) -> bool:
         """Whether values of a column belong to single numbers of threads, among rows that agree in the `others`, as
@@ -395,8 +492,15 @@ class _Finding:
             unit = spelled_unit(spelled)
         value = _bare_number(text)
         if value is None:
-            return self.table.error(number, self.table.columns[at], f"must be a number, got {cell!r}")
+            comma = "; write it without a comma, which may be of decimals or of thousands" if "," in text else ""
+            return self.table.error(number, self.table.columns[at], f"must be a number, got {cell!r}{comma}")
         return value / UNITS[unit]
+
+
+def _number_of(cell: Any) -> str:
+    """A cell in small letters, without its unit of time."""
+    text = unicodedata.normalize("NFKC", str(cell if cell is not None else "")).strip().lower()
+    return found["number"] if (found := CELL.fullmatch(text)) else text
 
 
 def _bare_number(cell: Any) -> float | None:

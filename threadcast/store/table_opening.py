@@ -9,7 +9,6 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,6 @@ _PREAMBLE = 50
 """Most lines that programs print before a table."""
 
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", re.I)
-_COMMA = re.compile(r"\s*[-+]?\d*,\d+(e[-+]?\d+)?\s*", re.I)
-_THOUSANDS = re.compile(r"\s*[-+]?[1-9]\d{0,2},\d{3}\s*")
 
 _KINDS = "tables are read as CSV or other text, JSON or Parquet, the first two also gzipped"
 
@@ -91,7 +88,7 @@ def _text_table(path: Path, text: str) -> TableFile:
                 yield at, FormatError(f"{path}, line {at}: {message}")
 
     table = TableFile(path, names, checked(), "line")
-    return known_table(table) if separator == "," else replace(table, rows=_with_points(list(table.rows)))
+    return known_table(table) if separator == "," else table
 
 
 def _separator(head: str) -> str:
@@ -113,20 +110,3 @@ def _rows(lines: Sequence[str], first: int, separator: str) -> Iterator[tuple[in
             cells = [] if all(re.fullmatch(r"[\s:-]*", cell) for cell in cells) else cells[1:-1]
         if any(map(str.strip, cells)):
             yield first + reader.line_num, cells
-
-
-def _with_points(
-    rows: list[tuple[int, Sequence[Any] | FormatError]],
-) -> Iterator[tuple[int, Sequence[Any] | FormatError]]:
-    """The rows with decimal points, where all their decimals have commas and one is no separator of thousands."""
-    every = [cell for _, cells in rows if not isinstance(cells, FormatError) for cell in cells]
-    commas = [cell for cell in every if _COMMA.fullmatch(cell)]
-    if not any(not _THOUSANDS.fullmatch(cell) for cell in commas) or any(
-        "." in cell for cell in every if _NUMBER.fullmatch(cell)
-    ):
-        return iter(rows)
-    return iter([
-        (at, cells if isinstance(cells, FormatError)
-         else [cell.replace(",", ".") if _COMMA.fullmatch(cell) else cell for cell in cells])
-        for at, cells in rows
-    ])  # fmt: skip
