@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import invoke
-from tests.malleable.processes import COMMAND, CORES, PER_CORE, ROOT, needs_two_cores
+from tests.malleable.processes import COMMAND, CORES, PER_CORE, ROOT, line, needs_two_cores, running
 from tests.waiting import eventually
 from threadcast.core import read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.malleable.attach import attach
-from threadcast.malleable.family import process_status
-from threadcast.malleable.family_masks import is_keeper
+from threadcast.malleable.family import Family, process_status
+from threadcast.malleable.family_masks import FamilyMasks, is_keeper
+from threadcast.malleable.inherited_limit import mark_of
 from threadcast.malleable.keeper import is_python
 from threadcast.malleable.sockets import ask, listener, socket_of
 from threadcast.malleable.thread_masks import ThreadMasks
@@ -117,7 +118,7 @@ def test_threads_children_and_daemons_follow_from_outside(keep: Callable[..., Ke
     one = keep()
     family = [one.pid, one.do("c"), one.do("d")]
     try:
-        for cores in (1, None):
+        for cores in (1, None, 1):
             ask(socket_of(one.pid), {"resize": cores})
             assert one.do("t") == one.pid
             wanted = {frozenset(CPUS[: PER_CORE * (cores or CORES)])}
@@ -125,6 +126,7 @@ def test_threads_children_and_daemons_follow_from_outside(keep: Callable[..., Ke
         os.kill(family[1], signal.SIGKILL)
         one.process.kill()
         assert eventually(lambda: socket_of(family[2]).exists())  # the daemon has the keeper now
+        assert eventually(lambda: masks(family[2]) == {frozenset(CPUS)})
         ask(socket_of(family[2]), {"resize": 1})
         assert eventually(lambda: masks(family[2]) == {frozenset(CPUS[:PER_CORE])})
     finally:
@@ -154,10 +156,10 @@ def test_what_was_forked_with_a_mask_of_before_has_not_pinned_itself() -> None:
     with subprocess.Popen(["taskset", "-c", str(CPUS[0]), "sleep", "600"]) as late:
         try:
             assert eventually(lambda: masks(late.pid) == {before})
-            for given, pinned in (((before,), frozenset[int]()), ((), before)):
+            for given, pinned in (((before,), False), ((), True)):
                 own = ThreadMasks(late.pid, unpinned=CPUS, given=given)
                 own.restrict(CPUS[1:])
-                assert own.pinned == pinned
+                assert bool(own.pins) == pinned
                 os.sched_setaffinity(late.pid, before)
         finally:
             late.kill()
@@ -167,8 +169,10 @@ def test_what_was_forked_with_a_mask_of_before_has_not_pinned_itself() -> None:
 @needs_two_cores
 def test_a_keeper_that_is_killed_is_replaced_and_all_keepers_end_with_the_program(keep: Callable[..., Kept]) -> None:
     one = keep()
-    asked = ask(socket_of(one.pid), {"limits": "all"})
-    assert len(asked["limits"]) == CORES
+    assert len(ask(socket_of(one.pid), {"limits": "all"})["limits"]) == CORES
+    one.do(f"p{CPUS[-1]}")
+    ask(socket_of(one.pid), {"resize": [[CPUS[0]]]})
+    assert masks(one.pid) == {frozenset(CPUS[:1])}
     keeper = listener(socket_of(one.pid))
     assert keeper is not None
     status = process_status(keeper)
@@ -178,14 +182,57 @@ def test_a_keeper_that_is_killed_is_replaced_and_all_keepers_end_with_the_progra
 
     def answers() -> bool:
         with suppress(Exception):
-            return len(ask(socket_of(one.pid), {"resize": 1})["cores"]) == 1
+            return len(ask(socket_of(one.pid), {"resize": None})["cores"]) == CORES
         return False
 
     assert eventually(answers)
-    assert eventually(lambda: masks(one.pid) == {frozenset(CPUS[:PER_CORE])})
-    one.process.kill()
+    assert eventually(lambda: masks(one.pid) == {frozenset(CPUS[-1:]), frozenset(CPUS)})
+    assert one.end().count("pins threads itself") == 1
     assert eventually(lambda: not socket_of(one.pid).exists())
     assert eventually(lambda: not lives(status.parent))
+
+
+@needs_two_cores
+def test_what_an_attached_program_leaves_behind_has_all_cores_again() -> None:
+    program = (
+        "import threadcast, subprocess\nmember = threadcast.attach()\nmember.resize(1)\n"
+        "one = subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=subprocess.DEVNULL)\n"
+        "print(one.pid, flush=True); input()"
+    )
+    with running(program) as parent:
+        left, mark = int(line(parent)), mark_of(parent.pid)
+        try:
+            seen = FamilyMasks(parent.pid, Family(parent.pid, mark))
+            seen.restrict(CPUS)
+            assert masks(left) == {frozenset(CPUS[:PER_CORE])}
+            parent.communicate("\n")
+            FamilyMasks(left, Family(left, mark), seen.kept).restrict(CPUS)
+            assert masks(left) == {frozenset(CPUS)}
+        finally:
+            os.kill(left, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("words", [(), ("--progress-regex", "y")], ids=["", "counted"])
+def test_a_program_ends_as_its_reader_does(words: tuple[str, ...]) -> None:
+    with subprocess.Popen([*EXEC, *words, "--", "yes"], stdout=subprocess.PIPE, cwd=ROOT) as endless:
+        assert endless.stdout is not None
+        assert endless.stdout.read(4) == b"y\ny\n"
+        endless.stdout.close()
+        assert endless.wait(60) == -signal.SIGPIPE
+
+
+@needs_cc
+def test_a_program_under_two_execs_is_kept_by_the_inner_one_alone(program: str) -> None:
+    with subprocess.Popen(
+        [*EXEC, "--", *EXEC, "--", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, cwd=ROOT,
+    ) as one:  # fmt: skip
+        assert one.stdout is not None
+        assert one.stdout.readline() == f"{CORES}\n"
+        assert len(ask(socket_of(one.pid), {"resize": 1})["cores"]) == 1
+        assert masks(one.pid) == {frozenset(CPUS[:PER_CORE])}
+        assert one.communicate("e0\n") == ("", "")
+    assert eventually(lambda: not socket_of(one.pid).exists())
 
 
 @needs_cc

@@ -73,16 +73,6 @@ def test_what_a_program_prints_reaches_pipes_files_and_terminals_unchanged(tmp_p
     os.close(terminal)
 
 
-def test_a_program_whose_reader_has_gone_is_told_so() -> None:
-    with subprocess.Popen(
-        [*EXEC, "--progress-regex", "y", "--", "yes"], stdout=subprocess.PIPE, cwd=ROOT
-    ) as endless:  # fmt: skip
-        assert endless.stdout is not None
-        assert endless.stdout.read(4) == b"y\ny\n"
-        endless.stdout.close()
-        assert endless.wait(60) != 0
-
-
 @needs_cc
 def test_steps_are_what_it_has_printed(
     keep: Callable[..., Kept], arbitrate: Callable[[], Callable[[], None]], tmp_path: Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,4 +92,6 @@ def command(
     )  # fmt: skip
     if cores is not None:
         environment |= thread_variables(cores[0], environment, shared=cores[1])
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and the program would too
+        signal.signal(number, signal.SIG_DFL)
     os.execvpe(program[0], program, environment)

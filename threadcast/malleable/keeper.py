@@ -7,6 +7,7 @@ have outlived the program. Both are of another session, children of init, and en
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -15,13 +16,14 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from threadcast.core.errors import ThreadcastError
 from threadcast.malleable.activity import Activity
 from threadcast.malleable.arbiter_link import Terms
 from threadcast.malleable.family import Family, ProcessStatus, process_status, thread_times
-from threadcast.malleable.family_masks import KEEPER, FamilyMasks, is_keeper
+from threadcast.malleable.family_masks import KEEPER, NOTHING_KEPT, FamilyMasks, Kept, is_keeper
 from threadcast.malleable.inherited_limit import mark_of, record_limit
 from threadcast.malleable.limits import Cores, cpus_in
 from threadcast.malleable.line_progress import LineProgress, Passage
@@ -85,7 +87,7 @@ def is_python(path: Path) -> bool:
 
 
 class OutsideFollowers:
-    """Keeps the family of a program with the number `process` on its cores from outside.
+    """Keeps the family of a program with the number `process` on its cores from outside, by its `masks`.
 
     They need cores, unless all are Pythons that may still attach themselves, or those that have are all that computes;
     then all may run on the CPUs `limit`. `say` is told once where the program pins threads itself. `attaches_itself`:
@@ -93,13 +95,13 @@ class OutsideFollowers:
     """
 
     def __init__(
-        self, process: int, family: Family, limit: frozenset[int], say: Callable[[str], None],
+        self, process: int, masks: FamilyMasks, limit: frozenset[int], say: Callable[[str], None],
         *, attaches_itself: bool, others_attach: bool,
     ) -> None:  # fmt: skip
-        self._masks, self._limit, self._say = FamilyMasks(process, family), limit, say
+        self._masks, self._limit, self._say = masks, limit, say
         self._process, self._attaches_itself, self._needs_cores = process, attaches_itself, not attaches_itself
         self._others_attach = others_attach
-        self._cpus, self._activity, self._said = limit, Activity(), False
+        self._cpus, self._activity, self._said = limit, Activity(), bool(masks.kept.pins)
 
     def apply(self, cores: Cores) -> frozenset[int]:
         """Let all threads use these cores and no others; return this process's own mask, which stays."""
@@ -121,7 +123,7 @@ class OutsideFollowers:
 
     def _restrict(self) -> Mapping[int, ProcessStatus]:
         found = self._masks.restrict(self._cpus if self._needs_cores else self._limit)
-        if self._masks.pinned and not self._said:
+        if self._masks.kept.pins and not self._said:
             self._said = True
             self._say("pins threads itself: they keep to their CPUs where its cores have these, else to its cores")
         return found
@@ -147,7 +149,7 @@ class _Keeping:
     passage: Passage | None
     tell: int
 
-    def keep(self, process: int, family: Family) -> None:
+    def keep(self, process: int, masks: FamilyMasks) -> None:
         """Keep one process until it ends."""
         terms = replace(self.terms, process=process)
 
@@ -158,7 +160,7 @@ class _Keeping:
         try:
             record_limit(self.limit, os.sched_getaffinity(0))  # which the member takes for its own
             followers = OutsideFollowers(
-                process, family, self.limit, say, attaches_itself=self.attaches_itself, others_attach=not self.passage
+                process, masks, self.limit, say, attaches_itself=self.attaches_itself, others_attach=not self.passage
             )
             state = ProcessState(ProcessCores())
             member = Member(terms, state, arbiter=self.arbiter, steps=self._steps, followers=followers)
@@ -200,15 +202,22 @@ class _Keeping:
 
 def _watch_over(process: int, keeping: _Keeping) -> None:
     """Keep a process, and then what it has left behind, until there is none; start the inner process as often."""
-    mark = mark_of(process)
+    mark, kept = mark_of(process), NOTHING_KEPT
     for _ in range(_STARTS):
         family = Family(process, mark)
         left = [one for one, status in family.look().items() if status.state not in "ZX" and not is_keeper(one)]
         if not left:
             return
+        read_end, write_end = os.pipe()
         if (inner := os.fork()) == 0:
-            keeping.keep(left[0], Family(left[0], mark))
+            os.close(read_end)
+            keeping.keep(left[0], FamilyMasks(left[0], Family(left[0], mark), kept, partial(_tell, write_end)))
             os._exit(0)
+        os.close(write_end)
+        with os.fdopen(read_end) as told:
+            for text in told:
+                with suppress(ValueError):  # it was killed as it told this
+                    kept = _kept(*json.loads(text))
         _, ended = os.waitpid(inner, 0)
         if os.WIFEXITED(ended) and os.WEXITSTATUS(ended) == _UNREAD:  # the program is to know, by a broken pipe
             for descriptor in keeping.passage.files if keeping.passage else ():
@@ -218,6 +227,18 @@ def _watch_over(process: int, keeping: _Keeping) -> None:
             if os.WEXITSTATUS(ended):
                 return
             os.dup2(0, 2)  # who reads what the program says need not wait for its daemons
+
+
+def _tell(file: int, kept: Kept) -> None:
+    pins = [(thread, sorted(own), sorted(mask)) for thread, (own, mask) in kept.pins.items()]
+    with suppress(OSError):  # the outer process was killed
+        os.write(file, json.dumps([[*map(sorted, kept.given)], pins]).encode() + b"\n")
+
+
+def _kept(given: list[list[int]], pins: list[tuple[int, list[int], list[int]]]) -> Kept:
+    """What `_tell` has told."""
+    every = {thread: (frozenset(own), frozenset(mask)) for thread, own, mask in pins}
+    return Kept(frozenset(map(frozenset, given)), every)
 
 
 def _leave_the_program(keep: tuple[int, ...]) -> None:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
@@ -32,8 +33,13 @@ _waiting = False
 
 
 def _is_helper() -> bool:
-    """Whether this process helps an attached parent and shares its cores; such a process is not attached itself."""
-    return any(name in part for part in sys.orig_argv for name in _HELPERS)
+    """Whether this process is not to be attached: it helps an attached parent and shares its cores, or is `exec`.
+
+    `threadcast exec` becomes another program, which then has a keeper of its own or is attached itself.
+    """
+    words = sys.orig_argv
+    becomes = any("threadcast" in os.path.basename(one) and word == "exec" for one, word in pairwise(words))
+    return becomes or any(name in part for part in words for name in _HELPERS)
 
 
 def _wait() -> None:
