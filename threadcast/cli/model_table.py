@@ -133,9 +133,9 @@ def judge(
         output.warn(doubt)
     if (more := len(evaluation.odd_units) - SAID) > 0:
         output.warn(f"{more} more times seem to be in another unit; --json lists them")
-    for row in evaluation.rows:
-        if row.problem:
-            output.warn(f"{row.model} could not be judged by {row.unusable} ops: {row.problem}")
+    if lost := [row for row in evaluation.rows if row.problem]:
+        more = f"; neither could {len(lost) - 1} more rows, of which --json says why" if len(lost) > 1 else ""
+        output.warn(f"{lost[0].model} could not be judged by {lost[0].unusable} ops: {lost[0].problem}{more}")
     return evaluation
 
 
@@ -187,6 +187,8 @@ def said(lead: Lead | None) -> str:
     if lead is None:
         return "best: only one model could be judged, so none is better than another"
     best, other = lead.best, lead.next
+    if best.regret_all_threads == 0:
+        return f"best: no model is needed: all threads are best for each of the {best.ops} ops"
     interval = f"95 % interval {significant(100 * lead.low, 2)} to {significant(100 * lead.high, 2)}, {lead.ops} ops"
     more = percent_text(best.cost or 0.0, 2)
     found = (
@@ -194,8 +196,10 @@ def said(lead: Lead | None) -> str:
         "measuring included"
     )
     if lead.is_shown:
-        return f"{found}; by {_named(other)} {significant(100 * lead.more, 2)} points more ({interval})"
-    return f"{found}; not told apart from {_named(other)}: {significant(100 * lead.more, 2)} points more ({interval})"
+        found += f"; by {_named(other)} {significant(100 * lead.more, 2)} points more ({interval})"
+    else:
+        found += f"; not told apart from {_named(other)}: {significant(100 * lead.more, 2)} points more ({interval})"
+    return found + (f"; but its forecasts of times are {best.worse_than_zero}" if best.worse_than_zero else "")
 
 
 def _named(row: Row) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -86,6 +87,9 @@ def op_by_name(store: Store, name: str, words: Sequence[str]) -> tuple[Op, Seque
                 + (f"; is {near[0]!r} meant?" if near else "")
             )
         given[meant[0]] = _value(value)
+        there = [own[meant[0]] for own in map(_sizes, named) if meant[0] in own]
+        if isinstance(given[meant[0]], str) and not any(isinstance(one, str) for one in there):
+            raise InvalidInput(f"{word!r}: {meant[0]} must be a number with a decimal point, such as {there[0]}")
     fitting = [op for op in named if _fits(op, given, shapes)]
     if len(fitting) == 1:
         return fitting[0], fitting
@@ -142,7 +146,9 @@ def _distance(op: Op, given: dict[str, Any]) -> float:
 def _value(text: str) -> int | float | str:
     for kind in (int, float):
         try:
-            return kind(text)
+            value = kind(text) if "_" not in text else math.nan
+            if math.isfinite(value):
+                return value
         except ValueError:
             continue
     return text

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_S = 5.0  # between plain lines: seldom enough for a CI log, often enough to see that it lives
 _LOOK_EVERY_S = 0.5
+_TELLING = 0.1  # share of the steps from which on their pace tells the rest: the first ones wait for libraries to load
 
 
 class ProgressBar:
@@ -69,7 +70,8 @@ class ProgressBar:
         if not self._total:
             return f"{self._doing}: {self._done}{self._unit}"
         elapsed_s = self._clock() - self._started
-        remaining_s = elapsed_s / self._done * (self._total - self._done) if self._done else None
+        is_telling = self._done >= max(_TELLING * self._total, 1)
+        remaining_s = elapsed_s / self._done * (self._total - self._done) if is_telling else None
         rest = "" if remaining_s is None else f", about {remaining_s:.0f} s left"
         return f"{self._doing}: {self._done} of {self._total}{self._unit}{rest}"
 
