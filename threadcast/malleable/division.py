@@ -122,8 +122,9 @@ def divide(claims: Mapping[str, Claim], cores: int, before: Mapping[str, int] | 
     """Return the number of cores of each process; the sum is at most `cores`.
 
     It is the best division in which each process has at least its `floors`, found by dynamic programming. If `before`
-    divides the cores among the same processes nearly as well, it is returned instead. With at least as many processes
-    as cores, each gets one core, which it may have to share: then the sum may exceed `cores`.
+    divides the cores among the same processes nearly as well, it is returned instead. Of either, cores that make nobody
+    faster go to those with fewest, such that all have equal parts by weight. With at least as many processes as cores,
+    each gets one core, which it may have to share: then the sum may exceed `cores`.
     """
     names = list(claims)
     if len(names) >= cores:
@@ -135,8 +136,24 @@ def divide(claims: Mapping[str, Claim], cores: int, before: Mapping[str, int] | 
     if before is not None and before.keys() == claims.keys() and sum(before.values()) <= cores:
         allowed = all(bounds[name][0] <= count <= bounds[name][1] for name, count in before.items())
         if allowed and _sum(worth, before) >= (1 - STAYS_WITHIN) * _sum(worth, best):
-            return dict(before)
+            best = {name: _fewest_as_good(worth[name], count, least[name]) for name, count in before.items()}
+    while sum(best.values()) < cores:
+        takers = [
+            name for name, count in best.items()
+            if count < bounds[name][1] and worth[name][count + 1] >= worth[name][count] - _ROUNDING
+        ]  # fmt: skip
+        if not takers:
+            break
+        fewest = min(takers, key=lambda name: (best[name] / claims[name].weight, -(before or {}).get(name, 0)))
+        best[fewest] += 1
     return best
+
+
+def _fewest_as_good(values: Floats, count: int, least: int) -> int:
+    """The fewest cores, from `least` on, from which on up to `count` no core makes the process faster or slower."""
+    while count > least and abs(values[count - 1] - values[count]) <= _ROUNDING:
+        count -= 1
+    return count
 
 
 def _best_division(worth: Mapping[str, Floats], bounds: Mapping[str, tuple[int, int]], cores: int) -> dict[str, int]:

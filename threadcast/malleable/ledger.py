@@ -242,10 +242,10 @@ class Ledger:
         least = sum(min(claim.least, cores) for claim in claims.values())
         if not outside or least >= cores or len(claims) >= cores:
             self.left = 0
-            return divide(claims, cores, before)
-        counts = divide({**claims, OTHERS: Claim(most=outside)}, cores, {**before, OTHERS: self.left})
-        self.left = counts.pop(OTHERS)
-        return counts
+        else:
+            every = {**claims, OTHERS: Claim(most=outside)}
+            self.left = divide(every, cores, {**before, OTHERS: self.left})[OTHERS]
+        return divide(claims, cores - self.left, before)  # whose worth is compared without that of others
 
     def _judge_deadlines(self, claims: Mapping[str, Claim]) -> None:
         """Record for each process whether it meets its deadline with the cores that it is to have."""

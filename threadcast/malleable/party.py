@@ -12,9 +12,9 @@ from threadcast.malleable.placement import CoreIds
 from threadcast.malleable.steady_cores import SteadyCores
 from threadcast.malleable.step_rates import StepRates
 
-MANY, IDLE = 1024, 0.01
-"""What a process is believed to gain in all by so many times the cores that its threads can use: it gets them only
-where nobody else can use them."""
+MANY = 1024
+"""So many times the cores that its threads can use make a process no faster: it gets them where nobody gains by them.
+"""
 
 
 @dataclass(slots=True)
@@ -58,12 +58,11 @@ class Party:
         """Return steps a second by number of cores: measured rates, and expected rates where none is measured.
 
         Expected rates are scaled to fit the measured ones, because only their ratios count: at numbers of cores that
-        have both, or else between them. Without either, cores beyond those that its threads can use count for hardly
-        anything.
+        have both, or else between them. Without either, cores beyond those that its threads can use count for nothing.
         """
         measured, expected = self.rates.by_cores, {n: rate for n, rate in self.claim.progress.items() if rate > 0}
         if not (measured or expected) and (threads := self.demand.cores):
-            return {threads: 1.0, MANY * threads: 1 + IDLE}
+            return {threads: 1.0, MANY * threads: 1.0}
         if not (measured and expected):
             return expected or measured
         ratios = [rate / expected[cores] for cores, rate in measured.items() if cores in expected]
