@@ -92,6 +92,14 @@ def test_where_there_are_only_aggregates_the_median_counts_else_the_mean(
         assert read(tmp_path, text) == {("BM_a", 2): [seconds]}
 
 
+def test_benchmarks_that_are_named_as_aggregates_are_their_own_and_labels_tell_them_apart(tmp_path: Path) -> None:
+    rows = ["reduce_mean,900,2,9,ms,,,,,", "reduce_stddev,500,3,9,ms,,,,,", "a,9,4,9,ms,,,x,,", "a,9,5,9,ms,,,y,,"]
+    assert read(tmp_path, "\n".join([HEAD, *rows]), "threads=4") == {
+        ("reduce_mean", 4): [0.002], ("reduce_stddev", 4): [0.003], ("a", "about=x", 4): [0.004],
+        ("a", "about=y", 4): [0.005],
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("argument", ["num_threads:4", "nthreads:4", "OMP_NUM_THREADS:4", "4threads", "threads4"])
 def test_an_argument_of_a_name_may_be_the_number_of_threads(tmp_path: Path, argument: str) -> None:
     assert read(tmp_path, google_json(google(f"BM_gemm/256/{argument}"))) == {("BM_gemm", "arg1=256", 4): [0.008]}
@@ -218,6 +226,6 @@ def test_rounds_of_pytest_benchmark_are_samples(tmp_path: Path) -> None:
 
 def test_json_of_another_make_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        FormatError, match=r"is not as Google Benchmark, pyperf or hyperfine write it: KeyError\('command'"
+        FormatError, match=r"is not as Google Benchmark, pyperf or hyperfine write it: KeyError\('median'"
     ):
-        read(tmp_path, '{"results": [{}]}')
+        read(tmp_path, '{"results": [{"command": "a"}]}')

@@ -103,6 +103,12 @@ def test_a_unit_comes_from_the_name_the_cell_or_a_column(tmp_path: Path, head: s
         "m,time_ms_t1,time_ms_t2\n8,12.5,7.5\n",
         "m,1 thread,2 threads\n8,0.0125,0.0075\n",
         "m;time_1t_ms;time_2t_ms\n8;12,5;7,5\n",
+        "m,threads,time_ms\n8,1T,12.5\n8,2 threads,7.5\n",
+        "sep=;\nm;threads;time_ms\n8;1;12,5\n8;2;7,5\n",
+        '{"date": 1, "data": [{"m": 8, "threads": 1, "time_ms": 12.5}, {"m": 8, "threads": 2, "time_ms": 7.5}]}',
+        '{"results": [{"m": 8, "threads": 1, "time_ms": 12.5}, {"m": 8, "threads": 2, "time_ms": 7.5}]}',
+        "m,threads,time,wall_ms\n8,1,2024-01-01 10:00,12.5\n8,2,2024-01-01 10:01,7.5\n",
+        "m,t1_ms,t2_ms,e1,e2,bw1,bw2,best,best threads\n8,12.5,7.5,1,.8,9,14,7.5,2\n",
         "m,threads,run_1_ms\n8,1,12.5\n8,2,7.5\n",
     ],
 )
@@ -207,6 +213,8 @@ def test_a_time_without_a_unit_is_said_to_be_taken_for_seconds(tmp_path: Path) -
          r"which it is: --column 'seconds=compile_time_s:s' or --column 'seconds=inference_ms:ms'"),
         ("m,threads,lock_wait_time_us,task_us\n8,1,9,1\n", r"may be 'lock_wait_time_us' or 'task_us'"),
         ("m,threads,saved_time_ms\n8,1,9\n", r"missing column 'seconds'"),
+        ("m,2022,2023\n8,9,7\n", r"columns '2022', '2023' are hardly numbers of threads; if they are: --column 'sec"),
+        ("m,threads,time,wall_ms\n8,1,1700000000,9\n", r"which it is: --column 'seconds=wall_ms:ms' or"),
         ("m,threads,gflop/s\n8,1,9\n", r"missing column 'seconds'"),
         ("m,threads,cpu_time\n8,1,9\n", r"missing column 'seconds'; it has .*Say which it is: --column sec"),
         ("m,threads,time_min\n8,1,9\n", r"missing column 'seconds'"),
@@ -296,7 +304,8 @@ def test_a_table_of_one_op_is_called_as_its_file_is(tmp_path: Path) -> None:
     "column",
     [
         "gflops", "speedup", "Efficiency", "std (us)", "Std Dev", "cpu_time", "user,sys", "min,max", "time_max_ms",
-        "p99_us", "total time [s]", "bandwidth (GB/s)", "cpu_throughput",
+        "p99_us", "p50", "gflop/s", "runs_per_s", "max_s", "eff", "iterations",
+        "total time [s]", "bandwidth (GB/s)", "cpu_throughput",
     ],
 )  # fmt: skip
 def test_what_was_measured_besides_describes_no_op(tmp_path: Path, column: str) -> None:

@@ -134,8 +134,8 @@ def judge(
     if (more := len(evaluation.odd_units) - SAID) > 0:
         output.warn(f"{more} more times seem to be in another unit; --json lists them")
     if lost := [row for row in evaluation.rows if row.problem]:
-        more = f"; neither could {len(lost) - 1} more rows, of which --json says why" if len(lost) > 1 else ""
-        output.warn(f"{lost[0].model} could not be judged by {lost[0].unusable} ops: {lost[0].problem}{more}")
+        rest = f"; neither could {len(lost) - 1} more rows, of which --json says why" if len(lost) > 1 else ""
+        output.warn(f"{lost[0].model} could not be judged by {lost[0].unusable} ops: {lost[0].problem}{rest}")
     return evaluation
 
 

@@ -59,6 +59,10 @@ def json_table(path: Path, text: str) -> TableFile:
 
 
 def _json_table(path: Path, document: Any) -> TableFile:
+    if isinstance(document, dict):
+        rows = next((document[name] for name in ("results", "data", "rows") if name in document), None)
+        if isinstance(rows, list) and rows and all(isinstance(row, dict) and "command" not in row for row in rows):
+            document = rows
     if isinstance(document, dict) and not document.keys() & {"benchmarks", "results"}:
         columns = [list(cells.values()) if isinstance(cells, dict) else cells for cells in document.values()]
         if all(isinstance(cells, list) for cells in columns) and len(set(map(len, columns))) == 1:
@@ -123,18 +127,26 @@ def _named(text: str) -> Record:
 def _of_google(path: Path, entries: Sequence[Mapping[str, Any]]) -> list[Record]:
     """The runs, or the aggregates of those of which only these are there. The number of threads that Google Benchmark
     itself started is `threads` where names say none; it is `own_threads`, and no answer, where it is 1 everywhere."""
-    names = {str(entry["name"]) for entry in entries}
+    rounds: dict[str, set[str]] = {}
+    for entry in entries:
+        rounds.setdefault(str(entry["name"]), set()).add(str(entry.get("iterations")))
+    labels: dict[str, set[str]] = {}
+    for entry in entries:
+        labels.setdefault(str(entry["name"]), set()).add(str(entry.get("label") or ""))
     found: list[tuple[str, str | None, Record]] = []
     for i, entry in enumerate(entries, start=1):
         name, aggregate = str(entry["name"]), entry.get("aggregate_name")
         split = _AGGREGATE.fullmatch(name)
-        if split and (aggregate or {f"{split[1]}_mean", f"{split[1]}_stddev"} <= names or split[2] in ("BigO", "RMS")):
+        of_one = split and rounds.get(f"{split[1]}_mean") == rounds.get(f"{split[1]}_stddev", set())  # of repetitions
+        if split and (aggregate or of_one or split[2] in ("BigO", "RMS")):
             name, aggregate = split[1], split[2]
         failed = str(entry.get("error_occurred", "")).lower() == "true" or entry.get("skipped")
         time, unit = entry.get("real_time"), entry.get("time_unit") or "ns"
         if unit not in UNITS:
             raise FormatError(f"{path}, result {i}, {name!r}: the time_unit {unit!r} must be {', '.join(UNITS)}")
         record = {**_named(_SETTINGS.sub("", name)), OWN_THREADS: entry.get("threads") or 1}
+        if len(labels[str(entry["name"])]) > 1:
+            record["about"] = str(entry.get("label") or "")
         if "real_time" not in entry and not (failed or aggregate):
             raise KeyError("real_time")
         record |= {"seconds": None if failed else _per(time, UNITS[unit]), "": entry.get("", i)}

@@ -52,10 +52,10 @@ OTHERS = {
     "affinity": re.compile(r"(?:thread_)?affinity|(?:omp_)?proc_bind|kmp_affinity|binding|placement|pinning"),
 }
 RESULT = re.compile(
-    r"(?:.*_)?(?:[gmt]flops|throughput|bandwidth|bw|speedup|efficiency|std|std?dev|stdev|sd|sem|var|variance|cv|rsd|iqr|"
-    r"p9\d|percentile|ipc|cycles|energy|power|joules|watts|qps|fps|gbps|times?(?!_steps?)|duration|elapsed|latency|wall|"
+    r"(?:.*_)?(?:[gmt]flops|throughput|bandwidth|bw|speedup|efficiency|eff|std|std?dev|stdev|sd|sem|var|variance|cv|rsd|iqr|"
+    r"p\d\d|percentile|best|ipc|cycles|energy|power|joules|watts|qps|fps|gbps|times?(?!_steps?)|duration|elapsed|latency|wall|"
     r"walltime|runtime|cputime|msec|ms|us|ns|secs?|seconds)(?:_.*)?|min|max|mean|avg|median|user|sys|system|[gm]b_s|"
-    r"speed_up|real|cpu"
+    r"speed_up|real|cpu|(?:max|min|mean|avg|median)_s|iterations|iters|loops|.*_per_s(?:ec|econd)?|.*flops?_s"
 )
 """Names of numbers that are measured: they differ with the threads, and describe no op."""
 DATE = re.compile(r"(?:.*_)?(?:date|timestamp|datetime|utc)(?:_.*)?")

@@ -58,6 +58,9 @@ and are COMPACT for lack of a better word only."""
 _SPREAD = {"spread", "scatter", "balanced"}
 _COMMA = re.compile(r"[-+]?\d*,\d+(e[-+]?\d+)?", re.I)
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
+_THREADS_OF_CELL = re.compile(r"\s*(\d+)\s*(?:t|threads?|cores?)\s*", re.I)
+_MOST_BARE = 1024
+"""Numbers that are whole names of columns and all larger are no numbers of threads, but years or sizes."""
 NO_TIME = {"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?"}
 
 
@@ -237,6 +240,7 @@ class _Finding:
             timed = [
                 i for i in alike if any(isinstance(self._seconds(0, i, cell, "s"), float) for cell in self._cells(i))
             ]
+            self.dropped.update(set(alike) - set(timed) if timed else ())  # as the time of day
             alike = sorted(timed or alike, key=lambda i: unit_of(self.names[i]) is None)
             alike = alike[:1] if self._agree(alike) else alike
         if len(alike) > 1 and len({tuple(map(str, self._cells(i))) for i in alike}) > 1:
@@ -287,6 +291,12 @@ class _Finding:
             raise FormatError(
                 f"{self.table.path}: line 1 must have the names of columns, such as m,threads,seconds, got "
                 f"{', '.join(self.table.columns)}; if these are numbers of threads: --column 'seconds=*:s'"
+            )
+        if "*" in forms and min(forms["*"].values()) > _MOST_BARE:
+            numbers = ", ".join(repr(str(number)) for number in forms["*"].values())
+            raise FormatError(
+                f"{self.table.path}: the columns {numbers} are hardly numbers of threads; if they are: "
+                "--column 'seconds=*:ms'"
             )
         if len(forms) > 1:
             named = " or ".join(map(repr, forms))
@@ -366,7 +376,7 @@ class _Finding:
             named = ", ".join(repr(self.table.columns[i]) for i in results)
             self.note(f"{self.table.path}: results and dates describe no op, and are left out: {named}")
             kept = [i for i in kept if i not in results]
-        affinity_at = self.at.get("affinity")
+        affinity_at, threads_at = self.at.get("affinity"), self.at.get("threads")
         words = {} if affinity_at is None else self._words(affinity_at)
         numbers = self._size_of(times) if "threads" in self.at else "threads"
         added = ("seconds",) if numbers is None else (numbers, "seconds")
@@ -381,6 +391,8 @@ class _Finding:
                     changed[affinity_at] = words.get(str(cells[affinity_at] or ""), cells[affinity_at])
                     if changed[affinity_at] is None:
                         continue
+                if threads_at is not None and (said := _THREADS_OF_CELL.fullmatch(str(cells[threads_at]))):
+                    changed[threads_at] = said[1]
                 per_s = unit if unit_at is None else cells[unit_at]
                 for i in times:
                     changed[i] = self._seconds(number, i, cells[i], per_s)
@@ -423,6 +435,10 @@ class _Finding:
         name = self.names[at]
         if self.table.columns[at].startswith(("feature.", "counter.", "json.")):
             return False
+        alike = [other for other in self.names if form_of(other) == form_of(name) != name]
+        numbers, counts = {int(n) for other in alike for n in re.findall(r"\d+", other)[:1]}, set(self.wide.values())
+        if len(alike) > 1 and numbers in (counts, counts - {1}):  # speed-ups s2, s4 beside times t1, t2, t4
+            return all(map(_is_number, self._cells(at)))
         return DATE.fullmatch(name) is not None or (
             RESULT.fullmatch(name) is not None and all(map(_is_number, self._cells(at)))
         )
@@ -513,4 +529,5 @@ def _bare_number(cell: Any) -> float | None:
 
 
 def _is_number(cell: Any) -> bool:
-    return str(cell if cell is not None else "").strip().lower() in NO_TIME or _bare_number(cell) is not None
+    text = str(cell if cell is not None else "").strip().lower().rstrip("% ")
+    return text in NO_TIME or _bare_number(text) is not None

@@ -64,9 +64,17 @@ def _text_table(path: Path, text: str) -> TableFile:
     csv.field_size_limit(max(csv.field_size_limit(), _CELL_CHARACTERS))  # of the whole process: it is never lowered
     lines = text.splitlines(keepends=True) if "\r" in text and "\n" not in text else io.StringIO(text).readlines()
     head = ",".join(GOOGLE_CSV)
+    excel = re.fullmatch(r"\W?sep=(.)\s*", lines[0]) if lines else None
     begin = next((i for i, line in enumerate(lines[:_PREAMBLE]) if line.startswith(head)), 0)
-    first = next((i for i in range(begin, len(lines)) if lines[i].strip() and not lines[i].startswith("#")), len(lines))
-    separator = _separator(lines[first]) if first < len(lines) else ","
+    first = next(
+        (
+            i
+            for i in range(begin + (excel is not None), len(lines))
+            if lines[i].strip() and not lines[i].startswith("#")
+        ),
+        len(lines),
+    )
+    separator = excel[1] if excel else _separator(lines[first]) if first < len(lines) else ","
     rows = _rows(lines, first, separator)
     number, columns = next(rows, (0, []))
     commented = next((line[1:] for line in reversed(lines[begin:first]) if line.startswith("#")), "")
