@@ -145,7 +145,10 @@ class LocalPredictor:
             return None
         if found or self._otherwise or observed or op.inputs or op.outputs:
             return found
-        raise ModelError(f"{op.key}: {self.version} has learned no op of kind {op.kind!r} without tensors: no forecast")
+        raise ModelError(
+            f"{op.key}: {self.version} has learned no op of kind {op.kind!r} without tensors: no forecast; measure it, "
+            "or run `threadcast train` where others of its kind are measured"
+        )
 
     def _able(self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], rows: Sequence[int]) -> set[int]:
         """Those of the ops in `rows` that the model can forecast; mostly it can all measured ones."""
