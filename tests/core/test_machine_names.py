@@ -6,7 +6,7 @@ import pytest
 
 from threadcast.core import Machine, read_machine
 from threadcast.core.errors import InvalidInput, NotFound
-from threadcast.core.machine_names import find_machine
+from threadcast.core.machine_names import find_machine, names_of
 
 BENCH, LONE = Machine.uniform("Bench", 4), Machine.uniform("Xeon Gold", 8)
 TWIN = Machine.uniform("bench", 2)
@@ -28,6 +28,13 @@ def test_no_machine_can_take_the_name_of_the_one_at_hand_or_a_number() -> None:
     known = {machine.fingerprint: machine for machine in (Machine.uniform("local", 3), Machine.uniform("7", 3))}
     assert find_machine("local", known) == read_machine()
     assert find_machine("7", known) == Machine.uniform("cores", 7)
+    for fingerprint, machine in known.items():
+        assert names_of(machine, known, local=read_machine) == [fingerprint]
+
+
+def test_a_machine_is_called_by_its_fingerprint_and_where_nothing_else_is_meant_by_its_name_or_local() -> None:
+    for machine, names in ((BENCH, []), (TWIN, []), (LONE, ["local", "Xeon Gold"])):
+        assert names_of(machine, KNOWN, local=lambda: LONE) == [*names, machine.fingerprint]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +42,7 @@ def test_no_machine_can_take_the_name_of_the_one_at_hand_or_a_number() -> None:
     [
         ("xeon god", "did you mean 'Xeon Gold'"), ("locale", "did you mean 'local'"),
         ("0", "no machine is called '0'"), ("99999", "no machine is called '99999'"),
-        ("quite another", f"Known are {BENCH.fingerprint}, {LONE.fingerprint}"),
+        ("quite another", f"no machine is called 'quite another'. Known are {BENCH.fingerprint}, {LONE.fingerprint}"),
     ],
 )  # fmt: skip
 def test_an_unknown_name_is_answered_with_the_nearest_ones(name: str, said: str) -> None:

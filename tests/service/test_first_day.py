@@ -86,12 +86,16 @@ def test_queries_and_entries_name_machines_in_the_same_way(client: FlaskClient, 
 
 def test_the_known_machines_are_listed_with_where_they_are_known_from(client: FlaskClient, fresh: Service) -> None:
     local = {"fingerprint": LOCAL.fingerprint, "name": LOCAL.name, "cores": len(LOCAL), "local": True}
+    local["names"] = ["local", LOCAL.name, LOCAL.fingerprint]
     assert fresh.test_client().get("/v1/machines").json == {"machines": [{**local, "known_from": ["this machine"]}]}
     bench = {"fingerprint": MACHINE.fingerprint, "name": "bench", "cores": 4, "local": False}
+    bench["names"] = ["bench", MACHINE.fingerprint]
     listed = client.get("/v1/machines").json["machines"]
     assert listed == [{**local, "known_from": ["this machine"]}, {**bench, "known_from": ["measurements"]}]
     ASKED["measurements"](client, "local")
     assert client.get("/v1/machines").json["machines"][0]["known_from"] == ["this machine", "measurements"]
+    ASKED["measurements"](client, (named_local := Machine.uniform("local", 3)).to_json())
+    assert client.get("/v1/machines").json["machines"][-1]["names"] == [named_local.fingerprint]
 
 
 EXAMPLES = re.findall(r"Example, answered by (\d+)(?: until .*?)?(?:, and (\d+) from then on)?:\n\n    (.*)", "\n".join(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.core.machine import MAX_CORES, Machine
@@ -33,11 +34,20 @@ def find_machine(name: str, known: Mapping[str, Machine], *, local: Callable[[],
         raise InvalidInput(f"{len(named)} machines are called {name[:80]!r}: {_listed([m.fingerprint for m in named])}")
     names = {text.casefold(): text for m in known.values() for text in (m.name, m.fingerprint)} | {LOCAL: LOCAL}
     near = [names[text] for text in difflib.get_close_matches(folded[:200], names, n=3, cutoff=0.5)]
-    meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     raise NotFound(
         f"no machine is called {name[:80]!r}{meant} Known are {_listed([*known])}; a number of cores or "
         f"{LOCAL!r}, this machine, will do too"
     )
+
+
+def names_of(machine: Machine, known: Mapping[str, Machine], *, local: Callable[[], Machine]) -> list[str]:
+    """What finds this one of `known`: `LOCAL`, its name and its fingerprint, each where it means no other machine."""
+    names = []
+    for name in dict.fromkeys((LOCAL, machine.name, machine.fingerprint)):
+        with suppress(NotFound, InvalidInput):
+            names += [name] * (find_machine(name, known, local=local) == machine)
+    return names
 
 
 def _listed(fingerprints: list[str], most: int = 5) -> str:

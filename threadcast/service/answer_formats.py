@@ -87,6 +87,7 @@ class KnownMachine(TypedDict):
     name: str
     cores: Annotated[int, Field(ge=1)]
     local: Annotated[bool, Field(description="whether it is that of the service, as far as the service may use it")]
+    names: Annotated[list[str], Field(description="what requests may call it, without meaning another machine")]
     known_from: list[Literal["this machine", "measurements"]]
 
 
