@@ -19,6 +19,11 @@ PRODUCT = Op("mm", (TensorSpec((64, 128)), TensorSpec((128, 256))))
 TWINS = [Op("relu", (TensorSpec((8, 8)),), {"inplace": inplace}) for inplace in (True, False)]
 
 
+@pytest.fixture(autouse=True)
+def _models_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADCAST_MODELS", str(tmp_path / "models"))
+
+
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ops")
