@@ -101,7 +101,9 @@ class Cells:
         if isinstance(cell, str):
             cell = cell.strip()
             if _AMBIGUOUS.fullmatch(cell) and name != _SHAPES:
-                message = f"must be a number with a decimal point and without separators, or a text, got {cell!r}"
+                message = (
+                    f"must be a number with a decimal point and without separators, or a text (128x64), got {cell!r}"
+                )
                 raise self.error(number, self.table.columns[at], message)
             for kind in () if "_" in cell else (int, float):
                 with suppress(ValueError):

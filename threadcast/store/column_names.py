@@ -31,7 +31,7 @@ _RATE = re.compile(r"(?:.*_)?(?:[kmgt]?i?(?:flops?|b|bytes?|bits?|ops?)|per|it|i
 """What is counted by the second."""
 _PART = re.compile(
     r"(?:.*_)?(?:total|set_?up|init|wait|idle|start|end|compile|compilation|load|warm_?up|queue|overhead|saved|relative|"
-    r"lock|sleep)(?:_.*)?"
+    r"lock|sleep|gpu|cuda|device)(?:_.*)?"
 )
 ANY_TIME = 4
 """The rank of a time of which only the unit says that it is one, or "time" after a word."""

@@ -136,9 +136,11 @@ class _Finding:
         ):
             return
         for i, texts in columns.items():
+            own = {text for text in texts if "," in text}
             values = [_bare_number(text.replace(",", ".")) for text in texts]
             apart = None not in values and len(set(values)) == len(values)
-            if any(map(_COMMA.fullmatch, texts)) and (i in measured or apart):
+            doubtful = all(map(_THOUSANDS.fullmatch, own)) and own != texts  # 1,250 beside 900
+            if own and not doubtful and (i in measured or apart):
                 self.note(f"{self.table.path}: {self.table.columns[i]!r} has decimal commas")
                 for _, cells in self.rows:
                     if isinstance(cells, list) and _COMMA.fullmatch(_number_of(cells[i])):
@@ -438,7 +440,11 @@ class _Finding:
         alike = [other for other in self.names if form_of(other) == form_of(name) != name]
         numbers, counts = {int(n) for other in alike for n in re.findall(r"\d+", other)[:1]}, set(self.wide.values())
         if len(alike) > 1 and numbers in (counts, counts - {1}):  # speed-ups s2, s4 beside times t1, t2, t4
-            return all(map(_is_number, self._cells(at)))
+            values = [
+                _bare_number(cell) for i, other in enumerate(self.names) if other in alike for cell in self._cells(i)
+            ]
+            if any(value and not value.is_integer() for value in values):
+                return all(map(_is_number, self._cells(at)))
         return DATE.fullmatch(name) is not None or (
             RESULT.fullmatch(name) is not None and all(map(_is_number, self._cells(at)))
         )
