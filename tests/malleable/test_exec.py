@@ -97,8 +97,10 @@ def lives(process: int) -> bool:
 @needs_cc
 @needs_two_cores
 def test_programs_in_c_share_the_cores_and_are_told_how_many_they_have(
-    keep: Callable[..., Kept], arbitrate: Callable[[], Callable[[], None]], tmp_path: Path
-) -> None:
+    keep: Callable[..., Kept], arbitrate: Callable[[], Callable[[], None]], tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    caplog.set_level("INFO", "threadcast.arbiter")
     arbitrate()
     first = keep("--name", "first")
     assert first.first == str(CORES)
@@ -108,6 +110,7 @@ def test_programs_in_c_share_the_cores_and_are_told_how_many_they_have(
     assert eventually(lambda: not set.intersection(*map(set, (*masks(first.pid), *masks(second.pid)))))
     shown = ask(tmp_path / "threadcast" / "arbiter.sock", {"who": "all"})["processes"]
     assert [(one["process"], one["name"]) for one in shown] == [(first.pid, "first"), (second.pid, "follower")]
+    assert f"{first.pid} (first) joined" in caplog.text
     second.process.kill()
     assert eventually(lambda: masks(first.pid) == {frozenset(CPUS)})
 
@@ -294,6 +297,22 @@ def test_pythons_are_known_by_their_name_or_first_line(tmp_path: Path) -> None:
     script.write_text("#!/usr/bin/env python3\n")
     other.write_text("#!/bin/sh\npython train.py\n")
     assert [is_python(one) for one in (Path(sys.executable), script, other, tmp_path)] == [True, True, False, False]
+
+
+def test_what_cannot_be_run_ends_as_in_a_shell_and_a_script_of_no_interpreter_is_run_by_it(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("echo $2 $0\nexit 7\n")
+    for word, mode, code in (
+        ("no-such-program", 0o755, 127), (f"{tmp_path}/none", 0o755, 127), (f"{script}", 0o644, 126),
+        (f"{tmp_path}", 0o755, 126), (f"{script}", 0o755, 7),
+    ):  # fmt: skip
+        script.chmod(mode)
+        told = subprocess.run([*EXEC, "--", word, "a", "b"], capture_output=True, text=True, cwd=ROOT)
+        assert told.returncode == code, word
+        assert told.stdout == (f"b {script}\n" if code == 7 else "")
+        assert "Traceback" not in told.stderr
+    script.write_text("#!/no/such/interpreter\n")
+    assert subprocess.run([*EXEC, "--", script], capture_output=True, cwd=ROOT).returncode == 127
 
 
 def test_more_cores_than_there_are_are_refused_as_least() -> None:

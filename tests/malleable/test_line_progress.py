@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ from tests.malleable.processes import ROOT
 from tests.malleable.test_exec import EXEC, Kept, keep, needs_cc, program
 from tests.waiting import eventually
 from threadcast.core.errors import InvalidInput
-from threadcast.malleable.line_progress import LineProgress, progress_pattern
+from threadcast.malleable.line_progress import LineProgress, Passage, progress_pattern
 from threadcast.malleable.sockets import ask
 
 __all__ = ["keep", "program"]
@@ -71,6 +74,45 @@ def test_what_a_program_prints_reaches_pipes_files_and_terminals_unchanged(tmp_p
     assert said == wanted.replace(b"\n", b"\r")
     assert os.waitpid(child, 0)[1] == 0
     os.close(terminal)
+
+
+def test_a_reader_that_is_slow_to_read_what_may_not_block_gets_all(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    said = b"x" * 300_000
+    (tmp_path / "said").write_bytes(said)
+
+    def passes() -> None:
+        with (tmp_path / "said").open("rb") as source, os.fdopen(write_end):
+            passage = Passage(source.fileno(), write_end, LineProgress(progress_pattern("x")))
+            while passage.take():
+                pass
+
+    with ThreadPoolExecutor(1) as threads, os.fdopen(read_end, "rb") as reader:
+        passing = threads.submit(passes)
+        assert reader.read() == said
+        passing.result()
+
+
+def test_a_terminal_keeps_the_size_of_the_real_one_and_the_program_is_told() -> None:
+    program = (
+        "import os, signal\ndef tell(*_): print(os.get_terminal_size(1).lines, flush=True)\n"
+        "signal.signal(signal.SIGWINCH, tell)\n"
+        "print('ready', flush=True)\nwhile True: signal.pause()"
+    )
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(ROOT)
+        os.execv(sys.executable, [*WITH[:-1], program])
+    try:
+        with os.fdopen(os.dup(terminal)) as says:
+            assert says.readline() == "ready\n"
+            termios.tcsetwinsize(terminal, (33, 44))
+            assert next(one for one in says if one in ("33\n", "33\r\n"))
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(terminal)
 
 
 @needs_cc

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -62,7 +64,8 @@ def command(
 
     found = shutil.which(program[0])
     if found is None:
-        raise NotFound(f"{program[0]!r} is no program that can be run from here")
+        there = shutil.which(program[0], os.F_OK) is not None or (os.sep in program[0] and Path(program[0]).is_dir())
+        _refuse(f"{program[0]!r} is no program that can be run from here", there=there)
     if len([name for name in _DEADLINE if settings[name] is not None]) == 1:
         raise InvalidInput("--deadline-steps and --deadline-s belong together; give both")
     least, most = settings["malleable.least"], settings["malleable.most"]
@@ -94,4 +97,15 @@ def command(
         environment |= thread_variables(cores[0], environment, shared=cores[1])
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and the program would too
         signal.signal(number, signal.SIG_DFL)
-    os.execvpe(program[0], program, environment)
+    try:
+        os.execvpe(program[0], program, environment)
+    except OSError as error:
+        if error.errno == errno.ENOEXEC:  # a script that does not say what runs it
+            os.execve("/bin/sh", ["sh", found, *program[1:]], environment)
+        _refuse(f"{found} cannot be run: {error.strerror}", there=not isinstance(error, FileNotFoundError))
+
+
+def _refuse(why: str, *, there: bool) -> NoReturn:
+    """Raise NotFound; the command then ends as a shell's would: with 127 where there is no such program, else 126."""
+    click.get_current_context().meta["threadcast.exit_code"] = 126 if there else 127
+    raise NotFound(why)

@@ -1,6 +1,7 @@
 """The command `threadcast`: imports and runs a subcommand, and turns errors into messages and exit codes.
 
-Exit codes: 0 done; 1 failed, with one line on stderr; 2 wrong usage; 130 interrupted.
+Exit codes: 0 done; 1 failed, with one line on stderr; 2 wrong usage; 130 interrupted. `exec` ends as its program does,
+or as shells do: 126 for one that cannot be run, 127 for none.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def _fail(ctx: click.Context, error: Exception, message: str) -> None:
     from threadcast.core.printable import printable  # here: see above
 
     click.echo(f"threadcast: error: {printable(message)}", err=True)
-    ctx.exit(1)
+    ctx.exit(ctx.meta.get("threadcast.exit_code", 1))
 
 
 def _prepare_streams() -> None:

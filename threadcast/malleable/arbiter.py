@@ -191,7 +191,7 @@ class Arbiter:
             if connection.ordered_s is not None and now_s > connection.ordered_s + release_s:
                 connection.ordered_s = None
                 if name in self._ledger.parties:
-                    _logger.warning("%s (%s) did not let go of cores; they are given to others", name, connection.title)
+                    _logger.warning("%s did not let go of cores; they are given to others", connection)
                     self._ledger.confirm(name, connection.order, connection.cores)
 
     def _send_deadlines(self) -> None:
@@ -204,7 +204,7 @@ class Arbiter:
                 continue
             connection.on_time = party.on_time
             if not party.on_time:
-                _logger.warning("%s (%s) will not meet its deadline", name, connection.title)
+                _logger.warning("%s will not meet its deadline", connection)
             self._send(connection, {"deadline": status})
 
     def _send(self, connection: Connection, message: dict[str, Any]) -> None:
@@ -232,5 +232,5 @@ class Arbiter:
         self._selector.unregister(connection.channel)
         connection.channel.close()
         if connection.name in self._ledger.parties:
-            _logger.info("%s (%s) left: %s", connection.name, connection.title, why)
+            _logger.info("%s left: %s", connection, why)
         self._ledger.leave(connection.name, self._now())

@@ -41,3 +41,6 @@ class Connection:
         if len(owners) > 1:
             raise InvalidInput(f"process={process} is another user's")
         self.process, self.watch, self.is_kept = process, ProcessWatch(process), True
+
+    def __str__(self) -> str:
+        return f"{self.process} ({self.title})"

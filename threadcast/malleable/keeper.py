@@ -188,10 +188,13 @@ class _Keeping:
         passage = self.passage if self.passage is not None and self.passage.passes else None
         with suppress(ProcessLookupError):
             try:
-                ended, every_s = os.pidfd_open(process), None
+                ended = os.pidfd_open(process)
             except OSError:  # Linux before 5.3
-                ended, every_s = None, LOOK_S
+                ended = None
+            every_s = None if ended is not None and passage is None else LOOK_S
             while True:
+                if passage is not None and passage.follow_size():
+                    os.kill(process, signal.SIGWINCH)  # it looked too early, when the real one changed
                 waiting = [one for one in (ended, None if passage is None else passage.source) if one is not None]
                 ready, _, _ = select.select(waiting, [], [], every_s)
                 if passage is not None and passage.source in ready:

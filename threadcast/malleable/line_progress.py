@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import select
 import stat
 import termios
 from contextlib import suppress
@@ -112,9 +113,20 @@ class Passage:
             return b""
 
     def _pass_on(self, sink: int, data: bytes) -> bool:
-        try:
-            while data:
+        while data:
+            try:
                 data = data[os.write(sink, data) :]
-        except OSError:
-            raise BrokenPipeError("nobody reads what the program prints") from None
+            except BlockingIOError:  # a pipe or terminal that others have made so, and is full
+                select.select([], [sink], [])
+            except OSError:
+                raise BrokenPipeError("nobody reads what the program prints") from None
         return True
+
+    def follow_size(self) -> bool:
+        """Give the program's terminal, if it has one, the size of the real one; return whether it had another."""
+        with suppress(OSError, termios.error):
+            size = termios.tcgetwinsize(self._sink or self.source)
+            if size != termios.tcgetwinsize(self.source):
+                termios.tcsetwinsize(self.source, size)
+                return True
+        return False

@@ -79,7 +79,7 @@ class RequestHandler:
         self._ledger.join(name, asked.claim, self._ids_of(asked.in_use), now_s, allowed=allowed)
         if asked.deadline is not None:
             self._set_deadline(connection, asked.deadline, now_s)
-        _logger.info("%s (%s) joined", name, connection.title)
+        _logger.info("%s joined", connection)
 
     def _set_deadline(self, connection: Connection, remaining: Remaining | None, now_s: float) -> None:
         deadline = None if remaining is None else Deadline.within(*remaining, now_s)
