@@ -31,7 +31,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_default_plan_and_sequential_steps_are_told_with_what_the_guard_keeps(store: str, tmp_path: Path) -> None:
     timeline, trace = tmp_path / "timeline.json", tmp_path / "trace.json"
     done = call(
-        "run", "lenet", "--steps", "4", "--store", store, "--models", str(tmp_path), "--json", "--gains",
+        "run", "lenet", "--steps", "4", "--store", store, "--models", str(tmp_path), "--json",
         "--timeline", str(timeline), "--trace", str(trace),
     )  # fmt: skip
     assert done.exit_code == 0, done.output
@@ -44,15 +44,21 @@ def test_default_plan_and_sequential_steps_are_told_with_what_the_guard_keeps(st
     assert told["contenders"][1]["gain"] == told["gain"]["median"]
     assert told["why"].startswith("the plan was ")
     assert told["guard_keeps"] == ("plan" if told["gain"]["low"] > 1 else "default")
-    plain = told["plain_gains"]
-    assert (plain["network"], plain["mode"], plain["rounds"]) == ("lenet", "training", 10)
-    assert [s["what"] for s in plain["settings"]][:4] == ["as run now", "memory kept", "channels last", "both"]
-    assert all(s["gain"]["low"] <= s["gain"]["median"] <= s["gain"]["high"] for s in plain["settings"])
     happened = Trace.from_json(json.loads(trace.read_text()))
     assert len(happened.ops) == told["ops"]
     assert not happened.simulated
     processes = {e["pid"] for e in json.loads(timeline.read_text())["traceEvents"] if e["ph"] == "X"}
     assert len(processes) == 2
+
+
+@pytest.mark.system
+def test_settings_of_plain_pytorch_are_timed_too_where_asked(store: str, tmp_path: Path) -> None:
+    done = call("run", "lenet", "--steps", "3", "--store", store, "--models", str(tmp_path), "--json", "--gains")
+    assert done.exit_code == 0, done.output
+    plain = json.loads(done.stdout)["plain_gains"]
+    assert (plain["network"], plain["mode"], plain["rounds"]) == ("lenet", "training", 10)
+    assert [s["what"] for s in plain["settings"]][:4] == ["as run now", "memory kept", "channels last", "both"]
+    assert all(s["gain"]["low"] <= s["gain"]["median"] <= s["gain"]["high"] for s in plain["settings"])
 
 
 @pytest.mark.usefixtures("others_use_half")
@@ -128,7 +134,9 @@ def test_a_plan_in_which_ops_start_too_early_is_refused(store: str, tmp_path: Pa
 
 
 def test_ops_that_were_not_measured_lead_to_the_next_command(store: str, tmp_path: Path) -> None:
-    done = call("run", "pathnet", "--batch", "2", "--optimizer", "adam", "--store", store, "--models", str(tmp_path))
+    done = call(
+        "run", "dcgan_discriminator", "--batch", "2", "--optimizer", "adam", "--store", store, "--models", str(tmp_path)
+    )
     assert done.exit_code == 0, done.output
     assert "nothing was measured on this machine of" in done.stderr
-    assert "`threadcast profile pathnet --batch 2 --optimizer adam` measures some of them" in done.stderr
+    assert "`threadcast profile dcgan_discriminator --batch 2 --optimizer adam` measures some of them" in done.stderr
