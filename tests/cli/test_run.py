@@ -73,6 +73,18 @@ def test_a_busy_machine_runs_the_plan_and_says_what_is_disturbed(store: str, tmp
     assert told["load"].startswith("disturbed: others used 50%")
 
 
+@pytest.mark.usefixtures("others_use_half")
+def test_a_forecast_by_disturbed_measurements_is_called_so_and_80_columns_break_no_word(tmp_path: Path) -> None:
+    options = ("--store", f"sqlite:///{tmp_path / 'store.db'}")
+    profiled = call("profile", "lenet", "--budget-s", "0.003", "--model", "overhead_law", *options)
+    keys = re.findall(r"^ *(\S+-[0-9a-f]{16}) .* [0-9.]+ .s", profiled.stdout, re.MULTILINE)
+    assert len(keys) == 10, profiled.output
+    done = call("run", "lenet", "--steps", "3", "--models", str(tmp_path), *options)
+    assert re.search(r"lower bound .*; disturbed: others used the CPUs while most ops were measured", done.stdout)
+    assert re.search(r"^ *step +median +25 % +75 % +gain *$", done.stdout, re.MULTILINE)
+    assert re.search(r"^ *default .* 1\.00 \(1\.00 to 1\.00\)", done.stdout, re.MULTILINE)
+
+
 def test_the_plan_and_what_happened_stay_in_the_store(store: str, tmp_path: Path) -> None:
     done = call("run", "lenet", "--steps", "3", "--store", store, "--models", str(tmp_path), "--json")
     assert done.exit_code == 0, done.output

@@ -28,6 +28,7 @@ from threadcast.cli.options import common
 from threadcast.cli.output import Output
 from threadcast.core import CurveTable, Machine, Measurement, read_machine
 from threadcast.core.json_writing import write_json
+from threadcast.core.measurement import mostly_disturbed
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -250,5 +251,5 @@ def _run(
         name=network.name, graph=graph, plan=planned, trace=result.trace, plots=plots, verdict=result.verdict,
         default_step_s=result.median_s("default"), planned_step_s=result.median_s("plan"),
         disturbed=result.disturbed, interval=result.interval,
-        forecast_disturbed=2 * sum(m.disturbed for m in measured) > len(measured),
+        forecast_disturbed=mostly_disturbed(measured),
     )  # fmt: skip

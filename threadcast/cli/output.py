@@ -44,7 +44,7 @@ class Output:
             return
         console = _console(sys.stdout)
         for renderable in shown:
-            console.print(renderable, soft_wrap=isinstance(renderable, str))
+            console.print(renderable, soft_wrap=isinstance(renderable, str), crop=False)
 
     def note(self, message: str) -> None:
         """Write a message to the user on stderr, which is not part of the result."""
@@ -59,11 +59,10 @@ class Output:
         return ProgressBar(doing, total=total)
 
 
-def fits(renderable: RenderableType) -> bool:
-    """Whether stdout is wide enough for it without breaking text."""
+def _unbroken(renderable: RenderableType) -> int:
+    """The width, in characters, in which no text of it breaks."""
     console = _console(sys.stdout)
-    unbroken = console.measure(renderable, options=console.options.update(max_width=10_000))
-    return unbroken.maximum <= console.width
+    return console.measure(renderable, options=console.options.update(max_width=10_000)).maximum
 
 
 def table(
@@ -73,16 +72,19 @@ def table(
     """A table for people: numbers right-aligned with three significant digits, None as "-".
 
     A column whose name ends in "_s" is in seconds and is shown with a time unit. Where stdout is too narrow, the
-    columns of each entry of `unneeded` are left out together, the first entry first, until no text breaks.
+    columns of each entry of `unneeded` are left out together, the first entry first, until no text breaks; what is
+    still too wide then is shown wider than stdout.
     """
     cells = [list(row) for row in rows]
     found = _drawn(columns, cells, title)
     for names in unneeded:
-        if fits(found):
+        if _unbroken(found) <= _console(sys.stdout).width:
             break
         kept = [i for i, column in enumerate(columns) if column not in names]
         columns, cells = [columns[i] for i in kept], [[row[i] for i in kept] for row in cells]
         found = _drawn(columns, cells, title)
+    if unneeded:
+        found.width = _unbroken(found)
     return found
 
 

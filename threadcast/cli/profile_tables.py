@@ -142,5 +142,8 @@ def _choice_table(rows: Sequence[dict[str, Any]]) -> Any:
     ]  # fmt: skip
     more = f" of {len(rows)}" if len(rows) > SHOWN_OPS else ""
     return table(
-        columns, cells, title=f"the {min(len(rows), SHOWN_OPS)} ops{more} with most time, and their expected regret"
+        columns,
+        cells,
+        title=f"the {min(len(rows), SHOWN_OPS)} ops{more} with most time, and their expected regret",
+        unneeded=(("source",), ("runs",)),
     )

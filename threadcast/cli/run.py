@@ -15,11 +15,20 @@ from threadcast.cli.corun_tables import interference_of, learn
 from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import NewFile, common, predictor_options, setting
 from threadcast.cli.output import Output, table
-from threadcast.cli.plan_input import chosen_machines, chosen_predictor, remote_remarks, unmeasured_remarks
-from threadcast.core import Case, Machine, OpGraph, Plan, Trace, read_machine, timeline
+from threadcast.cli.plan_input import (
+    chosen_machines,
+    chosen_predictor,
+    chosen_store,
+    remote_remarks,
+    unmeasured_remarks,
+)
+from threadcast.core import Case, Machine, Measurement, OpGraph, Plan, Trace, read_machine, timeline
 from threadcast.core.errors import ModelError, NoStore, PlanError
 from threadcast.core.figures import duration
+from threadcast.core.gains import Gain
+from threadcast.core.holding import all_that_holds
 from threadcast.core.json_writing import write_json
+from threadcast.core.measurement import mostly_disturbed
 from threadcast.core.settings import Settings
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import Problem
@@ -98,8 +107,9 @@ def command(
     captured = capture_workload(workload, mode, optimizer=network.optimizer)
     if plan_file is not None:
         (planned, machine), problem = _read_plan(plan_file, captured.graph, settings), None
+        forecast_disturbed = False
     else:
-        problem = _problem(network, model, captured.graph, settings, engine_costs(), output)
+        problem, forecast_disturbed = _problem(network, model, captured.graph, settings, engine_costs(), output)
         machine = problem.machine
         interference = interference_of(problem, settings, output, off=no_corun)
         planned = make_plan(problem, policy=policy, interference=interference)
@@ -133,6 +143,7 @@ def command(
         write_json(trace_file, result.trace.to_json())
     load = load_document(watch.overall(), disturbed=result.disturbed)
     document = {**_document(captured.graph, planned, machine, result), **load, "bad_pairs": bad}
+    document["forecast_disturbed"] = forecast_disturbed
     document["plain_gains"] = plain_gains.to_json(plain) if plain else None
     plain_parts: list[Any] = [plain_gains.times(plain), plain_gains.lines(plain)] if plain else []
     output.result(document, *_shown(document), *plain_parts)
@@ -157,7 +168,8 @@ def _plain_gains(network: NetworkChoice, mode: Mode, steps: int, output: Output)
 
 def _problem(
     network: NetworkChoice, model: str | None, graph: OpGraph, settings: Settings, costs: EngineCosts, output: Output
-) -> Problem:
+) -> tuple[Problem, bool]:
+    """The problem, and whether most of the measurements by which its times are forecast here are disturbed."""
     with ExitStack() as stores:
         measured, machine = chosen_machines(None, settings, stores)
         predictor = chosen_predictor(model, measured, settings, stores)
@@ -167,7 +179,12 @@ def _problem(
             raise ModelError(f"{error}; `{network.profiling}` measures its ops") from error
         for remark in [*remote_remarks(predictor), *unmeasured_remarks(graph.ops, curves, network.profiling)]:
             output.warn(remark)
-        return Problem(graph, costs.added(curves), machine)
+        held: list[Measurement] = []
+        if not settings["predictor.url"]:
+            with suppress(NoStore):
+                store, keys = chosen_store(settings, stores), graph.distinct_ops()
+                held = all_that_holds(store.measurements(machine=measured.fingerprint, keys=keys), store.changes)
+        return Problem(graph, costs.added(curves), machine), mostly_disturbed(held)
 
 
 def _store_run(graph: str, planned: Plan, trace: Trace, machine: Machine, settings: Settings) -> None:
@@ -218,14 +235,15 @@ def _document(graph: OpGraph, planned: Plan, machine: Machine, result: Compariso
 
 def _shown(document: dict[str, Any]) -> list[Any]:
     rows = [
-        [c["what"], c["median_s"], c["low_s"], c["high_s"], c["gain"], c["gain_low"], c["gain_high"]]
+        [c["what"], c["median_s"], c["low_s"], c["high_s"], str(Gain(c["gain"], c["gain_low"], c["gain_high"], 0))]
         for c in document["contenders"]
     ]
     return [
         f"{document['ops']} ops by {document['policy']} on {document['cores']} cores of {document['machine']}",
-        table(("step", "median_s", "lower_quartile_s", "upper_quartile_s", "gain", "gain low", "gain high"), rows),
+        table(("step", "median_s", "25 %_s", "75 %_s", "gain"), rows),
         f"predicted {duration(document['predicted_s'])}, lower bound "
-        + (duration(document["lower_bound_s"]) if document["lower_bound_s"] else "not known"),
+        + (duration(document["lower_bound_s"]) if document["lower_bound_s"] else "not known")
+        + ("; disturbed: others used the CPUs while most ops were measured" if document["forecast_disturbed"] else ""),
         f"the guard keeps the {document['guard_keeps']}: {document['why']}; in brackets the {document['interval']}",
         document["load"],
     ]

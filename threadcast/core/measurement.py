@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -126,3 +126,8 @@ class Measurement:
         """Median over the samples in which the counter was read; None where it was read in none."""
         values = [v for sample in self.samples if (v := sample.counters.get(name)) is not None]
         return statistics.median(values) if values else None
+
+
+def mostly_disturbed(found: Sequence[Measurement]) -> bool:
+    """Whether others used the CPUs while most of them were made, so that what is forecast by them is disturbed too."""
+    return 2 * sum(m.disturbed for m in found) > len(found)
