@@ -215,6 +215,18 @@ def test_what_an_attached_program_leaves_behind_has_all_cores_again() -> None:
             os.kill(left, signal.SIGKILL)
 
 
+def test_a_python_whose_children_are_kept_already_can_attach_itself() -> None:
+    program = (
+        "import os, subprocess, time\nsubprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL)\n"
+        "path = f\"{os.environ['XDG_RUNTIME_DIR']}/threadcast/{os.getpid()}.sock\"\n"
+        "while not os.path.exists(path):\n    time.sleep(0.01)\n"
+        "import threadcast\nthreadcast.attach()\nprint('attached', flush=True); input()"
+    )
+    with running(program, *EXEC, "--") as parent:
+        assert line(parent) == "attached"
+        assert listener(socket_of(parent.pid)) == parent.pid
+
+
 @pytest.mark.parametrize("words", [(), ("--progress-regex", "y")], ids=["", "counted"])
 def test_a_program_ends_as_its_reader_does(words: tuple[str, ...]) -> None:
     with subprocess.Popen([*EXEC, *words, "--", "yes"], stdout=subprocess.PIPE, cwd=ROOT) as endless:

@@ -55,9 +55,7 @@ def inherited_limit() -> frozenset[int] | None:
     mask, record = frozenset(os.sched_getaffinity(0)), _recorded()
     if record is not None and record.mask != mask:
         record = None
-    if record is not None and record.process == os.getpid():
-        return record.limit
-    for one in (os.getpid(), *ancestors(os.getpid())):  # it may be managed from outside until now
+    for one in (os.getpid(), *ancestors(os.getpid())):  # who manages it from outside until now gives way once asked
         path = socket_of(one)
         if path.exists():
             with suppress(NotFound, ServiceUnavailable, FormatError):
@@ -65,6 +63,8 @@ def inherited_limit() -> frozenset[int] | None:
                 limits, cores = cpus_in(cores_of(answer, "limits")), cpus_in(cores_of(answer, "cores"))
                 if mask == cores:
                     return limits
+        if record is not None and record.process == one:
+            return record.limit
     return None if record is None else record.limit
 
 
