@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-"""Threads that wait sleep, else they would take the cores from other tests. OpenMP reads it when PyTorch is imported."""
+"""Threads that wait sleep, else they would take cores from other tests. OpenMP reads it when PyTorch is imported."""
 
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
