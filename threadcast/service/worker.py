@@ -59,7 +59,7 @@ class Worker(BaseWorker):  # type: ignore[misc]
             listener.setblocking(False)
             server.add_socket(listener)
         trimmed_s = loop.time()
-        while not stopping.is_set() and self.ppid == os.getppid():
+        while self.alive and not stopping.is_set() and self.ppid == os.getppid():  # gunicorn heard what came earlier
             self.notify()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), HEARTBEAT_S)
