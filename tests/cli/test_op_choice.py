@@ -72,7 +72,6 @@ def test_an_op_is_forecast_by_its_name_on_the_machine_that_measured_it(
 
 def test_sizes_that_were_not_measured_are_forecast_by_what_has_learned_from_them(stored: Path, tmp_path: Path) -> None:
     asked = ("predict", "--op", "sgemm", "k=600", "m=400")
-    assert "has learned no op of kind 'sgemm' without tensors" in ask(stored, *asked, code=1)
     shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
     ask(tmp_path, "train", "--model", "amdahl")
     found = ask(tmp_path, *asked)

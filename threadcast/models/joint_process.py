@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.arguments import check, check_whole
-from threadcast.core.curve import Floats, Source
+from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
@@ -143,10 +143,6 @@ class JointProcess(BatchModel):
         if self.for_unmeasured is not None:
             learned.for_unmeasured = self.for_unmeasured.adapted(new)
         return learned
-
-    def knows(self, op: Op) -> Source | None:
-        """None for an op that no tensors, FLOPs or bytes describe: the process compares ops by nothing else."""
-        return Source.LEARNED if has_tensors_or_work(op) else None
 
     def propose_among(
         self, op: Op, observed: Sequence[Measurement], machine: Machine, cases: Sequence[Case]

@@ -10,7 +10,6 @@ from typing import Self
 import numpy as np
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
-from threadcast.core.curve import Source
 from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.models.base import BatchModel
 from threadcast.models.choosing import Outlook
@@ -32,10 +31,6 @@ class UntrainedModel(BatchModel):
         self._known, self._lock = known, Lock()
         self._by_prior: dict[bool, JointProcess] = {}
         self._measured: Sequence[Measurement] | None = None
-
-    def knows(self, op: Op) -> Source | None:
-        """As `JointProcess.knows`."""
-        return JointProcess().knows(op)
 
     def predict_many(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], *, machine: Machine
