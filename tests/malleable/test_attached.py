@@ -88,6 +88,7 @@ def test_signals_are_refused_elsewhere_than_in_the_main_thread() -> None:
     assert not socket_of(os.getpid()).exists()
 
 
+@pytest.mark.system
 @needs_two_cores
 @pytest.mark.parametrize("command", [(), EXECUTED], ids=["attach", "exec"])
 def test_libraries_use_the_cores_from_the_start(

@@ -128,6 +128,7 @@ def test_a_program_gets_the_cores_that_its_threads_can_use_and_more_only_where_n
     assert shared.counts == [8]
 
 
+@pytest.mark.system
 @needs_cc
 @needs_two_cores
 def test_a_real_program_beside_makes_room_for_itself_and_its_own_does_not(

@@ -146,6 +146,7 @@ def test_a_process_that_does_not_answer_is_ended(children: Callable[[], set[str]
     assert not children()
 
 
+@pytest.mark.system
 def test_an_interrupt_ends_all_processes(children: Callable[[], set[str]]) -> None:
     def interrupt(done: int, total: int) -> None:
         assert len(children()) > 1

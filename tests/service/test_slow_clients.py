@@ -260,6 +260,7 @@ def test_a_stopped_server_answers_what_it_works_at(settings: ServiceSettings, tm
         assert not server.left()
 
 
+@pytest.mark.system
 def test_planning_processes_end_with_their_server(settings: ServiceSettings, tmp_path: Path) -> None:
     with running(settings, tmp_path) as server:
         body: Any = {"graph": graph_document(**CURVES), "cores": 2}

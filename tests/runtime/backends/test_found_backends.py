@@ -179,6 +179,7 @@ def test_openvino_which_chooses_its_cpus_itself_is_left_out_where_they_are_given
     assert "openvino" not in installed(CPUS[-1:]), "plans are stored as compared with others only"
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_pytorch_runs_the_calls_of_a_backend_with_cpus_in_a_fork_which_has_no_such_thread(module: Two) -> None:

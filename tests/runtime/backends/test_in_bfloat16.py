@@ -140,6 +140,7 @@ def test_onnx_runtime_is_not_tried() -> None:
         assert not search._options.among
 
 
+@pytest.mark.system
 @needs_compiler
 @pytest.mark.parametrize("backend", ["openvino", "torch.compile"])
 def test_no_backend_is_rough_where_nobody_asked_for_it(backend: str) -> None:

@@ -62,7 +62,7 @@ def small_problems(draw: st.DrawFn) -> Problem:
     return problem_of(made, edges, cores=draw(st.integers(1, 4)))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(problem=small_problems())
 def test_on_up_to_six_ops_it_finds_the_optimum(problem: Problem) -> None:
     assert plan(problem, policy=SEARCH, budget_s=HANGS_S).makespan_s == pytest.approx(best_makespan_s(problem))
