@@ -149,7 +149,7 @@ def test_the_readme_fits_two_screens_and_names_no_commit() -> None:
 
 
 def test_make_alone_lists_the_targets_in_groups() -> None:
-    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True)
     groups = re.findall(r"^\S.*$", done.stdout, re.MULTILINE)
     listed = re.findall(r"^  ([a-z-]+) +\S", done.stdout, re.MULTILINE)
     assert groups[:2] == ["Start", "Test"]
