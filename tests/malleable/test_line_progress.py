@@ -96,9 +96,8 @@ def test_a_reader_that_is_slow_to_read_what_may_not_block_gets_all(tmp_path: Pat
 
 def test_a_terminal_keeps_the_size_of_the_real_one_and_the_program_is_told() -> None:
     program = (
-        "import os, signal\ndef tell(*_): print(os.get_terminal_size(1).lines, flush=True)\n"
-        "signal.signal(signal.SIGWINCH, tell)\n"
-        "print('ready', flush=True)\nwhile True: signal.pause()"
+        "import os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])\nprint('ready', flush=True)\n"
+        "while True: signal.sigwait([signal.SIGWINCH]); print(os.get_terminal_size(1).lines, flush=True)"
     )
     child, terminal = pty.fork()
     if child == 0:
