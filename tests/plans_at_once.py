@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from tests.runtime.conftest import PlansWin, SequentialPlanner
+from tests.runtime.conftest import Decided, SequentialPlanner
 from tests.whole_calls import by_the_graphs
 from threadcast.runtime.tuning import machine, plan_maker, plan_search, warm_up
 from threadcast.runtime.whole_calls import WholeCalls

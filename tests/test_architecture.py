@@ -20,7 +20,7 @@ LAYERS = (
 """From the bottom up: a part imports itself and those before it."""
 ROOMS = {
     "scheduler": ("problem", "interference", "kernels", "bounds", "simulation", "policies", "search"),
-    "runtime": ("engines", "fusion", "verification", "plans", "tuning", "backends", "watching", "bundles"),
+    "runtime": ("engines", "fusion", "verification", "plans", "tuner", "backends", "watching", "bundles"),
 }
 """Folders within a part, likewise; the part's loose files come last."""
 

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from tests.outcomes import Outcome, in_short
 from tests.programs.pytorch_tests import Arguments, Program
-from tests.runtime.conftest import PlansWin, SequentialPlanner
+from tests.runtime.conftest import Decided, SequentialPlanner
 from tests.runtime.random_engines import RandomEngines
 from tests.whole_calls import by_the_graphs
 from threadcast.capture.capture import capture_graph
@@ -30,8 +30,8 @@ from threadcast.runtime.compile_backend import backend, compiled_calls, compiled
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.fallback import why_not_captured
 from threadcast.runtime.graph_calls import Role
-from threadcast.runtime.tuning import machine as tuning_machine
-from threadcast.runtime.tuning import plan_maker, plan_search, warm_up
+from threadcast.runtime.tuner import machine as tuning_machine
+from threadcast.runtime.tuner import plan_maker, plan_search, warm_up
 from threadcast.runtime.whole_calls import WholeCalls
 
 Way = Literal["graphs", "gradients", "short way", "optimize"]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,12 +27,10 @@ from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
-from threadcast.runtime.tuning import first_steps, plan_maker, plan_search, warm_up
-from threadcast.runtime.tuning import machine as tuning_machine
-from threadcast.runtime.tuning.contender_id import ContenderId, Kind
-from threadcast.runtime.tuning.contest import Contest
-from threadcast.runtime.tuning.duel import Duel
-from threadcast.runtime.tuning.instructions import Instructions
+from threadcast.runtime.tuner import first_steps, plan_maker, plan_search, tournament, tuning
+from threadcast.runtime.tuner.contender_id import ContenderId, Kind
+from threadcast.runtime.tuner.guard import Verdict
+from threadcast.runtime.tuner.tournament import Instructions, Ran, Tournament
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +58,7 @@ def learning_at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def learning_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits until it is known how long PyTorch takes."""
-    monkeypatch.setattr(warm_up, "are_steady", lambda _: True)
+    monkeypatch.setattr(tournament, "are_steady", lambda _: True)
 
 
 @pytest.fixture(scope="session")
@@ -142,24 +141,27 @@ def looks_run_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_steps, "looks_aside", lambda _: False)
 
 
-class PlansWin(Contest):
-    """Comparisons end at once: with a plan where one is compared, others at their first step with the best before."""
+class Decided(Tournament):
+    """Comparisons end at their first step: a plan wins where `plans_win`, and all else loses."""
 
-    def opened(self, contender: ContenderId) -> Instructions:
-        opened = super().opened(contender)
-        if contender.kind is not Kind.PLAN:
-            return opened
-        self._best.become(contender)
-        return *opened, *self._next_challenger()
+    plans_win = True
 
-    def observe(self, duel: Duel, *, started_s: float, seconds: float) -> Instructions:
-        return self._next_challenger()
+    def _observe(self, comparison: Any, event: Ran, lost_s: float) -> Instructions:
+        by_plan = isinstance(comparison.new, ContenderId) and comparison.new.kind is Kind.PLAN
+        kept = "plan" if by_plan and self.plans_win else "default"
+        return self._judge(comparison, Verdict(1.0, 1.0, 1.0, 3, kept))
+
+
+class DefaultWins(Decided):
+    """The default runs all calls in the end."""
+
+    plans_win = False
 
 
 @pytest.fixture
 def plans_win(planned_at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning settles on a plan, whichever is faster."""
-    monkeypatch.setattr(tuning_machine, "Contest", PlansWin)
+    monkeypatch.setattr(tuning, "Tournament", Decided)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from threadcast.runtime import call_table
 from threadcast.runtime.call_kinds import CallKind, kind_of
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.fallback import Fallback
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.tuning import Tuning
 
 
 class Sized(Tuning):

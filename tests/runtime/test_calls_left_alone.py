@@ -14,7 +14,7 @@ from torch import nn
 import threadcast
 from threadcast.runtime.calls_left_alone import CALLS, SHORT_CALLS, CallsLeftAlone
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.model import Observation
 
 Begin = Callable[[CallsLeftAlone, tuple[Any, ...]], None]

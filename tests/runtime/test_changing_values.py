@@ -19,7 +19,7 @@ from torch.nn.functional import mse_loss
 
 import threadcast
 from threadcast.runtime.optimized import Optimized
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.patience import Patience
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")

@@ -18,7 +18,7 @@ import threadcast
 from tests.runtime.small_training import batch, net, run_until_settled, same_state, sgd, train_eagerly
 from tests.waiting import attempts
 from threadcast.core.errors import InvalidInput
-from threadcast.runtime.tuning.states import State
+from threadcast.runtime.tuner.states import State
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 

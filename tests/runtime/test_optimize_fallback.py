@@ -19,8 +19,8 @@ from threadcast.capture.one_capture import NoTurn
 from threadcast.runtime import optimized_call
 from threadcast.runtime.fallback import Fallback, FirstCall
 from threadcast.runtime.shared_learning import allowance
-from threadcast.runtime.tuning.plan_maker import PlanMaker
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.plan_maker import PlanMaker
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.patience import Patience
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")

@@ -18,7 +18,7 @@ from torch.nn.functional import mse_loss
 
 import threadcast
 from threadcast.capture.printing import not_shown
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 

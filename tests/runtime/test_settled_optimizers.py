@@ -18,7 +18,7 @@ import threadcast
 from tests.capture.test_optimizer_settings import SETTINGS, STEPS, Net, batch, moved_alike, train_eagerly, twins
 from tests.runtime.small_training import run_until_settled
 from threadcast.runtime.optimize import OptimizedStep
-from threadcast.runtime.tuning.drift import DRIFT_STEPS
+from threadcast.runtime.tuner.drift import DRIFT_STEPS
 
 pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")
 

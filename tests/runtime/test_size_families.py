@@ -15,7 +15,7 @@ from tests.runtime.small_training import batch, net, sgd
 from threadcast.capture.capture import capture_forward
 from threadcast.runtime.call_kinds import CallKind, flattened, kind_of
 from threadcast.runtime.size_families import ELSEWHERE, OFTEN, SizeFamilies, SizeFamily
-from threadcast.runtime.tuning.report import Report
+from threadcast.runtime.tuner.report import Report
 
 
 def seen(families: SizeFamilies, *arguments: Any) -> SizeFamily | None:

@@ -21,8 +21,8 @@ from threadcast.runtime import optimized_call as optimize_file
 from threadcast.runtime.backends import weight_versions
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
 from threadcast.runtime.engines.native.library import native_library
-from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.contender_id import backend
+from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.contender_id import backend
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

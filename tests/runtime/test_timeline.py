@@ -19,7 +19,7 @@ from threadcast.core import Case, Edge, Machine, Op, OpGraph, TensorSpec, Trace
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.traced_step import TracedStep, timeline_page
-from threadcast.runtime.tuning.guard import Verdict
+from threadcast.runtime.tuner.guard import Verdict
 from threadcast.threads.this_process import this_process
 
 usual = pytest.mark.usefixtures("plans_win")

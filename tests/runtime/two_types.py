@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.type_choice import TypeChoice
 
 CALLS = 80

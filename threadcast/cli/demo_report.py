@@ -17,7 +17,7 @@ from threadcast.core.timeline_svg import colours_by_time, timeline
 
 if TYPE_CHECKING:
     from threadcast.models.judgement import Row
-    from threadcast.runtime.tuning.guard import Verdict
+    from threadcast.runtime.tuner.guard import Verdict
 
 MANY_CORE_TRACK_HEIGHT = 4.0
 """Height of a core's track where there are 68 of them, in the units of `charts.timeline`."""

@@ -37,7 +37,7 @@ from threadcast.scheduler.problem.engine_costs import EngineCosts
 if TYPE_CHECKING:
     from threadcast.capture.workloads import Mode
     from threadcast.runtime.plain_gains import PlainGains
-    from threadcast.runtime.tuning.comparison import Comparison
+    from threadcast.runtime.tuner.comparison import Comparison
 
 TRACED = 10
 """Number of steps that are traced to find pairs of ops that slow each other down; medians over them tolerate a few
@@ -99,7 +99,7 @@ def command(
     from threadcast.collector.busy import LoadWatch, load_document
     from threadcast.runtime.engines.open_engine import engine_costs, open_engine
     from threadcast.runtime.plans.sequential import sequential
-    from threadcast.runtime.tuning.comparison import compare
+    from threadcast.runtime.tuner.comparison import compare
 
     watch = LoadWatch.of(read_machine(cores=settings["cores"]))
     workload = network.load()

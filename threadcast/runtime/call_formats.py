@@ -11,7 +11,7 @@ from torch import nn
 from threadcast.runtime.fallback import Fallback
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.tuning import Tuning
 
 GIVEN_ONLY = (MemoryFormat.AS_GIVEN,)
 """The formats of calls for which the model's tensors stay as they are."""

@@ -25,10 +25,10 @@ from threadcast.runtime.engines.native.library import in_step
 from threadcast.runtime.fallback import Fallback, FirstCall, why_no_inputs, why_transformed
 from threadcast.runtime.in_bfloat16 import InBfloat16
 from threadcast.runtime.optimized_call import OptimizedCall
-from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.contender_id import Kind
-from threadcast.runtime.tuning.report import SHOWN, Report, in_brief
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.contender_id import Kind
+from threadcast.runtime.tuner.report import SHOWN, Report, in_brief
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.type_choice import Type, TypeChoice, TypeReport, Way, largest_difference
 from threadcast.runtime.watching.held_state import Change, HeldState
 

@@ -13,7 +13,7 @@ from threadcast.capture.capture import Captured
 from threadcast.capture.sizes import Dynamic
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.contender import MakeBackends
+from threadcast.runtime.tuner.contender import MakeBackends
 from threadcast.runtime.verification.shadow import Shadowed
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from threadcast.runtime.call_kinds import CallKind
 from threadcast.runtime.fallback import Fallback
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.tuning import Tuning
 
 MOST_KINDS = 1_000
 """Most kinds of calls (shapes, types, modes) in the table, however small."""

@@ -35,9 +35,9 @@ from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.remembered import Remembered
 from threadcast.runtime.result_layout import ResultLayout
 from threadcast.runtime.size_families import SizeFamily
-from threadcast.runtime.tuning.plan_maker import Planner
-from threadcast.runtime.tuning.tuning import Tuning
-from threadcast.runtime.tuning.warm_up import WarmUp
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.plan_maker import Planner
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.model import Watch
 from threadcast.threads.garbage import without_garbage_collection
 
@@ -71,7 +71,7 @@ class CallTunings:
 
     def make(
         self, arguments: tuple[Any, ...], kind: CallKind, family: SizeFamily | None, *,
-        chosen: Sequence[int] | None, warm_up: WarmUp, looking_s: Callable[[], float],
+        chosen: Sequence[int] | None, budget: Budget, eager_s: Sequence[float], looking_s: Callable[[], float],
     ) -> Tuning | Fallback | FirstCall:  # fmt: skip
         """Capture a call, and return what finds the fastest way to run calls of its kind, or what runs them instead.
 
@@ -120,7 +120,8 @@ class CallTunings:
                 store=self._store if family is None else None,
                 feedback=self._feedback if family is None else None,
                 like=[plan for tuning in reversed(self._table.tunings) for plan in tuning.plans],
-                warm_up=warm_up,
+                budget=budget,
+                eager_s=eager_s,
                 planner=self.planner,
                 title=spec.title,
                 steady=family is None,

@@ -17,7 +17,7 @@ from threadcast.runtime.fused_updates import Steps
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
-from threadcast.runtime.tuning.guard import Verdict
+from threadcast.runtime.tuner.guard import Verdict
 from threadcast.runtime.whole_calls import Graphs, Stage, Turn, WholeCalls
 from threadcast.threads.forks import forks
 

@@ -20,8 +20,8 @@ from threadcast.runtime.graph_by_pytorch import forward_of
 from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
 from threadcast.runtime.plans.strides import with_strides
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.contender import Backends, Contender, MakeBackends
-from threadcast.runtime.tuning.contender_id import ContenderId
+from threadcast.runtime.tuner.contender import Backends, Contender, MakeBackends
+from threadcast.runtime.tuner.contender_id import ContenderId
 
 aten = torch.ops.aten
 

@@ -33,13 +33,12 @@ from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.other_cores import runner_on_other_cores
 from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.shared_learning import allowance, planner_for, told
+from threadcast.runtime.shared_learning import budget, planner_for, told
 from threadcast.runtime.short_calls import ShortCalls
 from threadcast.runtime.size_families import SizeFamilies
-from threadcast.runtime.tuning.contender import Kept
-from threadcast.runtime.tuning.report import Report
-from threadcast.runtime.tuning.tuning import Tuning
-from threadcast.runtime.tuning.warm_up import WarmUp
+from threadcast.runtime.tuner.contender import Kept
+from threadcast.runtime.tuner.report import Report
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification.functional import FunctionalShadow
 from threadcast.runtime.verification.shadow import shadow_step
 from threadcast.threads.forks import forks
@@ -77,7 +76,7 @@ class GraphCalls:
         self._layout = MemoryFormat.AS_GIVEN
         self._plainly = False
         self._layouts = KindsInChannelsLast(graph, channels_last, backward=role == "backward", title=self.title)
-        self._allowance = allowance(options.tuning_share)
+        self._budget = budget(options.tuning_share)
         self._as_pytorch = as_pytorch(graph)
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
@@ -251,7 +250,7 @@ class GraphCalls:
         seconds = time.perf_counter() - began_s
         if not disturbed:
             self._short.ran(kind, seconds)
-        self._allowance.ran_eager(seconds)
+        self._budget.ran_eager(seconds)
         return result
 
     def _shadowed(self, kind: CallKind, fixed: FixedWeights | None) -> FunctionalShadow:
@@ -314,9 +313,11 @@ class GraphCalls:
             runner = Fallback(reason)
         else:
             runner = None
-            with suppress(NoTurn), one_capture(wait_s=None if self._allowance.share >= 1 else 0.0):
-                warm_up = WarmUp(self._allowance, eager_s=self._short.take(kind))
-                runner = self._tunings.make(kind, given, fixed, family, chosen=self.cores.chosen, warm_up=warm_up)
+            with suppress(NoTurn), one_capture(wait_s=None if self._budget.unlimited else 0.0):
+                eager_s = self._short.take(kind)
+                runner = self._tunings.make(
+                    kind, given, fixed, family, chosen=self.cores.chosen, budget=self._budget, eager_s=eager_s
+                )
         if isinstance(runner, Fallback) and not runner.short and family is not None:
             family.failed = family.failed or runner.reason
             return None

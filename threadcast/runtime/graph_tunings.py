@@ -16,6 +16,7 @@ from threadcast.capture.sizes import Dynamic
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError, in_one_line
 from threadcast.core.settings import Settings
+from threadcast.runtime.backends.search import LEAST_SHARE
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.call_kinds import CallKind
 from threadcast.runtime.call_table import CallTable
@@ -31,9 +32,8 @@ from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.shared_learning import planner_for, search_slot
 from threadcast.runtime.size_families import SizeFamily
-from threadcast.runtime.tuning.search_pace import LEAST_SHARE
-from threadcast.runtime.tuning.tuning import Tuning
-from threadcast.runtime.tuning.warm_up import WarmUp
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification.functional import FunctionalShadow
 
 Role = Literal["inference", "forward", "backward"]
@@ -62,7 +62,7 @@ class GraphTunings:
 
     def make(
         self, kind: CallKind, inputs: tuple[Any, ...], fixed: FixedWeights | None, family: SizeFamily | None, *,
-        chosen: Sequence[int] | None, warm_up: WarmUp,
+        chosen: Sequence[int] | None, budget: Budget, eager_s: Sequence[float],
     ) -> Tuning | Fallback | None:  # fmt: skip
         """Capture a call, and return what finds the fastest way to run calls of its kind, or why PyTorch runs them.
 
@@ -74,7 +74,8 @@ class GraphTunings:
             "fuse": self._options.fuse and family is None,
             "store": self._store if family is None else None,
             "like": [tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
-            "warm_up": warm_up,
+            "budget": budget,
+            "eager_s": eager_s,
             "planner": planner_for(self.machine),
             "title": self._title,
             "steady": family is None,

@@ -10,7 +10,7 @@ from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.fallback import Fallback
 from threadcast.runtime.number_kinds import NumberKinds
 from threadcast.runtime.size_families import SizeFamilies, SizeFamily
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.tuning import Tuning
 
 
 class KnownCall(NamedTuple):

@@ -47,10 +47,10 @@ from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.remembered import Remembered
 from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.traced_step import TracedStep, ran_by_plan, traced_step
-from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.report import Report
-from threadcast.runtime.tuning.tuning import Tuning
-from threadcast.runtime.tuning.warm_up import Allowance, WarmUp
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.report import Report
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification.shadow import shadow_step
 from threadcast.runtime.watching.model import Observation, Watch
 from threadcast.threads.forks import forks
@@ -90,7 +90,7 @@ class Optimized:
         self._tunings = CallTunings(
             spec, machine, settings, formats=self._formats, watch=self._watch, table=self._table
         )
-        self._allowance = Allowance(settings["engine.tuning_share"])
+        self._budget = Budget(settings["engine.tuning_share"])
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
         self._once = ""
         """How calls differ of which each is the first of its kind, in words."""
@@ -153,7 +153,7 @@ class Optimized:
             looking_s = time.perf_counter() - began_s
             self._looking_s = min(looking_s, LOOKING_GROWTH * self._looking_s)
             if self._timed is not None:
-                self._allowance.charge(min(looking_s, LOOKING_GROWTH * self._looking_s))
+                self._budget.charge(min(looking_s, LOOKING_GROWTH * self._looking_s))
                 return self._timed_eager(self._timed, arguments)
             if isinstance(found, FirstCall):
                 self._tunings.first_call_runs()
@@ -227,7 +227,7 @@ class Optimized:
             return FIRST_CALL
         kind, family = call.kind, call.family
         further = len(self._table) > 0
-        may_capture = not further or call.shares_graph or self._allowance.allows(self._tunings.capture_s)
+        may_capture = not further or call.shares_graph or self._budget.allows(self._tunings.capture_s)
         if not now and (self._short.wants(kind, further=further) or not may_capture):
             if self._short.new_in_a_row == NEW_IN_A_ROW:
                 self._once = (
@@ -243,11 +243,10 @@ class Optimized:
             runner: Tuning | Fallback | FirstCall = Fallback(reason, short=True)
         elif not (classes := self._watch.others(own_classes(arguments))):
             try:
-                with one_capture(wait_s=None if now or self._allowance.share >= 1 else 0.0):
-                    warm_up = WarmUp(self._allowance, eager_s=self._short.take(kind))
+                with one_capture(wait_s=None if now or self._budget.unlimited else 0.0):
                     runner = self._tunings.make(
-                        arguments, kind, family, chosen=self.cores.chosen, warm_up=warm_up,
-                        looking_s=lambda: self._looking_s,
+                        arguments, kind, family, chosen=self.cores.chosen, budget=self._budget,
+                        eager_s=self._short.take(kind), looking_s=lambda: self._looking_s,
                     )  # fmt: skip
             except NoTurn:
                 return FIRST_CALL
@@ -313,7 +312,7 @@ class Optimized:
         if self.forked:
             yield
             return
-        with self._allowance.without_limit():
+        with self._budget.without_limit():
             yield
 
     def traced_step(self) -> TracedStep:
@@ -370,7 +369,7 @@ class Optimized:
             with self._counted():
                 began_s = time.perf_counter()
                 result = self._default(*arguments)
-                self._allowance.ran_eager(time.perf_counter() - began_s)
+                self._budget.ran_eager(time.perf_counter() - began_s)
                 return result
 
     def _timed_eager(self, kind: CallKind, arguments: tuple[Any, ...]) -> Any:
@@ -380,7 +379,7 @@ class Optimized:
         result = planner.beside(self._as_given, *arguments) if beside else self._as_given(*arguments)
         seconds = time.perf_counter() - began_s
         self._short.ran(kind, None if beside else seconds)
-        self._allowance.ran_eager(seconds)
+        self._budget.ran_eager(seconds)
         return result
 
     def _as_before(self, fallback: Fallback, arguments: tuple[Any, ...]) -> Any:
@@ -389,7 +388,7 @@ class Optimized:
         began_s = time.perf_counter()
         result = self._as_given(*arguments)
         seconds = time.perf_counter() - began_s
-        self._allowance.ran_eager(seconds)
+        self._budget.ran_eager(seconds)
         if self._watch.rest:
             self._left_alone.for_changes(self._watch.rest)
         elif not (fallback.short or self._table.tunings) and (fallback.hooks or fallback in self._table):

@@ -18,7 +18,7 @@ from threadcast.capture.sizes import Dynamic
 from threadcast.core import Machine
 from threadcast.core.arguments import check, is_number
 from threadcast.core.settings import Settings
-from threadcast.runtime.backends.search import BackendSearch
+from threadcast.runtime.backends.search import LEAST_SHARE, BackendSearch
 from threadcast.runtime.backends.search_slot import SearchSlot
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.call_spec import CallSpec
@@ -28,8 +28,7 @@ from threadcast.runtime.optimized_model import Formatted, OptimizedModel, descri
 from threadcast.runtime.own_calls import OwnCalls, in_training
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.short_calls import TIMED
-from threadcast.runtime.tuning.contender import MakeBackends
-from threadcast.runtime.tuning.search_pace import LEAST_SHARE
+from threadcast.runtime.tuner.contender import MakeBackends
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.threads.this_process import this_process
 

@@ -23,8 +23,8 @@ from threadcast.core.progress import ProgressBar
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.traced_step import timeline_page
-from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.report import NOT_CALLED, SHOWN, Report, Reports, in_brief
+from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.report import NOT_CALLED, SHOWN, Report, Reports, in_brief
 
 _logger = logging.getLogger("threadcast")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from threadcast.runtime.call_table import CallTable
 from threadcast.runtime.fallback import Fallback
 from threadcast.runtime.model_cores import ModelCores
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.tuning import Tuning
 
 _NOT_MEASURED = Fallback("it has other cores than it was measured on, and they may go as soon as they came")
 

@@ -9,14 +9,14 @@ from threadcast.core import Machine
 from threadcast.runtime.backends.search_slot import SearchSlot
 from threadcast.runtime.fallback import Told
 from threadcast.runtime.plans.step_forecasts import Answer, Question
-from threadcast.runtime.tuning.plan_maker import Asked, Planner
-from threadcast.runtime.tuning.warm_up import Allowance
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.plan_maker import Asked, Planner
 
 
 @lru_cache(maxsize=8)
-def allowance(share: float) -> Allowance:
-    """What all graphs with this share may lose together: fifty parts of a program not fifty times as much as one."""
-    return Allowance(share)
+def budget(share: float) -> Budget:
+    """What all graphs with this share may spend together: fifty parts of a program not fifty times as much as one."""
+    return Budget(share)
 
 
 @lru_cache(maxsize=8)

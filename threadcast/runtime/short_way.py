@@ -26,9 +26,9 @@ from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.before_run import Draws
-from threadcast.runtime.tuning.contender import Kept
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.before_run import Draws
+from threadcast.runtime.tuner.contender import Kept
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.threads.forks import forks
 
 CALLS = 20

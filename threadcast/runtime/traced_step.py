@@ -14,7 +14,7 @@ from threadcast.core.figures import duration
 from threadcast.core.html_page import html_page
 from threadcast.core.timeline_svg import colours_by_time, timeline
 from threadcast.runtime.fallback import Fallback, FirstCall
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification.shadow import Ran, Shadowed
 
 STEPS = 3

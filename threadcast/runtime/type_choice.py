@@ -12,8 +12,7 @@ from weakref import WeakSet
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from threadcast.runtime.tuning.duel import compared_alone
-from threadcast.runtime.tuning.guard import Guard, Verdict
+from threadcast.runtime.tuner.guard import ALONE, Guard, Verdict
 from threadcast.runtime.verification.limits import shares
 
 TOLERANCE = 0.05
@@ -137,7 +136,7 @@ class TypeChoice:
             self._spent_s += seconds
             self._lost_s += max(0.0, seconds - median(self._float32_s))
             if settled:
-                self._guard = compared_alone() if alone else Guard()
+                self._guard = Guard(at_once=False, rows=ALONE) if alone else Guard()
 
     def compared_way(self, way: object, difference: float, why: str = "") -> bool:
         """Report how far a backend's first result in bfloat16 was from float32's; return whether it is near enough."""

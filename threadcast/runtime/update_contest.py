@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threadcast.runtime.tuning.guard import Guard
+from threadcast.runtime.tuner.guard import Guard
 
 LOOP = 0
 """The optimizer's own loop, in place of a number of threads for the fused kernels."""

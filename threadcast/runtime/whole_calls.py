@@ -16,8 +16,8 @@ import torch
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
-from threadcast.runtime.tuning.contender_id import DEFAULT
-from threadcast.runtime.tuning.guard import MAX_PAIRS, Guard, Side, Verdict
+from threadcast.runtime.tuner.contender_id import DEFAULT
+from threadcast.runtime.tuner.guard import MAX_PAIRS, Guard, Side, Verdict
 
 _ELSEWHERE = 10
 """Calls in a row with other sizes, after which calls of these sizes are compared. A convention."""

@@ -16,7 +16,7 @@ from tests.waiting import attempts, eventually
 from threadcast.capture.capture import capture_forward
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_guard import PREFIX
-from threadcast.runtime.tuning.contender import Contender
+from threadcast.runtime.tuner.contender import Contender
 
 
 def search_for(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], **options: Any) -> BackendSearch:

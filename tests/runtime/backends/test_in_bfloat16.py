@@ -34,9 +34,9 @@ from threadcast.runtime.backends.search_worker import Options, Search
 from threadcast.runtime.backends.ways import IN_BFLOAT16
 from threadcast.runtime.bfloat16_speed import Bfloat16Speed
 from threadcast.runtime.in_bfloat16 import InBfloat16
-from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.contender_id import backend
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.contender_id import backend
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.type_choice import largest_difference
 
 pytestmark = pytest.mark.usefixtures("folder")

@@ -22,7 +22,7 @@ from threadcast.runtime.bundles.loading import load
 from threadcast.runtime.bundles.places import Places
 from threadcast.runtime.bundles.saving import save
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuning.contender import VariantPlan
+from threadcast.runtime.tuner.contender import VariantPlan
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from threadcast.runtime.compile_backend import compiled_graphs
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.short_way import ShortWay
-from threadcast.runtime.tuning.contender_id import plan_of
-from threadcast.runtime.tuning.report import Report
+from threadcast.runtime.tuner.contender_id import plan_of
+from threadcast.runtime.tuner.report import Report
 
 pytestmark = pytest.mark.compared
 

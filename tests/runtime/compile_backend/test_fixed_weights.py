@@ -20,9 +20,9 @@ from threadcast.runtime.compile_backend import compiled_graphs
 from threadcast.runtime.fixed_weights import FixedWeights
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.contender_id import backend
-from threadcast.runtime.tuning.report import Report
+from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.contender_id import backend
+from threadcast.runtime.tuner.report import Report
 
 LAST, GIVEN = MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN
 FREEZE = {"freeze": True}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._dynamo import compiled_autograd
 
 from tests.runtime.compile_backend.running import perceptron, rows, runners
-from tests.runtime.conftest import PlansWin
+from tests.runtime.conftest import Decided, DefaultWins
 from tests.runtime.small_training import same_state
 from tests.runtime.test_forks import in_a_fork
 from tests.waiting import attempts
@@ -26,25 +26,15 @@ from threadcast.runtime.compile_backend import compiled_calls, compiled_graphs
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.short_way import CALLS, Passes
-from threadcast.runtime.tuning import machine
-from threadcast.runtime.tuning.contest import Contest
-from threadcast.runtime.tuning.duel import Duel
-from threadcast.runtime.tuning.instructions import Instructions
+from threadcast.runtime.tuner import tuning
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
-
-
-class DefaultWins(Contest):
-    """Each comparison ends at its first step, with what was best before."""
-
-    def observe(self, duel: Duel, *, started_s: float, seconds: float) -> Instructions:
-        return self._next_challenger()
 
 
 @pytest.fixture(autouse=True, params=["plan", "default"])
 def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What runs both graphs once they have settled; no call is verified, which none by the short way can be."""
-    monkeypatch.setattr(machine, "Contest", PlansWin if request.param == "plan" else DefaultWins)
+    monkeypatch.setattr(tuning, "Tournament", Decided if request.param == "plan" else DefaultWins)
     monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "0")
     return str(request.param)
 

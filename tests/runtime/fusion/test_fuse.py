@@ -30,9 +30,9 @@ from threadcast.runtime.fusion.clusters import Clusters
 from threadcast.runtime.fusion.fuse import KIND, fused, loops_of
 from threadcast.runtime.fusion.kernels import Kernel, kernel_of
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuning import variant_graphs
-from threadcast.runtime.tuning.tuning import Tuning
-from threadcast.runtime.tuning.variant_graphs import VariantGraphs
+from threadcast.runtime.tuner import variant_graphs
+from threadcast.runtime.tuner.tuning import Tuning
+from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
 pytestmark = needs_compiler
 

@@ -13,7 +13,7 @@ from tests.runtime.conftest import SequentialPlanner
 from tests.runtime.loops.reference import STEPS, Make, trains_as_eager
 from tests.runtime.random_plans import make_random_plan
 from threadcast.runtime.plans.step_forecasts import Answer
-from threadcast.runtime.tuning import plan_maker
+from threadcast.runtime.tuner import plan_maker
 
 pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")
 

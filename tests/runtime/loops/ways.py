@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 import threadcast
 from tests.runtime.loops.reference import STEPS, EagerStep, batch, seed, tensors
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.tuning import Tuning
 
 Way = Literal["eager", "optimize_training", "optimize", "torch.compile"]
 WAYS: tuple[Way, ...] = ("optimize_training", "optimize", "torch.compile")

@@ -25,9 +25,9 @@ from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.plans.malleable_plan import MalleablePlan, counts_below
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuning.call_plans import CallPlans
-from threadcast.runtime.tuning.contender import VariantPlan
-from threadcast.runtime.tuning.core_follower import CoreFollower
+from threadcast.runtime.tuner.call_plans import CallPlans
+from threadcast.runtime.tuner.contender import VariantPlan
+from threadcast.runtime.tuner.core_follower import CoreFollower
 from threadcast.scheduler import planner_process
 from threadcast.scheduler.policies import Problem
 
@@ -198,7 +198,7 @@ def test_a_process_that_ends_while_plans_of_fewer_cores_are_made_prints_nothing(
     script = """
 import math, torch, threadcast
 from torch import nn
-from threadcast.runtime.tuning import plan_maker
+from threadcast.runtime.tuner import plan_maker
 plan_maker.ANSWER_S = math.inf  # else a slow machine's plan may be given up, which is said
 model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
 step = threadcast.optimize_training(model, nn.functional.mse_loss, torch.optim.SGD(model.parameters(), lr=0.1))

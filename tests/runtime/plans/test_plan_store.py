@@ -22,8 +22,8 @@ from threadcast.core import Machine, Plan, read_machine
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuning.contender import VariantPlan
-from threadcast.runtime.tuning.drift import DRIFT_STEPS
+from threadcast.runtime.tuner.contender import VariantPlan
+from threadcast.runtime.tuner.drift import DRIFT_STEPS
 from threadcast.scheduler.policies import Problem
 
 

@@ -21,7 +21,7 @@ from threadcast.runtime import call_formats, optimized_step
 from threadcast.runtime.engines import open_engine as engines
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification import shadow
 
 QUICK = ("lenet", "dcgan_generator", "lstm", "phased_lstm", "transformer")

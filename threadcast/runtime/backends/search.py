@@ -44,14 +44,16 @@ from threadcast.runtime.backends.search_worker import BEGIN as PROGRAM_WRITTEN
 from threadcast.runtime.backends.search_worker import GRANTED, REFUSED, Built, Options, opened
 from threadcast.runtime.backends.ways import CHOOSES_CPUS, NEEDED, Way, has
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
-from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.contender_id import backend
+from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.contender_id import backend
 from threadcast.threads.affinity import PinnedThread
 from threadcast.threads.memory import memory_regime
 from threadcast.threads.openmp import child_environment
 
 BACKENDS = ("onnxruntime", "openvino", "torch.compile")
 
+LEAST_SHARE = 0.01
+"""Least share of a core that a search for backends gets, also where learning may take less."""
 CALLER_S = 2.0
 """Longest time in seconds that a search takes from its caller, in all calls of `start` and `poll` together."""
 TURNS_S = 0.6

@@ -9,8 +9,8 @@ from threadcast.core import Machine, Plan
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import Variant
-from threadcast.runtime.tuning.contender import VariantPlan
-from threadcast.runtime.tuning.variant_graphs import VariantGraphs
+from threadcast.runtime.tuner.contender import VariantPlan
+from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 from threadcast.scheduler.policies import Problem
 
 

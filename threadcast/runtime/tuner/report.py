@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from threadcast.core import Plan
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, Kind
-from threadcast.runtime.tuning.guard import Verdict
+from threadcast.runtime.tuner.contender_id import DEFAULT, ContenderId, Kind
+from threadcast.runtime.tuner.guard import Verdict
 
 SHOWN = 8
 """Most kinds of calls, or comparisons, that a text names one by one, so that it has ten lines at most."""

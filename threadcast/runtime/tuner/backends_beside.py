@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
 from typing import Any
 
 from threadcast.capture.capture import Captured
-from threadcast.runtime.tuning.contender import Backends, Contender, MakeBackends
-from threadcast.runtime.tuning.search_pace import SearchPace
-from threadcast.runtime.tuning.states import SearchStage
+from threadcast.runtime.tuner.contender import Backends, Contender, MakeBackends
 
 _logger = logging.getLogger("threadcast")
 
@@ -20,7 +17,6 @@ class BackendsBeside:
     def __init__(self, make: MakeBackends | None) -> None:
         self._make = make
         self._search: Backends | None = None
-        self._pace = SearchPace()
         self._later_too = False
         self.beside = False
         """Whether the search works beside the next step, or did beside the last."""
@@ -48,11 +44,6 @@ class BackendsBeside:
     def search_later_too(self) -> None:
         """Note that later processes are to search as if this one had not."""
         self._later_too = True
-
-    @property
-    def stage(self) -> SearchStage:
-        """How far the search is."""
-        return SearchStage.WAITS if self.waits else SearchStage.WORKS if self.works else SearchStage.OVER
 
     def make(self, captured: Captured | None, arguments: tuple[Any, ...], result: Any) -> bool:
         """Make the search by the example of a step, its graph (None: it has none) and its result; `start` starts it.
@@ -88,20 +79,14 @@ class BackendsBeside:
         if self._search is not None:
             self._search.wait(timeout_s)
 
-    def before_step(self, *, compares: bool) -> None:
-        """Let the search rest beside the next step where that compares contenders, or where steps leave it little time.
+    def before_step(self, *, rests: bool) -> None:
+        """Let the search rest beside the next step, or work.
 
         What contenders with threads of their own take beside it would not be what they take once it is over.
         """
-        rests = compares or self._pace.rests
         if self._search is not None:
             self._search.pause(rests)
         self.beside = self.works and not rests
-
-    def after_step(self, *, started_s: float, ended_s: float, share: float, by: Hashable) -> None:
-        """Record a step, as `SearchPace.ran` does."""
-        if self._search is not None:
-            self._pace.ran(started_s=started_s, ended_s=ended_s, share=share, by=by, beside=self.beside)
 
     def leave_out(self, error: Exception) -> None:
         """End the search, or never begin it, because of this error."""

@@ -10,7 +10,7 @@ from threadcast.capture.capture import Captured
 from threadcast.core import OpGraph, Plan
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.plans.variant import Variant
-from threadcast.runtime.tuning.contender_id import ContenderId
+from threadcast.runtime.tuner.contender_id import ContenderId
 from threadcast.scheduler.policies import Problem
 
 Run = Callable[..., Any]

@@ -11,8 +11,8 @@ from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import ThreadcastError
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.plans.malleable_plan import MalleablePlan
-from threadcast.runtime.tuning.call_plans import CallPlans
-from threadcast.runtime.tuning.contender import VariantPlan
+from threadcast.runtime.tuner.call_plans import CallPlans
+from threadcast.runtime.tuner.contender import VariantPlan
 from threadcast.threads.this_process import this_process
 
 _logger = logging.getLogger("threadcast")

@@ -20,7 +20,7 @@ from threadcast.runtime.fusion.products import BLOCKED
 from threadcast.runtime.plans.model_format import formats_with_equal_results
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuning.contender import VariantPlan
+from threadcast.runtime.tuner.contender import VariantPlan
 
 LARGE_BYTES = 1 << 29
 """Bytes of weights from which a backend takes long to build: with 1.4 GB (XLNet-large) the first one took 38 s. A

@@ -15,7 +15,7 @@ from threadcast.core import Trace
 from threadcast.core.errors import InvalidInput
 from threadcast.core.gains import CONFIDENCE, PAIRS_AT_LEAST, Gain, gain_of
 from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.tuning.guard import Verdict, judge
+from threadcast.runtime.tuner.guard import Verdict, judge
 from threadcast.threads.openmp import end_idle_workers
 
 WARM_UP = 3

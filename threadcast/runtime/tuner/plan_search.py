@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from statistics import median
 
+from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.curves_in_step import TRIAL_STEPS, WARM_UP, LookSchedule
-from threadcast.runtime.tuning.states import Moves, State
+from threadcast.runtime.plans.variant import Variant
 
 CLOSE = 0.05
 """Share by which steps may differ from a plan's prediction before another plan is made. A later plan is also preferred
@@ -49,10 +51,24 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True)
-class Meanwhile:
-    """A step while a plan is being made; a look or a plan runs it."""
+class SearchStep:
+    """A step of the search for a plan of `variant`."""
 
-    by: Look | Try
+    variant: Variant
+    step: Look | Try
+
+
+class Phase(Enum):
+    """What the search does next."""
+
+    LOOKING = "looking"
+    """Steps run all operators one after the other, and time each."""
+    PLANNING = "planning"
+    """A plan has to be made, from all steps so far."""
+    TRYING = "trying"
+    """Steps run the plan that was made last."""
+    OVER = "over"
+    """`best` is the number of the best plan."""
 
 
 class PlanSearch:
@@ -64,10 +80,8 @@ class PlanSearch:
     it is known. Looks and plans are numbered from 0 in the order in which they were taken and made.
     """
 
-    def __init__(
-        self, looks: LookSchedule, moves: Moves | None = None, *, aside: bool = False, known: bool = False
-    ) -> None:
-        self.moves = moves or Moves(State.WAITING)
+    def __init__(self, looks: LookSchedule, *, aside: bool = False, known: bool = False) -> None:
+        self.phase = Phase.PLANNING if known else Phase.LOOKING
         self.best: int | None = None
         self.predicted_s: list[float] = []
         """Seconds of a step as each plan predicts them, by plan number."""
@@ -75,8 +89,6 @@ class PlanSearch:
         """Median seconds of a step by each plan that was tried, by plan number."""
         self.look_s: list[float] = []
         """Median seconds of a step of each look, by its number."""
-        self.planner_yields = False
-        """Whether the process that makes a plan gets only CPU time that no step wants."""
         self._schedule, self._looks, self._aside = looks, looks.uniform, aside
         self.broken_off_s: float | None = None
         """Fewest seconds of a step of the current look or trial before it was broken off; None where it was not."""
@@ -84,59 +96,40 @@ class PlanSearch:
         """Seconds of each step of the current look or trial so far."""
         self._fastest_s: list[float] = []
         """Seconds of the fastest step by each plan that was tried, by plan number."""
-        if known:
-            self._plan("operators may be known")
-        else:
-            self.moves.to(State.PROBING, f"{self._looks} looks to take")
-
-    @property
-    def at_start(self) -> bool:
-        """Whether the next step would be the first of a look or of a trial."""
-        return not self._seconds and self.moves.state is not State.PLANNING
 
     @property
     def begun(self) -> bool:
         """Whether the next step would be one of a look or trial that has begun."""
         return bool(self._seconds)
 
-    @property
-    def untouched(self) -> bool:
-        """Whether no step was taken, and no plan made."""
-        return not (self._seconds or self.look_s or self.predicted_s)
-
     def steps(self, step_s: float) -> int:
         """Number of the caller's steps of the current look or trial, if each takes about `step_s` seconds."""
-        if self.moves.state is State.TRYING:
+        if self.phase is Phase.TRYING:
             return WARM_UP + TRIAL_STEPS
         return 1 if self._aside else self._schedule.runs(step_s)
 
-    def next_runner(self) -> Look | Try:
-        """Return what runs the next step of the search; a step while planning is no step of it."""
-        self.moves.expect("a step of the search", State.PROBING, State.TRYING)
-        return Look(len(self.look_s)) if self.moves.state is State.PROBING else Try(len(self.step_s))
-
     @property
-    def meanwhile(self) -> Meanwhile | None:
-        """What runs a step while a plan is being made; None: what runs without the search.
+    def next(self) -> Look | Try:
+        """What runs the next step of the search."""
+        self._expect(Phase.LOOKING, Phase.TRYING)
+        return Look(len(self.look_s)) if self.phase is Phase.LOOKING else Try(len(self.step_s))
 
-        It leaves a core to the planning process, which otherwise all threads wait for after every operator.
-        """
-        if self.planner_yields or self._aside:
-            return None
-        beside = [(step_s, i) for i, step_s in enumerate(self.look_s) if self._schedule.leaves_core(i)]
-        return Meanwhile(Look(min(beside)[1])) if beside else None
-
-    def observe(self, seconds: float) -> bool:
-        """Record the seconds of a step; return whether a plan has to be made now, from all steps so far."""
-        self.moves.expect("a step of the search", State.PROBING, State.TRYING)
+    def observe(self, seconds: float) -> None:
+        """Record the seconds of a step."""
+        self._expect(Phase.LOOKING, Phase.TRYING)
         self._seconds.append(seconds)
-        looked_aside = self._aside and self.moves.state is State.PROBING
-        timed = self._seconds[0 if looked_aside else WARM_UP :]
+        looking = self.phase is Phase.LOOKING
+        timed = self._seconds[0 if self._aside and looking else WARM_UP :]
         if not timed or len(self._seconds) < self.steps(sum(timed) / len(timed)):
-            return False
+            return
         self._seconds.clear()
         self.broken_off_s = None
-        return self._looked(median(timed)) if self.moves.state is State.PROBING else self._tried(timed)
+        if not looking:
+            self._tried(timed)
+            return
+        self.look_s.append(median(timed))
+        if len(self.look_s) >= self._looks:
+            self.phase = Phase.PLANNING
 
     def break_off(self) -> None:
         """Have the look or trial that has begun, if any, begin once more."""
@@ -155,8 +148,8 @@ class PlanSearch:
 
     def look_again(self) -> None:
         """Record that looks have to be taken before a plan can be made: the first ones, or one more."""
-        self.moves.to(State.PROBING, "the plan depends on operators that are not known well enough")
-        self._looks = max(self._looks, len(self.look_s) + 1)
+        self._expect(Phase.PLANNING, Phase.TRYING)
+        self.phase, self._looks = Phase.LOOKING, max(self._looks, len(self.look_s) + 1)
 
     def too_slow(self, predicted_s: float, best_s: float) -> bool:
         """Return whether the first plan predicts to take longer than the best way known, of `best_s` seconds."""
@@ -167,44 +160,35 @@ class PlanSearch:
 
         A corrected plan that does not promise enough ends the search.
         """
+        self._expect(Phase.PLANNING)
         if self.step_s and PROMISE * predicted_s > min(self._fastest_s):
-            self.moves.expect("planned", State.PLANNING)
             self._choose()
             return
-        self.moves.to(State.TRYING, f"a plan predicts {predicted_s:.3g} s")
+        self.phase = Phase.TRYING
         self.predicted_s.append(predicted_s)
 
     def nothing_to_correct(self) -> None:
         """Record that trying the last plan showed nothing that would change the next plan; this ends the search."""
-        self.moves.expect("nothing to correct", State.PLANNING)
+        self._expect(Phase.PLANNING)
         self._choose()
 
-    def _looked(self, step_s: float) -> bool:
-        self.look_s.append(step_s)
-        if len(self.look_s) < self._looks:
-            return False
-        self._plan(f"looked, {min(self.look_s):.3g} s at best")
-        return True
-
-    def _tried(self, timed: Sequence[float]) -> bool:
+    def _tried(self, timed: Sequence[float]) -> None:
         step_s, fastest_s, predicted_s = median(timed), min(timed), self.predicted_s[-1]
         self.step_s.append(step_s)
         self._fastest_s.append(fastest_s)
         close = any(abs(one - predicted_s) <= CLOSE * one for one in (step_s, fastest_s))
         if close or (self.look_s and len(self.step_s) >= MOST_PLANS):
             self._choose()
-            return False
-        if not self.look_s:
+        elif not self.look_s:
             self.look_again()
-            return False
-        self._plan(f"a plan takes {step_s:.3g} s, not {predicted_s:.3g} s")
-        return True
-
-    def _plan(self, reason: str) -> None:
-        self.moves.to(State.PLANNING, reason)
-        self.planner_yields = False
+        else:
+            self.phase = Phase.PLANNING
 
     def _choose(self) -> None:
         """Choose the latest of the plans about as fast as the fastest: later plans come from better-known curves."""
         limit_s = (1 + CLOSE) * min(self.step_s)
-        self.best = max(number for number, step_s in enumerate(self.step_s) if step_s <= limit_s)
+        self.phase, self.best = Phase.OVER, max(i for i, step_s in enumerate(self.step_s) if step_s <= limit_s)
+
+    def _expect(self, *phases: Phase) -> None:
+        if self.phase not in phases:
+            raise ExecutionError(f"illegal: a step of the search for a plan while {self.phase.value}")

@@ -12,16 +12,18 @@ from threadcast.capture.capture import Captured
 from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.plans.curves_in_step import WARM_UP, LookSchedule
 from threadcast.runtime.plans.variant import Variant
-from threadcast.runtime.tuning.contender_id import ContenderId, Kind, plan_of
-from threadcast.runtime.tuning.instructions import ContenderStep, Runner, SearchStep
-from threadcast.runtime.tuning.plan_search import Look, Meanwhile
-from threadcast.runtime.tuning.timed_run import TimedRun
+from threadcast.runtime.tuner.contender_id import ContenderId, Kind, plan_of
+from threadcast.runtime.tuner.plan_search import Look, SearchStep
+from threadcast.runtime.tuner.timed_run import TimedRun
 from threadcast.runtime.verification.shadow import Shadowed, checked_step
 
 _MOST = 4
 """Steps by a plan that are compared at most, where none shows whether its results are right. A convention: branches
 that begin with zeros, and gradients after a first update, tell from the second step on. Whether a step shows it depends
 on eager PyTorch alone, so that once so many have not, only one step by each further plan is compared."""
+
+Runner = ContenderId | SearchStep
+"""What runs a step: a contender, or the search for a plan."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -42,10 +44,10 @@ class FirstSteps:
         self._shadowed = shadowed
         self.aside = shadowed is not None and looks_aside(shadowed)
         """Whether looks run aside: all that they change is set back, and eager PyTorch runs the caller's step."""
-        self._looks = looks
+        self.looks = looks
         self._silent = 0
         """Number of compared steps in a row that have not shown whether results are right."""
-        self._left: dict[ContenderId | SearchStep, int] = {}
+        self._left: dict[Runner, int] = {}
         """How many more steps of what was compared with PyTorch are compared at most."""
 
     def run(
@@ -64,15 +66,15 @@ class FirstSteps:
             return self._shadowed.eager(*arguments), f"they cannot be compared: {reason}"
         if aside:
             return self._run_aside(self._shadowed, step, arguments, captured)
-        checked, identity = checked_step(self._shadowed, step, arguments, captured), _identity(runner)
+        checked = checked_step(self._shadowed, step, arguments, captured)
         if checked.raised and captured.raises:  # which says nothing of what it gives where it does not
             return checked.result, str(checked.difference)
         over = checked.tells or checked.difference is not None
         most = 1 if self._silent >= _MOST else _MOST
         self._silent = 0 if checked.tells else self._silent + 1
-        self._left[identity] = left = 0 if over else self._left.get(identity, most) - 1
+        self._left[runner] = left = 0 if over else self._left.get(runner, most) - 1
         if not over and not left:
-            _logger.info("%s: results of %d steps were constant or not finite, and showed little", identity, most)
+            _logger.info("%s: results of %d steps were constant or not finite, and showed little", runner, most)
         return checked.result, None if checked.difference is None else str(checked.difference)
 
     def compares(self, runner: Runner) -> bool:
@@ -93,7 +95,7 @@ class FirstSteps:
         start = shadowed.state(arguments, captured)
         try:
             with Failure() as failure:  # the caller's step is still to come
-                while len(step.runs_s) <= WARM_UP or len(step.runs_s) < self._looks.runs(step.seconds):
+                while len(step.runs_s) <= WARM_UP or len(step.runs_s) < self.looks.runs(step.seconds):
                     if step.runs_s:
                         start.restore()
                     step(*arguments)
@@ -114,13 +116,5 @@ class FirstSteps:
         self._left[contender] = self._left.get(step, _MOST)
 
     def _is_first(self, runner: Runner) -> bool:
-        identity = _identity(runner)
-        differs = isinstance(identity, SearchStep) or identity.kind in {Kind.PLAN, Kind.EAGER}
-        return differs and self._left.get(identity, _MOST) > 0
-
-
-def _identity(runner: Runner) -> ContenderId | SearchStep:
-    """Identifies what runs the step. A step while a plan is being made counts as one of the plan that runs it."""
-    if isinstance(runner, ContenderStep):
-        return runner.contender
-    return SearchStep(runner.variant, runner.step.by) if isinstance(runner.step, Meanwhile) else runner
+        differs = isinstance(runner, SearchStep) or runner.kind in {Kind.PLAN, Kind.EAGER}
+        return differs and self._left.get(runner, _MOST) > 0

@@ -11,8 +11,8 @@ import pytest
 from threadcast.core import Case
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, backend, plan_of
-from threadcast.runtime.tuning.instructions import (
+from threadcast.runtime.tuner.contender_id import DEFAULT, ContenderId, backend, plan_of
+from threadcast.runtime.tuner.instructions import (
     Capture,
     ContenderStep,
     Instruction,
@@ -23,9 +23,9 @@ from threadcast.runtime.tuning.instructions import (
     SearchStep,
     UsePlan,
 )  # fmt: skip
-from threadcast.runtime.tuning.machine import TuningMachine
-from threadcast.runtime.tuning.plan_search import Look, Meanwhile
-from threadcast.runtime.tuning.states import LEGAL_MOVES, IllegalMove, SearchStage, State
+from threadcast.runtime.tuner.machine import TuningMachine
+from threadcast.runtime.tuner.plan_search import Look, Meanwhile
+from threadcast.runtime.tuner.states import LEGAL_MOVES, IllegalMove, SearchStage, State
 
 LOOKS = LookSchedule((Case(2), Case(1)), 2, 5)
 AS_GIVEN, CHANNELS_LAST = Variant(MemoryFormat.AS_GIVEN), Variant(MemoryFormat.CHANNELS_LAST)

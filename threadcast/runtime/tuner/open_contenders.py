@@ -12,8 +12,8 @@ from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.contender import Contender, Run, VariantPlan
-from threadcast.runtime.tuning.contender_id import DEFAULT, ContenderId, eager_in, plan_of
+from threadcast.runtime.tuner.contender import Contender, Run, VariantPlan
+from threadcast.runtime.tuner.contender_id import DEFAULT, ContenderId, eager_in, plan_of
 
 
 class OpenContenders:
@@ -79,11 +79,19 @@ class OpenContenders:
         for engine in self.engines.values():
             engine.rest()
 
-    def close_all_but(self, contender: ContenderId, variant_plan: VariantPlan | None = None) -> None:
-        """Forget all contenders but `contender` and the default, and close all engines but that of `variant_plan`."""
-        self._contenders = {one: self._contenders[one] for one in (DEFAULT, contender)}
-        for other in [other for other in self.engines if other is not variant_plan]:
-            self.engines.pop(other).close()
+    def close(self, contender: ContenderId, variant_plan: VariantPlan | None = None) -> None:
+        """Forget a contender, and close the engine of its plan."""
+        if contender is not DEFAULT:
+            self._contenders.pop(contender, None)
+        if variant_plan is not None and (engine := self.engines.pop(variant_plan, None)) is not None:
+            engine.close()
+            return_free_memory()
+
+    def close_all(self) -> None:
+        """Forget all contenders but the default, and close all engines."""
+        self._contenders = {DEFAULT: self._contenders[DEFAULT]}
+        while self.engines:
+            self.engines.popitem()[1].close()
         return_free_memory()
 
     def _open_eager(self, contender: ContenderId, memory_format: MemoryFormat) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from threadcast.core.errors import in_one_line
 from threadcast.runtime.plans.curves_in_step import WARM_UP
-from threadcast.runtime.tuning.contender import Run
+from threadcast.runtime.tuner.contender import Run
 
 
 class TimedRun:

@@ -6,8 +6,8 @@ import pytest
 
 from threadcast.core import Case
 from threadcast.runtime.plans.curves_in_step import ENOUGH_S, LEAST_STEPS, TRIAL_STEPS, WARM_UP, LookSchedule
-from threadcast.runtime.tuning.plan_search import MOST_PLANS, Look, PlanSearch, Try
-from threadcast.runtime.tuning.states import IllegalMove, State
+from threadcast.runtime.tuner.plan_search import MOST_PLANS, Look, PlanSearch, Try
+from threadcast.runtime.tuner.states import IllegalMove, State
 
 LOOKS = LookSchedule((Case(2), Case(1)), 2, 5)
 MS = 1e-3

@@ -32,7 +32,7 @@ from threadcast.runtime.plans.forecasting_planner import ForecastingPlanner
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.plans.step_rows import Observed
-from threadcast.runtime.tuning.plan_search import Look, Meanwhile, Try
+from threadcast.runtime.tuner.plan_search import Look, Try
 from threadcast.scheduler.compile_planner import is_compiled
 from threadcast.scheduler.policies import Problem
 from threadcast.threads.lasting import in_lasting_thread
@@ -240,21 +240,19 @@ class PlanMaker:
         self._tried: dict[Try, Engine] = {}
         """The engines that have tried plans; they stay open, as one may be kept."""
 
-    def prepare(self, step: Look | Try | Meanwhile, *, goes_on: bool) -> None:
+    def prepare(self, step: Look | Try, *, goes_on: bool) -> None:
         """Open the engine for `step`, which must then be the next one. Where this raises, no step has begun.
 
         Unless the look or trial `goes_on` from the step before, what earlier steps of it have shown is forgotten.
         """
-        if not (goes_on or isinstance(step, Meanwhile)):
+        if not goes_on:
             self._traces.pop(step, None)
-        self._engine_for(step.by if isinstance(step, Meanwhile) else step)
+        self._engine_for(step)
 
-    def run(self, step: Look | Try | Meanwhile, *arguments: Any) -> tuple[Any, float | None]:
-        """Run one step; return its result and its makespan in seconds, None for a step that is not traced."""
+    def run(self, step: Look | Try, *arguments: Any) -> tuple[Any, float]:
+        """Run one step; return its result and its makespan in seconds."""
         self._before()
         inputs = self.captured.bind(*arguments)
-        if isinstance(step, Meanwhile):
-            return self.captured.finish(self._engine_for(step.by).run(inputs), inputs), None
         result, trace = self._engine_for(step).run_traced(inputs)
         traces = self._traces.setdefault(step, deque(maxlen=MOST_STEPS + WARM_UP))
         traces.append(trace)

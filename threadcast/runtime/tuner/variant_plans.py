@@ -13,10 +13,10 @@ from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import Answer
 from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import Variant
-from threadcast.runtime.tuning.contender import VariantPlan
-from threadcast.runtime.tuning.contender_id import ContenderId
-from threadcast.runtime.tuning.plan_maker import PlanMaker, Planner
-from threadcast.runtime.tuning.variant_graphs import VariantGraphs
+from threadcast.runtime.tuner.contender import VariantPlan
+from threadcast.runtime.tuner.contender_id import ContenderId
+from threadcast.runtime.tuner.plan_maker import PlanMaker, Planner
+from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
 
 class VariantPlans:

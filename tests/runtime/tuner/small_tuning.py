@@ -15,8 +15,8 @@ from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.tuning import Tuning
 
 
 def function(x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,826 @@
+"""Chooses among candidates by running them in turns in the caller's own calls: a pure state machine.
+
+`Tournament.handle(event)` is its only entry. It uses no clock, file, thread or tensor, and logs all events, so that a
+tournament can be replayed (`replay`) and told (`Tournament.story`). A caller's calls look like this:
+
+    Offered ...                  what may be faster, with what it is expected to gain and to cost
+    Next -> Prepare(a)           do what has to be done for `a` between two calls, and report Staged, Ready or Failed
+    Next -> RunStage(a)          a part of the preparation of `a` runs the next call, such as timing its operators
+    Next -> Run(b)               a candidate runs the next call: the best one, or one that is compared with it
+    Ran                          after each call
+
+The best candidate runs all calls but those that prepare or compare another one. One other candidate at a time is
+compared: in turns with the best (`Guard`). Which is prepared or compared next is decided by what it is expected to gain
+for each second that it costs, within the seconds that may be spent (`Next.left_s`). What was kept is looked at again,
+with ever longer waits: it has to be as fast alone as its comparison has promised, and nothing else faster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from statistics import median
+from typing import NamedTuple
+
+from threadcast.core.gains import PAIRS_AT_LEAST
+from threadcast.runtime.tuner.guard import ALONE, CLEAR, CONFIDENT_PAIRS, Guard, Side, Verdict
+
+Key = Hashable
+"""What identifies a candidate; its text names it in reports."""
+
+WORTH = 1.02
+"""Ratio of the best candidate's seconds to another's under which it is not worth comparing."""
+AGAIN = 1.25
+"""Ratio of the best candidate's seconds to those of one that has lost, from which on that is compared once more."""
+BROKEN = 1.2
+"""Ratio of the seconds of calls alone to those that a comparison has promised, above which it is doubted: medians of so
+few calls differ by 5 to 10 % between two times of the same process."""
+UNKNOWN = 0.5
+"""Share by which a candidate is taken to be slower than the best where nothing is known of it."""
+MOST_DOUBTS = 3
+"""Most comparisons of one candidate because of doubts: a machine that is busy time and again would cause ever more."""
+LOOK, LEAST_LOOK, LOOK_S = 15, 5, 1.0
+"""Number of calls in a row whose median is judged: fewer where they take this many seconds together."""
+MOST_EAGER, ENOUGH_S, STEADY = 10, 1.0, 0.95
+"""Calls and seconds of the baseline after which it is known how long one takes. Before that it is known when the last
+two are no faster than this share of the fastest before them: the first calls of a process take up to 2.5 times as long
+as later ones, as memory is new and libraries make their kernels."""
+_RECENT, _OF_BASELINE = 15, 25
+_STORY, _LOG = 200, 20_000
+
+
+class Place(Enum):
+    """Where the next part of a candidate's preparation takes place."""
+
+    BETWEEN = "between calls"
+    CALL = "in a call"
+    BESIDE = "beside calls"
+    """Something is at work in another thread or process; what comes then is reported once it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A candidate that may be prepared, or that is `ready` to run.
+
+    `gain` is the ratio of the baseline's seconds to its own that is expected, `most` the largest that is likely, and
+    `cost_s` what its preparation is expected to take from calls. `alone`: it is compared in longer rows of calls, as
+    its threads disturb others. `earlier`: it was made for other calls, or by another process: where it loses or
+    differs, it is dropped (`Drop`) and may be offered anew.
+    """
+
+    key: Key
+    gain: float = 1.5
+    most: float = 3.0
+    cost_s: float = 1.0
+    ready: bool = False
+    alone: bool = False
+    earlier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The preparation of a candidate goes on at this place; the next part is expected to cost calls `cost_s`."""
+
+    key: Key
+    place: Place
+    cost_s: float = 0.0
+    begun: bool = False
+    """Whether the part has begun and is not complete; a part that is begun anew has not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A candidate is prepared, and can run; its calls took `step_s` seconds (None: not known)."""
+
+    key: Key
+    step_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A candidate cannot be prepared, or is not worth it, for this reason."""
+
+    key: Key
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Differs:
+    """The results of a candidate are not the baseline's, as the text says: it never runs again."""
+
+    key: Key
+    difference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A candidate no longer has the baseline's results, because something that it took for constant was changed."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What an earlier process found runs from the first call on; its calls took `step_s` seconds then."""
+
+    key: Key
+    step_s: float
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """A call comes: `left_s` seconds may be spent on learning. `disturbed`: something computes on the cores, so that
+    calls tell nothing of how fast they are, and the best candidate runs."""
+
+    left_s: float
+    disturbed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The call that `Next` was answered for has run: `seconds`, and `call_s` with all that was done around it.
+
+    `started_s` is a time of a clock. `all_cores`: it had all cores that it was prepared for; `alone`: nothing else of
+    this process computed beside it.
+    """
+
+    started_s: float
+    seconds: float
+    call_s: float
+    all_cores: bool = True
+    alone: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """Something failed: the baseline runs for good."""
+
+    reason: str
+
+
+Event = Offered | Staged | Ready | Failed | Differs | Stale | Resumed | Next | Ran | GaveUp
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A candidate runs the next call. With `rest` the idle threads of all others must end first."""
+
+    key: Key
+    rest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunStage:
+    """A part of the preparation of a candidate runs the next call; `anew`: what has begun of it is forgotten."""
+
+    key: Key
+    anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Do the next part of a candidate's preparation now, report what follows, and ask `Next` again."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A candidate was compared with another; release the one that lost."""
+
+    key: Key
+    verdict: Verdict
+    loser: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """A candidate runs from now on, and is watched."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettle:
+    """It is open again which candidate is the fastest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What was kept takes `step_s` seconds alone: store it for later processes."""
+
+    key: Key
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A candidate never runs again, for this reason. One that was made `earlier` may be made anew, and offered."""
+
+    key: Key
+    reason: str
+    differs: bool = False
+    earlier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The baseline runs for good: release what all others hold."""
+
+    reason: str
+
+
+Instruction = Run | RunStage | Prepare | Compared | Settle | Unsettle | Keep | Drop | GiveUp
+Instructions = tuple[Instruction, ...]
+
+
+class Illegal(RuntimeError):
+    """An event that cannot come now: a bug in threadcast. Its text ends with the tournament's story."""
+
+
+class Status(Enum):
+    """What is known of a candidate."""
+
+    OFFERED = "offered"
+    STAGED = "is prepared"
+    READY = "is ready"
+    LOST = "was slower"
+    OUT = "never runs again"
+
+
+@dataclass(slots=True)
+class Entrant:
+    """A candidate in the tournament."""
+
+    offered: Offered
+    status: Status = Status.OFFERED
+    stage: Staged | None = None
+    step_s: float | None = None
+    """Seconds of its calls, as the last comparison or preparation found; None where they are not known."""
+    alone_s: float | None = None
+    """Seconds of its calls when it ran alone."""
+    gain: float | None = None
+    """Ratio of the baseline's seconds to its own, by comparisons."""
+    beyond_s: float = 0.0
+    """What the last attempt at a part lost that was broken off: the next one must be allowed as much."""
+    lost_s: float = 0.0
+    """What the present attempt at a part has lost so far."""
+    open: bool = False
+    """Whether it can run the next call; what has lost or does not run has to be prepared once more."""
+    doubts: int = 0
+    losses: int = 0
+    """Comparisons that it has lost: after each the best has to become slower yet for the next one."""
+    reason: str = ""
+    """Why it never runs again; empty where it may."""
+
+    @property
+    def key(self) -> Key:
+        """What identifies it."""
+        return self.offered.key
+
+    def forget_losses(self) -> None:
+        """Begin a new part of its preparation, or a new pair of a comparison."""
+        self.beyond_s = self.lost_s = 0.0
+
+    def leave(self, reason: str) -> None:
+        """Never run it again."""
+        self.status, self.stage, self.open, self.reason = Status.OUT, None, False, reason
+        self.forget_losses()
+
+
+class _Comparison:
+    """Two candidates that are compared: `new` must be shown to be faster than `base` to be kept."""
+
+    def __init__(self, best: Key, other: Key, *, baseline: Key, alone: bool) -> None:
+        self.best, self.other = best, other
+        self.base, self.new = (other, best) if other == baseline else (best, other)
+        self.guard = Guard(at_once=False, rows=ALONE) if alone else Guard()
+
+    def next(self) -> Run:
+        key = self.base if self.guard.next_runner() == "default" else self.new
+        return Run(key, rest=self.guard.needs_rest)
+
+    def best_instead(self) -> Run:
+        return Run(self.best, rest=self.best == self.base and self.guard.plan_ran_last)
+
+    @property
+    def cost_s(self) -> float:
+        """Seconds by which the next pair is expected to take longer than the best alone; 0 where nothing is known."""
+        best: Side = "default" if self.base == self.best else "plan"
+        other: Side = "plan" if best == "default" else "default"
+        best_s, other_s = self.guard.step_s(best), self.guard.step_s(other)
+        if best_s is None or other_s is None or best_s >= other_s:
+            return 0.0
+        return self.guard.pair_s(other) * (1 - best_s / other_s)
+
+
+class _Watch:
+    """The calls of what was kept, while it runs alone: their median after `LOOK` calls, and then ever more seldom."""
+
+    def __init__(self) -> None:
+        self.looked = False
+        self._seconds: list[float] = []
+        self._wait = self._distance = 0
+
+    def observe(self, seconds: float) -> float | None:
+        if self._wait > 0:
+            self._wait -= 1
+            return None
+        self._seconds.append(seconds)
+        count = len(self._seconds)
+        if count < LOOK and (count < LEAST_LOOK or sum(self._seconds) < LOOK_S):
+            return None
+        alone_s = median(self._seconds)
+        self._seconds.clear()
+        self._wait = self._distance = max(count, 2 * self._distance)
+        return alone_s
+
+    def soon(self) -> None:
+        """Look at the next calls again: what follows from the last look could not be done."""
+        self._wait = self._distance = 0
+
+    def clear(self) -> None:
+        self._seconds.clear()
+
+
+class _Chosen(NamedTuple):
+    """What runs the call that comes; `counts`: it tells how fast that is."""
+
+    what: Run | RunStage
+    counts: bool
+
+
+def are_steady(seconds: Sequence[float]) -> bool:
+    """Return whether seconds of calls of the baseline, the first one left out, tell how long later ones take."""
+    if len(seconds) >= MOST_EAGER or (len(seconds) > 1 and sum(seconds) >= ENOUGH_S):
+        return True
+    return len(seconds) > 2 and min(seconds[-2:]) >= STEADY * min(seconds[:-2])
+
+
+class Tournament:
+    """Which of several candidates runs a call; `baseline` is what runs it without any.
+
+    `baseline_s` are seconds of calls before, which the baseline ran. `told` is called with each line of the story.
+    """
+
+    def __init__(
+        self, baseline: Key, *, baseline_s: Sequence[float] = (), told: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.baseline = self.best = baseline
+        self.entrants: dict[Key, Entrant] = {
+            baseline: Entrant(Offered(baseline, 1.0, 1.0, ready=True), Status.READY, gain=1.0, open=True)
+        }
+        self.comparison: _Comparison | None = None
+        self.settled = False
+        """Whether what was found to be the fastest runs, and nothing else is being prepared or compared in calls."""
+        self.over: str | None = None
+        """Why the baseline runs for good; None where it does not."""
+        self.held_back = False
+        """Whether the best ran the last call only because no time may be spent on what comes next."""
+        self.calls = 0
+        self.log: deque[Event] = deque(maxlen=_LOG)
+        """The latest events."""
+        self._story: deque[str] = deque(maxlen=_STORY)
+        self._told = told
+        self._baseline_s: deque[float] = deque(baseline_s[1:], maxlen=_OF_BASELINE)
+        self._baseline_calls, self._steady = len(baseline_s), False
+        self._best_s: deque[float] = deque(maxlen=_RECENT)
+        self._watch = _Watch()
+        self._before: Key = baseline
+        """What was the best before this one won."""
+        self._compared = False
+        self._doubtful: Key | None = None
+        """What the best has to be compared with in any case, as it is doubted."""
+        self._left_s = 0.0
+        self._chosen: _Chosen | None = None
+
+    def handle(self, event: Event) -> Instructions:
+        """Take note of what happened, and return what to do, in this order. `Next` gives one thing to do."""
+        self.log.append(event)
+        match event:
+            case Next():
+                return self._next(event)
+            case Ran():
+                return self._ran(event)
+            case Offered():
+                return self._offered(event)
+            case Staged():
+                entrant = self._entrant(event.key, "staged")
+                entrant.status, entrant.stage = Status.STAGED, event
+                if not event.begun:
+                    entrant.forget_losses()
+            case Ready():
+                entrant = self._entrant(event.key, "ready")
+                entrant.status, entrant.stage, entrant.open = Status.READY, None, True
+                entrant.step_s = entrant.step_s if event.step_s is None else event.step_s
+                entrant.forget_losses()
+            case Failed():
+                self._say(f"{event.key} is left out: {event.reason}")
+                self._entrant(event.key, "failed").leave(event.reason)
+                self._doubtful = None if self._doubtful == event.key else self._doubtful
+            case Differs():
+                return self._without(event.key, event.difference, differs=True)
+            case Stale():
+                return self._without(event.key, "what it took for constant was changed", differs=False)
+            case Resumed():
+                return self._resumed(event)
+            case GaveUp():
+                return self._give_up(event.reason)
+        return ()
+
+    # what is known
+
+    @property
+    def baseline_s(self) -> float | None:
+        """Seconds of a call of the baseline, the lower quartile of recent ones; None until they are steady."""
+        self._steady = self._steady or are_steady(list(self._baseline_s))
+        found = sorted(self._baseline_s) if self._steady else []
+        return found[(len(found) - 1) // 4] if found else None
+
+    @property
+    def best_s(self) -> float | None:
+        """Seconds of a call of the best candidate; None where they are not known."""
+        if self.best == self.baseline:
+            return self.baseline_s
+        return median(self._best_s) if self._best_s else self.entrants[self.best].step_s
+
+    @property
+    def challenger(self) -> Key | None:
+        """The candidate that is being compared with the best; None while none is."""
+        return None if self.comparison is None else self.comparison.other
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether calls of what was kept have shown how fast it is alone."""
+        return self._watch.looked or self.best == self.baseline
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left to prepare or to compare, as far as is known now."""
+        return self.over is not None or (
+            self.comparison is None and not any(self._is_open(one) for one in self.entrants.values())
+        )
+
+    def gain_left(self) -> float:
+        """Return the ratio of the best candidate's seconds to those of the most promising other; 1 where none is."""
+        found = (self._promised(one) for one in self.entrants.values() if self._is_open(one))
+        return max(found, default=1.0)
+
+    def story(self) -> str:
+        """Return what has happened so far, one line for each event of note."""
+        return "\n".join(self._story)
+
+    def eager_of(self, call: Ran, chosen: Run | RunStage) -> float | None:
+        """Return the seconds that a call which has run would have taken by the baseline; None: not known.
+
+        A call of the best takes longer where the machine is slower, and so would the baseline's.
+        """
+        if isinstance(chosen, Run) and call.alone:
+            if chosen.key == self.baseline:
+                return call.seconds
+            if chosen.key == self.best and (gain := self.entrants[self.best].gain) is not None:
+                return call.seconds * gain
+        return self.baseline_s
+
+    @property
+    def chosen(self) -> Run | RunStage | None:
+        """What runs the call that comes, or ran the last one."""
+        return None if self._chosen is None else self._chosen.what
+
+    def validate(self) -> None:
+        """Raise AssertionError where what is known contradicts itself; tests call it after each event."""
+        best = self.entrants[self.best]
+        assert best.status is not Status.OUT, f"the best, {self.best}, is out"
+        assert self.entrants[self.baseline].status is not Status.OUT
+        assert self.comparison is None or not self.settled, "compared while settled"
+        if self.comparison is not None:
+            assert self.best in (self.comparison.base, self.comparison.new)
+            assert self.entrants[self.comparison.other].status is not Status.OUT
+        if self.over is not None:
+            assert self.best == self.baseline
+            assert self.comparison is None
+        for one in self.entrants.values():
+            assert (one.stage is None) or one.status in (Status.STAGED, Status.OUT)
+            assert one.lost_s == 0 or one.stage is not None or self.comparison is not None
+
+    # what comes next
+
+    def _next(self, event: Next) -> Instructions:
+        self.held_back, self._left_s = False, event.left_s
+        if self.over is not None:
+            return self._choose(Run(self.baseline), counts=False)
+        if self.comparison is not None:
+            return self._next_compared(self.comparison, event)
+        entrant = self._next_entrant(event)
+        if entrant is None:
+            settle = () if event.disturbed else self._settle_if_known()
+            return *settle, *self._choose(Run(self.best), counts=not event.disturbed)
+        before: Instructions = (Unsettle(),) if self.settled else ()
+        self.settled = False
+        if entrant.stage is not None and entrant.stage.place is Place.CALL:
+            return *before, *self._choose(RunStage(entrant.key, anew=not entrant.stage.begun), counts=True)
+        if entrant.open:
+            self._compare(entrant)
+            return *before, *self._next(event)
+        return *before, Prepare(entrant.key)
+
+    def _next_compared(self, comparison: _Comparison, event: Next) -> Instructions:
+        guard, entrant, cost_s = comparison.guard, self.entrants[comparison.other], comparison.cost_s
+        needs_s = 0.0 if guard.begun else cost_s + entrant.beyond_s
+        self.held_back = cost_s > 0 and needs_s > event.left_s
+        if not (self.held_back or event.disturbed):
+            return self._choose(comparison.next(), counts=True)
+        run = comparison.best_instead()
+        if guard.begun:
+            guard.break_off()
+            if self.held_back:
+                self._broken_off(entrant)
+        return self._choose(run, counts=False)
+
+    def _next_entrant(self, event: Next) -> Entrant | None:
+        """What is prepared or compared next, if time may be spent on it; None: the best runs."""
+        if event.disturbed or (self.best == self.baseline and self.baseline_s is None):
+            return None
+        if self._doubtful is not None:
+            return self.entrants[self._doubtful]
+        going = next((one for one in self.entrants.values() if one.stage is not None and one.stage.begun), None)
+        if going is not None and going.stage is not None:
+            if event.left_s >= 0:
+                return going
+            self._broken_off(going)
+            going.stage = replace(going.stage, begun=False)
+        waiting = [one for one in self.entrants.values() if self._is_open(one)]
+        free = [one for one in waiting if one.stage is None or one.stage.place is not Place.BESIDE]
+        affordable = [one for one in free if self._cost_s(one) + one.beyond_s <= max(event.left_s, 0.0)]
+        self.held_back = bool(free) and not affordable
+        chosen = max(affordable, key=self._value, default=None)
+        if chosen is None or event.left_s < math.inf:
+            return chosen
+        # The caller waits: what is at work beside the calls and gains more for its time comes first.
+        beside = [one for one in waiting if one.stage is not None and one.stage.place is Place.BESIDE]
+        return None if any(self._value(one) > self._value(chosen) for one in beside) else chosen
+
+    def _broken_off(self, entrant: Entrant) -> None:
+        entrant.beyond_s, entrant.lost_s = max(entrant.beyond_s, entrant.lost_s), 0.0
+
+    def _is_open(self, entrant: Entrant) -> bool:
+        """Whether a candidate is still to be prepared or compared, and may be worth it."""
+        if entrant.key == self.best or entrant.status is Status.OUT:
+            return False
+        if entrant.status is Status.LOST:
+            return self._is_faster_now(entrant)
+        if entrant.key == self.baseline:
+            return False
+        return self._promised(entrant, most=True) >= WORTH or entrant.offered.earlier
+
+    def _is_faster_now(self, entrant: Entrant) -> bool:
+        """Whether the best has become so slow that one which has lost may be faster."""
+        if entrant.step_s is None or self.best_s is None or entrant.losses > MOST_DOUBTS:
+            return False
+        return self.best_s > AGAIN**entrant.losses * entrant.step_s
+
+    def _promised(self, entrant: Entrant, *, most: bool = False) -> float:
+        """Ratio of the best's seconds to those that a candidate is expected to take; `most`: if all goes well."""
+        best_s, baseline_s = self.best_s, self.baseline_s
+        if entrant.step_s is not None and best_s is not None:
+            return best_s / entrant.step_s * (AGAIN if most else 1.0)
+        ahead = 1.0 if best_s is None or baseline_s is None else baseline_s / best_s
+        return (entrant.offered.most if most else entrant.offered.gain) / ahead
+
+    def _cost_s(self, entrant: Entrant) -> float:
+        """Seconds that the next part of preparing or comparing a candidate is expected to cost calls."""
+        if entrant.stage is not None and entrant.stage.place is not Place.BESIDE:
+            return entrant.stage.cost_s
+        if entrant.stage is not None:
+            return entrant.offered.cost_s
+        if entrant.status is Status.OFFERED:
+            return entrant.offered.cost_s
+        return self._comparing_s(entrant)
+
+    def _comparing_s(self, entrant: Entrant) -> float:
+        best_s = self.best_s or 0.0
+        step_s = best_s * (1 + UNKNOWN) if entrant.step_s is None else entrant.step_s
+        return 2 * PAIRS_AT_LEAST * max(0.0, step_s - best_s)
+
+    def _value(self, entrant: Entrant) -> float:
+        """What a candidate is expected to gain for each second that it costs; what is being prepared goes on first."""
+        gain = max(self._promised(entrant) - 1.0, 0.01 * (self._promised(entrant, most=True) - 1.0))
+        return gain / max(1e-3, self._cost_s(entrant))
+
+    def _choose(self, what: Run | RunStage, *, counts: bool) -> Instructions:
+        self._chosen = _Chosen(what, counts)
+        return (what,)
+
+    def _settle_if_known(self) -> Instructions:
+        """Settle where it was found out what is the fastest so far, or nothing else will run."""
+        if self.settled or not (self._compared or self.idle):
+            return ()
+        reasons = [one.reason for one in self.entrants.values() if one.status is Status.OUT]
+        if self.idle and reasons and len(reasons) == len(self.entrants) - 1:
+            return self._give_up(reasons[0])
+        self.settled = True
+        self._say(f"{self.best} runs")
+        self._watch.clear()
+        return (Settle(self.best),)
+
+    # comparisons
+
+    def _compare(self, entrant: Entrant) -> None:
+        alone = self._doubtful is not None or entrant.offered.alone or self.entrants[self.best].offered.alone
+        self._doubtful = None
+        self._say(f"{self.best} and {entrant.key} are compared")
+        self.comparison = _Comparison(self.best, entrant.key, baseline=self.baseline, alone=alone)
+
+    def _judge(self, comparison: _Comparison, verdict: Verdict) -> Instructions:
+        self.comparison, self._compared = None, True
+        verdict = replace(verdict, over=str(comparison.base))
+        new, base = self.entrants[comparison.new], self.entrants[comparison.base]
+        self._say(f"{new.key} {verdict.against(str(base.key))}")
+        base_s, new_s = comparison.guard.step_s("default"), comparison.guard.step_s("plan")
+        new.step_s = new_s or new.step_s
+        if base.key != self.baseline:
+            base.step_s = base_s or base.step_s
+        if base.gain is not None:
+            new.gain = base.gain * verdict.gain
+        winner, loser = (new, base) if verdict.kept == "plan" else (base, new)
+        loser.losses += 1
+        winner.status, loser.status = Status.READY, Status.LOST
+        for one in (winner, loser):
+            one.forget_losses()
+        loser.open = loser.key == self.baseline
+        compared = Compared(new.key, verdict, loser.key)
+        if winner is new and new.key != self.best:
+            self._become(new.key, before=base.key)
+        if loser is new and new.offered.earlier:
+            return compared, *self._without(new.key, "it is not faster", differs=False)
+        if loser.key == self.best:
+            self._back_to_baseline()
+        return (compared,)
+
+    def _become(self, key: Key, *, before: Key) -> None:
+        self.best, self._before = key, before
+        self._best_s.clear()
+        self._watch = _Watch()
+
+    def _back_to_baseline(self) -> None:
+        """Run the baseline, and compare the second best with it."""
+        second = self._second()
+        self._become(self.baseline, before=self.baseline)
+        if second is not None:
+            second.status, second.losses = Status.READY, 0
+
+    def _second(self) -> Entrant | None:
+        """The next best that can run; None where that is the baseline."""
+        before = self.entrants.get(self._before)
+        if before is not None and before.key not in (self.baseline, self.best) and before.status is Status.LOST:
+            return before
+        lost = [one for one in self.entrants.values() if one.status is Status.LOST and one.key != self.best]
+        return min(lost, key=lambda one: one.step_s or 0.0, default=None)
+
+    def _without(self, key: Key, reason: str, *, differs: bool) -> Instructions:
+        """Never run a candidate again."""
+        if key == self.baseline:
+            raise self._illegal(f"the baseline is left out: {reason}")
+        entrant = self._entrant(key, "left out")
+        self._say(f"{key} never runs again: {reason}")
+        entrant.leave(reason)
+        if self._doubtful == key:
+            self._doubtful = None
+        if self.comparison is not None and key in (self.comparison.best, self.comparison.other):
+            self.entrants[self.comparison.other].forget_losses()
+            self.comparison = None
+        drop = Drop(key, reason, differs, entrant.offered.earlier)
+        if key != self.best:
+            return (drop,)
+        unsettled: Instructions = (Unsettle(),) if self.settled else ()
+        self.settled, self._doubtful = False, None
+        self._back_to_baseline()
+        return *unsettled, drop
+
+    # calls that have run
+
+    def _ran(self, event: Ran) -> Instructions:
+        if self._chosen is None:
+            raise self._illegal("a call ran before it came")
+        (what, counts), best_s = self._chosen, self.best_s
+        self.calls += 1
+        lost_s = 0.0 if best_s is None else event.call_s - best_s
+        if isinstance(what, RunStage):
+            self.entrants[what.key].lost_s += lost_s
+            return ()
+        counts = counts and event.alone
+        if what.key == self.baseline:
+            self._baseline_calls += 1
+            if counts and self._baseline_calls > 1:  # the first call of all is a slow one
+                self._baseline_s.append(event.seconds)
+        elif what.key == self.best and counts:
+            self._best_s.append(event.seconds)
+        if self.comparison is not None:
+            return self._observe(self.comparison, event, lost_s) if self._chosen.counts else ()
+        return self._look(event) if self.settled and counts and what.key == self.best != self.baseline else ()
+
+    def _observe(self, comparison: _Comparison, event: Ran, lost_s: float) -> Instructions:
+        entrant, guard = self.entrants[comparison.other], comparison.guard
+        guard.observe(started_s=event.started_s, seconds=event.seconds)
+        entrant.lost_s += lost_s
+        if not guard.begun:
+            entrant.forget_losses()
+        return () if guard.verdict is None else self._judge(comparison, guard.verdict)
+
+    def _look(self, event: Ran) -> Instructions:
+        """Look at the calls of what was kept, which runs alone; have it compared once more where they raise a doubt."""
+        if not event.all_cores:
+            self._watch.clear()
+            self._watch.looked = True
+            return ()
+        alone_s = self._watch.observe(event.seconds)
+        if alone_s is None:
+            return ()
+        entrant, first = self.entrants[self.best], not self._watch.looked
+        self._watch.looked, entrant.alone_s = True, alone_s
+        doubt = self._doubt(entrant, alone_s) if entrant.doubts < MOST_DOUBTS else None
+        if doubt is not None:
+            other, reason = doubt
+            if not self._allows_doubt(other, alone_s):
+                self._watch.soon()
+                return ()
+            entrant.doubts, self.settled, self._doubtful = entrant.doubts + 1, False, other
+            self._say(f"{self.best} is doubted: {reason}")
+            return (Unsettle(),)
+        if first:
+            entrant.step_s = alone_s
+            return (Keep(self.best, alone_s),)
+        return ()
+
+    def _doubt(self, entrant: Entrant, alone_s: float) -> tuple[Key, str] | None:
+        """What may be faster than what was kept, and why; None: nothing."""
+        took, baseline_s, promised_s = f"a call takes {alone_s:.3g} s alone", self.baseline_s, entrant.step_s
+        if baseline_s is not None and alone_s * CLEAR > baseline_s:
+            return self.baseline, f"{took}, one by {self.baseline} {baseline_s:.3g} s"
+        second = self._second()
+        if second is not None and second.alone_s is not None and alone_s > second.alone_s:
+            return second.key, f"{took}, one by {second.key} {second.alone_s:.3g} s"
+        if promised_s is not None and alone_s > BROKEN * promised_s:
+            other = self.baseline if second is None or entrant.offered.earlier else second.key
+            return other, f"{took}, and took {promised_s:.3g} s before"
+        return None
+
+    def _allows_doubt(self, other: Key, alone_s: float) -> bool:
+        other_s = self.baseline_s if other == self.baseline else self.entrants[other].step_s
+        if other_s is None:
+            return True
+        row_s = ALONE.block_s(other_s) + max(ALONE.quiet_s, other_s) / 2  # each is two blocks long
+        return CONFIDENT_PAIRS * row_s * max(0.0, 1 - alone_s / other_s) <= self._left_s
+
+    # events of candidates
+
+    def _offered(self, event: Offered) -> Instructions:
+        found = self.entrants.get(event.key)
+        if found is not None and found.status is not Status.OUT:
+            raise self._illegal(f"{event.key} is offered twice")
+        self.entrants[event.key] = entrant = Entrant(event)
+        if event.ready:
+            entrant.status, entrant.open = Status.READY, True
+        return ()
+
+    def _resumed(self, event: Resumed) -> Instructions:
+        offered = Offered(event.key, ready=True, alone=event.alone, earlier=True)
+        self.entrants[event.key] = Entrant(offered, Status.READY, step_s=event.step_s, open=True)
+        self._say(f"{event.key} was found by an earlier process; a call took {event.step_s:.3g} s")
+        self._become(event.key, before=self.baseline)
+        self.settled = self._compared = True
+        return (Settle(event.key),)
+
+    def _give_up(self, reason: str) -> Instructions:
+        if self.over is not None:
+            return ()
+        self._say(f"{self.baseline} runs for good: {reason}")
+        self.over, self.settled, self.comparison, self._doubtful = reason, True, None, None
+        self._become(self.baseline, before=self.baseline)
+        return (GiveUp(reason),)
+
+    def _entrant(self, key: Key, event: str) -> Entrant:
+        found = self.entrants.get(key)
+        if found is None or (found.status is Status.OUT and event != "left out"):
+            raise self._illegal(f"{key} is {event}, and is not in the tournament")
+        return found
+
+    def _say(self, line: str) -> None:
+        self._story.append(f"call {self.calls}: {line}")
+        self._told(line)
+
+    def _illegal(self, what: str) -> Illegal:
+        return Illegal(f"illegal: {what}; what happened before:\n{self.story() or '  nothing'}")
+
+
+def replay(events: Iterable[Event], baseline: Key, *, baseline_s: Sequence[float] = ()) -> Tournament:
+    """Return a tournament in the state to which these events, the log of another one, lead."""
+    found = Tournament(baseline, baseline_s=baseline_s)
+    for event in events:
+        found.handle(event)
+        found.validate()
+    return found
