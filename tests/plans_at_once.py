@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from tests.runtime.conftest import Decided, SequentialPlanner
 from tests.whole_calls import by_the_graphs
-from threadcast.runtime.tuning import machine, plan_maker, plan_search, warm_up
+from threadcast.runtime.tuner import plan_maker, plan_search, tournament, tuning
 from threadcast.runtime.whole_calls import WholeCalls
 
 
@@ -18,12 +18,12 @@ def plans_at_once() -> Iterator[None]:
     """Within the context nothing depends on how fast anything is: plans run what they can, and graphs all calls."""
     with ExitStack() as end:
         for owner, name, value in (
-            (warm_up, "are_steady", lambda _: True),
+            (tournament, "are_steady", lambda _: True),
             (plan_maker, "ForecastingPlanner", SequentialPlanner),
             (plan_search, "HOPELESS", math.inf),
             (plan_search, "SLOWER", math.inf),
             (plan_search, "FAR", math.inf),
-            (machine, "Contest", PlansWin),
+            (tuning, "Tournament", Decided),
             (WholeCalls, "next_turn", by_the_graphs),
         ):
             end.enter_context(patch.object(owner, name, value))

@@ -30,8 +30,7 @@ from threadcast.runtime.compile_backend import backend, compiled_calls, compiled
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.fallback import why_not_captured
 from threadcast.runtime.graph_calls import Role
-from threadcast.runtime.tuner import machine as tuning_machine
-from threadcast.runtime.tuner import plan_maker, plan_search, warm_up
+from threadcast.runtime.tuner import plan_maker, plan_search, tournament, tuning
 from threadcast.runtime.whole_calls import WholeCalls
 
 Way = Literal["graphs", "gradients", "short way", "optimize"]
@@ -197,8 +196,8 @@ def _plans_at_once() -> Iterator[None]:
     with (
         TemporaryDirectory() as plans,
         patch.dict("os.environ", settings | {"THREADCAST_ENGINE_PLANS": plans}),
-        patch.object(warm_up, "are_steady", lambda _: True),
-        patch.object(tuning_machine, "Contest", PlansWin),
+        patch.object(tournament, "are_steady", lambda _: True),
+        patch.object(tuning, "Tournament", Decided),
         patch.object(plan_maker, "ForecastingPlanner", SequentialPlanner),
         patch.object(WholeCalls, "next_turn", by_the_graphs),
         patch.multiple(plan_search, HOPELESS=math.inf, SLOWER=math.inf, FAR=math.inf),

@@ -18,7 +18,7 @@ import threadcast
 from tests.runtime.small_training import batch, net, run_until_settled, same_state, sgd, train_eagerly
 from tests.waiting import attempts
 from threadcast.core.errors import InvalidInput
-from threadcast.runtime.tuner.states import State
+from threadcast.runtime.tuner.tournament import Staged
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 
@@ -271,4 +271,5 @@ def test_calls_of_other_shapes_begin_with_the_plan_of_those_known_without_looks(
             torch.testing.assert_close(call(second), model(second))
         assert [report.runs for report in call.reports] == ["plan", "plan"]
         assert call.reports[1].plan == call.reports[0].plan
-        assert State.PROBING not in call._optimized._table.tunings[1]._states.steps
+        log = call._optimized._table.tunings[1]._tournament.log
+        assert not any(isinstance(event, Staged) for event in log), "nothing was measured for it"

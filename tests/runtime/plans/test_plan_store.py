@@ -123,7 +123,7 @@ def keep_a_plan(x: Tensor, machine: Machine, *, step_s: float, curves: bool = Fa
         plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=2)
         problem = Problem(captured.graph, made_up_curves(captured.graph, machine), machine) if curves else None
         variant_plan = VariantPlan(Variant(MemoryFormat.AS_GIVEN), captured, plan, captured.graph, problem)
-        tuned._between._stored.write(variant_plan, step_s, tried=frozenset({"fused", "backends"}))
+        tuned._stored.write(variant_plan, step_s, tried=frozenset({"fused", "backends"}))
     return plan
 
 
@@ -201,7 +201,7 @@ def test_plans_for_fewer_cores_that_a_process_ended_before_are_made_by_the_next(
     with closing(threadcast.optimize(waves)) as call:
         call(x)
         (tuned,) = call._optimized._table.tunings
-        plans, graph = tuned._between._stored._plans, tuned.captured.graph
+        plans, graph = tuned._stored._plans, tuned.captured.graph
         assert eventually(lambda: (stored := plans.read(graph)) is None or stored.fewer)
         found = plans.read(graph)
         assert found is not None
