@@ -18,7 +18,7 @@ from threadcast.capture import one_capture
 from threadcast.capture.one_capture import NoTurn
 from threadcast.runtime import optimized_call
 from threadcast.runtime.fallback import Fallback, FirstCall
-from threadcast.runtime.shared_learning import allowance
+from threadcast.runtime.shared_learning import budget
 from threadcast.runtime.tuner.plan_maker import PlanMaker
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.patience import Patience
@@ -130,7 +130,7 @@ def test_models_that_learn_at_the_same_time_leave_the_share_of_parts_as_it_was(m
             first.enter_context(one._hurry())
             second.enter_context(other._hurry())
             first.close()
-        assert allowance(0.05).share == 0.05
+        assert budget(0.05).share == 0.05
 
 
 class Annealed(nn.Module):

@@ -18,7 +18,7 @@ import threadcast
 from tests.capture.test_optimizer_settings import SETTINGS, STEPS, Net, batch, moved_alike, train_eagerly, twins
 from tests.runtime.small_training import run_until_settled
 from threadcast.runtime.optimize import OptimizedStep
-from threadcast.runtime.tuner.drift import DRIFT_STEPS
+from threadcast.runtime.tuner.tournament import LOOK
 
 pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")
 
@@ -52,7 +52,7 @@ def settled_steps(
 ) -> None:  # fmt: skip
     """Settle, give eager the same state, take twelve steps by the plan and by eager, and compare the movements."""
     run_until_settled(step, lambda seed: step(*batch(seed, dtype)))
-    assert STEPS < DRIFT_STEPS, "it is not measured again meanwhile"
+    assert STEPS < LOOK, "it is not measured again meanwhile"
     start = copy.deepcopy(model)
     eager.load_state_dict(model.state_dict())
     eager_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))

@@ -23,7 +23,7 @@ from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.contender import VariantPlan
-from threadcast.runtime.tuner.drift import DRIFT_STEPS
+from threadcast.runtime.tuner.tournament import LOOK
 from threadcast.scheduler.policies import Problem
 
 
@@ -140,7 +140,7 @@ def test_a_kept_plan_that_has_become_slow_is_compared_again(machine: Machine) ->
     keep_a_plan(x, machine, step_s=1e-9)
     with closing(threadcast.optimize(waves)) as call:
         runs = set()
-        for _ in range(DRIFT_STEPS + 2):
+        for _ in range(LOOK + 2):
             assert torch.equal(call(x), waves(x))
             runs.add(call.reports[0].runs)
         assert runs == {"plan", "measuring"}
