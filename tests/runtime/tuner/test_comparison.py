@@ -17,7 +17,7 @@ from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.executors import Executors
 from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.plans.sequential import sequential
-from threadcast.runtime.tuning.comparison import FEWEST_ROUNDS, WARM_UP, compare
+from threadcast.runtime.tuner.comparison import FEWEST_ROUNDS, WARM_UP, compare
 from threadcast.scheduler.simulation.checker import check_schedule
 
 

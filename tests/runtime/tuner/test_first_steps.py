@@ -14,17 +14,16 @@ from threadcast.capture.capture import capture_forward
 from threadcast.core import Case
 from threadcast.runtime.plans.curves_in_step import ENOUGH_S, LEAST_STEPS, WARM_UP, LookSchedule
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuning import first_steps
-from threadcast.runtime.tuning.contender_id import DEFAULT, backend, eager_in, plan_of
-from threadcast.runtime.tuning.first_steps import FirstSteps
-from threadcast.runtime.tuning.instructions import ContenderStep, Runner, SearchStep
-from threadcast.runtime.tuning.plan_search import Look, Meanwhile, Try
-from threadcast.runtime.tuning.timed_run import TimedRun
+from threadcast.runtime.tuner import first_steps
+from threadcast.runtime.tuner.contender_id import DEFAULT, backend, eager_in, plan_of
+from threadcast.runtime.tuner.first_steps import FirstSteps, Runner
+from threadcast.runtime.tuner.plan_search import Look, SearchStep, Try
+from threadcast.runtime.tuner.timed_run import TimedRun
 from threadcast.runtime.verification import shadow
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 
 VARIANT = Variant(MemoryFormat.AS_GIVEN)
-PLAN = ContenderStep(plan_of(VARIANT))
+PLAN = plan_of(VARIANT)
 LOOKS = LookSchedule((Case(2), Case(1)), 2, 5)
 CAPTURED = capture_forward(lambda x: x + 1, torch.ones(2))
 
@@ -47,13 +46,13 @@ class Steps:
         return difference is not None
 
 
-@pytest.mark.parametrize("runner", [PLAN, ContenderStep(eager_in(MemoryFormat.CHANNELS_LAST))], ids=str)
+@pytest.mark.parametrize("runner", [PLAN, eager_in(MemoryFormat.CHANNELS_LAST)], ids=str)
 def test_a_plan_and_another_format_are_compared_once(runner: Runner) -> None:
     steps = Steps()
     assert [steps.differs(runner) for _ in range(3)] == [True, False, False]
 
 
-@pytest.mark.parametrize("runner", [ContenderStep(DEFAULT), ContenderStep(backend("fast"))], ids=str)
+@pytest.mark.parametrize("runner", [DEFAULT, backend("fast")], ids=str)
 def test_the_default_and_backends_are_not_compared(runner: Runner) -> None:
     assert not Steps().differs(runner)
 
@@ -65,12 +64,6 @@ def test_a_step_that_raises_is_compared_the_next_time() -> None:
         steps.differs(PLAN)
     steps.raises = False
     assert steps.differs(PLAN)
-
-
-def test_a_plan_that_runs_while_another_is_made_is_the_same_plan() -> None:
-    steps, probe = Steps(), Look(0)
-    assert steps.differs(SearchStep(VARIANT, probe))
-    assert not steps.differs(SearchStep(VARIANT, Meanwhile(probe)))
 
 
 def test_what_is_opened_or_searched_anew_is_compared_again() -> None:

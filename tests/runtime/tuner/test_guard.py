@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadcast.core.errors import InvalidInput
-from threadcast.runtime.tuning.guard import ALONE, LONG_PAIRS, LONG_S, Guard, Verdict, judge
+from threadcast.runtime.tuner.guard import ALONE, LONG_PAIRS, LONG_S, Guard, Verdict, judge
 
 
 def test_a_faster_plan_is_kept_and_an_equal_one_is_not() -> None:

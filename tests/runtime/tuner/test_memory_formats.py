@@ -22,10 +22,10 @@ from threadcast.runtime import call_formats
 from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning import duel
-from threadcast.runtime.tuning.guard import Guard, Side, Verdict
-from threadcast.runtime.tuning.report import Report
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner import duel
+from threadcast.runtime.tuner.guard import Guard, Side, Verdict
+from threadcast.runtime.tuner.report import Report
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 
 CHANGES: dict[str, Callable[[Tensor], Tensor]] = {

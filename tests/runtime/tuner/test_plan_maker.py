@@ -20,8 +20,8 @@ from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.curves_in_step import LookSchedule, curves_in_step
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
-from threadcast.runtime.tuning import plan_maker
-from threadcast.runtime.tuning.plan_search import Look
+from threadcast.runtime.tuner import plan_maker
+from threadcast.runtime.tuner.plan_search import Look
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 from threadcast.threads.affinity import thread_ids
 

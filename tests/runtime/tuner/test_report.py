@@ -8,9 +8,9 @@ import torch
 from threadcast.core import Placement, Plan
 from threadcast.runtime.optimize import OptimizedCall, optimize
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuning.contender_id import DEFAULT, backend, eager_in, plan_of
-from threadcast.runtime.tuning.guard import Verdict
-from threadcast.runtime.tuning.report import MOST_CHARACTERS, SHOWN, Report, Reports
+from threadcast.runtime.tuner.contender_id import DEFAULT, backend, eager_in, plan_of
+from threadcast.runtime.tuner.guard import Verdict
+from threadcast.runtime.tuner.report import MOST_CHARACTERS, SHOWN, Report, Reports
 
 PLAN, EAGER = plan_of(Variant(MemoryFormat.AS_GIVEN)), eager_in(MemoryFormat.CHANNELS_LAST)
 FASTER = Verdict(1.25, 1.21, 1.3, 9, "plan")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.runtime.compiler import needs_compiler
-from tests.runtime.tuning.small_tuning import Clock, Found, function, made, run, run_until
+from tests.runtime.tuner.small_tuning import Clock, Found, function, made, run, run_until
 from tests.waiting import attempts
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine
@@ -17,11 +17,11 @@ from threadcast.runtime.fusion import products
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import Extra, PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning.contender import Contender
-from threadcast.runtime.tuning.contender_id import backend
-from threadcast.runtime.tuning.drift import DRIFT_STEPS
-from threadcast.runtime.tuning.states import State
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.contender_id import backend
+from threadcast.runtime.tuner.drift import DRIFT_STEPS
+from threadcast.runtime.tuner.states import State
+from threadcast.runtime.tuner.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")
 

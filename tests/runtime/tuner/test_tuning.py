@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.runtime.conftest import SequentialPlanner
-from tests.runtime.tuning.small_tuning import Clock, function, made, run, run_until
+from tests.runtime.tuner.small_tuning import Clock, function, made, run, run_until
 from tests.waiting import attempts
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Case, CurveTable, Machine, OpGraph, Placement, Trace
@@ -27,11 +27,11 @@ from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuning import plan_maker
-from threadcast.runtime.tuning.drift import DRIFT_STEPS
-from threadcast.runtime.tuning.plan_maker import PlanMaker
-from threadcast.runtime.tuning.states import State
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner import plan_maker
+from threadcast.runtime.tuner.drift import DRIFT_STEPS
+from threadcast.runtime.tuner.plan_maker import PlanMaker
+from threadcast.runtime.tuner.states import State
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")

@@ -12,8 +12,8 @@ from tests.runtime.compiler import needs_compiler
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.runtime.fusion import pools, products
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuning import variant_graphs
-from threadcast.runtime.tuning.variant_graphs import VariantGraphs
+from threadcast.runtime.tuner import variant_graphs
+from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
 pytestmark = needs_compiler
 
