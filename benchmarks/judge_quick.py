@@ -38,7 +38,7 @@ from judged import (
 
 import threadcast
 from threadcast.runtime.fallback import FirstCall
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification.sensitivity import other_threads
 
 SEED = 5

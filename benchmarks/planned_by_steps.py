@@ -6,8 +6,8 @@ from contextlib import closing
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
-from threadcast.runtime.tuning.plan_maker import PlanMaker, Planner, SolvedProblem
-from threadcast.runtime.tuning.plan_search import PlanSearch
+from threadcast.runtime.tuner.plan_maker import PlanMaker, Planner, SolvedProblem
+from threadcast.runtime.tuner.plan_search import PlanSearch
 
 
 def planned_by_steps(captured: Captured, machine: Machine) -> SolvedProblem:

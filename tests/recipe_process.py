@@ -23,7 +23,7 @@ import threadcast
 from tests.plans_at_once import plans_at_once
 from tests.runtime.loops.reference import EagerStep
 from threadcast.runtime.compile_backend import backend
-from threadcast.runtime.tuning.tuning import Tuning
+from threadcast.runtime.tuner.tuning import Tuning
 
 Trained = list[list[Tensor]]
 """For each optimizer, in the order in which they were made, how far each of its parameters has moved."""

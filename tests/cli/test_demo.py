@@ -26,7 +26,7 @@ from threadcast.core import CurveTable, Machine, Op, OpGraph, Placement, Plan, T
 from threadcast.core.errors import ServiceUnavailable
 from threadcast.models import registry_of_kinds
 from threadcast.models.registry import ModelRegistry
-from threadcast.runtime.tuning.guard import Verdict
+from threadcast.runtime.tuner.guard import Verdict
 from threadcast.store import Store
 
 PROMISED = {

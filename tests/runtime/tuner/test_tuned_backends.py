@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from threadcast.runtime.tuner.drift import DRIFT_STEPS
+from threadcast.runtime.tuner.states import State
 
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.tuner.small_tuning import Clock, Found, function, made, run, run_until
@@ -19,8 +21,6 @@ from threadcast.runtime.plans.plan_store import Extra, PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import backend
-from threadcast.runtime.tuner.drift import DRIFT_STEPS
-from threadcast.runtime.tuner.states import State
 from threadcast.runtime.tuner.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")

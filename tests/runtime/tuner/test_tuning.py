@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from threadcast.runtime.tuner.drift import DRIFT_STEPS
+from threadcast.runtime.tuner.states import State
 
 from tests.runtime.conftest import SequentialPlanner
 from tests.runtime.tuner.small_tuning import Clock, function, made, run, run_until
@@ -28,9 +30,7 @@ from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import plan_maker
-from threadcast.runtime.tuner.drift import DRIFT_STEPS
 from threadcast.runtime.tuner.plan_maker import PlanMaker
-from threadcast.runtime.tuner.states import State
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 
