@@ -186,6 +186,17 @@ print(*[n for n in {NOT_AT_START!r} if n in sys.modules])"
     assert done.stdout.strip() == ""
 
 
+def test_optimize_imports_no_library_but_torch_and_collects_no_garbage_meanwhile():
+    """A script waits for this import: what a service, a store or a model needs comes when it is used."""
+    program = f"""import gc, sys, torch, threadcast
+before, collected = set(sys.modules), []
+gc.callbacks.append(lambda phase, details: collected.append(details["generation"]))
+threadcast.optimize
+print(2 in collected, *[n for n in {(*NOT_AT_START[1:], "urllib3")!r} if n in sys.modules and n not in before])"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 @cache
 def classes() -> dict[str, ast.ClassDef]:
     """The package's classes by name."""

@@ -23,8 +23,10 @@ _NEED_TORCH = frozenset({"optimize", "optimize_training"})
 def __getattr__(name: str) -> object:
     """Return a public function, imported at its first use: `import threadcast` is quick and needs no PyTorch."""
     if name in _NEED_TORCH:
-        from threadcast.runtime import optimize as module
+        from threadcast.threads.garbage import without_garbage_collection
 
+        with without_garbage_collection():  # nothing of what is imported is garbage: half of the time
+            from threadcast.runtime import optimize as module
         return getattr(module, name)
     if name == "attach":
         from threadcast.malleable.attach import attach

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from threadcast.core import Measurement
 from threadcast.core.errors import ThreadcastError
 from threadcast.core.settings import Settings
-from threadcast.runtime.plans.service_feedback import send_rows, service_of
-from threadcast.runtime.plans.step_rows import rows_of
+from threadcast.runtime.plans.step_rows import rows_of, service_of
 
 LONGEST_S = 60
 """Seconds after which the script ends, whatever it waits for."""
@@ -37,6 +36,8 @@ def add_rows(rows: Sequence[Measurement], store_url: str, settings: Settings) ->
         store.add(rows)
     url = service_of(settings)
     if url is not None:
+        from threadcast.runtime.plans.service_feedback import send_rows
+
         send_rows(rows, url, settings)
 
 

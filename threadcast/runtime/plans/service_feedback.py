@@ -27,12 +27,6 @@ _PART = 1_000
 _RECEIPT_BYTES, _PAGE_BYTES = 2**16, 2**25
 
 
-def service_of(settings: Settings) -> str | None:
-    """Return the URL of the service that the setting `engine.feedback` names; None where it names none."""
-    feedback: str = settings["engine.feedback"]
-    return feedback if feedback.startswith(("http://", "https://")) else None
-
-
 def send_rows(rows: Sequence[Measurement], url: str, settings: Settings) -> None:
     """Have the service at `url` store measurements of one machine, within `SEND_S` seconds.
 

@@ -15,8 +15,7 @@ from urllib.parse import unquote
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, OpGraph, Plan
 from threadcast.core.errors import ThreadcastError
 from threadcast.core.settings import Settings
-from threadcast.runtime.plans.service_feedback import fetched_rows, service_of
-from threadcast.runtime.plans.step_rows import IN_STEP, Observed, measurements
+from threadcast.runtime.plans.step_rows import IN_STEP, Observed, measurements, service_of
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.engine_costs import EngineCosts
 
@@ -163,6 +162,8 @@ def _from_service(machine: Machine) -> list[Measurement]:
     url = service_of(settings)
     if url is None or machine.fingerprint in _asked:
         return []
+    from threadcast.runtime.plans.service_feedback import fetched_rows
+
     _asked.add(machine.fingerprint)
     return fetched_rows(machine, url, settings)
 

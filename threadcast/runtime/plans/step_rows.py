@@ -10,12 +10,19 @@ from typing import Any
 
 from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.core.measurement_documents import measurement_of
+from threadcast.core.settings import Settings
 
 IN_STEP = "step"
 """The condition "cache" of measurements in a step: an op found caches as the ops before it left them."""
 
 Observed = Mapping[Case, Sequence[float]]
 """What was measured of one op: seconds of each of some steps, by case."""
+
+
+def service_of(settings: Settings) -> str | None:
+    """Return the URL of the service that the setting `engine.feedback` names; None where it names none."""
+    feedback: str = settings["engine.feedback"]
+    return feedback if feedback.startswith(("http://", "https://")) else None
 
 
 def measurements(op: Op, machine: Machine, observed: Observed) -> list[Measurement]:
