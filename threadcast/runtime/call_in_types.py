@@ -25,6 +25,7 @@ from threadcast.runtime.engines.native.library import in_step
 from threadcast.runtime.fallback import Fallback, FirstCall, why_no_inputs, why_transformed
 from threadcast.runtime.in_bfloat16 import InBfloat16
 from threadcast.runtime.optimized_call import OptimizedCall
+from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import Kind
 from threadcast.runtime.tuner.report import SHOWN, Report, in_brief
@@ -73,7 +74,7 @@ class CallInTypes(OptimizedCall):
         """By kind of calls; of calls that cannot be captured, by why."""
         self._choice: TypeChoice | None = None
         """That of the last call."""
-        self._share = Settings.read()["engine.tuning_share"]
+        self._budget = Budget(Settings.read()["engine.tuning_share"])
         self._closed = False
         """Whether all is to be measured anew."""
         self._hurries: ExitStack | None = None
@@ -149,14 +150,15 @@ class CallInTypes(OptimizedCall):
             end.enter_context(super()._hurry())
             if self._half is not None:
                 end.enter_context(self._half._hurry())
-            share, self._share, self._hurries = self._share, 1.0, end
+            end.enter_context(self._budget.without_limit())
+            self._hurries = end
             try:
                 yield
             finally:
-                self._share, self._hurries = share, None
+                self._hurries = None
 
     def _run(self, choice: TypeChoice, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        way = choice.next(self._share)
+        way = choice.next()
         if way is Way.BFLOAT16 and self._state is None:
             choice.written()
             way = Way.BOTH
@@ -184,7 +186,7 @@ class CallInTypes(OptimizedCall):
         if choice is None:
             if (reason := why_no_inputs(leaves)) is not None:
                 return self._not_tried(reason)
-            choice = self._choices[kind] = TypeChoice(TypeReport(tolerance=self._tolerance))
+            choice = self._choices[kind] = TypeChoice(TypeReport(tolerance=self._tolerance), budget=self._budget)
             if len(self._choices) > MOST_KINDS:
                 del self._choices[next(iter(self._choices))]
             if kind.autocast is not None:
@@ -201,7 +203,7 @@ class CallInTypes(OptimizedCall):
         """The choice for calls that cannot be captured, one for each reason: their arguments are not kept."""
         choice = self._choices.get(reason)
         if choice is None:
-            choice = self._choices[reason] = TypeChoice(TypeReport(tolerance=self._tolerance))
+            choice = self._choices[reason] = TypeChoice(TypeReport(tolerance=self._tolerance), budget=self._budget)
             choice.keep_float32(f"not tried in bfloat16: {reason}")
         return choice
 

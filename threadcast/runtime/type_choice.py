@@ -12,7 +12,9 @@ from weakref import WeakSet
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from threadcast.runtime.tuner.guard import ALONE, Guard, Verdict
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.guard import Verdict
+from threadcast.runtime.tuner.tournament import Compared, Next, Offered, Ran, Run, Tournament
 from threadcast.runtime.verification.limits import shares
 
 TOLERANCE = 0.05
@@ -27,9 +29,6 @@ RECHECK = 1_000
 HOPELESS = 3.0
 """Ratio of the time of an eager call in bfloat16 to that of one in float32 from which on bfloat16 is left. A
 convention: plans and backends seldom gain as much more in bfloat16."""
-
-LOSE_S = 1.0
-"""Seconds that learning in bfloat16 may lose in any case, against calls in float32. A convention."""
 
 Type = Literal["float32", "bfloat16"]
 
@@ -78,31 +77,31 @@ class TypeChoice:
     """Backends whose results in bfloat16 have been compared with float32's since anything changed."""
     _float32_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
     _float32_settled: bool = False
-    _guard: Guard | None = None
+    budget: Budget = field(default_factory=Budget)
+    """How much time learning in bfloat16 may take from the calls."""
+    _tournament: Tournament | None = None
     _since_check: int = 0
     _eager_s: float = float("inf")
-    _lost_s: float = 0.0
-    _spent_s: float = 0.0
 
-    def next(self, share: float) -> Way:
-        """Return how the next call runs. `share` is the share of the time that learning may lose, after `LOSE_S`."""
+    def next(self) -> Way:
+        """Return how the next call runs."""
         if self.report.runs == "float32" or not self._float32_settled:
             return Way.FLOAT32
         if self.checks:
             return Way.BOTH
-        if self._guard is not None and self.report.runs is None:
-            return Way.BFLOAT16 if self._guard.next_runner() == "plan" else Way.FLOAT32
-        if self.report.runs is None and self._lost_s > LOSE_S + share * self._spent_s:
-            return Way.FLOAT32
-        return Way.BFLOAT16
+        if self.report.runs is not None:
+            return Way.BFLOAT16
+        if self._tournament is not None:
+            run = self._tournament.handle(Next(self.budget.left_s))[-1]
+            return Way(run.key) if isinstance(run, Run) else Way.FLOAT32
+        return Way.BFLOAT16 if self.budget.left_s >= 0 else Way.FLOAT32
 
     def ran_float32(self, *, started_s: float, seconds: float, settled: bool) -> None:
         """Report a call in float32 alone; `settled`: nothing is left to learn about it."""
         self._float32_s.append(seconds)
-        self._spent_s += seconds
+        self.budget.ran_eager(seconds)
         self._float32_settled = self._float32_settled or settled
-        if self._guard is not None and self.report.runs is None:
-            self._observe(self._guard, started_s, seconds)
+        self._observe(started_s, seconds)
 
     def compared(
         self, difference: float, why: str = "", *, eager_s: float = float("inf"), eager_float32_s: float = 0.0
@@ -130,13 +129,12 @@ class TypeChoice:
             self.checks = max(self.checks, 1)
         if self.report.runs == "bfloat16":
             return
-        if self._guard is not None:
-            self._observe(self._guard, started_s, seconds)
-        else:
-            self._spent_s += seconds
-            self._lost_s += max(0.0, seconds - median(self._float32_s))
-            if settled:
-                self._guard = Guard(at_once=False, rows=ALONE) if alone else Guard()
+        self.budget.ran(seconds, eager_s=median(self._float32_s))
+        if self._tournament is not None:
+            self._observe(started_s, seconds)
+        elif settled:
+            self._tournament = Tournament(Way.FLOAT32, baseline_s=list(self._float32_s))
+            self._tournament.handle(Offered(Way.BFLOAT16, cost_s=0.0, ready=True, alone=alone))
 
     def compared_way(self, way: object, difference: float, why: str = "") -> bool:
         """Report how far a backend's first result in bfloat16 was from float32's; return whether it is near enough."""
@@ -148,8 +146,7 @@ class TypeChoice:
 
     def begin_anew(self) -> None:
         """Check and learn bfloat16 once more, as at first."""
-        self.report.runs, self.report.verdict, self.checks, self._guard = None, None, CHECKS, None
-        self._lost_s = self._spent_s = 0.0
+        self.report.runs, self.report.verdict, self.checks, self._tournament = None, None, CHECKS, None
         self.compared_ways.clear()
 
     def written(self) -> None:
@@ -162,11 +159,13 @@ class TypeChoice:
         """Run in float32 from here on."""
         self.report.runs, self.report.reason = "float32", reason
 
-    def _observe(self, guard: Guard, started_s: float, seconds: float) -> None:
-        guard.observe(started_s=started_s, seconds=seconds)
-        if (verdict := guard.verdict) is not None:
-            self.report.verdict = verdict
-            self.report.runs = "bfloat16" if verdict.kept == "plan" else "float32"
+    def _observe(self, started_s: float, seconds: float) -> None:
+        if self._tournament is None or self.report.runs is not None or self._tournament.chosen is None:
+            return
+        for done in self._tournament.handle(Ran(started_s, seconds, seconds)):
+            if isinstance(done, Compared):
+                self.report.verdict = done.verdict
+                self.report.runs = "bfloat16" if done.verdict.kept == "plan" else "float32"
 
 
 def largest_difference(precise: Any, rough: Any) -> tuple[float, str]:

@@ -170,7 +170,7 @@ def test_a_look_that_was_broken_off_begins_once_more() -> None:
 
 
 def test_what_nobody_asked_for_is_illegal() -> None:
-    with pytest.raises(ExecutionError, match="illegal: .* while looking"):
+    with pytest.raises(ExecutionError, match=r"illegal: .* while looking"):
         PlanSearch(LOOKS).planned(1.0)
-    with pytest.raises(ExecutionError, match="illegal: .* while planning"):
+    with pytest.raises(ExecutionError, match=r"illegal: .* while planning"):
         looked().observe(1.0)

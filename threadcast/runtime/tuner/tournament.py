@@ -67,8 +67,9 @@ class Offered:
 
     `gain` is the ratio of the baseline's seconds to its own that is expected, `most` the largest that is likely, and
     `cost_s` what its preparation is expected to take from calls. `alone`: it is compared in longer rows of calls, as
-    its threads disturb others. `earlier`: it was made for other calls, or by another process: where it loses or
-    differs, it is dropped (`Drop`) and may be offered anew.
+    its threads disturb others. `near`: it is about as fast as others, so that one pair of calls in which it is far
+    slower shows only that something else used the cores. `earlier`: it was made for other calls, or by another
+    process: where it loses or differs, it is dropped (`Drop`) and may be offered anew.
     """
 
     key: Key
@@ -77,6 +78,7 @@ class Offered:
     cost_s: float = 1.0
     ready: bool = False
     alone: bool = False
+    near: bool = False
     earlier: bool = False
 
 
@@ -295,10 +297,10 @@ class Entrant:
 class _Comparison:
     """Two candidates that are compared: `new` must be shown to be faster than `base` to be kept."""
 
-    def __init__(self, best: Key, other: Key, *, baseline: Key, alone: bool) -> None:
+    def __init__(self, best: Key, other: Key, *, baseline: Key, alone: bool, near: bool) -> None:
         self.best, self.other = best, other
         self.base, self.new = (other, best) if other == baseline else (best, other)
-        self.guard = Guard(at_once=False, rows=ALONE) if alone else Guard()
+        self.guard = Guard(at_once=False, rows=ALONE) if alone else Guard(at_once=not near)
 
     def next(self) -> Run:
         key = self.base if self.guard.next_runner() == "default" else self.new
@@ -633,7 +635,8 @@ class Tournament:
         alone = self._doubtful is not None or entrant.offered.alone or self.entrants[self.best].offered.alone
         self._doubtful = None
         self._say(f"{self.best} and {entrant.key} are compared")
-        self.comparison = _Comparison(self.best, entrant.key, baseline=self.baseline, alone=alone)
+        near = entrant.offered.near
+        self.comparison = _Comparison(self.best, entrant.key, baseline=self.baseline, alone=alone, near=near)
 
     def _judge(self, comparison: _Comparison, verdict: Verdict) -> Instructions:
         self.comparison, self._compared = None, True
