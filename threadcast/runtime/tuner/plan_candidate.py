@@ -175,7 +175,7 @@ class PlanCandidate:
 
     def leave_out(self, reason: str) -> None:
         """End the search without a plan."""
-        self._left_out, self._search = reason, None
+        self._left_out, self._search, self._asked, self._compiling = reason, None, False, False
         self._plans.leave_out(self.variant)
 
     def _capture(self, calls: Calls) -> None:

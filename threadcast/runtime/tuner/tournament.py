@@ -192,11 +192,17 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A candidate was compared with another; release the one that lost."""
+    """A candidate was compared with another."""
 
     key: Key
     verdict: Verdict
-    loser: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A candidate will not run soon: release what it holds."""
+
+    key: Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +242,7 @@ class GiveUp:
     reason: str
 
 
-Instruction = Run | RunStage | Prepare | Compared | Settle | Unsettle | Keep | Drop | GiveUp
+Instruction = Run | RunStage | Prepare | Compared | Release | Settle | Unsettle | Keep | Drop | GiveUp
 Instructions = tuple[Instruction, ...]
 
 
@@ -288,6 +294,10 @@ class Entrant:
         """Begin a new part of its preparation, or a new pair of a comparison."""
         self.beyond_s = self.lost_s = 0.0
 
+    def break_off(self, *, too_dear: bool) -> None:
+        """Break off an attempt: one that was `too_dear` has to be allowed as much the next time."""
+        self.beyond_s, self.lost_s = max(self.beyond_s, self.lost_s) if too_dear else self.beyond_s, 0.0
+
     def leave(self, reason: str) -> None:
         """Never run it again."""
         self.status, self.stage, self.open, self.reason = Status.OUT, None, False, reason
@@ -310,12 +320,14 @@ class _Comparison:
         return Run(self.best, rest=self.best == self.base and self.guard.plan_ran_last)
 
     @property
-    def cost_s(self) -> float:
-        """Seconds by which the next pair is expected to take longer than the best alone; 0 where nothing is known."""
+    def cost_s(self) -> float | None:
+        """Seconds by which the next pair is expected to take longer than the best alone; None: nothing is known."""
         best: Side = "default" if self.base == self.best else "plan"
         other: Side = "plan" if best == "default" else "default"
         best_s, other_s = self.guard.step_s(best), self.guard.step_s(other)
-        if best_s is None or other_s is None or best_s >= other_s:
+        if best_s is None or other_s is None:
+            return None
+        if best_s >= other_s:
             return 0.0
         return self.guard.pair_s(other) * (1 - best_s / other_s)
 
@@ -324,7 +336,8 @@ class _Watch:
     """The calls of what was kept, while it runs alone: their median after `LOOK` calls, and then ever more seldom."""
 
     def __init__(self) -> None:
-        self.looked = False
+        self.looked = self.kept = False
+        """Whether it is known how long calls take alone, or cannot be now; and whether that was reported."""
         self._seconds: list[float] = []
         self._wait = self._distance = 0
 
@@ -411,7 +424,7 @@ class Tournament:
             case Offered():
                 return self._offered(event)
             case Staged():
-                entrant = self._entrant(event.key, "staged")
+                entrant = self._entrant(event.key, "staged", but=(self.best, self.challenger))
                 entrant.status, entrant.stage = Status.STAGED, event
                 if not event.begun:
                     entrant.forget_losses()
@@ -421,13 +434,11 @@ class Tournament:
                 entrant.step_s = entrant.step_s if event.step_s is None else event.step_s
                 entrant.forget_losses()
             case Failed():
-                self._say(f"{event.key} is left out: {event.reason}")
-                self._entrant(event.key, "failed").leave(event.reason)
-                self._doubtful = None if self._doubtful == event.key else self._doubtful
+                return self._without(event.key, event.reason)
             case Differs():
                 return self._without(event.key, event.difference, differs=True)
             case Stale():
-                return self._without(event.key, "what it took for constant was changed", differs=False)
+                return self._without(event.key, "what it took for constant was changed")
             case Resumed():
                 return self._resumed(event)
             case GaveUp():
@@ -479,14 +490,17 @@ class Tournament:
     def eager_of(self, call: Ran, chosen: Run | RunStage) -> float | None:
         """Return the seconds that a call which has run would have taken by the baseline; None: not known.
 
-        A call of the best takes longer where the machine is slower, and so would the baseline's.
+        A call of the best takes longer where the machine is slower, and so would the baseline's; but one slow call
+        gains nothing, nor do calls that are slower than a comparison has shown. Where nothing is known of the baseline,
+        it is as fast as the best.
         """
-        if isinstance(chosen, Run) and call.alone:
-            if chosen.key == self.baseline:
-                return call.seconds
-            if chosen.key == self.best and (gain := self.entrants[self.best].gain) is not None:
-                return call.seconds * gain
-        return self.baseline_s
+        best_s, baseline_s = self.best_s, self.baseline_s
+        if not (isinstance(chosen, Run) and chosen.key in (self.baseline, self.best) and call.alone):
+            return best_s if baseline_s is None else baseline_s
+        gain = self.entrants[chosen.key].gain or 1.0
+        if best_s is None or baseline_s is None:
+            return call.seconds
+        return call.seconds + max(0.0, min(gain, baseline_s / best_s) - 1) * min(call.seconds, best_s)
 
     @property
     def chosen(self) -> Run | RunStage | None:
@@ -532,15 +546,18 @@ class Tournament:
 
     def _next_compared(self, comparison: _Comparison, event: Next) -> Instructions:
         guard, entrant, cost_s = comparison.guard, self.entrants[comparison.other], comparison.cost_s
-        needs_s = 0.0 if guard.begun else cost_s + entrant.beyond_s
-        self.held_back = cost_s > 0 and needs_s > event.left_s
+        if guard.begun:
+            costs = entrant.lost_s > (BROKEN - 1) * (self.best_s or 0.0) if cost_s is None else cost_s > 0
+            self.held_back = costs and event.left_s < 0
+        else:
+            expected_s = self._comparing_s(entrant) / PAIRS_AT_LEAST if cost_s is None else cost_s
+            self.held_back = cost_s != 0 and expected_s + entrant.beyond_s > max(event.left_s, 0.0)
         if not (self.held_back or event.disturbed):
             return self._choose(comparison.next(), counts=True)
         run = comparison.best_instead()
         if guard.begun:
             guard.break_off()
-            if self.held_back:
-                self._broken_off(entrant)
+            entrant.break_off(too_dear=self.held_back)
         return self._choose(run, counts=False)
 
     def _next_entrant(self, event: Next) -> Entrant | None:
@@ -553,7 +570,7 @@ class Tournament:
         if going is not None and going.stage is not None:
             if event.left_s >= 0:
                 return going
-            self._broken_off(going)
+            going.break_off(too_dear=True)
             going.stage = replace(going.stage, begun=False)
         waiting = [one for one in self.entrants.values() if self._is_open(one)]
         free = [one for one in waiting if one.stage is None or one.stage.place is not Place.BESIDE]
@@ -565,9 +582,6 @@ class Tournament:
         # The caller waits: what is at work beside the calls and gains more for its time comes first.
         beside = [one for one in waiting if one.stage is not None and one.stage.place is Place.BESIDE]
         return None if any(self._value(one) > self._value(chosen) for one in beside) else chosen
-
-    def _broken_off(self, entrant: Entrant) -> None:
-        entrant.beyond_s, entrant.lost_s = max(entrant.beyond_s, entrant.lost_s), 0.0
 
     def _is_open(self, entrant: Entrant) -> bool:
         """Whether a candidate is still to be prepared or compared, and may be worth it."""
@@ -627,7 +641,8 @@ class Tournament:
         self.settled = True
         self._say(f"{self.best} runs")
         self._watch.clear()
-        return (Settle(self.best),)
+        others = (one for one in self.entrants.values() if one.key != self.best and not self._is_open(one))
+        return *(release for one in others for release in self._released(one)), Settle(self.best)
 
     # comparisons
 
@@ -654,15 +669,21 @@ class Tournament:
         winner.status, loser.status = Status.READY, Status.LOST
         for one in (winner, loser):
             one.forget_losses()
-        loser.open = loser.key == self.baseline
-        compared = Compared(new.key, verdict, loser.key)
+        done: Instructions = (Compared(new.key, verdict), *self._released(loser))
         if winner is new and new.key != self.best:
             self._become(new.key, before=base.key)
         if loser is new and new.offered.earlier:
-            return compared, *self._without(new.key, "it is not faster", differs=False)
+            return *done, *self._without(new.key, "it is not faster")
         if loser.key == self.best:
             self._back_to_baseline()
-        return (compared,)
+        return done
+
+    def _released(self, entrant: Entrant) -> Instructions:
+        """Have a candidate prepared once more before it runs again."""
+        if entrant.key == self.baseline or not entrant.open:
+            return ()
+        entrant.open = False
+        return (Release(entrant.key),)
 
     def _become(self, key: Key, *, before: Key) -> None:
         self.best, self._before = key, before
@@ -678,17 +699,13 @@ class Tournament:
 
     def _second(self) -> Entrant | None:
         """The next best that can run; None where that is the baseline."""
-        before = self.entrants.get(self._before)
-        if before is not None and before.key not in (self.baseline, self.best) and before.status is Status.LOST:
-            return before
-        lost = [one for one in self.entrants.values() if one.status is Status.LOST and one.key != self.best]
-        return min(lost, key=lambda one: one.step_s or 0.0, default=None)
+        others = (one for one in self.entrants.values() if one.key not in (self.baseline, self.best))
+        lost = {one.key: one for one in others if one.status is Status.LOST}
+        return lost.get(self._before) or min(lost.values(), key=lambda one: one.step_s or math.inf, default=None)
 
-    def _without(self, key: Key, reason: str, *, differs: bool) -> Instructions:
+    def _without(self, key: Key, reason: str, *, differs: bool = False) -> Instructions:
         """Never run a candidate again."""
-        if key == self.baseline:
-            raise self._illegal(f"the baseline is left out: {reason}")
-        entrant = self._entrant(key, "left out")
+        entrant = self._entrant(key, "left out", but=(self.baseline,))
         self._say(f"{key} never runs again: {reason}")
         entrant.leave(reason)
         if self._doubtful == key:
@@ -713,7 +730,8 @@ class Tournament:
         self.calls += 1
         lost_s = 0.0 if best_s is None else event.call_s - best_s
         if isinstance(what, RunStage):
-            self.entrants[what.key].lost_s += lost_s
+            if self.entrants[what.key].stage is not None:
+                self.entrants[what.key].lost_s += lost_s
             return ()
         counts = counts and event.alone
         if what.key == self.baseline:
@@ -743,7 +761,7 @@ class Tournament:
         alone_s = self._watch.observe(event.seconds)
         if alone_s is None:
             return ()
-        entrant, first = self.entrants[self.best], not self._watch.looked
+        entrant = self.entrants[self.best]
         self._watch.looked, entrant.alone_s = True, alone_s
         doubt = self._doubt(entrant, alone_s) if entrant.doubts < MOST_DOUBTS else None
         if doubt is not None:
@@ -754,10 +772,10 @@ class Tournament:
             entrant.doubts, self.settled, self._doubtful = entrant.doubts + 1, False, other
             self._say(f"{self.best} is doubted: {reason}")
             return (Unsettle(),)
-        if first:
-            entrant.step_s = alone_s
-            return (Keep(self.best, alone_s),)
-        return ()
+        if self._watch.kept:
+            return ()
+        self._watch.kept, entrant.step_s = True, alone_s
+        return (Keep(self.best, alone_s),)
 
     def _doubt(self, entrant: Entrant, alone_s: float) -> tuple[Key, str] | None:
         """What may be faster than what was kept, and why; None: nothing."""
@@ -791,6 +809,8 @@ class Tournament:
         return ()
 
     def _resumed(self, event: Resumed) -> Instructions:
+        if self._compared or self.comparison is not None or event.key in self.entrants:
+            raise self._illegal(f"{event.key} is resumed too late")
         offered = Offered(event.key, ready=True, alone=event.alone, earlier=True)
         self.entrants[event.key] = Entrant(offered, Status.READY, step_s=event.step_s, open=True)
         self._say(f"{event.key} was found by an earlier process; a call took {event.step_s:.3g} s")
@@ -802,14 +822,16 @@ class Tournament:
         if self.over is not None:
             return ()
         self._say(f"{self.baseline} runs for good: {reason}")
+        for one in self.entrants.values():
+            one.forget_losses()
         self.over, self.settled, self.comparison, self._doubtful = reason, True, None, None
         self._become(self.baseline, before=self.baseline)
         return (GiveUp(reason),)
 
-    def _entrant(self, key: Key, event: str) -> Entrant:
+    def _entrant(self, key: Key, event: str, *, but: Sequence[Key] = ()) -> Entrant:
         found = self.entrants.get(key)
-        if found is None or (found.status is Status.OUT and event != "left out"):
-            raise self._illegal(f"{key} is {event}, and is not in the tournament")
+        if found is None or found.status is Status.OUT or key in but:
+            raise self._illegal(f"{key} is {event}, and {'cannot be' if found else 'was not offered'}")
         return found
 
     def _say(self, line: str) -> None:

@@ -595,10 +595,11 @@ class Tuning:
 
     def _do(self, instruction: to.Instruction) -> None:
         match instruction:
-            case to.Compared(key, verdict, loser):
-                assert isinstance(loser, ContenderId)
+            case to.Compared(key, verdict):
                 self.report.verdicts[str(key)] = verdict
-                self._contenders.close(loser, self._plan_of(loser))
+            case to.Release(key):
+                assert isinstance(key, ContenderId)
+                self._contenders.close(key, self._plan_of(key))
             case to.Drop(key, reason, differs, earlier):
                 assert isinstance(key, ContenderId)
                 self._drop(key, reason, differs=differs, earlier=earlier)

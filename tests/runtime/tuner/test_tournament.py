@@ -1,0 +1,525 @@
+"""What a tournament finds to be the fastest, what changes that, and what learning may take for it."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+
+import pytest
+
+from tests.runtime.tuner.simulated_calls import DEFAULT, Calls, Way, as_backend, plan
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.guard import CLEAR
+from threadcast.runtime.tuner.tournament import (
+    BROKEN,
+    LOOK,
+    MOST_DOUBTS,
+    Differs,
+    Drop,
+    Failed,
+    GaveUp,
+    GiveUp,
+    Illegal,
+    Keep,
+    Key,
+    Offered,
+    Place,
+    Ran,
+    Ready,
+    Resumed,
+    Settle,
+    Staged,
+    Stale,
+    Tournament,
+    Unsettle,
+    are_steady,
+    replay,
+)
+
+
+@pytest.fixture(autouse=True)
+def learning_at_once() -> None:
+    """Here it is waited for."""
+
+
+def resumed(seconds: float, *, before_s: float, others: dict[Key, Way] | None = None, default_s: float = 1.0) -> Calls:
+    """Calls that begin with a plan of an earlier process, which took `before_s` there."""
+    calls = Calls({"plan": plan(seconds), **(others or {})}, default_s=default_s, offer=False, anew=True)
+    calls.handle(Resumed("plan", before_s))
+    calls._parts["plan"] = []
+    for key in others or {}:
+        calls.offer(key)
+    return calls
+
+
+def settled(ways: dict[Key, Way], *, default_s: float = 1.0, budget: Budget | None = None) -> Calls:
+    """Calls that have found the fastest."""
+    calls = Calls(ways, default_s=default_s, budget=budget)
+    calls.until(lambda: calls.tournament.settled and calls.tournament.idle)
+    return calls
+
+
+# what is fastest
+
+
+@pytest.mark.parametrize("fastest", ["default", "plan", "other plan", "ready", "backend"])
+def test_what_is_fastest_runs_in_the_end_and_is_kept(fastest: str) -> None:
+    ways: dict[Key, Way] = {
+        "plan": plan(0.9), "other plan": plan(0.9), "ready": Way(0.9), "backend": as_backend(Way(0.9)),
+    }  # fmt: skip
+    default_s = 0.5 if fastest == DEFAULT else 1.0
+    if fastest in ways:
+        ways[fastest].seconds = 0.5
+    calls = settled(ways, default_s=default_s)
+    assert (calls.best, calls.done[-1]) == (fastest, Settle(fastest))
+    calls.call(LOOK)
+    kept = [one for one in calls.done if isinstance(one, Keep)]
+    assert kept[-1:] == ([] if fastest == DEFAULT else [Keep(fastest, 0.5)])
+    calls.ran.clear()
+    calls.call(200)
+    assert (set(calls.ran), calls.tournament.confirmed) == ({fastest}, True)
+
+
+def test_each_part_of_a_preparation_takes_its_calls_and_the_best_runs_all_others() -> None:
+    calls = settled({"plan": plan(0.5, looks=7)})
+    before = calls.ran.index("plan")
+    assert set(calls.ran[:before]) == {DEFAULT}
+    assert calls.ran[before : before + 7] == ["plan"] * 7
+    assert calls.ran[before + 7 : before + 9] == [DEFAULT] * 2, "while a plan is made"
+
+
+def test_what_cannot_be_made_is_left_out_and_the_default_runs_for_good_where_nothing_can() -> None:
+    calls = settled({"plan": plan(0.5), "other": plan(0.4, fails=True)})
+    assert calls.best == "plan"
+    calls = Calls({"plan": plan(0.5, fails=True)})
+    calls.until(lambda: calls.tournament.over)
+    assert calls.done[-1] == GiveUp("plan cannot be made")
+    calls.call(20)
+    calls.handle(GaveUp("once more"))
+    assert calls.done.count(GiveUp("plan cannot be made")) == 1
+    assert (calls.best, calls.ran[-20:]) == (DEFAULT, [DEFAULT] * 20)
+
+
+def test_what_is_expected_to_gain_most_for_its_cost_comes_first() -> None:
+    calls = Calls({"dear": plan(0.5), "cheap": plan(0.5), "likely": plan(0.5)}, offer=False)
+    calls.offer("dear", gain=1.5, cost_s=3.0)
+    calls.offer("cheap", gain=1.5, cost_s=1.0)
+    calls.offer("likely", gain=3.0, cost_s=3.0)
+    calls.until(lambda: calls.tournament.settled)
+    assert next(key for key in calls.ran if key != DEFAULT) == "likely"
+    assert next(key for key in calls.ran if key in ("dear", "cheap")) == "cheap"
+
+
+def test_what_has_shown_to_be_too_slow_is_not_compared() -> None:
+    calls = settled({"fast": plan(0.5), "slow": plan(1.5)})
+    assert (calls.best, calls.compared("slow"), calls.tournament.gain_left()) == ("fast", 0, 1.0)
+
+
+def test_the_gain_that_is_left_is_that_of_the_most_promising_candidate() -> None:
+    calls = Calls({"plan": plan(0.5)}, offer=False)
+    assert calls.tournament.gain_left() == 1.0
+    calls.offer("plan", gain=2.0)
+    calls.call(5)
+    assert calls.tournament.gain_left() == pytest.approx(2.0)
+    calls.settle()
+    assert calls.tournament.gain_left() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steady"),
+    [
+        ([], False), ([0.01, 0.01], False), ([0.01, 0.01, 0.01], True), ([0.02, 0.012, 0.01], False),
+        ([0.02, 0.012, 0.01, 0.011, 0.0105], True), ([0.1 - 0.006 * i for i in range(9)], False),
+        ([0.1 - 0.006 * i for i in range(10)], True), ([2.0], False), ([2.0, 1.0], True),
+    ],
+)  # fmt: skip
+def test_how_long_the_baseline_takes_is_known_once_it_becomes_no_faster(seconds: list[float], steady: bool) -> None:
+    assert are_steady(seconds) == steady
+    calls = Calls({"plan": plan(0.5)})
+    assert calls.tournament.baseline_s is None
+    assert (Tournament(DEFAULT, baseline_s=[9.0, *seconds]).baseline_s is not None) == steady
+    calls.until(lambda: calls.tournament.baseline_s)
+    assert "plan" not in calls.ran
+
+
+# what changes later
+
+
+def test_what_won_by_noise_gives_way_once_its_calls_alone_show_it() -> None:
+    for ways, second in (
+        ({"new": as_backend(Way(1.25, at_first=0.8))}, DEFAULT),
+        ({"new": as_backend(Way(1.25, at_first=0.6)), "plan": plan(0.8)}, "plan"),
+        ({"new": as_backend(Way(0.85, at_first=0.5)), "plan": plan(0.8)}, "plan"),
+    ):  # fmt: skip
+        calls = Calls(dict(ways))
+        calls.until(lambda c=calls: c.best == "new" and c.tournament.settled)
+        assert not calls.tournament.confirmed
+        calls.settle()
+        assert calls.best == second
+        calls.ran.clear()
+        calls.call(100)
+        assert set(calls.ran) == {second}
+
+
+def test_what_is_clearly_faster_alone_is_not_disturbed() -> None:
+    calls = settled({"plan": plan(0.5), "backend": as_backend(Way(0.4))})
+    calls.settle()
+    calls.ran.clear()
+    calls.call(2_000)
+    assert set(calls.ran) == {"backend"}
+
+
+def test_what_is_a_little_faster_is_doubted_a_few_times_at_growing_distances_and_kept() -> None:
+    calls = settled({"plan": plan(0.0095)}, default_s=0.01)
+    before, waits, alone = calls.compared("plan"), list[int](), 1
+    for _ in range(20_000):
+        was = calls.tournament.settled
+        calls.call()
+        alone += was
+        if was and not calls.tournament.settled:
+            waits.append(alone)
+            alone = 1
+    assert calls.compared("plan") - before == len(waits) == MOST_DOUBTS
+    assert waits == [LOOK, 2 * LOOK, 3 * LOOK]
+    assert (calls.best, calls.tournament.settled) == ("plan", True)
+    assert isinstance(next(one for one in reversed(calls.done) if not isinstance(one, Settle)), Keep), (
+        "it is stored though it was doubted"
+    )
+
+
+@pytest.mark.parametrize(
+    ("alone_s", "at_first", "other"),
+    [
+        (0.8, 0.8, None), (0.95, 0.95, DEFAULT), (1.0 / CLEAR + 0.005, 0.9, DEFAULT), (1.0 / CLEAR - 0.01, 0.9, None),
+        (0.5, 0.5 / BROKEN + 0.005, None), (0.5, 0.5 / BROKEN - 0.02, DEFAULT),
+    ],
+)  # fmt: skip
+def test_doubts_come_from_the_default_and_from_what_the_comparison_has_shown(
+    alone_s: float, at_first: float, other: Key | None
+) -> None:
+    calls = settled({"plan": plan(alone_s, at_first=at_first)})
+    before = calls.compared("plan")
+    calls.call(2 * LOOK)
+    assert (calls.compared("plan") > before or not calls.tournament.settled) == (other is not None)
+
+
+def test_single_slow_calls_raise_no_doubt() -> None:
+    calls = settled({"plan": plan(0.5)})
+    for number in range(200):
+        calls.ways["plan"].seconds = 5.0 if number % 5 == 2 else 0.5
+        calls.call()
+    assert Unsettle() not in calls.done[calls.done.index(Settle("plan")) :]
+
+
+@pytest.mark.parametrize("condition", ["alone", "all_cores"])
+def test_calls_beside_others_or_on_fewer_cores_raise_no_doubt(condition: str) -> None:
+    calls = settled({"plan": plan(0.5)})
+    calls.ways["plan"].seconds = 0.95
+    calls.ran.clear()
+    calls.call(3 * LOOK, **{condition: False})
+    assert (calls.tournament.settled, set(calls.ran)) == (True, {"plan"})
+    assert calls.tournament.confirmed == (condition == "all_cores"), "on fewer cores nothing is waited for"
+    calls.call(LOOK)
+    assert not calls.tournament.settled
+    calls.ways["plan"].seconds = 0.5
+    calls.settle()
+    calls.call(2 * LOOK)
+    assert (calls.best, [one for one in calls.done if isinstance(one, Keep)]) == ("plan", [Keep("plan", 0.5)])
+
+
+def test_what_becomes_slower_is_compared_anew_and_only_then() -> None:
+    calls = settled({"plan": plan(0.5)})
+    calls.call(300)
+    assert calls.compared("plan") == 1
+    calls.ways["plan"].seconds = 2.0
+    calls.until(lambda: calls.best == DEFAULT, most=2_000)
+    calls.settle()
+    assert calls.best == DEFAULT
+
+
+def test_what_was_slower_is_compared_again_once_the_best_has_become_far_slower() -> None:
+    calls = settled({"plan": plan(1.1)}, default_s=1.0)
+    assert calls.best == DEFAULT
+    calls.call(100)
+    assert calls.compared("plan") == 1
+    calls.ways[DEFAULT].seconds = 2.0
+    calls.until(lambda: calls.best == "plan", most=200)
+
+
+def test_what_differs_never_runs_again_and_the_second_best_follows() -> None:
+    calls = settled({"plan": plan(0.8), "backend": as_backend(Way(0.5))})
+    assert calls.best == "backend"
+    calls.handle(Differs("backend", "output 0 differs by 3"))
+    assert calls.done[-2:] == [Unsettle(), Drop("backend", "output 0 differs by 3", differs=True)]
+    calls.ran.clear()
+    calls.settle()
+    assert (calls.best, "backend" in calls.ran) == ("plan", False)
+    assert "backend never runs again: output 0 differs by 3" in calls.tournament.story()
+
+
+def test_each_next_best_follows_where_one_after_the_other_becomes_stale() -> None:
+    """A plan that is little faster than the default is the last one, though the default has lost, too."""
+    ways: dict[Key, Way] = {f"way {i}": Way(0.5 + 0.1 * i) for i in range(5)}
+    calls = Calls(ways, offer=False)
+    for key in reversed(ways):
+        calls.offer(key)
+        calls.settle()
+        assert calls.best == key
+    for key, after in pairwise([*ways, DEFAULT]):
+        calls.handle(Stale(key))
+        calls.settle()
+        assert calls.best == after
+
+
+def test_a_comparison_ends_where_one_of_both_is_left_out() -> None:
+    for key, best in (("plan", DEFAULT), ("backend", "plan")):
+        calls = settled({"plan": plan(0.8)})
+        calls.ways["backend"] = Way(0.5)
+        calls.offer("backend", alone=True)
+        calls.until(lambda c=calls: c.tournament.comparison is not None)
+        calls.call()
+        assert calls.tournament.challenger == "backend"
+        calls.handle(Differs(key, "it differs"))
+        assert (calls.tournament.comparison, calls.best) == (None, best)
+        calls.settle()
+        assert calls.best == ("backend" if key == "plan" else "plan")
+
+
+def test_while_a_candidate_that_is_compared_fails_the_best_goes_on() -> None:
+    calls = Calls({"plan": Way(0.5)})
+    calls.until(lambda: calls.tournament.comparison is not None)
+    calls.handle(Failed("plan", "its process has ended"))
+    calls.call(10)
+    assert calls.ran[-10:] == [DEFAULT] * 10
+
+
+# what earlier processes and other calls have found
+
+
+def test_what_an_earlier_process_found_runs_at_once_and_goes_on() -> None:
+    calls = resumed(0.5, before_s=0.5)
+    calls.call(300)
+    assert (set(calls.ran), calls.done) == ({"plan"}, [Settle("plan"), Keep("plan", 0.5)])
+    slower = resumed(0.9, before_s=0.5, default_s=2.0)  # the machine is slower, too
+    slower.settle()
+    assert (slower.best, DEFAULT in slower.ran) == ("plan", True)
+    assert not any(isinstance(one, Drop) for one in slower.done)
+
+
+def test_what_an_earlier_process_found_is_made_anew_where_it_is_slower_than_the_default() -> None:
+    calls = resumed(2.0, before_s=0.5)
+    calls.until(lambda: any(isinstance(one, Drop) for one in calls.done))
+    assert calls.done[-1] == Drop("plan", "it is not faster", earlier=True)
+    calls.ways["plan"].seconds = 0.5
+    calls.settle()
+    assert calls.best == "plan"
+
+
+def test_what_an_earlier_process_found_is_made_anew_where_it_differs() -> None:
+    calls = resumed(0.5, before_s=0.5)
+    calls.call(3)
+    calls.handle(Differs("plan", "output 0"))
+    assert calls.best == DEFAULT
+    calls.settle()
+    assert calls.best == "plan"
+
+
+def test_what_an_earlier_process_had_not_tried_is_compared_with_what_it_found() -> None:
+    calls = resumed(0.5, before_s=0.5, others={"backend": as_backend(Way(0.2))})
+    calls.settle()
+    assert (calls.best, DEFAULT in calls.ran) == ("backend", False)
+
+
+@pytest.mark.parametrize(("seconds", "dropped"), [(0.5, False), (1.5, True)])
+def test_a_plan_of_other_calls_is_compared_whatever_it_promises_and_made_anew_where_it_loses(
+    seconds: float, dropped: bool
+) -> None:
+    calls = Calls({"plan": plan(seconds)}, offer=False, anew=True)
+    calls.offer("plan", ready=True, earlier=True, gain=0.1, most=0.1)
+    calls.settle()
+    assert any(isinstance(one, Drop) and one.earlier for one in calls.done) == dropped
+    assert calls.best == (DEFAULT if dropped else "plan")
+
+
+def test_what_an_earlier_process_found_can_come_only_first() -> None:
+    calls = settled({"plan": plan(0.5)})
+    with pytest.raises(Illegal, match=r"plan runs(.|\n)*"):
+        calls.handle(Resumed("other", 0.5))
+
+
+# what time learning may take
+
+
+@pytest.mark.parametrize("doing", ["a look", "a comparison"])
+def test_what_is_broken_off_begins_anew_once_it_may_lose_as_much_as_before_and_more(doing: str) -> None:
+    budget = Budget(0.05)
+    way = plan(0.9, look_s=3.0) if doing == "a look" else Way(3.0)
+    calls = Calls({"plan": way}, budget=budget)
+    calls.until(lambda: calls.ran.count("plan") == 1)
+    calls.ran.clear()
+    budget.charge(budget.left_s + 0.01)
+    calls.call(10)
+    assert (set(calls.ran), calls.tournament.held_back) == ({DEFAULT}, True)
+    needs_s = calls.tournament.entrants["plan"].beyond_s
+    assert needs_s > 1.9
+    calls.until(lambda: "plan" in calls.ran)
+    assert budget.left_s + 2.0 >= needs_s, "it waits for the share"
+    calls.settle()
+    assert calls.best == ("plan" if doing == "a look" else DEFAULT)
+
+
+def test_where_the_caller_waits_what_gains_more_for_its_time_beside_calls_comes_first() -> None:
+    def first(left_s: float, gain: float) -> Key:
+        calls = Calls({"plan": plan(0.8), "backend": as_backend(Way(0.4))}, budget=Budget(1.0), offer=False)
+        calls.offer("backend", gain=gain, cost_s=1.0)
+        calls.until(lambda: calls.tournament.entrants["backend"].stage is not None)
+        calls.offer("plan", gain=1.5, cost_s=1.0)
+        calls.budget.share = 1.0 if left_s == math.inf else 0.9
+        calls.until(lambda: set(calls.ran) - {DEFAULT})
+        assert calls.tournament.held_back is False
+        return calls.ran[-1]
+
+    assert first(math.inf, 2.5) == "backend"
+    assert first(math.inf, 1.2) == "plan"
+    assert first(10.0, 2.5) == "plan", "calls go on meanwhile"
+
+
+def test_held_back_says_that_something_waits_only_for_time() -> None:
+    budget = Budget(0.05)
+    calls = Calls({"plan": plan(0.5)}, budget=budget)
+    budget.charge(10.0)
+    calls.call(20)
+    assert calls.tournament.held_back
+    assert not calls.tournament.idle
+    budget.share = 1.0
+    calls.call()
+    assert not calls.tournament.held_back
+    calls.settle()
+    assert not calls.tournament.held_back
+
+
+def test_nothing_is_prepared_or_compared_while_something_disturbs_calls() -> None:
+    for reached in (1, 3, 8, 14):
+        calls = Calls({"plan": plan(0.5)})
+        calls.until(lambda c=calls, n=reached: c.ran.count("plan") == n)
+        known_s = calls.tournament.baseline_s
+        calls.ways[DEFAULT].seconds, best = 50.0, calls.best
+        calls.ran.clear()
+        calls.call(60, disturbed=True)
+        assert (set(calls.ran), calls.tournament.baseline_s) == ({best}, known_s)
+        calls.ways[DEFAULT].seconds = 1.0
+        calls.settle()
+        assert calls.best == "plan"
+
+
+def test_what_is_not_slower_is_compared_though_no_time_may_be_spent() -> None:
+    budget = Budget(0.05)
+    calls = Calls({"plan": plan(0.9)}, budget=budget)
+    calls.until(lambda: calls.tournament.entrants["plan"].open)
+    budget.charge(1e6)
+    calls.call(100)
+    assert calls.best == "plan"
+
+
+def test_a_doubt_waits_until_its_comparison_may_take_its_time() -> None:
+    budget = Budget(0.05)
+    calls = Calls({"plan": plan(0.9, at_first=0.5)}, budget=budget)
+    calls.until(lambda: calls.best == "plan")
+    calls.ways["plan"].seconds, spent_s = 0.95, 100.0
+    budget.charge(spent_s)
+    calls.ran.clear()
+    calls.call(500)
+    assert set(calls.ran) == {"plan"}
+    budget.share = 1.0
+    calls.until(lambda: DEFAULT in calls.ran, most=100)
+
+
+# one entry, replayed and told
+
+
+def test_events_that_cannot_come_tell_what_happened_before() -> None:
+    calls = settled({"plan": plan(0.5)})
+    tournament = calls.tournament
+    for event in (
+        Offered("plan"), Ready("other"), Failed("other", ""), Staged("other", Place.CALL), Differs(DEFAULT, "itself"),
+        Staged("plan", Place.CALL), Stale(DEFAULT), Failed(DEFAULT, ""),
+    ):  # fmt: skip
+        with pytest.raises(Illegal, match=r"illegal: (.|\n)*call \d+: plan 2.00 times as fast"):
+            tournament.handle(event)
+        tournament.validate()
+    with pytest.raises(Illegal, match="before it came"):
+        Tournament(DEFAULT).handle(Ran(0.0, 1.0, 1.0))
+
+
+def state(tournament: Tournament) -> tuple[object, ...]:
+    entrants = {key: (one.status, one.step_s, one.gain, one.reason) for key, one in tournament.entrants.items()}
+    return tournament.best, tournament.settled, tournament.over, entrants, tournament.story()
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_any_events_in_any_order_hold_what_is_promised_and_can_be_replayed(seed: int) -> None:
+    draw = random.Random(seed)
+
+    def seconds() -> float:
+        return draw.choice([0.01, 0.05, 0.2, 1.0, 3.0]) * draw.uniform(0.9, 1.1)
+
+    def way() -> Way:
+        made = plan(seconds(), look_s=seconds(), at_first=draw.choice([None, seconds()]), fails=draw.random() < 0.1)
+        return draw.choice([made, as_backend(made), Way(made.seconds, at_first=made.at_first)])
+
+    names: list[Key] = [f"way {i}" for i in range(draw.randint(1, 5))]
+    budget = Budget(draw.choice([0.0, 0.05, 1.0]))
+    calls = Calls({}, budget=budget, default_s=seconds(), anew=draw.random() < 0.8)
+    tournament = calls.tournament
+    if draw.random() < 0.3:
+        calls.ways[names[0]] = Way(seconds())
+        calls.handle(Resumed(names[0], seconds()))
+        calls._parts[names[0]] = []
+    for _ in range(60):
+        entrants = [one for one in tournament.entrants.values() if one.key != DEFAULT]
+        known = [one.key for one in entrants if one.status.name != "OUT"]
+        match draw.randint(0, 11):
+            case 0:
+                key = draw.choice(names)
+                if key not in known:
+                    calls.ways[key] = way()
+                    calls.offer(
+                        key, gain=draw.uniform(0.5, 3.0), alone=draw.random() < 0.3, earlier=draw.random() < 0.2
+                    )
+            case 1 if known and draw.random() < 0.5:
+                key = draw.choice(known)
+                calls.handle(draw.choice([Differs(key, "differs"), Stale(key), Failed(key, "failed")]))
+            case 2:
+                budget.charge(draw.choice([-5.0, 0.1, 5.0]))
+            case 3:
+                budget.share = draw.choice([0.05, 1.0])
+            case 4:
+                calls.ways[draw.choice([DEFAULT, *known])].seconds = seconds()
+            case 5:
+                calls.call(draw.randint(1, 20), disturbed=True)
+            case 6:
+                calls.call(draw.randint(1, 20), alone=False, all_cores=draw.random() < 0.5)
+            case 7 if draw.random() < 0.05:
+                calls.handle(GaveUp("no space left"))
+                assert calls.best == DEFAULT
+            case _:
+                calls.call(draw.randint(1, 60))
+    assert state(replay(tournament.log, DEFAULT)) == state(tournament)
+    out = {one.key for one in entrants if one.status.name == "OUT"}
+    calls.ran.clear()
+    calls.call(100)
+    assert not out & set(calls.ran) - {one.key for one in tournament.entrants.values() if one.status.name != "OUT"}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_among_any_candidates_what_runs_in_the_end_is_about_the_fastest(seed: int) -> None:
+    draw = random.Random(seed)
+    ways: dict[Key, Way] = {}
+    for i in range(draw.randint(1, 6)):
+        seconds = draw.choice([0.3, 0.5, 0.8, 1.0, 1.3, 2.0])
+        made = plan(seconds, look_s=seconds * draw.uniform(0.8, 1.3))
+        ways[f"way {i}"] = draw.choice([made, as_backend(made), Way(seconds)])
+    calls = Calls(ways, budget=Budget(draw.choice([0.05, 1.0])))
+    calls.until(lambda: calls.tournament.settled and calls.tournament.idle, most=100_000)
+    assert calls.ways[calls.best].seconds <= 1.05 * min(way.seconds for way in calls.ways.values())
