@@ -108,7 +108,7 @@ def backend(work: Workload, setting: dict[str, Any], info: dict[str, Any]) -> Ca
     with torch.no_grad():
         result = model(*work.inputs)
     search = BackendSearch(
-        model, arguments, captured, setting["threads"], result=result, among=[setting["backend"]], share=0.5,
+        model, arguments, captured, setting["threads"], result=result, among=[setting["backend"]],
         close=math.inf, limit_s=math.inf,
     )  # fmt: skip
     with closing(search):

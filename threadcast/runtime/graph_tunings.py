@@ -16,7 +16,6 @@ from threadcast.capture.sizes import Dynamic
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError, in_one_line
 from threadcast.core.settings import Settings
-from threadcast.runtime.backends.search import LEAST_SHARE
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.call_kinds import CallKind
 from threadcast.runtime.call_table import CallTable
@@ -26,6 +25,7 @@ from threadcast.runtime.fixed_weights import FixedWeights
 from threadcast.runtime.graph_by_pytorch import as_pytorch, forward_of
 from threadcast.runtime.graph_layout import ChannelsLast
 from threadcast.runtime.kinds_in_channels_last import KindsInChannelsLast
+from threadcast.runtime.plans.backend_history import NAME as HISTORY
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
 from threadcast.runtime.plans.step_forecasts import store_of
@@ -109,8 +109,7 @@ class GraphTunings:
                 len(self.machine),
                 search_slot().fill,
                 cpus=chosen,
-                share=max(self._options.tuning_share, LEAST_SHARE),
-                history=self._folder / "backends",
+                history=self._folder / HISTORY,
             ),
             checked=FunctionalShadow(fixed.as_given_by_pytorch),
             **options,

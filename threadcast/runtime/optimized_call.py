@@ -18,7 +18,7 @@ from threadcast.capture.sizes import Dynamic
 from threadcast.core import Machine
 from threadcast.core.arguments import check, is_number
 from threadcast.core.settings import Settings
-from threadcast.runtime.backends.search import LEAST_SHARE, BackendSearch
+from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_slot import SearchSlot
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.call_spec import CallSpec
@@ -26,6 +26,7 @@ from threadcast.runtime.given import likely_slip
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
 from threadcast.runtime.own_calls import OwnCalls, in_training
+from threadcast.runtime.plans.backend_history import NAME as HISTORY
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.short_calls import TIMED
 from threadcast.runtime.tuner.contender import MakeBackends
@@ -64,15 +65,13 @@ class OptimizedCall(OptimizedModel):
             )
             return capture_forward(called, *arguments, dynamic=dynamic, repeated=True)
 
-        settings = Settings.read()
-        share, history = max(settings["engine.tuning_share"], LEAST_SHARE), settings["engine.plans"] / "backends"
-
+        history = Settings.read()["engine.plans"] / HISTORY
         slot = SearchSlot()
 
         def of_backends(cores: int, cpus: Sequence[int] | None) -> MakeBackends | None:
             if not backends or model is None:
                 return None
-            options: dict[str, Any] = {"cpus": cpus, "share": share, "history": history, "rough": rough}
+            options: dict[str, Any] = {"cpus": cpus, "history": history, "rough": rough}
             return lambda captured, arguments, result: slot.fill(
                 lambda: BackendSearch(model, arguments, captured, cores, result=result, **options)
             )

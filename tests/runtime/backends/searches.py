@@ -25,7 +25,7 @@ def search_for(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, An
     with torch.no_grad():
         args, kwargs = arguments
         result = options.pop("result") if "result" in options else module(*args, **kwargs)
-    options = {"share": 1.0, "limit_s": math.inf, **options}
+    options = {"limit_s": math.inf, **options}
     return BackendSearch(module, arguments, captured, 1, result=result, **options)
 
 

@@ -26,7 +26,6 @@ from threadcast.runtime.backends import search_worker
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import ROUGH, FlatModule
 from threadcast.runtime.backends.in_float32 import in_float32
-from threadcast.runtime.backends.likeliest import BackendHistory
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.program_file import ReadProgram, program_file, read_program
@@ -34,6 +33,7 @@ from threadcast.runtime.backends.search_worker import Options, Search
 from threadcast.runtime.backends.ways import IN_BFLOAT16
 from threadcast.runtime.bfloat16_speed import Bfloat16Speed
 from threadcast.runtime.in_bfloat16 import InBfloat16
+from threadcast.runtime.plans.backend_history import BackendHistory
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import backend
 from threadcast.runtime.tuner.tuning import Tuning

@@ -19,7 +19,7 @@ import torch
 from tests.runtime.backends.programs import ARGUMENTS, Two
 from tests.runtime.backends.searches import found_by, polled, processes_in, search_for, wait_until_gone
 from tests.waiting import eventually
-from threadcast.runtime.backends.search import BackendSearch, _nice
+from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_guard import PREFIX
 from threadcast.runtime.backends.search_slot import SearchSlot
 
@@ -82,11 +82,6 @@ def test_a_search_ends_where_weights_were_written_to_before_a_backend_is_opened(
         module.mix.weight.mul_(2)
     assert not list(polled(search))
     assert "the weights were written to since they were copied" in search.left_out.values()
-
-
-@pytest.mark.parametrize(("share", "nice"), [(0.05, 14), (0.1, 10), (0.5, 0), (1.0, 0), (0.001, 19), (0.0, 19)])
-def test_the_priority_follows_from_the_share_of_a_core(share: float, nice: int) -> None:
-    assert _nice(share) == nice
 
 
 def test_a_module_in_training_mode_has_no_search(module: Two) -> None:

@@ -18,10 +18,10 @@ from tests.runtime.backends.recorded import facts
 from threadcast.runtime.backends import search_worker
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.library_facts import Facts, LibraryFacts
-from threadcast.runtime.backends.likeliest import BackendHistory, NetworkKind
 from threadcast.runtime.backends.program_file import ReadProgram
 from threadcast.runtime.backends.search_worker import Caller, Options, Search
 from threadcast.runtime.backends.ways import Way
+from threadcast.runtime.plans.backend_history import BackendHistory, Forecast, NetworkKind
 
 Messages = list[dict[str, Any]]
 
@@ -157,3 +157,14 @@ def test_a_backend_is_tried_before_it_is_asked_and_left_out_by_its_answers(
     reason = "it gives no answer about what its operators compute on this machine"
     assert messages[-1] == {"left_out": "numpy", "reason": reason}
     assert any(message["left_out"] == "numpy, 1 thread" for message in messages) is not known
+
+
+@pytest.mark.parametrize("most", [0.5, 2.0])
+def test_a_backend_that_is_expected_to_lose_is_never_built(
+    most: float, run: Callable[..., Messages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BackendHistory, "forecast", lambda *_: Forecast(min(1.0, most), most, 1.0))
+    messages = run(close=1e9)
+    reason = "it is expected to gain 0.5 at most, and 1 is gained already"
+    left_out = [{"left_out": name, "reason": reason} for name in ("math", "numpy")]
+    assert (messages == left_out) == (most < 1)

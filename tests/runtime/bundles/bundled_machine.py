@@ -11,8 +11,8 @@ from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.capture import capture_forward
 from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.core.settings import Settings
-from threadcast.runtime.backends.likeliest import BackendHistory
 from threadcast.runtime.bundles.places import Places
+from threadcast.runtime.plans.backend_history import BackendHistory
 from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.store import Store
@@ -36,7 +36,7 @@ def fill(places: Places) -> list[Measurement]:
     plan = make_random_plan(graph, (places.machine.cores[0].id,), seed=1)
     stored = StoredPlan(plan, MemoryFormat.AS_GIVEN, 1e-3)
     PlanStore(places.plans, places.machine).write("call", graph, stored)
-    BackendHistory(places.plans / "backends").add("products", {"openvino": 0.5})
+    BackendHistory(places.plans / "backends").add("products", {"openvino": 0.5}, {"openvino": 1.5})
     for path, content in {
         places.native / "threadcast_native.so": NATIVE, places.fused / "fused_a.so": FUSED,
         places.fused / "fused_b.so": FUSED,

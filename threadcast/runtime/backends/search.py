@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import select
 import subprocess
@@ -29,7 +28,6 @@ from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.generators import generators_restored
 from threadcast.runtime.backends.integer_ranges import Range
-from threadcast.runtime.backends.likeliest import network_kind
 from threadcast.runtime.backends.number_guard import NumberGuard
 from threadcast.runtime.backends.program_file import (
     ProgramFile,
@@ -44,6 +42,7 @@ from threadcast.runtime.backends.search_worker import BEGIN as PROGRAM_WRITTEN
 from threadcast.runtime.backends.search_worker import GRANTED, REFUSED, Built, Options, opened
 from threadcast.runtime.backends.ways import CHOOSES_CPUS, NEEDED, Way, has
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
+from threadcast.runtime.plans.backend_history import network_kind
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import backend
 from threadcast.threads.affinity import PinnedThread
@@ -52,8 +51,10 @@ from threadcast.threads.openmp import child_environment
 
 BACKENDS = ("onnxruntime", "openvino", "torch.compile")
 
-LEAST_SHARE = 0.01
-"""Least share of a core that a search for backends gets, also where learning may take less."""
+NICE = 3
+"""Priority of the process that builds backends (nice(2)): where the caller keeps all cores busy it has a third of one,
+and an idle one whole. A CPU second of it costs calls about a second at any priority, so that the lowest only makes
+searches last for minutes; what calls may lose is bounded by pauses (`pause`)."""
 CALLER_S = 2.0
 """Longest time in seconds that a search takes from its caller, in all calls of `start` and `poll` together."""
 TURNS_S = 0.6
@@ -65,8 +66,6 @@ _OVERDUE = 1.5
 """Ratio to a turn's seconds after which the caller waits no longer for its end."""
 _EXTRA_S = 0.1
 """Seconds that a piece of opening a backend may take longer than expected on a machine that is no slower."""
-_NICEST = 19
-"""Lowest priority of a process (nice(2))."""
 _PIECE_BYTES = 16 * 2**20
 """Bytes of weights that are handed over before a look whether the search was closed."""
 _READ_BYTES = 65536
@@ -81,11 +80,11 @@ class BackendSearch:
     the module was given in. `arguments` are the example: positional arguments and keywords. `result` is what the module
     returns for it, with which the results of backends are compared.
 
-    A process that runs while the caller leaves cores idle builds, checks and times `among`, the likeliest first, for
-    `cores` cores. In a caller that keeps all cores busy it gets `share` of one core's time at most. It needs 10 to 60 s
-    of CPU time. A way is opened if its call takes up to `close` times the seconds of the fastest that is known. What
-    earlier searches found is in the file `history`, one for each kind of machine; None: nothing is stored. All calls of
-    `start` and `poll` together take up to `limit_s` seconds; those of unlimited polls do not count.
+    A process of priority `NICE` builds, checks and times `among`, the likeliest first, for `cores` cores, unless they
+    are expected to be slower than what was found. It needs 5 to 60 s of CPU time. A way is opened if its call takes up
+    to `close` times the seconds of the fastest that is known. What earlier searches found is in the file `history`, one
+    for each kind of machine; None: nothing is stored. All calls of `start` and `poll` together take up to `limit_s`
+    seconds; those of unlimited polls do not count.
 
     With `rough` the module computes in bfloat16, and so do backends, whose results may be `frozen.ROUGH` apart; ONNX
     Runtime, which has few operators for it, is not among them.
@@ -98,12 +97,11 @@ class BackendSearch:
 
     def __init__(
         self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], captured: Captured, cores: int, *,
-        result: Any, among: Sequence[str] = BACKENDS, share: float = 0.05, close: float = CLOSE,
-        limit_s: float = CALLER_S, history: Path | None = None, rough: bool = False,
-        cpus: Sequence[int] | None = None,
+        result: Any, among: Sequence[str] = BACKENDS, close: float = CLOSE, limit_s: float = CALLER_S,
+        history: Path | None = None, rough: bool = False, cpus: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self._module, self._arguments, self._captured = module, arguments, captured
-        self._result, self._nice = result, _nice(share)
+        self._result = result
         among = [name for name in among if name not in NEEDED or has(name)]
         among = [name for name in among if not rough or name != "onnxruntime"]
         self.left_out: dict[str, str] = {}
@@ -232,7 +230,7 @@ class BackendSearch:
 
     def _start_process(self, content: ProgramFile) -> None:
         file = os.memfd_create("threadcast-program")
-        guard = [sys.executable, "-I", search_guard.__file__, str(os.getpid()), str(self._nice), str(file)]
+        guard = [sys.executable, "-I", search_guard.__file__, str(os.getpid()), str(NICE), str(file)]
         command = [sys.executable, "-P", "-m", "threadcast.runtime.backends.search_worker", str(file)]
         try:
             self._process = subprocess.Popen(
@@ -254,10 +252,10 @@ class BackendSearch:
         self._writing.start()
 
     def _write_program(self, file: int, content: ProgramFile, questions: int) -> None:
-        """Hand the program over, in a thread of low priority: BERT-base's 434 MB take 0.3 s."""
+        """Hand the program over, in a thread: BERT-base's 434 MB take 0.3 s."""
         answer = REFUSED  # on which the other process ends, as `_receive` finds out
         try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
             for offset, part in content.parts():
                 while part and not self._over:
                     written = os.pwrite(file, part[:_PIECE_BYTES], offset)
@@ -373,7 +371,7 @@ class BackendSearch:
         flat.check(call)
         guard = NumberGuard(flat.tensors(self._arguments), built.integers)
         run = flat.call(call, guard, self._memory, self._draws)
-        return Contender(backend(str(built.way)), run, self._versions.unchanged)
+        return Contender(backend(str(built.way)), run, self._versions.unchanged, built.gain)
 
     def _call(self, built: Built, flat: FlatModule) -> TensorCall:
         """The call of a way: with CPUs of its own, in a thread that has these, as have the threads that it starts.
@@ -401,13 +399,3 @@ class BackendSearch:
             yield
         finally:
             self.caller_s += 0.0 if self._unlimited else time.perf_counter() - began_s
-
-
-def _nice(share: float) -> int:
-    """The least nice value at which a busy process gets at most `share` of a core from one of normal priority.
-
-    Linux gives each step of niceness 1/1.25 of the weight of the one before (sched_prio_to_weight
-    in kernel/sched/core.c).
-    """
-    weight = max(1.0, 1 / max(share, 1e-9) - 1)  # of a process of normal priority, over this one's
-    return min(_NICEST, math.ceil(math.log(weight) / math.log(1.25)))

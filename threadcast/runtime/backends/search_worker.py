@@ -16,7 +16,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,6 @@ from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.in_float32 import in_float32
 from threadcast.runtime.backends.integer_ranges import IntegerLimits, Range, integer_limits
 from threadcast.runtime.backends.library_facts import Facts, LibraryFacts, lost_after_products
-from threadcast.runtime.backends.likeliest import BackendHistory, NetworkKind
 from threadcast.runtime.backends.lost_nans import NansInside
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
@@ -42,6 +41,7 @@ from threadcast.runtime.backends.program_file import ReadProgram, read_program
 from threadcast.runtime.backends.rough_forms import RoughForms
 from threadcast.runtime.backends.ways import IN_BFLOAT16, NEEDED, Way
 from threadcast.runtime.backends.written_out import written_out
+from threadcast.runtime.plans.backend_history import PROGRAM, BackendHistory, NetworkKind
 from threadcast.threads.memory import free_bytes, keep_freed_memory, return_freed_memory
 
 BEGIN, GRANTED, REFUSED = b"bgr"
@@ -86,7 +86,8 @@ class Options:
 class Built:
     """A way to run the program from a file, with the seconds of a call and of opening it.
 
-    `integers` are the ranges in which the integers of the program's arguments must be; None for others.
+    `gain` is the ratio of PyTorch's seconds to its own; None where other work disturbed the comparison. `integers` are
+    the ranges in which the integers of the program's arguments must be; None for others.
     """
 
     way: Way
@@ -94,6 +95,7 @@ class Built:
     call_s: float
     open_s: float
     integers: Sequence[Range | None] = ()
+    gain: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,11 @@ class Search:
         self._libraries = LibraryFacts(Settings.read()["engine.cache"] / "libraries")
         self._rough_forms = RoughForms(program.module, rough=options.rough)
         self._best_s = float("inf")
+        self._found: dict[str, float] = {}
+        """Seconds of each backend's call over PyTorch's."""
         self._shares: dict[str, float] = {}
+        """Those that no other work has disturbed."""
+        self._costs_s = {PROGRAM: _cpu_s()}
 
     @property
     def history(self) -> Path | None:
@@ -186,15 +192,21 @@ class Search:
         return None if path is None else Path(path + ("-bfloat16" if self._rough else ""))
 
     def run(self, history: BackendHistory) -> None:
-        """Report the fastest way of each backend as soon as it is known."""
+        """Report the fastest way of each backend as soon as it is known; build none that is expected to be slower."""
         kind = self._options.kind
         for backend in history.ordered(self._options.among, kind):
+            most, best = history.forecast(backend, kind, self._found).most, 1 / min([1.0, *self._found.values()])
+            if most <= best:
+                self._leave_out(backend, f"it is expected to gain {most:.3g} at most, and {best:.3g} is gained already")
+                continue
+            before_s = _cpu_s() - self._costs_s[PROGRAM]
             try:
                 self._try(backend)
             except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others remain
                 self._leave_out(backend, error)
+            self._costs_s[backend] = _cpu_s() - self._costs_s[PROGRAM] - before_s
             return_freed_memory()
-        history.add(kind, self._shares)
+        history.add(kind, self._shares, self._costs_s)
 
     def _try(self, backend: str) -> None:
         built: dict[Way, tuple[Path, TensorCall, float]] = {}
@@ -225,6 +237,7 @@ class Search:
         reference_s = times.call_s.pop(None)
         way = min(built, key=times.call_s.__getitem__) if times.calm else next(iter(built))
         call_s = times.call_s[way]
+        self._found[backend] = call_s / reference_s
         best_s = min(self._best_s, reference_s, call_s) if times.calm else self._best_s
         if times.calm:
             self._shares[backend] = call_s / reference_s
@@ -237,7 +250,8 @@ class Search:
             return
         self._best_s = best_s
         file, _, open_s = built[way]
-        self._caller.send(built=asdict(Built(way, str(file), call_s, open_s, self._integers.arguments)))
+        gain = reference_s / call_s if times.calm else None
+        self._caller.send(built=asdict(Built(way, str(file), call_s, open_s, self._integers.arguments, gain)))
 
     def _is_long(self, call: TensorCall) -> bool:
         """Whether a call takes so long that no other setting is likely to be faster: once by far, or three times."""
@@ -253,11 +267,14 @@ class Search:
         """Yield the ways of a backend and the file of each."""
         cores = self._options.cores
         if backend == "torch.compile":
-            yield Way(backend, ""), write_package(self._program(), self._folder, cores, freezing=self._freezes)
+            with self._for_all():
+                program = self._program()
+            yield Way(backend, ""), write_package(program, self._folder, cores, freezing=self._freezes)
             return
         file = self._folder / "model.onnx"
         if not file.exists():
-            write_onnx(self._widened() if self._rough else self._program(), file)
+            with self._for_all():
+                write_onnx(self._widened() if self._rough else self._program(), file)
         if backend == "onnxruntime":
             file = write_optimised(file)
         settings = sessions(file, cores) if backend == "onnxruntime" else requests(file, cores)
@@ -293,6 +310,15 @@ class Search:
     def _freezes(self) -> bool:
         """Whether Inductor builds the weights in."""
         return self._options.kind == "convolutions"
+
+    @contextmanager
+    def _for_all(self) -> Iterator[None]:
+        """Count what is done for all backends."""
+        before_s = _cpu_s()
+        try:
+            yield
+        finally:
+            self._costs_s[PROGRAM] += _cpu_s() - before_s
 
     def _program(self) -> ExportedProgram:
         if self._program_exported is None:
@@ -338,6 +364,11 @@ class Search:
 
 def _exported(program: ReadProgram) -> ExportedProgram:
     return torch.export.export(written_out(program.module), program.example)
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and of the compilers that it has run."""
+    return sum(os.times()[:4])
 
 
 def _waited_s() -> float:

@@ -14,6 +14,7 @@ import threadcast
 from threadcast.core import Machine
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import check_schema, member
+from threadcast.runtime.plans.backend_history import NAME as BACKENDS
 
 SCHEMA = "threadcast.bundle/1"
 
@@ -22,8 +23,6 @@ Part = Literal["plan", "curves", "compiled"]
 engine and fused operators, which are machine code."""
 
 CURVES = "curves/measurements.csv"
-BACKENDS = "backends"
-"""Name of the history of backends in the folder of plans."""
 
 _PATHS: Mapping[str, re.Pattern[str]] = {
     "plan": re.compile(rf"plans/([0-9a-f]{{32}}\.(json|layout)|{BACKENDS})"),

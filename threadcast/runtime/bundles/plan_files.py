@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from threadcast.core.errors import BundleError, FormatError
 from threadcast.core.json_reading import check_schema, member, parse
-from threadcast.runtime.backends.likeliest import SCHEMA
-from threadcast.runtime.bundles.manifest import BACKENDS
+from threadcast.runtime.plans.backend_history import NAME as BACKENDS
+from threadcast.runtime.plans.backend_history import SCHEMA
 from threadcast.runtime.plans.plan_store import stored_plan
 from threadcast.runtime.plans.variant import MemoryFormat
 

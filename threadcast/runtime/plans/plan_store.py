@@ -23,6 +23,8 @@ from threadcast.core.curve_codec import from_codes, to_codes
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import member, number, parse
 from threadcast.core.printable import printable
+from threadcast.runtime.plans.backend_history import NAME as HISTORY
+from threadcast.runtime.plans.backend_history import BackendHistory, Forecast, network_kind
 from threadcast.runtime.plans.variant import MemoryFormat
 
 Extra = Literal["fused", "backends"]
@@ -31,6 +33,8 @@ Extra = Literal["fused", "backends"]
 MOST_FILES = 4_000
 """Most files in the folder of plans, two for each kind of call: beyond, a write deletes those that were not used for
 longest. A convention."""
+
+_NAMED = ("onnxruntime", "openvino")
 
 _MOST_BYTES = 2**26
 """Most bytes of a plan for fewer cores once it is unpacked: one of 5,000 ops has a megabyte."""
@@ -78,6 +82,11 @@ class PlanStore:
             return tuple(formats)
         _note_use(path)
         return tuple(sorted(formats, key=lambda one: one != best))
+
+    def backends(self, graph: OpGraph) -> Forecast:
+        """Return what is expected of the best of the backends among the contenders: `torch.compile` and those named."""
+        named = [name for name in _NAMED if name in self._among]
+        return BackendHistory(self._folder / HISTORY).of_search([*named, "torch.compile"], network_kind(graph))
 
     def read(self, graph: OpGraph) -> StoredPlan | None:
         """Return the plan stored for this graph; None where there is none that can be read."""
@@ -155,6 +164,10 @@ class NoPlanStore(PlanStore):
     def formats_first(self, call: object, formats: Sequence[MemoryFormat]) -> tuple[MemoryFormat, ...]:
         """Return `formats` as they are."""
         return tuple(formats)
+
+    def backends(self, graph: OpGraph) -> Forecast:
+        """Return what is expected of backends without what was found on this machine."""
+        return BackendHistory(None).of_search([*_NAMED, "torch.compile"], network_kind(graph))
 
     def read(self, graph: OpGraph) -> None:
         """Return None."""

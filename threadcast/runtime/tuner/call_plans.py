@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from threadcast.capture.capture import Captured
 from threadcast.core import Machine, Plan
+from threadcast.runtime.plans.backend_history import Forecast
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import Variant
@@ -45,6 +46,10 @@ class CallPlans:
         variant_plan = VariantPlan(variant, planned, stored.plan, captured, problem, stored.fewer)
         self._stored[variant_plan] = stored.step_s, stored.tried
         return variant_plan, stored
+
+    def backends(self, captured: Captured) -> Forecast:
+        """What is expected of the best backend for a graph."""
+        return self._plans.backends(captured.graph)
 
     def write(self, variant_plan: VariantPlan, step_s: float, *, tried: frozenset[Extra]) -> None:
         """Store a variant_plan whose steps take `step_s` seconds; it is faster than what was `tried` beside it."""

@@ -36,11 +36,13 @@ class VariantPlan:
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Contender:
     """One of the ways to run a call that are compared by time. `holds()` returns whether its results are still valid:
-    False once something that it took for constant has changed."""
+    False once something that it took for constant has changed. `gain` is the ratio of PyTorch's seconds to its own that
+    another process has found; None: not known."""
 
     id: ContenderId
     run: Run
     holds: Callable[[], bool] = lambda: True
+    gain: float | None = None
 
     @property
     def name(self) -> str:

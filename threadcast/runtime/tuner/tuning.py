@@ -469,7 +469,9 @@ class Tuning:
 
     def _offer_backends(self) -> None:
         if self._backends.waits and BACKENDS not in self._tournament.entrants:
-            self._offer(BACKENDS, gain=1.5, most=10.0, cost_s=BESIDE_S / max(1, len(self._machine) - 1))
+            expected = self._stored.backends(self._graphs.first)
+            cost_s = min(BESIDE_S, expected.cost_s) / max(1, len(self._machine) - 1)  # pauses bound the rest
+            self._offer(BACKENDS, gain=expected.gain, most=expected.most, cost_s=cost_s)
 
     def _offer_fused(self) -> None:
         """Have the fastest plan's variant tried with fused operators, once a plan of each memory format was."""
@@ -535,7 +537,7 @@ class Tuning:
             found = None
         if found is not None:
             self._contenders.add(found)
-            self._offer(found.id, gain=2.0, most=10.0, ready=True, alone=True)
+            self._offer(found.id, gain=found.gain or 2.0, most=10.0, ready=True, alone=True)
         if self._backends.over:
             self._end_of_backends()
 

@@ -1,0 +1,96 @@
+"""The backend that is tried first is the one that was fastest for such networks on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from threadcast.capture.capture import capture_forward
+from threadcast.runtime.plans.backend_history import BackendHistory, NetworkKind, network_kind
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "kind"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval(), torch.ones(1, 3, 9, 9), "convolutions"),
+        (nn.Sequential(nn.Linear(64, 64), nn.ReLU()), torch.ones(16, 64), "products"),
+        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), torch.ones(2, 4, 8), "products"),
+        (torch.sin, torch.ones(16), "pointwise"),
+    ],
+)
+def test_a_network_is_known_by_most_of_its_arithmetic(function: nn.Module, x: torch.Tensor, kind: str) -> None:
+    assert network_kind(capture_forward(function, x).graph) == kind
+
+
+NAMES = ["onnxruntime", "openvino", "torch.compile"]
+
+
+def test_what_gained_most_for_its_cost_here_is_tried_first(tmp_path: Path) -> None:
+    path = tmp_path / "plans" / "backends.json"
+    before = BackendHistory(path).ordered(NAMES, "convolutions")
+    for _ in range(5):
+        BackendHistory(path).add("convolutions", {before[2]: 0.1, before[0]: 1.5}, {before[2]: 2.0})
+    assert BackendHistory(path).ordered(NAMES, "convolutions") == [before[2], before[1], before[0]]
+    unlike = BackendHistory(None).ordered(NAMES, "products")
+    assert BackendHistory(path).ordered(NAMES, "products") == unlike
+    assert BackendHistory(None).ordered([], "products") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend", "shares", "loses"),
+    [
+        ("products", "torch.compile", {"openvino": 0.4}, True),
+        ("products", "torch.compile", {}, False),
+        ("convolutions", "torch.compile", {"openvino": 0.25}, True),
+        ("convolutions", "torch.compile", {"openvino": 0.5, "onnxruntime": 0.6}, False),
+        ("convolutions", "onnxruntime", {"openvino": 0.25}, False),
+        ("pointwise", "torch.compile", {"openvino": 0.8}, False),
+    ],
+)
+def test_the_shipped_prior_knows_what_loses(
+    kind: NetworkKind, backend: str, shares: dict[str, float], loses: bool
+) -> None:
+    forecast = BackendHistory(None).forecast(backend, kind, shares)
+    assert 0 < forecast.gain <= forecast.most
+    assert (forecast.most <= max([1.0, *(1 / share for share in shares.values())])) == loses
+
+
+def test_a_machine_whose_searches_found_otherwise_is_believed(tmp_path: Path) -> None:
+    path = tmp_path / "backends"
+    for _ in range(5):
+        BackendHistory(path).add("products", {"openvino": 0.5, "torch.compile": 0.25}, {"torch.compile": 7.0})
+    forecast = BackendHistory(path).forecast("torch.compile", "products", {"openvino": 0.4})
+    assert forecast.gain == pytest.approx(5.0)
+    assert forecast.cost_s == 7.0
+
+
+def test_a_search_is_expected_to_gain_as_its_best_and_to_cost_as_its_first() -> None:
+    history = BackendHistory(None)
+    found, alone = history.of_search(NAMES, "products"), history.forecast("openvino", "products")
+    assert (found.gain, found.most) == (alone.gain, alone.most)
+    assert alone.cost_s < found.cost_s < history.forecast("torch.compile", "products").cost_s
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"schema": "threadcast.backends/9", "found": []}',
+        '{"found": 3}',
+        '{"schema": "threadcast.backends/1", "found": [{"kind": "products", "shares": 3}]}',
+        '{"schema": "threadcast.backends/1", "found": [{"kind": "products", "shares": {"openvino": -1}}]}',
+    ],
+)
+def test_a_file_of_no_use_counts_as_empty_and_is_written_anew(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "backends.json"
+    path.write_text(text)
+    forecast = BackendHistory(None).forecast("openvino", "products")
+    assert BackendHistory(path).forecast("openvino", "products") == forecast
+    BackendHistory(path).add("products", {"openvino": 0.01}, {})
+    assert BackendHistory(path).forecast("openvino", "products").most >= forecast.most
+    assert json.loads(path.read_text())["found"] == [{"kind": "products", "shares": {"openvino": 0.01}, "cost_s": {}}]
