@@ -91,13 +91,10 @@ def replaying(request: pytest.FixtureRequest, machine: Machine, executors: Execu
 class SequentialPlanner:
     """In place of the planner's process: at its second look there is a plan of one op after the other."""
 
-    def __init__(self, *, cpus: Collection[int], compiles: bool) -> None:
+    def __init__(self, *, cpus: Collection[int], compiles: bool, background: bool) -> None:
         """Nothing to start."""
+        assert background, "steps want its core"
         self.compiles, self.waits = compiles, 0
-
-    def lower_priority(self) -> bool:
-        """As that of a process, whose priority can be lowered."""
-        return True
 
     def wait(self, timeout_s: float) -> None:
         """Count how often it is waited for."""

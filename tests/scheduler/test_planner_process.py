@@ -72,13 +72,11 @@ def test_without_compiling_a_plan_is_the_same_and_comes_at_once(problem: Problem
     assert found[0] == found[1]
 
 
-def test_a_process_of_lower_priority_still_answers(problem: Problem) -> None:
-    with closing(PlannerProcess()) as process:
-        assert process.lower_priority()
+def test_a_process_in_the_background_gives_way_to_every_other_one_from_its_start_on(problem: Problem) -> None:
+    with closing(PlannerProcess(background=True)) as process:
         assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
         process.ask(problem, policy="fifo")
         assert process.result(LONG_S) is not None
-    assert not process.lower_priority(), "it has ended"
 
 
 def test_one_process_makes_one_plan_after_the_other(process: PlannerProcess, problem: Problem) -> None:

@@ -73,7 +73,7 @@ class PlannerProcess:
         """Whether the planner's loops are compiled in the process."""
         self._message = os.memfd_create("threadcast-plan")
         # -P: nothing is imported from the directory that the caller happens to be in
-        command = [sys.executable, "-P", "-m", self.module, str(self._message), str(os.getpid()), str(int(background))]
+        command = [sys.executable, "-P", "-m", self.module, str(self._message), str(os.getpid())]
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, pass_fds=[self._message],
@@ -86,6 +86,8 @@ class PlannerProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._questions, self._answers = self._process.stdin, self._process.stdout
+        if background:
+            _to_lowest_priority(self._process.pid)
         if cpus is not None:
             with suppress(OSError):  # the process has ended, as `result` says, or the CPUs were taken away
                 os.sched_setaffinity(self._process.pid, cpus)
@@ -154,10 +156,6 @@ class PlannerProcess:
             raise ExecutionError(f"planning failed: {answer['failed']}")
         return answer
 
-    def lower_priority(self) -> bool:
-        """Give the process from now on only CPU time that no other process wants; return whether that was possible."""
-        return _to_lowest_priority(self._process.pid)
-
     def close(self) -> None:
         """End the process at once, even during planning; closing again does nothing."""
         if self._process.returncode is None:
@@ -170,14 +168,11 @@ class PlannerProcess:
         self._answers.close()
 
 
-def _to_lowest_priority(process: int) -> bool:
-    """Lower the priority of a process's first thread, 0 for the caller, and of all that it starts from now on."""
-    try:
+def _to_lowest_priority(process: int) -> None:
+    """Lower the priority of a process's first thread, and of all that it starts from now on."""
+    with suppress(OSError):  # it has ended, or the system knows no such priority
         os.setpriority(os.PRIO_PROCESS, process, _NICEST)
         os.sched_setscheduler(process, os.SCHED_IDLE, os.sched_param(0))
-    except OSError:  # it has ended, or the system knows no such priority
-        return False
-    return True
 
 
 def _write(file: int, content: bytes) -> None:
@@ -281,10 +276,8 @@ def serve(answer: Callable[[bytes], dict[str, Any]]) -> None:
 
     `answer` returns the answer to a message as JSON.
     """
-    message, parent, background = map(int, sys.argv[1:])
+    message, parent = map(int, sys.argv[1:])
     end_with_parent(parent)
-    if background:
-        _to_lowest_priority(0)
     answers = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not look like an answer
     _load_until_asked()

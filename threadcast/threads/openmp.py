@@ -36,12 +36,21 @@ _undone: set[str] = set()
 _SOFT = 1  # omp_pause_soft, OpenMP 5.0, 3.2.44: thread-private values survive
 
 
-def end_idle_workers() -> bool:
+stand_ins_rest: list[Callable[[], object]] = []
+"""Lets threads sleep that run regions of the calling thread in place of OpenMP's workers."""
+
+
+def end_idle_workers(*, stand_ins: bool = True) -> bool:
     """End the OpenMP workers that wait for the calling thread's next region; False where OpenMP cannot do that.
+
+    With `stand_ins` the threads that run regions in their place sleep until the next one.
 
     It cannot in the thread with which a forked process began: its workers stayed in the parent, and libgomp would
     wait for them for ever.
     """
+    if stand_ins:
+        for rest in stand_ins_rest:
+            rest()
     if threading.get_native_id() == os.getpid() and _is_fork(os.getpid()):
         return False
     pause = _pause()

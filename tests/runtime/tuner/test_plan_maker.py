@@ -30,10 +30,8 @@ def test_a_step_whose_planning_fails_runs_as_before(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.executable", "/bin/false")
     x = torch.arange(4.0)
     with closing(threadcast.optimize(lambda x: x * 2)) as call:
-        for _ in range(40):
-            assert call(x).tolist() == [0, 2, 4, 6]
-        (report,) = call.reports
-        assert (report.runs, "planning failed" in report.reason) == ("default", True)
+        assert eventually(lambda: call(x).tolist() == [0, 2, 4, 6] and call.reports[0].runs == "default")
+        assert "planning failed" in call.reports[0].reason
 
 
 def test_a_plan_that_takes_too_long_is_given_up(planned_at_once: None) -> None:
@@ -62,7 +60,7 @@ def test_a_plan_that_takes_long_leaves_all_cores_to_steps(planned_at_once: None)
         clock.now_s = 5.0
         assert (planner.free, planner.yields, planner.beside(torch.get_num_threads)) == (False, True, 4)
         planner.ask(question)
-        assert not planner.yields, "the next plan is asked from another process"
+        assert not planner.yields
         assert planner.works
     finally:
         torch.set_num_threads(threads)
@@ -114,8 +112,8 @@ def test_loops_are_compiled_beside_steps_for_large_plans_alone(
     asked: list[bool] = []
 
     class Process(SequentialPlanner):
-        def __init__(self, *, cpus: Collection[int], compiles: bool) -> None:
-            super().__init__(cpus=cpus, compiles=compiles)
+        def __init__(self, *, cpus: Collection[int], compiles: bool, background: bool) -> None:
+            super().__init__(cpus=cpus, compiles=compiles, background=background)
             asked.append(compiles)
 
     monkeypatch.setattr(plan_maker, "ForecastingPlanner", Process)

@@ -51,8 +51,7 @@ ANSWER_S = 60.0
 """Longest time in seconds that a plan may take, with reading a store and loading libraries."""
 PATIENCE_S = 1.0
 """Seconds of all cores' time that one core is left to the planning process for a plan: 2 s of two cores, 54 s of many.
-Then the process gets only CPU time that no step wants, and steps use all cores again, unless learning may lose any
-time."""
+Then steps use all cores again, unless learning may lose any time."""
 IDLE_ANSWER_S = 900.0
 """Longest time in seconds that a plan may take once that is so."""
 
@@ -83,18 +82,19 @@ class Asked:
 
 
 class Planner:
-    """One planning process for all kinds of calls of a model, on the last core of `machine`.
+    """One planning process for all kinds of calls of a model, on the cores of `machine`.
 
-    It starts at the first question, and ends when no user is left that may ask. For a plan that takes long it yields
-    the core to the steps (`yields`).
+    It starts at the first question, and ends when no user is left that may ask. It has the lowest priority and gets CPU
+    time that nothing else wants, so that the caller's own operators between two steps run as fast as without it. Steps
+    leave it a core, unless a plan takes long (`yields`).
     """
 
     def __init__(self, machine: Machine, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._cpus, self._others = machine.cores[-1].cpus, max(1, len(machine) - 1)
+        self._cpus, self._others = sorted(cpu for core in machine.cores for cpu in core.cpus), max(1, len(machine) - 1)
         self._patience_s = min(PATIENCE_S * len(machine), 0.9 * ANSWER_S)  # later it would be given up
         self.yields = False
-        """Whether the process has the lowest priority, as the last plan takes long: steps need not leave it a core."""
+        """Whether the last plan takes long, so that steps need not leave its process a core."""
         self.unlimited = False
         """Whether a plan may take a core from the steps for as long as it takes."""
         self._process: ForecastingPlanner | None = None
@@ -123,12 +123,13 @@ class Planner:
             self._end("another plan was asked for")
         size = len(question.graph) * len(question.machine)
         compiles = size > AS_PYTHON or (size > SMALL and is_compiled())
-        if self._process is not None and (self.yields or (compiles and not self._process.compiles)):
+        if self._process is not None and compiles and not self._process.compiles:
             self._end("a new process takes over")
         if self._process is None:
             # it ends with the thread that starts it, which of a server may be one for this request
-            self._process = in_lasting_thread(partial(ForecastingPlanner, cpus=self._cpus, compiles=compiles))
-            self.yields = False
+            start = partial(ForecastingPlanner, cpus=self._cpus, compiles=compiles, background=True)
+            self._process = in_lasting_thread(start)
+        self.yields = False
         self._asked, self._asked_s = Asked(), self._clock()
         self._process.ask_forecast(question)
         return self._asked
@@ -189,14 +190,14 @@ class Planner:
             self._be_patient()
 
     def _be_patient(self) -> None:
-        """Give up a plan that has taken too long, and lower the priority of the process where it takes long."""
+        """Give up a plan that has taken too long, and leave the process no core where it takes long."""
         if self._process is None or not self._asked.waits:
             return
         waited_s, most_s = self._clock() - self._asked_s, IDLE_ANSWER_S if self.yields else ANSWER_S
         if waited_s > most_s:
             self._end(f"planning took longer than {most_s:g} s")
         elif waited_s > self._patience_s and not (self.yields or self.unlimited):
-            self.yields = self._process.lower_priority()
+            self.yields = True
 
     def _end(self, reason: str) -> None:
         if self._asked.waits:

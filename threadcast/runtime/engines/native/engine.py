@@ -142,7 +142,8 @@ class NativeEngine(Engine):
                 self._translated = {id(plan): translated}
                 self._teams = dict(list(self._teams.items())[-MAX_ENGINES:])
             try:
-                engine = self._native.Engine(self._native_program, lanes, translated.script, seats, SPIN_S)
+                cpus = [core.cpus for core in cores]
+                engine = self._native.Engine(self._native_program, lanes, translated.script, seats, cpus, SPIN_S)
             except RuntimeError as error:
                 raise ExecutionError(f"the cores of a plan cannot be used: {error}") from error
             engine.number = next(self._numbers)
@@ -206,7 +207,7 @@ class _NativeSteps:
         with self._lock:
             if self._relay is None:
                 raise EngineClosed(_CLOSED)
-            end_idle_workers()  # the caller's own: they would spin on the engine's cores
+            end_idle_workers(stand_ins=False)  # the caller's own: they would spin on the engine's cores
             # In inference mode the calling thread's results would be of a kind that other threads must not write to.
             with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
                 return use(self._relay)

@@ -31,6 +31,7 @@ from threadcast.core.printable import printable
 from threadcast.core.settings import Settings
 from threadcast.runtime.engines.native.compilations import Compilations
 from threadcast.threads.memory import return_freed_memory
+from threadcast.threads.openmp import stand_ins_rest
 from threadcast.threads.this_process import this_process
 
 NAME = "threadcast_native"
@@ -120,6 +121,7 @@ def _library() -> ModuleType:
     if cores.cpus is not None:
         module.set_home(sorted(cores.cpus))
     cores.add_pinner(module)
+    stand_ins_rest.append(module.rest)
     if not module.install_arena():
         _logger.warning("tensors stay with malloc: the system gives no region for them; peaks of memory are higher")
     global _loaded_library

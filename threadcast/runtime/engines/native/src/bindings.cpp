@@ -9,6 +9,7 @@
 #include "arena.h"
 #include "engine.h"
 #include "fused.h"
+#include "lent.h"
 #include "openmp.h"
 #include "pools.h"
 #include "products.h"
@@ -224,6 +225,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
            py::arg("tables"), py::arg("lists"), py::arg("tensors"))
       .def("holds", &Untouched::holds);
   module.def("set_threads", &omp_set_threads, py::arg("threads"));
+  module.def("rest", [] { rest_lent(1); });
   module.def("in_step", [] { return omp_thread().ours; });
   module.def("accumulates_with_hooks", &accumulates_with_hooks, py::arg("tensor"));
   py::class_<Unassigned>(module, "Unassigned", py::custom_type_setup(collect_cycles_of<Unassigned>))
@@ -258,8 +260,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<Stepper, std::shared_ptr<Stepper>>(module, "Stepper").def_readwrite("number", &Stepper::number);
   py::class_<Engine, Stepper, std::shared_ptr<Engine>>(module, "Engine")
       .def(py::init([](std::shared_ptr<Program> program, std::shared_ptr<Lanes> lanes, std::shared_ptr<Script> script,
-                       const std::vector<Seat>& seats, double spin_s) {
-        return std::make_shared<Engine>(program, lanes, std::move(script), seats, nanoseconds_of(spin_s));
+                       const std::vector<Seat>& seats, std::vector<std::vector<int>> cores, double spin_s) {
+        return std::make_shared<Engine>(program, lanes, std::move(script), seats, std::move(cores),
+                                        nanoseconds_of(spin_s));
       }));
   py::class_<Relay>(module, "Relay")
       .def(py::init<std::shared_ptr<Stepper>>())

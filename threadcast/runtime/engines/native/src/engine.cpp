@@ -3,8 +3,9 @@
 namespace threadcast {
 
 Engine::Engine(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> lanes,
-               std::shared_ptr<const Script> script, const std::vector<Seat>& seats, std::chrono::nanoseconds spin)
-    : Stepper(program, std::move(lanes), seats, spin),
+               std::shared_ptr<const Script> script, const std::vector<Seat>& seats,
+               std::vector<std::vector<int>> cores, std::chrono::nanoseconds spin)
+    : Stepper(program, std::move(lanes), seats, std::move(cores), spin),
       script_(std::move(script)),
       shares_(script_->lanes.size()),
       teams_(program->calls.size()) {

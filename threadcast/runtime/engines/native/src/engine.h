@@ -28,9 +28,9 @@ struct Script {
 
 class Engine : public Stepper {
  public:
-  // `seats` are those of the script's lanes; the calling thread takes the first.
+  // `seats` are those of the script's lanes.
   Engine(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> lanes, std::shared_ptr<const Script> script,
-         const std::vector<Seat>& seats, std::chrono::nanoseconds spin);
+         const std::vector<Seat>& seats, std::vector<std::vector<int>> cores, std::chrono::nanoseconds spin);
 
  private:
   void prepare() override;

@@ -17,6 +17,9 @@ namespace {
 
 constexpr int kMostCpus = 8192;  // the kernel's largest CONFIG_NR_CPUS
 
+// libgomp's 300,000 rounds.
+constexpr std::chrono::milliseconds kRegionSpin{3};
+
 struct Pinning {
   std::mutex lock;
   std::vector<char> home;
@@ -95,8 +98,8 @@ Lane::~Lane() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Lane::give(const std::function<void()>* job, bool pins) {
-  pins_ = pins;
+void Lane::give(const std::function<void()>* job, bool of_step) {
+  of_step_ = of_step;
   job_.store(job);
   parker_.unpark();
 }
@@ -105,12 +108,13 @@ void Lane::work() {
   omp_thread().ours = true;
   omp_set_others_threads(1);
   at::AutoDispatchBelowAutograd below_autograd;
+  std::chrono::nanoseconds spin = spin_;
   for (;;) {
-    // Between two steps the caller's own operators may run: their threads must not wait for this one to stop spinning.
-    parker_.park([this] { return job_.load() != nullptr || ended_.load(); }, spin_, true);
+    parker_.park([this] { return job_.load() != nullptr || ended_.load(); }, spin);
     const std::function<void()>* job = job_.exchange(nullptr);
     if (job == nullptr) return;
-    if (pins_) try_to_pin(cpu_);  // whoever took its cpu away put it elsewhere; who gives it jobs has the cpu back
+    if (of_step_) try_to_pin(cpu_);  // whoever took its cpu away put it elsewhere; who gives it jobs has the cpu back
+    spin = of_step_ ? spin_ : kRegionSpin;
     (*job)();
   }
 }

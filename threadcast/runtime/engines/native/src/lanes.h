@@ -23,15 +23,17 @@ using Seat = std::pair<int, int>;
 // How many forks lie between this process and that which loaded the library: lanes stay in the process that has made them.
 int forks();
 
-// A pinned thread that runs jobs. It sleeps when there has been no job for a while.
+// A pinned thread that runs jobs. It sleeps when there has been no job for a while: after parts of regions as long as
+// libgomp's workers, so that an operator that follows on others within that time need not wake it.
 class Lane {
  public:
   Lane(Seat seat, std::chrono::nanoseconds spin);
   ~Lane();  // ends the thread once its job is done; in a forked process there is none
 
   Parker& parker() { return parker_; }
-  // The job must not throw, and must exist until it is done. With `pins` the thread is put on its CPU again before.
-  void give(const std::function<void()>* job, bool pins = true);
+  // The job must not throw, and must exist until it is done. Of a step: the thread is put on its CPU again before.
+  void give(const std::function<void()>* job, bool of_step = true);
+  void rest() { parker_.rest(); }
 
  private:
   void work();
@@ -39,7 +41,7 @@ class Lane {
   const int cpu_, forks_ = forks();
   std::chrono::nanoseconds spin_;
   Parker parker_;
-  bool pins_ = true;  // of the job
+  bool of_step_ = true;  // the job
   std::atomic<const std::function<void()>*> job_{nullptr};
   std::atomic<bool> ended_{false};
   std::thread thread_;

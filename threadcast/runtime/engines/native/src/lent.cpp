@@ -2,7 +2,7 @@
 
 #include <sched.h>
 
-#include <chrono>
+#include <algorithm>
 #include <functional>
 #include <system_error>
 
@@ -12,23 +12,18 @@
 namespace threadcast {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// Since the thread's last step. Who runs steps now and then, but mostly other work, has libgomp for that.
-constexpr std::chrono::milliseconds kLentFor{100};
-
 // What the calling thread may use. Its regions run one after the other.
 struct Lent {
   std::weak_ptr<Lanes> lanes;
-  std::vector<int> cpus;
-  Clock::time_point until;
+  std::vector<std::vector<int>> cores;
   int forks_seen = 0;
   size_t homes_seen = 0;
 
-  bool lasts() const { return forks_seen == forks() && homes_seen == homes() && Clock::now() <= until; }
+  bool lasts() const { return forks_seen == forks() && homes_seen == homes(); }
 
   int cpu = -1;                // on which the calling thread was when the members were chosen
-  std::vector<Lane*> members;  // on the other CPUs; none where one of them cannot be had
+  std::vector<int> cpus;       // the members' and that
+  std::vector<Lane*> members;  // on the other cores; none where one of them cannot be had
   std::shared_ptr<Caller> caller;
   FloatMode mode;
   std::vector<std::function<void()>> jobs;  // by member
@@ -39,9 +34,12 @@ struct Lent {
     if (cpu == here) return;
     cpu = here;
     members.clear();
+    cpus.clear();
+    for (const std::vector<int>& core : cores)
+      if (std::find(core.begin(), core.end(), here) == core.end()) cpus.push_back(core.front());
     try {
-      for (int other : cpus)
-        if (other != here) members.push_back(&from.at({other, 0}));
+      for (int other : cpus) members.push_back(&from.at({other, 0}));
+      cpus.push_back(here);
     } catch (const std::system_error&) {
       members.clear();
     }
@@ -64,7 +62,7 @@ std::unique_ptr<Lent>& lent() {
 
 }  // namespace
 
-void lend(const std::shared_ptr<Lanes>& lanes, const std::vector<int>& cpus) {
+void lend(const std::shared_ptr<Lanes>& lanes, const std::vector<std::vector<int>>& cores) {
   std::unique_ptr<Lent>& own = lent();
   if (own == nullptr) {
     own = std::make_unique<Lent>();
@@ -72,27 +70,26 @@ void lend(const std::shared_ptr<Lanes>& lanes, const std::vector<int>& cpus) {
     own->region.shares = &own->shares;
   }
   const bool same = own->lanes.lock() == lanes;
-  if (same && own->lasts() && own->cpus.size() > cpus.size()) return;  // of a wider step
-  if (!same || own->cpus != cpus || own->forks_seen != forks()) {
+  if (same && own->lasts() && own->cores.size() > cores.size()) return;  // of a wider step
+  if (!same || own->cores != cores || own->forks_seen != forks()) {
     own->lanes = lanes;
-    own->cpus = cpus;
+    own->cores = cores;
     own->cpu = -1;
   }
   own->forks_seen = forks();
   own->homes_seen = homes();
-  own->until = Clock::now() + kLentFor;
 }
 
 bool run_on_lent(void (*body)(void*), void* data, int size) {
   Lent* own = lent().get();
-  if (own == nullptr || static_cast<int>(own->cpus.size()) != size || !own->lasts()) return false;
+  if (own == nullptr || !own->lasts()) return false;
   const std::shared_ptr<Lanes> lanes = own->lanes.lock();
   if (lanes == nullptr) return false;
-  const TriedTurn turn(lanes->turns(), own->cpus);
-  if (!turn) return false;
   own->choose(*lanes, sched_getcpu());
   const int members = size - 1;
   if (static_cast<int>(own->members.size()) < members) return false;
+  const TriedTurn turn(lanes->turns(), own->cpus);
+  if (!turn) return false;
   own->mode = FloatMode();
   own->region.start(body, data, size);
   own->caller->expect(members);
@@ -105,6 +102,13 @@ bool run_on_lent(void (*body)(void*), void* data, int size) {
   thread = before;
   own->caller->wait_for_all();
   return true;
+}
+
+void rest_lent(int size) {
+  Lent* own = lent().get();
+  if (own == nullptr || !own->lasts()) return;
+  if (const std::shared_ptr<Lanes> lanes = own->lanes.lock())
+    for (size_t i = std::max(0, size - 1); i < own->members.size(); ++i) own->members[i]->rest();
 }
 
 }  // namespace threadcast

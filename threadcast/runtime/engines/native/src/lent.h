@@ -1,5 +1,7 @@
-// After a step its lanes run the calling thread's parallel regions for a while. libgomp's workers would spin for some
-// milliseconds on the cores of the next step, or have to be ended before it and made again after it.
+// Once a thread has run a step, lanes run its own parallel regions, too. libgomp's workers would spin for some
+// milliseconds on the cores of the next step, or have to be ended before it and made again after it; and as they are
+// pinned nowhere, and a step moves the thread to another core, they may be made or woken on the thread's own core, where
+// the kernel leaves both for 0.1 s at a time.
 #pragma once
 
 #include <memory>
@@ -9,12 +11,15 @@
 
 namespace threadcast {
 
-// Lends the lanes of these CPUs to the calling thread, which has just done a step on them.
-void lend(const std::shared_ptr<Lanes>& lanes, const std::vector<int>& cpus);
+// Lends lanes of these cores, each given by its CPUs, to the calling thread, which has just done a step: until the lanes
+// end, or the process's home CPUs change.
+void lend(const std::shared_ptr<Lanes>& lanes, const std::vector<std::vector<int>>& cores);
 
-// Runs a parallel region of the calling thread on it and on lanes that are lent to it, `size` threads in all. Returns
-// false, and runs nothing, where the step had another number of CPUs, or where a step uses them. Some of more CPUs could
-// be hardware threads of one core.
+// Runs a parallel region of the calling thread on it and on lanes that are lent to it, `size` threads in all, each on a
+// core of its own. Returns false, and runs nothing, where there are fewer cores, or a step uses some of them.
 bool run_on_lent(void (*body)(void*), void* data, int size);
+
+// Lets lanes that are lent to the calling thread sleep until they are needed: all but those that a region of `size` has.
+void rest_lent(int size);
 
 }  // namespace threadcast

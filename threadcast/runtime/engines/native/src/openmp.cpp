@@ -256,7 +256,9 @@ int thread_num() { return omp_thread().ours ? omp_thread().rank : original.omp_g
 int in_parallel() { return omp_thread().ours ? omp_thread().size > 1 : original.omp_in_parallel(); }
 
 void set_num_threads(int threads) {
-  if (!omp_thread().ours) original.omp_set_num_threads(threads);  // an operator's count is its team's
+  if (omp_thread().ours) return;  // an operator's count is its team's
+  original.omp_set_num_threads(threads);
+  rest_lent(threads);
 }
 
 struct Taken {

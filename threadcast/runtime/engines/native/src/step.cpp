@@ -57,9 +57,9 @@ LeaderScope::~LeaderScope() {
 }
 
 Stepper::Stepper(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> lanes, const std::vector<Seat>& seats,
-                 std::chrono::nanoseconds spin)
+                 std::vector<std::vector<int>> cores, std::chrono::nanoseconds spin)
     : program_(std::move(program)), spin_(spin), caller_(std::make_shared<Caller>(spin)), awaited_(program_->calls.size()), users_(program_->values),
-      lanes_(std::move(lanes)), first_cpu_(seats[0].first), values_(program_->values),
+      lanes_(std::move(lanes)), first_cpu_(seats[0].first), cores_(std::move(cores)), values_(program_->values),
       done_by_(seats.size()), done_(program_->calls.size()), was_done_(program_->calls.size()) {
   parkers_.push_back(&caller_->parker());
   for (const Seat& seat : seats)
@@ -138,7 +138,7 @@ bool Stepper::go(std::vector<Ran>* ran) {
     play(0);
     caller_->wait_for_all();
   }
-  if (!threads_.empty()) lend(lanes_, cpus_);
+  lend(lanes_, cores_);
   if (const std::exception_ptr error = std::exchange(error_, nullptr)) {
     for (c10::IValue& value : values_) value = c10::IValue();
     std::rethrow_exception(error);

@@ -63,9 +63,9 @@ class Stepper {
   void allow() { halting_.store(false); }
 
  protected:
-  // The calling thread takes the first seat.
+  // The calling thread takes the first seat. `cores` are those of the machine, each given by its CPUs.
   Stepper(std::shared_ptr<const Program> program, std::shared_ptr<Lanes> lanes, const std::vector<Seat>& seats,
-          std::chrono::nanoseconds spin);
+          std::vector<std::vector<int>> cores, std::chrono::nanoseconds spin);
 
   virtual void prepare() = 0;             // all counters, before `go`
   virtual void play(size_t lane) = 0;     // a lane's part of the step; must not throw
@@ -100,6 +100,7 @@ class Stepper {
   FloatMode mode_;  // the calling thread's, for the lanes of a step
   const int first_cpu_;
   std::vector<int> cpus_;
+  const std::vector<std::vector<int>> cores_;
   std::vector<Lane*> threads_;  // of the lanes after the first
   std::vector<std::function<void()>> jobs_;
   Values values_;
