@@ -23,6 +23,7 @@ def plans_at_once() -> Iterator[None]:
             (plan_search, "HOPELESS", math.inf),
             (plan_search, "SLOWER", math.inf),
             (plan_search, "FAR", math.inf),
+            (tournament, "WORTH", 0.0),
             (tuning, "Tournament", Decided),
             (WholeCalls, "next_turn", by_the_graphs),
         ):

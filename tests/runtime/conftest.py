@@ -124,6 +124,7 @@ def nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_search, "HOPELESS", math.inf)
     monkeypatch.setattr(plan_search, "SLOWER", math.inf)
     monkeypatch.setattr(plan_search, "FAR", math.inf)
+    monkeypatch.setattr(tournament, "WORTH", 0.0)
 
 
 @pytest.fixture

@@ -448,10 +448,15 @@ class Tournament:
     # what is known
 
     @property
+    def is_steady(self) -> bool:
+        """Whether it is known how long a call of the baseline takes; true once it was true."""
+        self._steady = self._steady or are_steady(list(self._baseline_s))
+        return self._steady
+
+    @property
     def baseline_s(self) -> float | None:
         """Seconds of a call of the baseline, the lower quartile of recent ones; None until they are steady."""
-        self._steady = self._steady or are_steady(list(self._baseline_s))
-        found = sorted(self._baseline_s) if self._steady else []
+        found = sorted(self._baseline_s) if self.is_steady else []
         return found[(len(found) - 1) // 4] if found else None
 
     @property
@@ -562,7 +567,7 @@ class Tournament:
 
     def _next_entrant(self, event: Next) -> Entrant | None:
         """What is prepared or compared next, if time may be spent on it; None: the best runs."""
-        if event.disturbed or (self.best == self.baseline and self.baseline_s is None):
+        if event.disturbed or (self.best == self.baseline and not self.is_steady):
             return None
         if self._doubtful is not None:
             return self.entrants[self._doubtful]

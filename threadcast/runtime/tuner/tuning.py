@@ -587,7 +587,8 @@ class Tuning:
             self._offer(eager_in(memory_format), gain=1.1, most=10.0, cost_s=0.0)
 
     def _differs(self, what: to.Run | to.RunStage, difference: str) -> None:
-        self._todo.extend(self._tournament.handle(to.Differs(what.key, difference)))
+        text = f"its results are not PyTorch's: {difference}"
+        self._todo.extend(self._tournament.handle(to.Differs(what.key, text)))
 
     def _carry_out(self) -> None:
         """Carry out what is to be done. What Ctrl-C interrupts is begun anew later."""
@@ -625,7 +626,7 @@ class Tuning:
 
     def _drop(self, key: ContenderId, reason: str, *, differs: bool, earlier: bool) -> None:
         if differs:
-            _logger.warning("%s is not used, its results are not PyTorch's: %s", key, reason)
+            _logger.warning("%s is not used: %s", key, reason)
         variant_plan = self._plan_of(key)
         if differs and variant_plan is not None:
             self._stored.drop(self._graphs.as_captured(variant_plan.variant))
@@ -655,6 +656,9 @@ class Tuning:
             self._report_plan(variant_plan)
             self._follower.follow(self._contenders.engines[variant_plan], variant_plan, self._stored)
         self.report.contender = contender
+        slow = [one for one in self._candidates.values() if one.step_s is not None]
+        if contender == DEFAULT and slow and not self.report.verdicts and self.eager_s is not None:
+            self.report.reason = f"{slow[0].key} took {slow[0].step_s:.3g} s a call, PyTorch {self.eager_s:.3g} s"
         self._offer_fused()
 
     def _give_up(self, reason: str) -> None:
