@@ -196,6 +196,7 @@ class _CopyingBackend:
 
     calls = 0
     """Calls of all such backends."""
+    working = True
 
     def __init__(self, module: nn.Module, _: object, captured: Captured, *__: object, **___: object) -> None:
         self._module, self._captured, self.over, self.broken_off = module, captured, False, False

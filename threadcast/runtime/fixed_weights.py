@@ -117,18 +117,15 @@ class FixedWeights(ModelFormat):
         captured = capture_graph(call, inputs, weights=self._current_weights(), dynamic=dynamic)
         return replace(captured, held=_Held(captured.held, self._references), weakly=True)
 
-    def backends(
-        self, cores: int, start: Callable[[Callable[[], BackendSearch]], BackendSearch | None], **options: Any
-    ) -> MakeBackends | None:
-        """Return what begins a search for backends, if there may be any; `start` begins it when its turn has come."""
+    def backends(self, cores: int, **options: Any) -> MakeBackends | None:
+        """Return what begins a search for backends, if there may be any."""
         if not self._may_copy:
             return None
         module = _Module(self)
 
         def make(captured: Captured, arguments: tuple[Any, ...], result: Any) -> Backends | None:
             given: tuple[tuple[Any, ...], dict[str, Any]] = arguments, {}
-            found = start(lambda: BackendSearch(module, given, captured, cores, result=list(result), **options))
-            return None if found is None else _Backends(found, self)
+            return _Backends(BackendSearch(module, given, captured, cores, result=list(result), **options), self)
 
         return make
 
@@ -211,6 +208,10 @@ class _Backends:
     @property
     def over(self) -> bool:
         return self._search.over
+
+    @property
+    def working(self) -> bool:
+        return self._search.working
 
     @property
     def broken_off(self) -> bool:

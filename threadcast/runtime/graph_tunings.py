@@ -30,7 +30,7 @@ from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.shared_learning import planner_for, search_slot
+from threadcast.runtime.shared_learning import planner_for
 from threadcast.runtime.size_families import SizeFamily
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.tuning import Tuning
@@ -107,7 +107,6 @@ class GraphTunings:
             plans=self._plans(installed(chosen)),
             backends=fixed.backends(
                 len(self.machine),
-                search_slot().fill,
                 cpus=chosen,
                 history=self._folder / HISTORY,
             ),

@@ -19,7 +19,6 @@ from threadcast.core import Machine
 from threadcast.core.arguments import check, is_number
 from threadcast.core.settings import Settings
 from threadcast.runtime.backends.search import BackendSearch
-from threadcast.runtime.backends.search_slot import SearchSlot
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.call_spec import CallSpec
 from threadcast.runtime.given import likely_slip
@@ -66,14 +65,13 @@ class OptimizedCall(OptimizedModel):
             return capture_forward(called, *arguments, dynamic=dynamic, repeated=True)
 
         history = Settings.read()["engine.plans"] / HISTORY
-        slot = SearchSlot()
 
         def of_backends(cores: int, cpus: Sequence[int] | None) -> MakeBackends | None:
             if not backends or model is None:
                 return None
             options: dict[str, Any] = {"cpus": cpus, "history": history, "rough": rough}
-            return lambda captured, arguments, result: slot.fill(
-                lambda: BackendSearch(model, arguments, captured, cores, result=result, **options)
+            return lambda captured, arguments, result: BackendSearch(
+                model, arguments, captured, cores, result=result, **options
             )
 
         def trace(model_format: ModelFormat, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ from functools import lru_cache
 from threading import RLock
 
 from threadcast.core import Machine
-from threadcast.runtime.backends.search_slot import SearchSlot
 from threadcast.runtime.fallback import Told
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.tuner.budget import Budget
@@ -23,12 +22,6 @@ def budget(share: float) -> Budget:
 def planner_for(machine: Machine) -> Planner:
     """The planner for all graphs on these cores; the same one each time."""
     return _ThreadSafePlanner(machine)
-
-
-@lru_cache(maxsize=1)
-def search_slot() -> SearchSlot:
-    """The place for a search for backends: one graph has one at a time."""
-    return SearchSlot()
 
 
 @lru_cache(maxsize=1)

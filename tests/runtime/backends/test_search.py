@@ -19,9 +19,10 @@ import torch
 from tests.runtime.backends.programs import ARGUMENTS, Two
 from tests.runtime.backends.searches import found_by, polled, processes_in, search_for, wait_until_gone
 from tests.waiting import eventually
+from threadcast.capture.capture import capture_forward
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_guard import PREFIX
-from threadcast.runtime.backends.search_slot import SearchSlot
+from threadcast.runtime.tuner.backends_beside import BackendsBeside
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -56,23 +57,45 @@ def test_a_paused_search_goes_on_where_it_stopped(module: Two, folder: Path) -> 
         assert len(list(polled(search, unlimited=True))) == 1
 
 
-def test_one_search_of_a_model_is_at_work_at_a_time(module: Two) -> None:
-    slot, made = SearchSlot(), list[BackendSearch]()
+def test_one_search_of_a_process_is_at_work_at_a_time(module: Two) -> None:
+    made = list[BackendSearch]()
 
-    def make() -> BackendSearch:
+    def make(*_: object) -> BackendSearch:
         made.append(search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6))
         return made[-1]
 
-    first = slot.fill(make)
-    assert first is not None
-    with closing(first):
+    captured = capture_forward(module, *ARGUMENTS[0])
+    first, second, third = (BackendsBeside(make) for _ in range(3))
+    with closing(first), closing(second), closing(third):
+        assert first.make(captured, (), None)
         first.start()
-        assert slot.fill(make) is None
-        assert len(made) == 1
-        eventually(lambda: slot.fill(make))
-        made[-1].close()
-        assert slot.fill(make) is not None, "the second one was closed"
-        assert first.poll() or first.poll(), "what it has built can be opened all the same"
+        assert not second.make(captured, (), None)
+        assert second.waits
+        second.before_step(rests=False)
+        assert second.beside, "steps of others are beside it, too"
+        while not made[0]._heard:
+            made[0].wait(1.0)
+            made[0]._listen()
+        second.before_step(rests=True)
+        assert made[0]._is_paused
+        assert not second.beside
+        second.before_step(rests=False)
+        eventually(lambda: second.make(captured, (), None))
+        second.close()
+        assert third.make(captured, (), None), "the second one was closed"
+        assert len(made) == 3
+        assert made[0].poll() or made[0].poll(), "what it has built can be opened all the same"
+
+
+def test_a_fork_has_no_search(module: Two) -> None:
+    with closing(BackendsBeside(lambda *_: search_for(module, ARGUMENTS))) as beside:
+        assert beside.make(capture_forward(module, *ARGUMENTS[0]), (), None)
+        if (child := os.fork()) == 0:
+            beside.before_step(rests=False)
+            os._exit(beside.beside)
+        assert os.waitpid(child, 0)[1] == 0
+        beside.before_step(rests=False)
+        assert beside.beside
 
 
 def test_a_search_ends_where_weights_were_written_to_before_a_backend_is_opened(module: Two) -> None:

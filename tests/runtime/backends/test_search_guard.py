@@ -26,7 +26,9 @@ while True: signal.pause()
 
 
 @contextmanager
-def guarded(folder: Path, *, most_pause_s: float | None = None) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def guarded(
+    folder: Path, *, most_pause_s: float | None = None, lock: Path | str = ""
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A guard that runs `WORK`, and the id of that process."""
     script = search_guard.__file__
     if most_pause_s is not None:
@@ -36,7 +38,7 @@ def guarded(folder: Path, *, most_pause_s: float | None = None) -> Iterator[tupl
         script = str(copy)
     file = os.open(os.devnull, os.O_RDONLY)
     guard = subprocess.Popen(
-        [sys.executable, "-I", script, str(os.getpid()), "0", str(file), sys.executable, "-c", WORK],
+        [sys.executable, "-I", script, str(os.getpid()), "0", str(file), str(lock), sys.executable, "-c", WORK],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file], env={**os.environ, "TMPDIR": str(folder)},
     )  # fmt: skip
     os.close(file)
@@ -86,3 +88,26 @@ def test_signals_after_the_process_has_ended_do_nothing(tmp_path: Path, number: 
         eventually(lambda: not Path(f"/proc/{process}").exists())
         guard.send_signal(number)
     assert guard.returncode == 0
+
+
+def test_of_guards_with_one_lock_one_command_runs_unless_it_was_paused_for_long(tmp_path: Path) -> None:
+    lock = tmp_path / "cache" / "learner"
+    with guarded(tmp_path, lock=lock) as (first, worker):
+        file = os.open(os.devnull, os.O_RDONLY)
+        second = subprocess.Popen(
+            [sys.executable, "-I", search_guard.__file__, str(os.getpid()), "0", str(file), str(lock), sys.executable,
+             "-c", WORK],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file], env={**os.environ, "TMPDIR": str(tmp_path)},
+        )  # fmt: skip
+        os.close(file)
+        assert second.stdin is not None
+        assert second.stdout is not None
+        with second.stdin, second.stdout:
+            assert not select([second.stdout], [], [], 2 * search_guard._LOOK_S)[0], "it waits"
+            first.send_signal(PAUSE)
+            lines = {second.stdout.readline(), second.stdout.readline()} - {b"{}\n"}
+            first.send_signal(RESUME)
+            assert len(lines) == 1, "its command has begun"
+            assert stopped(worker), "the first one has no turn now"
+        second.wait(HANGS_S)
+        eventually(lambda: not stopped(worker))

@@ -15,6 +15,7 @@ from torch.fx import symbolic_trace
 from torch.nn import functional as F
 
 from tests.runtime.compile_backend.running import run_until_settled
+from threadcast.runtime import fixed_weights
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.compile_backend import compiled_graphs
 from threadcast.runtime.fixed_weights import FixedWeights
@@ -258,10 +259,14 @@ class Search:
         return Contender(backend("another"), run, lambda: False)
 
 
-def test_a_backend_takes_the_inputs_one_by_one_and_gives_results_as_pytorch_does() -> None:
+def test_a_backend_takes_the_inputs_one_by_one_and_gives_results_as_pytorch_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     weight = torch.randn(4, 3, 3, 3)
     weights = fixed(weight)
-    make = weights.backends(2, lambda _: Search(weight))  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr(fixed_weights, "BackendSearch", lambda *_, **__: Search(weight))
+    make = weights.backends(2)
+    assert make is not None
     found = make(None, (batch(0),), [])  # type: ignore[arg-type]
     assert found is not None
     contender = found.poll(unlimited=False)

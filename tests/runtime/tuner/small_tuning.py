@@ -41,6 +41,8 @@ class Clock:
 class Found:
     """A search for backends that has one, after its first `looks` looks."""
 
+    working = True
+
     def __init__(self, contender: Contender, looks: int = 1) -> None:
         self._left, self.over = [*[None] * looks, contender], False
         self.waits, self.paused, self.broken_off = 0, False, False

@@ -62,6 +62,8 @@ TURNS_S = 0.6
 CLOSE = 1.3
 """Ratio to the fastest way's seconds up to which another way is opened too: the seconds of the same backend at the same
 setting differ by 10 to 20 % between two processes."""
+LOCK = "learner"
+"""Name of the file beside the history by which one search of all processes of a machine is at work at a time."""
 _OVERDUE = 1.5
 """Ratio to a turn's seconds after which the caller waits no longer for its end."""
 _EXTRA_S = 0.1
@@ -230,7 +232,9 @@ class BackendSearch:
 
     def _start_process(self, content: ProgramFile) -> None:
         file = os.memfd_create("threadcast-program")
-        guard = [sys.executable, "-I", search_guard.__file__, str(os.getpid()), str(NICE), str(file)]
+        history = self._options.history
+        lock = "" if history is None else str(Path(history).with_name(LOCK))
+        guard = [sys.executable, "-I", search_guard.__file__, str(os.getpid()), str(NICE), str(file), lock]
         command = [sys.executable, "-P", "-m", "threadcast.runtime.backends.search_worker", str(file)]
         try:
             self._process = subprocess.Popen(

@@ -1,10 +1,11 @@
 """Runs the process that builds backends, ends it with the caller, and deletes the files that it leaves.
 
-Run as a script, `python -I search_guard.py PARENT NICE FILE COMMAND...`: it runs the command with the name of a new
-folder as its last argument, at the priority NICE, with the file descriptor FILE open. When the standard input is
-closed or the process PARENT ends, in whatever way, the command and what it started end, and the folder is deleted. The
-signal `PAUSE` stops the command and what it started until `RESUME`, or for `MOST_PAUSE_S`. It imports nothing but the
-standard library.
+Run as a script, `python -I search_guard.py PARENT NICE FILE LOCK COMMAND...`: it runs the command with the name of a
+new folder as its last argument, at the priority NICE, with the file descriptor FILE open. Of all guards with the same
+file LOCK (empty: none), one has a command that runs; the others wait, as does one that was paused for long. When the
+standard input is closed or the process PARENT ends, in whatever way, the command and what it started end, and the
+folder is deleted. The signal `PAUSE` stops the command and what it started until `RESUME`, or for `MOST_PAUSE_S`. It
+imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ PAUSE, RESUME = signal.SIGUSR1, signal.SIGUSR2
 MOST_PAUSE_S = 10.0
 """Longest pause in seconds: a caller that has paused the command may make no further call. Comparisons of short calls
 take 2 s at most."""
+GIVE_BACK_S = 3.0
+"""Seconds of a pause after which other guards' commands may run in its place: longer than comparisons take."""
 _LOOK_S = 0.5
 """Seconds between two looks at whether the caller lives. Its end closes the standard input at once, unless a process
 that it forked keeps that open."""
@@ -35,7 +38,42 @@ _NEW_S = 60.0
 """Seconds for which a folder without an owner may still be about to get one."""
 
 
-def main(parent: int, nice: int, file: int, command: list[str]) -> None:
+class Turn:
+    """The turn of one guard among all with the same file; every guard has one where that cannot be opened."""
+
+    def __init__(self, path: str) -> None:
+        self._file: int | None = None
+        self.held = False
+        with suppress(OSError):
+            if path:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+
+    def take(self) -> bool:
+        """Have the turn if no other guard has; return whether it is this one's now."""
+        if not self.held:
+            with suppress(BlockingIOError):
+                self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.held = True
+        return self.held
+
+    def give_back(self) -> None:
+        """Let another guard have it."""
+        if self.held:
+            self._lock(fcntl.LOCK_UN)
+            self.held = False
+
+    def _lock(self, how: int) -> None:
+        if self._file is not None:
+            try:
+                fcntl.flock(self._file, how)
+            except BlockingIOError:
+                raise
+            except OSError:  # a file system without locks
+                self._file = None
+
+
+def main(parent: int, nice: int, file: int, lock: str, command: list[str]) -> None:
     """Run the command until it and the caller have ended."""
     os.nice(nice)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -45,26 +83,33 @@ def main(parent: int, nice: int, file: int, command: list[str]) -> None:
     environment = {**os.environ, "TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     running: subprocess.Popen[bytes] | None = None
     paused_s = math.inf
+    turn = Turn(lock)
 
     def pause(number: int, _: object) -> None:
         nonlocal paused_s
         paused_s = time.monotonic() if number == PAUSE else math.inf
-        if running is not None and running.returncode is None:
+        if running is not None and running.returncode is None and (number == PAUSE or turn.held):
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGSTOP if number == PAUSE else signal.SIGCONT)
 
     signal.signal(PAUSE, pause)
     signal.signal(RESUME, pause)
+    closed = select.poll()
+    closed.register(0, 0)  # reports that the other end was closed, and reads nothing
     try:
+        while not turn.take():
+            if os.getppid() != parent or closed.poll(_LOOK_S * 1e3):
+                return
         running = subprocess.Popen([*command, str(folder)], process_group=0, pass_fds=[file], env=environment)
         os.close(file)
         os.write(1, b"{}\n")  # from now on it can be paused
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the caller sees the end of the command's output
-        closed = select.poll()
-        closed.register(0, 0)  # reports that the other end was closed, and reads nothing
         while os.getppid() == parent and not closed.poll(_LOOK_S * 1e3):
-            running.poll()
-            if time.monotonic() - paused_s > MOST_PAUSE_S:
+            if running.poll() is not None or time.monotonic() - paused_s > GIVE_BACK_S:
+                turn.give_back()
+            elif not turn.held and turn.take() and paused_s == math.inf:
+                pause(RESUME, None)
+            if time.monotonic() - paused_s > MOST_PAUSE_S and turn.take():
                 pause(RESUME, None)
     finally:
         if running is not None:
@@ -93,4 +138,4 @@ def _delete_ownerless() -> None:
 
 if __name__ == "__main__":
     _parent, _nice, _file = map(int, sys.argv[1:4])
-    main(_parent, _nice, _file, sys.argv[4:])
+    main(_parent, _nice, _file, sys.argv[4], sys.argv[5:])

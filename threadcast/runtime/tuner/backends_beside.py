@@ -1,14 +1,49 @@
-"""The search for backends beside the steps of one kind of call: begun once, asked for what it finds, ended."""
+"""The search for backends beside the steps of one kind of call: begun once, asked for what it finds, ended.
+
+One search of a process is at work at a time; it rests beside the steps of all kinds of calls where these are compared,
+or may lose no time, whichever it is for.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from threadcast.capture.capture import Captured
 from threadcast.runtime.tuner.contender import Backends, Contender, MakeBackends
 
 _logger = logging.getLogger("threadcast")
+
+
+class _Turn:
+    """Which search of this process is at work."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._search: weakref.ref[Backends] | None = None
+        self._process = os.getpid()
+
+    @property
+    def search(self) -> Backends | None:
+        """The search that is at work now; None where none is, as in a fork."""
+        search = None if self._search is None or self._process != os.getpid() else self._search()
+        return search if search is not None and not search.over and search.working else None
+
+    def make(self, make: Callable[[], Backends | None]) -> Backends | None:
+        """Return the search that `make` makes; None, and nothing is made, while another one is at work."""
+        with self._lock:
+            if self.search is not None or (found := make()) is None:
+                return None
+            self._search, self._process = weakref.ref(found), os.getpid()
+            return found
+
+
+_TURN = _Turn()
 
 
 class BackendsBeside:
@@ -19,7 +54,7 @@ class BackendsBeside:
         self._search: Backends | None = None
         self._later_too = False
         self.beside = False
-        """Whether the search works beside the next step, or did beside the last."""
+        """Whether a search works beside the next step, or did beside the last."""
 
     @property
     def waits(self) -> bool:
@@ -48,13 +83,13 @@ class BackendsBeside:
     def make(self, captured: Captured | None, arguments: tuple[Any, ...], result: Any) -> bool:
         """Make the search by the example of a step, its graph (None: it has none) and its result; `start` starts it.
 
-        Returns whether there is one now. There is none while another search of the same model is at work.
+        Returns whether there is one now. There is none while another search of the process is at work.
         """
         assert self._make is not None
         if captured is None:
             self._make = None
             return False
-        self._search = self._make(captured, arguments, result)
+        self._search = _TURN.make(partial(self._make, captured, arguments, result))
         if self._search is None:
             return False
         self._make = None
@@ -80,13 +115,14 @@ class BackendsBeside:
             self._search.wait(timeout_s)
 
     def before_step(self, *, rests: bool) -> None:
-        """Let the search rest beside the next step, or work.
+        """Let the search that is at work rest beside the next step, or work.
 
         What contenders with threads of their own take beside it would not be what they take once it is over.
         """
-        if self._search is not None:
-            self._search.pause(rests)
-        self.beside = self.works and not rests
+        search = _TURN.search
+        if search is not None:
+            search.pause(rests)
+        self.beside = search is not None and not rests
 
     def leave_out(self, error: Exception) -> None:
         """End the search, or never begin it, because of this error."""

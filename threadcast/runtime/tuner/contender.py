@@ -68,6 +68,11 @@ class Backends(Protocol):
         ...
 
     @property
+    def working(self) -> bool:
+        """Whether it still computes beside the calls."""
+        ...
+
+    @property
     def broken_off(self) -> bool:
         """Whether something ended the search that need not end a later one."""
         ...
@@ -97,7 +102,7 @@ class Backends(Protocol):
 
 
 class MakeBackends(Protocol):
-    """Makes a search for backends; None where one cannot begin yet, as another one of the same model is at work.
+    """Makes a search for backends; None where one cannot begin yet.
 
     `captured` is the graph in the memory format that the model was given in. `arguments` are
     those of a step, and `result` is its result.

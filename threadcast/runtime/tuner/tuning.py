@@ -472,6 +472,8 @@ class Tuning:
             expected = self._stored.backends(self._graphs.first)
             cost_s = min(BESIDE_S, expected.cost_s) / max(1, len(self._machine) - 1)  # pauses bound the rest
             self._offer(BACKENDS, gain=expected.gain, most=expected.most, cost_s=cost_s)
+            if self._budget.unlimited and self.eager_s is not None:
+                self._prepare_candidate(BACKENDS)  # beside the plans
 
     def _offer_fused(self) -> None:
         """Have the fastest plan's variant tried with fused operators, once a plan of each memory format was."""
