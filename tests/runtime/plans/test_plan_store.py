@@ -207,3 +207,14 @@ def test_plans_for_fewer_cores_that_a_process_ended_before_are_made_by_the_next(
         assert found is not None
         assert sorted(found.fewer) == sorted(counts_below(len(read_machine())))
         assert found.curves is None, "nothing is left to be made"
+
+
+def test_a_backend_that_was_the_fastest_is_expected_to_gain_as_much_again(tmp_path: Path) -> None:
+    graph, machine = capture_forward(lambda x: x.sin(), torch.ones(8)).graph, read_machine()
+    store = PlanStore(tmp_path / "plans", machine, among="openvino 2026")
+    before = store.backends(graph)
+    store.note_backend(graph, 3.5)
+    noted = PlanStore(tmp_path / "plans", machine, among="openvino 2026").backends(graph)
+    assert (noted.gain, noted.most) == (3.5, 3.5)
+    assert noted.cost_s < before.cost_s
+    assert PlanStore(tmp_path / "plans", machine, among="openvino 2027").backends(graph) == before

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.generators import generators_restored
-from threadcast.runtime.backends.integer_ranges import Range
 from threadcast.runtime.backends.number_guard import NumberGuard
 from threadcast.runtime.backends.program_file import (
     ProgramFile,
@@ -40,7 +39,9 @@ from threadcast.runtime.backends.program_file import (
 from threadcast.runtime.backends.result_memory import ResultMemory
 from threadcast.runtime.backends.search_worker import BEGIN as PROGRAM_WRITTEN
 from threadcast.runtime.backends.search_worker import GRANTED, REFUSED, Built, Options, opened
-from threadcast.runtime.backends.ways import CHOOSES_CPUS, NEEDED, Way, has
+from threadcast.runtime.backends.way_store import NAME as WAYS
+from threadcast.runtime.backends.way_store import WayStore, key_of
+from threadcast.runtime.backends.ways import CHOOSES_CPUS, NEEDED, has
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
 from threadcast.runtime.plans.backend_history import network_kind
 from threadcast.runtime.tuner.contender import Contender
@@ -121,7 +122,8 @@ class BackendSearch:
         """Seconds that the search has taken so far from a caller that did not wait for it."""
         self._unlimited = False
         self._turns_s = 0.0
-        self._over = self._all_built = False
+        self._ways = None if history is None else WayStore(history.with_name(WAYS))
+        self._over = self._all_built = self._stored = False
         self.broken_off = False
         """Whether something ended the search that need not end a later one."""
         self._paused_s: float | None = None
@@ -172,6 +174,8 @@ class BackendSearch:
             # without gaps, as the program that the backends are built for
             self._arguments = pytree.tree_map_only(Tensor, lambda value: dense(value).clone(), self._arguments)
             self._result = pytree.tree_map_only(Tensor, torch.clone, self._result)
+            if self._found_before(content):
+                return
             try:
                 self._start_process(content)
             except OSError as error:
@@ -229,6 +233,22 @@ class BackendSearch:
                 pipe.close()  # on which the guard ends everything, and deletes the files
         threading.Thread(target=process.wait, daemon=True).start()
         self._result = None
+
+    def _found_before(self, content: ProgramFile) -> bool:
+        """Take the way that an earlier process has stored; return whether there is one for these weights."""
+        options = self._options
+        if self._ways is None:
+            return False
+        key = key_of(content.head, (options.cores, options.kind, options.rough, options.cpus), options.among)
+        self._options = replace(options, key=key)
+        found = self._ways.read(key)
+        if found is None or found["infinite"] != _infinite(self._arguments):
+            return False
+        if found["weights"] != content.weights_digest():
+            return False
+        self._built.append(Built.of(found["built"]))
+        self._all_built = self._stored = True
+        return True
 
     def _start_process(self, content: ProgramFile) -> None:
         file = os.memfd_create("threadcast-program")
@@ -296,9 +316,7 @@ class BackendSearch:
         messages = [json.loads(line) for line in lines]
         for message in messages:
             if "built" in message:
-                built = message["built"]
-                integers = [one and Range(*one) for one in built["integers"]]
-                self._built.append(Built(**{**built, "way": Way(*built["way"]), "integers": integers}))
+                self._built.append(Built.of(message["built"]))
             elif "left_out" in message:
                 self._leave_out(message["left_out"], message["reason"])
         if messages and "turn_s" in messages[-1]:
@@ -358,6 +376,9 @@ class BackendSearch:
                 contender = end.value
             except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others and the plan remain
                 self._leave_out(str(built.way), (str(error).strip().splitlines() or [type(error).__name__])[0])
+                if self._stored and self._ways is not None:  # a later process searches
+                    self._ways.drop(self._options.key)
+                    self.broken_off = True
         self._opening = None
         self._built.popleft()
         if self._all_built:
@@ -403,3 +424,10 @@ class BackendSearch:
             yield
         finally:
             self.caller_s += 0.0 if self._unlimited else time.perf_counter() - began_s
+
+
+def _infinite(arguments: Any) -> list[int]:
+    """The positions of the tensors among arguments that have infinities."""
+    tensors = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
+    numbers = ((at, one) for at, one in enumerate(tensors) if one.is_floating_point() or one.is_complex())
+    return [at for at, one in numbers if bool(one.isinf().any())]

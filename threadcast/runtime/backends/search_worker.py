@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.export import ExportedProgram
@@ -39,6 +39,8 @@ from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.operator_questions import OPERATORS, of_integers
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
 from threadcast.runtime.backends.rough_forms import RoughForms
+from threadcast.runtime.backends.way_store import NAME as WAYS
+from threadcast.runtime.backends.way_store import WayStore
 from threadcast.runtime.backends.ways import IN_BFLOAT16, NEEDED, Way
 from threadcast.runtime.backends.written_out import written_out
 from threadcast.runtime.plans.backend_history import PROGRAM, BackendHistory, NetworkKind
@@ -68,8 +70,8 @@ class Options:
 
     A way is reported if its call takes up to `close` times the seconds of the fastest that is known, or of PyTorch's.
     `rough`: the program computes in bfloat16, and so may they, within `frozen.ROUGH` of its results. The search keeps
-    to `cpus` (None: to those of its caller), and keeps freed memory if its caller does: PyTorch, to which backends are
-    compared, may take two and a half times as long without (Depth Anything).
+    to `cpus` (None: to those of its caller), stores the fastest way by `key`, and keeps freed memory if its caller
+    does: PyTorch, to which backends are compared, may take two and a half times as long without (Depth Anything).
     """
 
     among: list[str]
@@ -80,6 +82,7 @@ class Options:
     rough: bool = False
     cpus: list[int] | None = None
     keeps_memory: bool = False
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,12 @@ class Built:
     open_s: float
     integers: Sequence[Range | None] = ()
     gain: float | None = None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """Return what `asdict` has made JSON of."""
+        integers = [one and Range(*one) for one in document["integers"]]
+        return cls(**{**document, "way": Way(*document["way"]), "integers": integers})
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +180,8 @@ class Search:
     def __init__(self, program: ReadProgram, options: Options, folder: Path, caller: Caller) -> None:
         self._options, self._folder, self._caller = options, folder, caller
         self._read = program
+        arguments = enumerate(program.example)
+        self._infinite = [at for at, one in arguments if one.is_floating_point() and bool(one.isinf().any())]
         self._rough = options.rough
         self._flat = FlatModule(program.module, (program.example, {}), rough=self._rough)
         self._program_exported: ExportedProgram | None = None
@@ -179,6 +190,7 @@ class Search:
         self._libraries = LibraryFacts(Settings.read()["engine.cache"] / "libraries")
         self._rough_forms = RoughForms(program.module, rough=options.rough)
         self._best_s = float("inf")
+        self._built: dict[str, Built] = {}
         self._found: dict[str, float] = {}
         """Seconds of each backend's call over PyTorch's."""
         self._shares: dict[str, float] = {}
@@ -207,6 +219,12 @@ class Search:
             self._costs_s[backend] = _cpu_s() - self._costs_s[PROGRAM] - before_s
             return_freed_memory()
         history.add(kind, self._shares, self._costs_s)
+        if self._built and self._options.key and self._options.history is not None:
+            fastest = self._built[min(self._built, key=self._found.__getitem__)]
+            store = WayStore(Path(self._options.history).with_name(WAYS))
+            store.write(
+                self._options.key, asdict(fastest), weights=self._read.weights_digest(), infinite=self._infinite
+            )
 
     def _try(self, backend: str) -> None:
         built: dict[Way, tuple[Path, TensorCall, float]] = {}
@@ -251,7 +269,8 @@ class Search:
         self._best_s = best_s
         file, _, open_s = built[way]
         gain = reference_s / call_s if times.calm else None
-        self._caller.send(built=asdict(Built(way, str(file), call_s, open_s, self._integers.arguments, gain)))
+        self._built[backend] = Built(way, str(file), call_s, open_s, self._integers.arguments, gain)
+        self._caller.send(built=asdict(self._built[backend]))
 
     def _is_long(self, call: TensorCall) -> bool:
         """Whether a call takes so long that no other setting is likely to be faster: once by far, or three times."""
@@ -293,9 +312,7 @@ class Search:
     def _differs(self, backend: str) -> str | None:
         """What a backend computes otherwise, as it says itself; arguments may be infinite where the example is."""
         if self._nans is None:
-            numbers = enumerate(self._read.example)
-            infinite = [at for at, one in numbers if one.is_floating_point() and bool(one.isinf().any())]
-            self._nans = NansInside(self._read.module, infinite, self._flat.expected)
+            self._nans = NansInside(self._read.module, self._infinite, self._flat.expected)
         fused = lost_after_products() if backend == "torch.compile" and self._freezes else ()
         for library in self._libraries_of(backend):
             facts = self._libraries.asked(library)

@@ -35,10 +35,12 @@ MOST_FILES = 4_000
 longest. A convention."""
 
 _NAMED = ("onnxruntime", "openvino")
+_OPENING_S = 0.1
+"""Seconds of opening a backend that an earlier process has built."""
 
 _MOST_BYTES = 2**26
 """Most bytes of a plan for fewer cores once it is unpacked: one of 5,000 ops has a megabyte."""
-_NAME = re.compile(r"[0-9a-f]{32}\.(json|layout)")
+_NAME = re.compile(r"[0-9a-f]{32}\.(json|layout|backend)")
 
 _logger = logging.getLogger("threadcast")
 
@@ -85,6 +87,9 @@ class PlanStore:
 
     def backends(self, graph: OpGraph) -> Forecast:
         """Return what is expected of the best of the backends among the contenders: `torch.compile` and those named."""
+        with suppress(OSError, ValueError):
+            gain = float(self._path(_text(graph), "backend").read_text())
+            return Forecast(gain, gain, _OPENING_S)
         named = [name for name in _NAMED if name in self._among]
         return BackendHistory(self._folder / HISTORY).of_search([*named, "torch.compile"], network_kind(graph))
 
@@ -121,6 +126,13 @@ class PlanStore:
             _delete_oldest(self._folder, MOST_FILES)
         except OSError as error:
             _logger.warning("the plan is not stored: %s", error)
+
+    def note_backend(self, graph: OpGraph, gain: float) -> None:
+        """Note that a backend was the fastest for this graph, by this ratio of the default's seconds to its own."""
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with replacing(self._path(_text(graph), "backend")) as draft:
+                draft.write_text(repr(gain))
 
     def drop(self, graph: OpGraph) -> None:
         """Delete the plan stored for this graph."""
@@ -173,6 +185,9 @@ class NoPlanStore(PlanStore):
         """Return None."""
 
     def write(self, call: object, graph: OpGraph, stored: StoredPlan) -> None:
+        """Do nothing."""
+
+    def note_backend(self, graph: OpGraph, gain: float) -> None:
         """Do nothing."""
 
     def drop(self, graph: OpGraph) -> None:

@@ -51,6 +51,10 @@ class CallPlans:
         """What is expected of the best backend for a graph."""
         return self._plans.backends(captured.graph)
 
+    def note_backend(self, captured: Captured, gain: float) -> None:
+        """Note that a backend was the fastest for a graph, by this gain."""
+        self._plans.note_backend(captured.graph, gain)
+
     def write(self, variant_plan: VariantPlan, step_s: float, *, tried: frozenset[Extra]) -> None:
         """Store a variant_plan whose steps take `step_s` seconds; it is faster than what was `tried` beside it."""
         self._stored[variant_plan] = step_s, tried

@@ -616,6 +616,8 @@ class Tuning:
             case to.Keep(key, step_s):
                 if (variant_plan := self._candidate_plan(key)) is not None:
                     self._stored.write(variant_plan, step_s, tried=self._tried)
+                elif key is self._best and self._best.kind is Kind.BACKEND:
+                    self._stored.note_backend(self._graphs.first, (self.eager_s or step_s) / step_s)
             case to.GiveUp(reason):
                 self._given_up(reason)
 
