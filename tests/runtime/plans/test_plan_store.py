@@ -218,3 +218,5 @@ def test_a_backend_that_was_the_fastest_is_expected_to_gain_as_much_again(tmp_pa
     assert (noted.gain, noted.most) == (3.5, 3.5)
     assert noted.cost_s < before.cost_s
     assert PlanStore(tmp_path / "plans", machine, among="openvino 2027").backends(graph) == before
+    store.drop(graph)
+    assert store.backends(graph) == before

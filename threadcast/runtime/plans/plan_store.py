@@ -135,9 +135,10 @@ class PlanStore:
                 draft.write_text(repr(gain))
 
     def drop(self, graph: OpGraph) -> None:
-        """Delete the plan stored for this graph."""
+        """Delete the plan stored for this graph, and what is noted of a backend."""
         try:
-            self._path(_text(graph), "json").unlink(missing_ok=True)
+            for suffix in ("json", "backend"):
+                self._path(_text(graph), suffix).unlink(missing_ok=True)
         except OSError as error:
             _logger.warning("an old plan stays: %s", error)
 

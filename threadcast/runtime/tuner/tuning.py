@@ -616,8 +616,6 @@ class Tuning:
             case to.Keep(key, step_s):
                 if (variant_plan := self._candidate_plan(key)) is not None:
                     self._stored.write(variant_plan, step_s, tried=self._tried)
-                elif key is self._best and self._best.kind is Kind.BACKEND:
-                    self._stored.note_backend(self._graphs.first, (self.eager_s or step_s) / step_s)
             case to.GiveUp(reason):
                 self._given_up(reason)
 
@@ -655,6 +653,8 @@ class Tuning:
         variant_plan = self._plan_of(contender)
         if variant_plan is None and contender.kind is not Kind.BACKEND and self._tournament.idle:
             self._stored.drop(self._graphs.first)
+        if contender.kind is Kind.BACKEND and (gain := self._tournament.entrants[contender].gain) is not None:
+            self._stored.note_backend(self._graphs.first, gain)
         self.fastest = self._contenders[contender]
         if variant_plan is not None:
             self._report_plan(variant_plan)
