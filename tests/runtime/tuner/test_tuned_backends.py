@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from threadcast.runtime.tuner.drift import DRIFT_STEPS
-from threadcast.runtime.tuner.states import State
 
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.tuner.small_tuning import Clock, Found, function, made, run, run_until
@@ -21,6 +19,7 @@ from threadcast.runtime.plans.plan_store import Extra, PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import backend
+from threadcast.runtime.tuner.tournament import LOOK
 from threadcast.runtime.tuner.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")
@@ -47,9 +46,9 @@ def test_a_backend_is_left_when_it_no_longer_does_what_the_default_does(machine:
         unchanged = False
         run(tuned, 1)
         assert tuned.report.measuring
-        run_until(tuned, lambda: not tuned.report.measuring)
+        run_until(tuned, lambda: not tuned.learning)
         assert tuned.report.runs == "plan"
-        run(tuned, 2 * DRIFT_STEPS)
+        run(tuned, 2 * LOOK)
         assert "backends" not in stored_tried(tuned, machine, tmp_path), "weights of later processes may stay"
 
 
@@ -57,7 +56,7 @@ def test_a_backend_that_lost_to_the_plan_is_not_tried_by_later_processes(machine
     clock = Clock()
     with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default)) as tuned:
         run_until(tuned, lambda: not tuned.learning)
-        run(tuned, 2 * DRIFT_STEPS)
+        run(tuned, 2 * LOOK)
         assert tuned.report.runs == "plan"
         assert "backends" in stored_tried(tuned, machine, tmp_path)
 
@@ -72,7 +71,7 @@ def test_backends_that_an_error_ended_are_tried_by_later_processes(
     clock = Clock()
     with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default)) as tuned:
         run_until(tuned, lambda: not tuned.learning)
-        run(tuned, 2 * DRIFT_STEPS)
+        run(tuned, 2 * LOOK)
         assert tuned.report.runs == "plan"
         assert "backends" not in stored_tried(tuned, machine, tmp_path)
 
@@ -80,14 +79,15 @@ def test_backends_that_an_error_ended_are_tried_by_later_processes(
 def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the_plan(
     machine: Machine, tmp_path: Path
 ) -> None:
-    clock = Clock()
+    clock = Clock(0.05)
 
     def misleading(x: torch.Tensor) -> torch.Tensor:
-        first = tuned._states.state is State.COMPARING and "misleading" not in tuned.report.verdicts
+        first = tuned._tournament.comparison is not None and "misleading" not in tuned.report.verdicts
         clock.now_s += -clock.other_s / 2 if first else 3 * clock.default_s
         return function(x)
 
     with made(clock, machine, tmp_path, backend=Contender(backend("misleading"), misleading)) as tuned:
+        tuned._budget.share = 0.9  # the search is not waited for
         run_until(tuned, lambda: tuned.report.runs == "misleading")
         assert tuned.learning
         run_until(tuned, lambda: not tuned.learning)
@@ -95,7 +95,7 @@ def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the
         assert tuned.report.verdicts["misleading"].kept == "default"
         assert [one.name for one in tuned._contenders._contenders.values()] == ["default", "plan, as given"]
         assert len(tuned._contenders.engines) == 1
-        run(tuned, 3 * DRIFT_STEPS)
+        run(tuned, 3 * LOOK)
         assert tuned.report.runs == "plan"
         assert list(tmp_path.glob("*.json")), "stored for the next process"
 
@@ -106,7 +106,7 @@ def test_learning_goes_on_while_backends_are_searched_though_steps_have_become_s
     clock = Clock()
     with made(clock, machine, tmp_path, backend=Contender(backend("slow"), clock.default), looks=400) as tuned:
         run_until(tuned, lambda: not tuned.report.measuring)
-        run(tuned, 2 * DRIFT_STEPS)
+        run(tuned, 2 * LOOK)
         clock.other_s *= 3
         run_until(tuned, lambda: "slow" in tuned.report.verdicts or not tuned.learning)
         assert "slow" in tuned.report.verdicts
@@ -124,60 +124,37 @@ def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machin
 
 
 def test_a_search_for_backends_rests_while_contenders_are_compared(machine: Machine, tmp_path: Path) -> None:
-    with made(Clock(), machine, tmp_path, backend=Contender(backend("slow"), function)) as tuned:
+    with made(Clock(0.05), machine, tmp_path, backend=Contender(backend("slow"), function)) as tuned:
+        tuned._budget.share = 0.9  # it is not waited for
         run_until(tuned, lambda: tuned._backends.works)
         search = tuned._backends._search
         assert isinstance(search, Found)
         search._left += [None] * 400  # goes on after that
-        run_until(tuned, lambda: tuned._states.contest.challenger is not None)
+        run_until(tuned, lambda: tuned._tournament.comparison is not None)
         run(tuned, 1)
         assert search.paused
-        run_until(tuned, lambda: tuned._states.state is State.SETTLED)
+        run_until(tuned, lambda: tuned._tournament.settled)
         run(tuned, 1)
         assert not search.paused
 
 
-@pytest.mark.parametrize("runs", ["fast", "default"])
-def test_a_search_works_in_a_part_of_the_time_beside_steps_that_follow_each_other(
-    machine: Machine, tmp_path: Path, runs: str
+def test_a_search_for_backends_rests_while_calls_are_further_behind_than_they_may(
+    machine: Machine, tmp_path: Path
 ) -> None:
-    clock = Clock()
-    clock.default_s, clock.other_s = 0.0, 0.01  # a call looks at the clock some times
-    searching: list[Found] = []
-
-    def step(seconds: float) -> None:
-        """Take less time than a look at the clock, but not where a search works."""
-        clock.now_s += seconds - clock.other_s if not searching or searching[0].paused else 5 * clock.other_s
-
-    def default(x: torch.Tensor) -> torch.Tensor:
-        step(0.005)
-        return clock.default(x)
-
-    def fast(x: torch.Tensor) -> torch.Tensor:
-        step(0.001 if runs == "fast" else 1.0)
-        return function(x)
-
-    with made(clock, machine, tmp_path, default=default, backend=Contender(backend("fast"), fast)) as tuned:
+    with made(Clock(0.05), machine, tmp_path, backend=Contender(backend("slow"), function), looks=2_000) as tuned:
+        tuned._budget.share = 0.9  # it is not waited for
         run_until(tuned, lambda: tuned._backends.works)
-        search = tuned._backends._search
+        search, budget = tuned._backends._search, tuned._budget
         assert isinstance(search, Found)
-        search._left += [None] * 20_000  # goes on after that
-        searching.append(search)
-        run_until(tuned, lambda: tuned.report.runs == runs and "fast" in tuned.report.verdicts)
-
-        def resting(share: float) -> float:
-            tuned._warm_up._allowance.share = share
-            rested = []
-            for _ in range(1_000):
-                before = tuned._states.state
-                run(tuned, 1)
-                if before is tuned._states.state is State.SETTLED:  # in comparisons it rests in any case
-                    rested.append(search.paused)
-            return sum(rested) / len(rested)
-
-        assert resting(1.0) == 0.0
-        assert 0.5 < resting(0.05) < 0.99
-        assert 0.9 < resting(0.0) < 1.0
+        run_until(tuned, lambda: tuned.settled)
+        assert not search.paused
+        budget.share = 0.05
+        budget.charge(budget.left_s + 10.0)
+        run(tuned, 2)
+        assert search.paused
+        budget.charge(-10.0)
+        run(tuned, 2)
+        assert (search.paused, tuned._tournament.comparison) == (False, None)
 
 
 @needs_compiler

@@ -1,4 +1,4 @@
-"""The steps of a call are run as the states say, on real engines; what fails is left to the default."""
+"""The steps of a call are run as the tournament says, on real engines; what fails is left to the default."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from threadcast.runtime.tuner.drift import DRIFT_STEPS
-from threadcast.runtime.tuner.states import State
 
 from tests.runtime.conftest import SequentialPlanner
 from tests.runtime.tuner.small_tuning import Clock, function, made, run, run_until
@@ -21,7 +19,7 @@ from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Case, CurveTable, Machine, OpGraph, Placement, Trace
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.runtime.plans import curves_in_step
-from threadcast.runtime.plans.curves_in_step import LOOK_CALLS, LookSchedule
+from threadcast.runtime.plans.curves_in_step import LOOK_CALLS, TRIAL_STEPS, WARM_UP, LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.sequential import sequential
@@ -31,6 +29,8 @@ from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import plan_maker
 from threadcast.runtime.tuner.plan_maker import PlanMaker
+from threadcast.runtime.tuner.plan_search import Look, SearchStep, Try
+from threadcast.runtime.tuner.tournament import LOOK, Place, Staged
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 
@@ -47,13 +47,13 @@ def test_the_fastest_is_found_stored_and_compared_again_once_it_is_slower(machin
         assert list(tuned.report.verdicts) == ["plan, as given"]
         said = tuned.report.verdicts["plan, as given"].against("PyTorch")
         assert tuned.report.state == f"plan, {said}"
-        run(tuned, 2 * DRIFT_STEPS)
+        run(tuned, 2 * LOOK)
         assert list(tmp_path.glob("*.json"))
         clock.other_s *= 3
-        run_until(tuned, lambda: tuned.report.measuring)
         clock.default_s = 0.0
-        run_until(tuned, lambda: not tuned.report.measuring)
+        run_until(tuned, lambda: tuned.report.runs == "default")
         assert tuned.report.state.startswith("default; plan, as given was not shown to be faster or slower, 1.00 times")
+        assert "plan, as given is doubted" in tuned.story()
         assert not list(tmp_path.glob("*.json")), "a plan that has become slow is not for the next process"
 
 
@@ -68,16 +68,16 @@ def test_beside_a_plan_for_other_calls_nothing_is_tried_and_slow_steps_mean_noth
         works = False
         run_until(tuned, lambda: not tuned.report.measuring)
         assert tuned.report.runs == "plan"
-        run(tuned, 2 * DRIFT_STEPS)
+        run(tuned, 2 * LOOK)
         works, clock.other_s = True, 3.0
-        run(tuned, 3 * DRIFT_STEPS)
+        run(tuned, 3 * LOOK)
         assert tuned.report.runs == "plan"
 
 
 def test_a_stored_plan_runs_at_once_in_the_next_process(machine: Machine, tmp_path: Path) -> None:
     with made(Clock(), machine, tmp_path) as first:
         run_until(first, lambda: not first.report.measuring)
-        run(first, DRIFT_STEPS + 1)
+        run(first, LOOK + 1)
         plan = first.report.plan
     with made(Clock(), machine, tmp_path) as second:
         run(second, 1)
@@ -85,11 +85,11 @@ def test_a_stored_plan_runs_at_once_in_the_next_process(machine: Machine, tmp_pa
 
 
 def test_the_engine_that_has_tried_a_plan_runs_it_and_is_not_compared_again(machine: Machine, tmp_path: Path) -> None:
-    compared: list[State] = []
+    compared: list[object] = []
     captured = capture_forward(function, torch.ones(3))
 
     def eager(x: torch.Tensor) -> torch.Tensor:
-        compared.append(tuned._states.state)
+        compared.append(type(tuned._last.step) if isinstance(tuned._last, SearchStep) else tuned._last)
         return function(x)
 
     made = Tuning(
@@ -101,20 +101,29 @@ def test_the_engine_that_has_tried_a_plan_runs_it_and_is_not_compared_again(mach
         for i in attempts():
             x = torch.arange(3.0) + i
             torch.testing.assert_close(tuned(x), function(x))
-            if tuned._states.state is State.TRYING:
-                (maker,) = tuned._plans.makers.values()
+            for maker in tuned._plans.makers.values():
                 engine = maker.engine
-            elif tuned._states.state is State.COMPARING:
+            if tuned._tournament.comparison is not None:
                 assert list(tuned._contenders.engines.values()) == [engine]
             elif not tuned.report.measuring:
                 break
-    assert compared == [State.PROBING] * LookSchedule.of(machine).uniform + [State.TRYING]
+    assert compared == [Look] * LookSchedule.of(machine).uniform + [Try]
 
 
-def test_a_plan_is_waited_for_while_it_is_made(machine: Machine, tmp_path: Path) -> None:
+class WaitedFor(SequentialPlanner):
+    """Has a plan once it was waited for."""
+
+    def forecast(self) -> Answer | None:
+        return super().forecast() if self.waits else None
+
+
+def test_a_plan_is_waited_for_while_it_is_made(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_maker, "ForecastingPlanner", WaitedFor)
     with made(Clock(), machine, tmp_path) as tuned:
         tuned.wait(1.0)
-        run_until(tuned, lambda: tuned._states.awaits_plan)
+        run_until(tuned, lambda: any(one.works for one in tuned._candidates.values()))
         process = tuned._planner._process
         assert isinstance(process, SequentialPlanner)
         assert process.waits == 0
@@ -213,7 +222,7 @@ def test_what_fails_between_steps_leaves_them_to_the_default(
         reason = str(error) or "measuring was broken off"
         assert (tuned.report.runs, tuned.report.reason, tuned.fastest.name) == ("default", reason, "default")
         assert reason in caplog.text
-        run(tuned, 2 * DRIFT_STEPS)
+        run(tuned, 2 * LOOK)
 
 
 class FailsLater(SequentialPlanner):
@@ -264,10 +273,10 @@ def test_a_plan_goes_on_where_the_process_for_a_further_one_cannot_be_started(
 def test_a_step_that_raises_is_not_counted(machine: Machine, tmp_path: Path) -> None:
     with made(Clock(), machine, tmp_path) as tuned:
         run(tuned, 3)
-        before = dict(tuned._states.steps)
+        before = tuned._tournament.calls
         with pytest.raises(TypeError, match="unsupported operand"):  # as PyTorch raises it, which runs it again
             tuned({})
-        assert dict(tuned._states.steps) == before
+        assert tuned._tournament.calls == before
         run_until(tuned, lambda: not tuned.report.measuring)
 
 
@@ -310,4 +319,5 @@ def test_on_a_large_machine_each_op_is_looked_at_where_forecasts_say(
         assert (
             sum(map(sum, (cases.values() for cases in shown.values()))) == 2 * len(ops) * LookSchedule.of(machine).steps
         )
-        assert tuned._states.steps[State.PROBING] <= LOOK_CALLS
+        looked = [one for one in tuned._tournament.log if isinstance(one, Staged) and one.place is Place.CALL]
+        assert len(looked) <= LOOK_CALLS + 2 + (WARM_UP + TRIAL_STEPS)

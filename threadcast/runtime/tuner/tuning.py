@@ -634,6 +634,8 @@ class Tuning:
             self._stored.drop(self._graphs.as_captured(variant_plan.variant))
         if self._last == key or not earlier:
             self._contenders.close(key, variant_plan)
+        if self.report.contender == key:
+            self.report.contender = None
         candidate = self._candidates.get(key)
         if candidate is not None and candidate.found is None:
             candidate.leave_out(reason)
