@@ -140,20 +140,33 @@ def looks_run_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Decided(Tournament):
-    """Comparisons end at their first step: a plan wins where `plans_win`, and all else loses."""
+    """All that is ready is compared once, and wins at its first step where it is a plan: no time decides anything."""
 
-    plans_win = True
+    def wins(self, new: ContenderId) -> bool:
+        """Whether it wins over the best before it."""
+        return new.kind is Kind.PLAN
 
     def _observe(self, comparison: Any, event: Ran, lost_s: float) -> Instructions:
-        by_plan = isinstance(comparison.new, ContenderId) and comparison.new.kind is Kind.PLAN
-        kept = "plan" if by_plan and self.plans_win else "default"
-        return self._judge(comparison, Verdict(1.0, 1.0, 1.0, 3, kept))
+        if self.chosen is None or self.chosen.key != comparison.new:
+            return super()._observe(comparison, event, lost_s)
+        return self._judge(comparison, Verdict(1.0, 1.0, 1.0, 3, "plan" if self.wins(comparison.new) else "default"))
+
+    def _promised(self, entrant: Any, *, most: bool = False) -> float:
+        return 2.0
+
+    def _is_faster_now(self, entrant: Any) -> bool:
+        return False
+
+    def _doubt(self, entrant: Any, alone_s: float) -> None:
+        return None
 
 
 class DefaultWins(Decided):
     """The default runs all calls in the end."""
 
-    plans_win = False
+    def wins(self, new: ContenderId) -> bool:
+        """Whether it wins over the best before it."""
+        return False
 
 
 @pytest.fixture

@@ -15,18 +15,31 @@ from torch.nn.functional import cross_entropy
 from torch.utils import _pytree as pytree
 
 import threadcast
-from tests.runtime.small_training import run_until_settled, train_eagerly
+from tests.runtime.conftest import Decided
+from tests.runtime.small_training import train_eagerly
+from tests.waiting import attempts
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine
 from threadcast.runtime import call_formats
+from threadcast.runtime.optimize import OptimizedCall, OptimizedStep
 from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuner import duel
-from threadcast.runtime.tuner.guard import Guard, Side, Verdict
+from threadcast.runtime.tuner import tuning
+from threadcast.runtime.tuner.contender_id import ContenderId, Kind
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification.shadow import Shadowed, leaves
+
+
+
+def run_until_learned(step: OptimizedCall | OptimizedStep, call: Callable[[int], object]) -> None:
+    """`call` with 0, 1, 2 and so on until nothing is left to learn, 10 times at least."""
+    for number in attempts():
+        if number >= 10 and not step.learning:
+            return
+        call(number)
+
 
 CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
     "dropout": lambda y: nn.functional.dropout(y, 0.3),
@@ -49,31 +62,30 @@ class Images(nn.Module):
         return result
 
 
-class LatestWins(Guard):
-    """What is compared last wins each comparison, at its first step."""
+class LatestWins(Decided):
+    """What is compared last wins."""
 
-    def observe(self, *, started_s: float, seconds: float) -> None:
-        self.verdict = Verdict(1.1, 1.05, 1.2, 6, "plan")
-
-    def next_runner(self) -> Side:
-        return "plan"
-
-    def step_s(self, side: Side) -> float:
-        return 1e-3
+    def wins(self, new: ContenderId) -> bool:
+        return True
 
 
 @pytest.fixture(autouse=True)
 def latest_wins(planned_at_once: None, one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duel, "Guard", LatestWins)
+    monkeypatch.setattr(tuning, "Tournament", LatestWins)
 
 
-@pytest.fixture(params=["plan", "eager"])
-def channels_last_wins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What is tried in channels last is tried last and kept: a plan, or eager PyTorch."""
+@pytest.fixture(params=[Kind.PLAN, Kind.EAGER], ids=str)
+def channels_last_wins(request: pytest.FixtureRequest, latest_wins: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What runs in channels last wins: a plan, or eager PyTorch."""
+
+    class ChannelsLastWins(Decided):
+        def wins(self, new: ContenderId) -> bool:
+            given = new.memory_format if new.variant is None else new.variant.memory_format
+            return new.kind is request.param and given is MemoryFormat.CHANNELS_LAST
+
     monkeypatch.setattr(call_formats, "formats_of", lambda *_: (MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST))
-    if request.param == "plan":
-        request.getfixturevalue("plans_win")
-    return f"{request.param}, channels last"
+    monkeypatch.setattr(tuning, "Tournament", ChannelsLastWins)
+    return f"{request.param.value}, channels last"
 
 
 def train(change: str) -> Report:
@@ -95,7 +107,7 @@ def train(change: str) -> Report:
             for one, other in zip(mine.parameters(), eager.parameters(), strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
-        run_until_settled(step, check)
+        run_until_learned(step, check)
         for number in range(20):
             check(number)
         (report,) = step.reports
@@ -144,11 +156,11 @@ def test_eager_in_another_format_is_compared_with_eager_as_given(
         plans=PlanStore(tmp_path, machine), fuse=False, checked=Shadowed(reference, reference, None, None, leaves),
     )  # fmt: skip
     with closing(made) as tuned:
-        for number in range(2_000):
+        for number in attempts():
             x = torch.full((1, 2, 3, 4), number / 9)
             torch.testing.assert_close(tuned(x), x.sin())
             refused = [line for line in caplog.messages if line.startswith("eager, channels last is not used")]
-            if not tuned.report.measuring:
+            if not tuned.learning:
                 break
         assert (tuned.report.runs, len(refused)) == ("plan", 1)
     assert set(formats) == set(MemoryFormat)
@@ -213,7 +225,7 @@ def test_a_call_writes_to_the_callers_argument(where: str, flat: bool) -> None:
             torch.testing.assert_close(found, wanted, equal_nan=True)
             torch.testing.assert_close(mine, eager, rtol=0.0, atol=0.0, equal_nan=True)
 
-        run_until_settled(call, check)
+        run_until_learned(call, check)
         for number in range(LATE, LATE + 10):
             check(number)
         assert set(call.reports[0].predicted_s) <= {"as given", "as given, fused"}
@@ -230,7 +242,7 @@ def test_a_training_step_writes_to_the_callers_argument() -> None:
             step(x, torch.zeros(4, dtype=torch.int64))
             assert x.isfinite().all()
 
-        run_until_settled(step, check)
+        run_until_learned(step, check)
         for number in range(LATE, LATE + 10):
             check(number)
 
@@ -268,7 +280,7 @@ def called(results: Callable[[Tensor, Tensor, Any], Any]) -> Report:
             if memory:
                 assert shared(found, mine, *model.parameters()) == shared(wanted, given, *eager.parameters())
 
-        run_until_settled(call, check)
+        run_until_learned(call, check)
         for number in range(10):
             check(number, memory=True)
         (report,) = call.reports
@@ -363,7 +375,7 @@ def test_weights_that_share_their_memory_keep_it() -> None:
             torch.testing.assert_close(call(images(number)), model(images(number)))
             assert shared(kept["0.weight"], model[0].weight)[1] == 0
 
-        run_until_settled(call, check)
+        run_until_learned(call, check)
         assert set(call.reports[0].predicted_s) <= {"as given", "as given, fused"}
 
 
@@ -382,7 +394,7 @@ def test_weights_that_share_their_memory_after_learning_keep_it(
             (report,) = call.reports
             return report.runs if report.runs.endswith("last") else f"{report.runs}, {report.layout}"
 
-        run_until_settled(call, check)
+        run_until_learned(call, check)
         assert current() == channels_last_wins
         kept = model.state_dict()
         for number in range(10):
@@ -396,7 +408,7 @@ def test_weights_that_share_their_memory_after_learning_keep_it(
             torch.testing.assert_close(found, model(images(number)[:2]).detach())
         kept["0.weight"].mul_(2)
         check(0)
-        run_until_settled(call, check)
+        run_until_learned(call, check)
         assert shared(kept["0.weight"], model[0].weight)[1] == 0
         assert all(set(report.predicted_s) <= {"as given", "as given, fused"} for report in call.reports)
 
@@ -405,7 +417,7 @@ def test_weights_that_another_optimizer_trains_run_in_the_given_format_only() ->
     model = classifier()
     model(images(0)).sum().backward()
     with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
-        run_until_settled(call, lambda number: call(images(number)))
+        run_until_learned(call, lambda number: call(images(number)))
         assert set(call.reports[0].predicted_s) <= {"as given", "as given, fused"}
 
 
@@ -440,13 +452,13 @@ def test_models_whose_weights_nobody_shares_are_tried_in_channels_last(optimizer
                 for one, other in zip(average.parameters(), model.parameters(), strict=True):
                     one.lerp_(other, 0.1)
 
-        run_until_settled(step, check)
+        run_until_learned(step, check)
         for number in range(20):
             check(number)
         assert "channels last" in step.reports[0].predicted_s
     model.eval()
-    with closing(threadcast.optimize(model, cores=1)) as call, torch.no_grad():
-        run_until_settled(call, lambda number: call(images(number)))
+    with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
+        run_until_learned(call, lambda number: call(images(number)))
         for number in range(20):
             torch.testing.assert_close(call(images(number)), model(images(number)))
         assert "channels last" in call.reports[0].predicted_s

@@ -86,7 +86,7 @@ def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the
         clock.now_s += -clock.other_s / 2 if first else 3 * clock.default_s
         return function(x)
 
-    with made(clock, machine, tmp_path, backend=Contender(backend("misleading"), misleading)) as tuned:
+    with made(clock, machine, tmp_path, backend=Contender(backend("misleading"), misleading), looks=100) as tuned:
         tuned._budget.share = 0.9  # the search is not waited for
         run_until(tuned, lambda: tuned.report.runs == "misleading")
         assert tuned.learning
