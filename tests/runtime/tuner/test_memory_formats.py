@@ -32,7 +32,6 @@ from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 
 
-
 def run_until_learned(step: OptimizedCall | OptimizedStep, call: Callable[[int], object]) -> None:
     """`call` with 0, 1, 2 and so on until nothing is left to learn, 10 times at least."""
     for number in attempts():
@@ -123,7 +122,7 @@ def test_what_draws_random_numbers_runs_in_the_given_format_only(change: str) ->
 
 def test_a_plan_of_a_model_that_reads_the_order_in_memory_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     report = train("is_contiguous")
-    refused = "plan, channels last is not used, its results are not PyTorch's: parameter first.weight: differs"
+    refused = "plan, channels last is not used: its results are not PyTorch's: parameter first.weight: differs"
     assert refused in caplog.text
     assert report.layout is MemoryFormat.AS_GIVEN
 
