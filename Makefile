@@ -73,19 +73,19 @@ bench-engine: $(READY) ## Benchmarks: optimised steps beside eager PyTorch and t
 	$(BIN)/python benchmarks/engine_contributions.py --write
 	$(BIN)/python benchmarks/engine_warm_start.py
 
-bench-warmup: $(READY) ## Benchmarks: how optimised steps begin; an hour
-	$(BIN)/python benchmarks/warmup.py $(WITH)
-
 # The libraries are in an environment of their own. GRAPHNET=path is a clone of GraphNet (MIT), else it is cloned into
 # build; most of its graphs, by hashes of their paths, are held out and not read.
 ZOO := build/zoo-venv
 $(ZOO)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(ZOO)
 	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[all]' transformers==5.23.0 torch_geometric==2.8.1 pillow safetensors
+	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[all]' transformers==5.23.0 torch_geometric==2.8.1 pillow safetensors six
 	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torchvision==0.28.0 timm==1.0.31 torchaudio==2.11.0
 	rm -f $(ZOO)/lib/python3*/site-packages/torchaudio/lib/*.so
 	touch $@
+
+bench-warmup: $(ZOO)/.ready ## Benchmarks: how steps begin: 40 models, ten scripts, pairs, beside Inductor; a day
+	$(ZOO)/bin/python benchmarks/warmup.py $(WITH)
 
 bench-zoo: $(ZOO)/.ready ## Benchmarks: 40 models of five libraries, 100 graphs of GraphNet; hours
 	test -n "$(GRAPHNET)" -o -d build/graphnet/repository || git clone --depth 1 --no-checkout https://github.com/PaddlePaddle/GraphNet build/graphnet/repository

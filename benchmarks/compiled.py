@@ -14,20 +14,20 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
 from typing import Any, Self
 
-from compiled_cases import COMPILED_CASES
 from figures.steps import COMPILED
 from figures.study import of_run
 from run_facts import ROOT, RunFacts
+from warmup_cases import COMPILED_CASES
 from warmup_networks import Case
 from warmup_others import OtherWork
 from warmup_states import cold
-from warmup_turns import Side
+from warmup_turns import Side, TooLong, at_most
 
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.threads.memory import KEEPING
@@ -67,26 +67,6 @@ class Record:
         return median(found) if (found := [a / b for a, b in pairs]) else None
 
 
-class TooLong(Exception):
-    """A case takes longer than its limit."""
-
-
-@contextmanager
-def at_most(seconds: float) -> Iterator[None]:
-    """Within the context raise TooLong after so many seconds."""
-
-    def stop(*_: object) -> None:
-        raise TooLong(f"longer than {seconds:.0f} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def measured(case: Case, limit_s: float, run: RunFacts) -> Record:
     """Run the case in all ways."""
     turns: dict[str, list[float]] = {}
@@ -99,7 +79,7 @@ def measured(case: Case, limit_s: float, run: RunFacts) -> Record:
             environment = cold(f"{case.network}-{way}", FOLDER) | KEEPING | {"THREADCAST_ENGINE_TUNING_SHARE": "1"}
             try:
                 with at_most(limit_s):
-                    sides[way] = Side(case.title, way, environment, script="compiled_process.py")
+                    sides[way] = Side(case.title, way, environment)
                     ends.callback(sides[way].close)
                     _settle(sides[way], SETTLE_S[way])
             except (TooLong, RuntimeError, OSError) as error:
@@ -117,10 +97,10 @@ def measured(case: Case, limit_s: float, run: RunFacts) -> Record:
                     turns.pop(way, None)
                     sides.pop(way).kill()
                     continue
-                turns.setdefault(way, []).append(round(median(answer["seconds"]), 7))
+                turns.setdefault(way, []).append(round(median(answer["seconds"][0]), 7))
                 learning[way] = learning.get(way, False) or answer["learning"]
                 if way == "backend":
-                    runs = [report["runs"] for report in answer["reports"]]
+                    runs = answer["runs"][0]
         share = round(others.share(), 3)
     return Record(case.title, run, turns, runs, failed, share, [way for way, still in learning.items() if still])
 

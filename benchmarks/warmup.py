@@ -1,99 +1,169 @@
-"""How optimised steps begin: cumulative time against eager PyTorch from the first call on.
+"""How steps begin: what is done after some seconds, from the first call on, beside eager PyTorch and Inductor.
 
-    python benchmarks/warmup.py [--networks "U-Net;LSTM"] [--states cold,store,bundle] [--seconds 60] [--reuse]
-                                [--only networks|small|shapes] [--long] [--write]
+    python benchmarks/warmup.py [--only zoo|scripts|pairs|shapes] [--networks "MobileNet;ConvNeXt"]
+                                [--modes inference,training] [--seconds 120] [--reuse] [--wait 60] [--write]
 
-Each case runs in fresh processes, by turns with eager PyTorch. Every record lands in build/warmup as it comes;
-`--write` stores the tables of all that are there. `--long` measures settled speed in place of it, with `--seconds` for
-settling, into data/studies/long_measurement.csv. An hour.
+zoo: the 40 models of `make bench-zoo`. scripts: ten public scripts, fetched into build/scripts. pairs: two functions
+of a process by turns, each against what it reaches alone. shapes: calls whose shapes change. Each way runs in fresh
+processes, by turns with eager PyTorch. Every record lands in build/warmup as it comes; `--write` stores those of all that
+are there. About 7 minutes a model and mode, 10 a script: a day for all, an hour for `--only pairs`.
+The libraries need the environment that `make bench-warmup` makes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
 
-from figures.steps import LONG, WARMUP, WARMUP_SHAPES, WARMUP_SMALL
+import numpy as np
+import torch
+from figures.beginnings import WARMUP, draw
 from run_facts import ROOT, RunFacts
-from warmup_figures import figures
-from warmup_long import measure_long
-from warmup_more import measure_shapes, measure_small, shapes_rows, small_rows
-from warmup_networks import CASES, Case
-from warmup_others import QUIET, wait_until_quiet
-from warmup_page import draw, row
-from warmup_states import STATES, environment
-from warmup_turns import Record, recorded
+from warmup_cases import ALONE, MODES, PAIRS, ZOO_TITLES
+from warmup_figures import rows
+from warmup_others import QUIET, OtherWork, wait_until_quiet
+from warmup_scripts import SCRIPTS, Script, fetch, steps_of
+from warmup_shapes import SEQUENCES
+from warmup_states import again, cold
+from warmup_turns import Record, by_turns
 
 from threadcast.runtime.engines.native.library import native_library
 
 FOLDER = ROOT / "build" / "warmup"
-PICTURE = ROOT / "docs" / "images" / "warmup.svg"
+PARTS = ("zoo", "scripts", "pairs", "shapes")
+LIMIT_S = 240.0
+"""Longest time of a way beyond its seconds of calls: of building its model, eager turns, and a call that compiles."""
+LATER_S = 30.0
+"""Most seconds of a second process."""
+LEARN_S, LEARNED_S = 8.0, 4.0
+"""Seconds of `learn` before the calls of the process "learned", and of these calls."""
+_EAGER: dict[str, tuple[list[float], str]] = {}
+"""The last run of each script in eager PyTorch, and why it failed."""
+Job = tuple[Sequence[str], str, str]
+"""Titles that run together, the way, and the process."""
 
 
-def read_records() -> list[Record]:
-    """All records of build/warmup, in the order of the cases and states."""
-    found = [Record.from_json(json.loads(path.read_text())) for path in FOLDER.glob("*.json")]
-    titles = [case.title for case in CASES]
-    return sorted(found, key=lambda record: (STATES.index(record.state), titles.index(record.title)))
+def jobs(part: str, titles: Sequence[str], number: int) -> Iterator[Job]:
+    """What is measured of a case, in order: first processes before second ones. Inductor at its best settings: frozen
+    in inference; in channels last of images; tuned at the longest for each third case."""
+    if part in ("pairs", "shapes"):
+        yield titles, "optimize", "first"
+        return
+    own = "backend" if part == "scripts" else "optimize"
+    yield titles, own, "first"
+    yield titles, own, "second"
+    if part == "zoo" and titles[0].endswith("inference"):
+        yield titles, own, "learned"
+    yield titles, "inductor", "first"
+    yield titles, "inductor", "second"
+    if part == "zoo" and titles[0].startswith(("torchvision", "timm")):
+        yield titles, "inductor, channels last", "first"
+    if number % 3 == 0:
+        yield titles, "inductor, max-autotune", "first"
 
 
-def mode(case: Case) -> str:
-    """ "inference" or "training"."""
-    return "inference" if case.inference else "training"
+def cases(part: str) -> list[tuple[str, ...]]:
+    """The titles of a part; those of a pair belong together."""
+    if part == "zoo":
+        return [(title,) for title in ZOO_TITLES]
+    if part == "scripts":
+        return [(script.title,) for script in SCRIPTS]
+    return [*((title,) for title in ALONE), *PAIRS] if part == "pairs" else [(title,) for title in SEQUENCES]
+
+
+def measured(part: str, job: Job, run: RunFacts, seconds: float) -> list[Record]:
+    """The records of one process beside eager PyTorch: one of each title."""
+    titles, way, process = job
+    name = slug(titles, way)
+    environment = again(name, FOLDER) if process == "second" else cold(name, FOLDER)
+    seconds = {"second": min(LATER_S, seconds), "learned": LEARNED_S}.get(process, seconds)
+    if part == "scripts":
+        script = next(script for script in SCRIPTS if script.title == titles[0])
+        return [script_record(script, way, process, environment, run, seconds)]
+    learn_s = LEARN_S if process == "learned" else 0.0
+    measure = partial(by_turns, part, titles, way, process, environment, run=run, limit_s=LIMIT_S)
+    return measure(seconds=seconds * len(titles), learn_s=learn_s)
+
+
+def script_record(
+    script: Script, way: str, process: str, environment: dict[str, str], run: RunFacts, seconds: float
+) -> Record:
+    """Run a whole script between two runs in eager PyTorch, of which each step counts as their mean.
+
+    The run after it is the one before the next.
+    """
+    others = OtherWork(())
+    (before, _) = _EAGER.get(script.title) or steps_of(script, "eager", environment, seconds)
+    ours, failed = steps_of(script, way, environment, seconds)
+    after, _ = _EAGER[script.title] = steps_of(script, "eager", environment, seconds)
+    both = min(len(before), len(after))
+    eager_s = np.diff([0.0, *np.mean([before[:both], after[:both]], axis=0)]) if both else np.zeros(0)
+    missing = max(0, len(ours) - both)
+    if both:  # steps beyond eager's count as the later half of eager's
+        eager_s = np.append(eager_s, np.full(missing, eager_s[both // 2 :].mean()))[: len(ours)]
+    taken = np.diff([0.0, *ours])[: len(eager_s)]
+    return Record("scripts", script.title, way, process, run, taken.tolist(), eager_s.tolist(), failed=failed,
+                  others=others.share())  # fmt: skip
+
+
+def slug(*parts: object) -> str:
+    """A file's name of texts."""
+    return re.sub(r"[^a-z0-9]+", "-", str(parts).lower()).strip("-")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=PARTS, help="one of the parts")
     parser.add_argument("--networks", default="", help="only titles that contain one of these, separated by semicolons")
-    parser.add_argument("--states", default=",".join(STATES))
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--long", action="store_true", help="measure settled speed, in place of how steps begin")
-    parser.add_argument("--only", choices=("networks", "small", "shapes"), help="one of the three parts")
-    parser.add_argument(
-        "--write",
-        action="store_true",
-        help=f"{WARMUP.writes}; other parts and the picture, too",
-    )
+    parser.add_argument("--modes", default=",".join(MODES), help="of the zoo (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of calls of each first process (%(default)s)")
+    parser.add_argument("--write", action="store_true", help=f"{WARMUP.writes}, with the picture")
     parser.add_argument("--reuse", action="store_true", help="measure only what has no record of a quiet machine yet")
-    parser.add_argument("--wait", type=float, default=0.0, help="seconds to wait for a quiet machine before each case")
+    parser.add_argument(
+        "--wait", type=float, default=0.0, help="seconds to wait for a quiet machine before each process"
+    )
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes, which may be stopped, end with this one
     wanted = [part.strip().lower() for part in chosen.networks.split(";") if part.strip()]
-    cases = [case for case in CASES if not wanted or any(part in case.title.lower() for part in wanted)]
     FOLDER.mkdir(parents=True, exist_ok=True)
-    native_library()  # compiled here, if it never was on this machine: every state has it
+    native_library()  # compiled here, if it never was on this machine, as Inductor's headers: every process has them
+    torch.compile(torch.sin)(torch.ones(64))
     run = RunFacts.now()
-    if chosen.long:
-        for case in cases:
-            kept = next((kept for kept in LONG.rows() if kept["network"] == case.title), None)
-            if not (chosen.reuse and kept and float(kept["others"]) <= QUIET):
+    for part in PARTS if chosen.only is None else (chosen.only,):
+        found = [
+            titles for titles in cases(part) if part != "zoo" or titles[0].endswith(tuple(chosen.modes.split(",")))
+        ]
+        found = [titles for titles in found if not wanted or any(one in str(titles).lower() for one in wanted)]
+        if part == "scripts" and found:
+            fetch()
+        for number, titles in enumerate(found):
+            for job in jobs(part, titles, number // len(MODES) if part == "zoo" else number):
+                path = FOLDER / f"{slug(part, *job)}.json"
+                if chosen.reuse and path.exists() and json.loads(path.read_text())[0]["others"] <= QUIET:
+                    continue
                 wait_until_quiet(chosen.wait)
-                measure_long(case, mode(case), FOLDER, most_s=chosen.seconds)
-        return
-    if chosen.only != "networks" and not wanted:
-        if chosen.only != "shapes":
-            measure_small(FOLDER)
-        if chosen.only != "small":
-            measure_shapes(FOLDER, seconds=chosen.seconds)
-    for state in chosen.states.split(",") if chosen.only in (None, "networks") else ():
-        for case in cases:
-            path = FOLDER / f"{case.network}-{state}.json"
-            if chosen.reuse and path.exists() and json.loads(path.read_text())["others"] <= QUIET:
-                continue
-            found = environment(case, state, FOLDER)
-            wait_until_quiet(chosen.wait)
-            record = recorded(case.title, state, found, run=run, seconds=chosen.seconds)
-            path.write_text(json.dumps(record.to_json()))
-            print(f"{case.title}, {state}: {figures(record)}", file=sys.stderr, flush=True)
+                records = measured(part, job, run, chosen.seconds)
+                path.write_text(json.dumps([record.to_json() for record in records]))
+                for row in rows(records, {}):
+                    print(
+                        {name: value for name, value in row.items() if value not in (None, "")},
+                        file=sys.stderr,
+                        flush=True,
+                    )
     if chosen.write:
-        records, modes = read_records(), {case.title: mode(case) for case in CASES}
-        WARMUP.store([row(record, modes[record.title]) for record in records], run, replaces=("state", "network"))
-        WARMUP_SMALL.store(small_rows(FOLDER), run, replaces=("function",))
-        WARMUP_SHAPES.store(shapes_rows(FOLDER), run, replaces=("sequence",))
-        if records:
-            draw(records, PICTURE)
+        every = [
+            Record.from_json(one) for path in sorted(FOLDER.glob("*.json")) for one in json.loads(path.read_text())
+        ]
+        order = [title for part in PARTS for titles in cases(part) for title in titles]
+        every.sort(key=lambda one: (PARTS.index(one.part), order.index(one.title.partition(" beside ")[0]), one.title))
+        data = {script.title: script.data for script in SCRIPTS}
+        WARMUP.store(rows(every, data), run, replaces=("part", "name", "mode", "beside", "way", "process"))
+        draw()
 
 
 if __name__ == "__main__":

@@ -1,119 +1,102 @@
-"""What a record of calls says: how far threadcast was behind eager PyTorch, until when, and how fast it became."""
+"""What a record of calls says: how much was done after so many seconds, how soon it was fast, how far it was behind."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
+from figures.beginnings import HORIZONS_S, OURS
+from figures.study import of_run
 from numpy.typing import NDArray
+from warmup_cases import MODES
 from warmup_turns import Record
 
-WITHIN_S, WITHIN_SHARE = 2.0, 0.05
-"""Seconds, and share of eager's cumulative time, by which threadcast may be behind: the larger of the two."""
-
-NEIGHBOURS = 2
-"""Blocks of eager calls on each side over which the median smooths an eager step's time."""
-
-SETTLED_S = 10.0
-"""Settled speed is of the last calls, about so many seconds, and of the eager calls between them."""
+WITHIN_S, WITHIN_SHARE = 3.0, 0.05
+"""Seconds, and share of eager's cumulative time, by which threadcast may be behind; both together."""
+WINDOW_S, HELD, SETTLED_S, NEAR = 0.5, 6, 10.0, 0.95
+"""Speeds are those of windows of half a second. Settled: the median of the last 10 s; reached: where a window
+and the median of 6 from it on are 95 % of it."""
 
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The figures of one record. Calls count from 1; None: not within the calls that ran."""
-
-    eager_s: float
-    """Median of eager's steps."""
-    eager_spread: float
-    """Distance between the quartiles of eager's blocks, as a share of their median."""
-    calls: int
-    seconds: float
-    break_even_call: int | None
-    """The call after the last one at which cumulative time was behind eager's."""
-    break_even_s: float | None
-    """Cumulative seconds at `break_even_call`."""
-    worst_lag_s: float
-    worst_lag_share: float
-    """`worst_lag_s` over eager's cumulative time at that call."""
-    within: bool
-    """Whether no call was behind by more than `WITHIN_S` or `WITHIN_SHARE`, whichever is larger."""
-    longest_call_s: float
-    settled_call: int | None
-    """The first call after the last one that was still measuring."""
-    settled_s: float | None
-    step_s: float
-    """Median of the last steps, of settled ones where there are enough."""
-    ratio: float
-    """Eager's step over threadcast's, of the last steps: above 1 where threadcast is faster."""
-    end_lag_s: float
-    """How far cumulative time is behind eager's after the last call; negative: ahead."""
-    runs: str
+def cumulative(record: Record) -> tuple[Floats, Floats]:
+    """Seconds after each call, and eager PyTorch's seconds for as many calls, both of shape (calls,)."""
+    return np.cumsum(record.ours_s, dtype=float), np.cumsum(record.eager_s, dtype=float)
 
 
-def eager_times(record: Record) -> Floats:
-    """Seconds of an eager step at the time of each call, shape (calls,).
+def done_after(ours: Floats, theirs: Floats, seconds: float) -> float | None:
+    """Eager's seconds for what was done after `seconds`, as a share of these; None where calls ended before."""
+    if not len(ours) or ours[-1] < 0.97 * seconds:
+        return None
+    done = int(np.searchsorted(ours, seconds, side="right"))
+    return float(theirs[done - 1] / seconds) if done else 0.0
 
-    Mean of each block of eager steps, smoothed by the median over its neighbours (a block may fall into a disturbance),
-    then the mean of the blocks before and after the call.
+
+def behind_at(ours: Floats, theirs: Floats, seconds: float) -> float | None:
+    """How much longer than in eager PyTorch it takes to do what eager does in `seconds`; None: calls ended before."""
+    done = int(np.searchsorted(theirs, seconds, side="right"))
+    return float(ours[done - 1] - theirs[done - 1]) if 0 < done < len(ours) else None
+
+
+def speeds(ours: Floats, theirs: Floats) -> tuple[Floats, Floats]:
+    """The ends of windows of `WINDOW_S` or one call, in seconds, and speeds over eager's within them."""
+    last = np.unique(np.searchsorted(ours, np.arange(WINDOW_S, ours[-1], WINDOW_S)).clip(max=len(ours) - 1))
+    ends, eager = np.append(0.0, ours[last]), np.append(0.0, theirs[last])
+    return ends[1:], np.diff(eager) / np.diff(ends)
+
+
+def settled_speed(record: Record) -> float | None:
+    """Times eager's speed in the last seconds of calls; None for calls of less than two windows."""
+    ours, theirs = cumulative(record)
+    if not len(ours) or ours[-1] < 2 * WINDOW_S:
+        return None
+    ends, found = speeds(ours, theirs)
+    late = found[ends > ours[-1] - min(SETTLED_S, ours[-1] / 3)]
+    return float(np.median(late)) if len(late) else None
+
+
+def seconds_until(record: Record, speed: float) -> float | None:
+    """Seconds of calls until `NEAR` of this speed is reached; None: not within those that ran."""
+    ends, found = speeds(*cumulative(record))
+    for i in range(len(found)):
+        if min(found[i], np.median(found[i : i + HELD])) >= NEAR * speed:
+            return float(ends[i - 1]) if i else 0.0
+    return None
+
+
+def rows(records: Sequence[Record], notes: dict[str, str]) -> list[dict[str, object]]:
+    """The rows of data/studies/warmup.csv; `notes` say by title what data a script had.
+
+    Seconds until 95 % of the settled speed are until that of the best speed at the end of any of the way's processes.
     """
-    means = np.array([np.mean(block) for block in (*(block.eager_s for block in record.blocks), record.last_eager_s)])
-    smooth = np.array([np.median(means[max(0, i - NEIGHBOURS) : i + NEIGHBOURS + 1]) for i in range(len(means))])
-    around = (smooth[:-1] + smooth[1:]) / 2
-    return np.repeat(around, [len(block.calls_s) for block in record.blocks])
-
-
-def call_times(record: Record) -> Floats:
-    """Seconds of each call, shape (calls,)."""
-    return np.concatenate([np.asarray(block.calls_s, dtype=float) for block in record.blocks])
-
-
-def figures(record: Record) -> Figures:
-    """The record's figures."""
-    calls_s = call_times(record)
-    ours, theirs = np.cumsum(calls_s), np.cumsum(eager_times(record))
-    lag = ours - theirs
-    worst = int(lag.argmax())
-    behind = np.flatnonzero(lag > 0)
-    break_even = int(behind[-1]) + 2 if len(behind) else 1
-    settled = _settled_call(record)
-    last = _last_blocks(record, settled)
-    steps = np.concatenate([record.blocks[i].calls_s for i in last])
-    eager_then = np.concatenate([record.blocks[i].eager_s for i in last])
-    by_block = np.array([np.median(block.eager_s) for block in record.blocks])
-    low, middle, high = np.quantile(by_block, [0.25, 0.5, 0.75])
-    return Figures(
-        eager_s=float(middle), eager_spread=float((high - low) / middle), calls=len(calls_s), seconds=float(ours[-1]),
-        break_even_call=break_even if break_even <= len(calls_s) else None,
-        break_even_s=float(ours[break_even - 1]) if break_even <= len(calls_s) else None,
-        worst_lag_s=float(lag[worst]), worst_lag_share=float(lag[worst] / theirs[worst]),
-        within=bool((lag <= np.maximum(WITHIN_S, WITHIN_SHARE * theirs)).all()),
-        longest_call_s=float(calls_s.max()), settled_call=settled,
-        settled_s=None if settled is None else float(ours[settled - 1]),
-        step_s=float(np.median(steps)), ratio=float(np.median(eager_then) / np.median(steps)),
-        end_lag_s=float(lag[-1]), runs=record.changes[-1][1],
-    )  # fmt: skip
-
-
-def _settled_call(record: Record) -> int | None:
-    """The first call after which no report said "measuring" any more."""
-    call, runs = record.changes[-1]
-    for earlier, what in reversed(record.changes):
-        if "measuring" in what:
-            break
-        call, runs = earlier, what
-    return None if "measuring" in runs else call
-
-
-def _last_blocks(record: Record, settled: int | None) -> list[int]:
-    """Indices of the last blocks, those of about `SETTLED_S` seconds; at least one, else only settled ones."""
-    first = np.cumsum([1, *(len(block.calls_s) for block in record.blocks)])  # number of each block's first call
-    found: list[int] = []
-    seconds = 0.0
-    for i in reversed(range(len(record.blocks))):
-        if seconds >= SETTLED_S or (found and settled is not None and first[i] < settled):
-            break
-        found.append(i)
-        seconds += sum(record.blocks[i].calls_s)
+    settled = {(one.title, one.way, one.process): settled_speed(one) for one in records}
+    alone = {one.title: settled[one.title, one.way, one.process] for one in records if one.part == "pairs"}
+    found = []
+    for record in records:
+        title, _, beside = record.title.partition(" beside ")
+        name, _, mode = title.rpartition(", ") if title.endswith(MODES) else (title, "", "")
+        of_way = [speed for (title, way, _), speed in settled.items() if (title, way) == (record.title, record.way)]
+        best, own = (
+            max((speed for speed in of_way if speed), default=None),
+            settled[record.title, record.way, record.process],
+        )
+        reference = alone.get(title) if beside else None
+        ours, theirs = cumulative(record)
+        lag = ours - theirs
+        row: dict[str, object] = {
+            "part": record.part, "name": name, "mode": mode, "beside": beside, "way": record.way,
+            "process": record.process, "eager_ms": 1e3 * float(np.median(record.eager_s)) if len(ours) else None,
+            "settled": own, "to_95_s": seconds_until(record, best) if best and own else None,
+            "of_best": own / best if own and best else None,
+            "over_alone": own / reference if own and reference else None,
+            **{f"done_{at}": done_after(ours, theirs, at) for at in HORIZONS_S},
+            **{f"behind_{at}_s": behind_at(ours, theirs, at) for at in (10, 30)},
+            "worst_lag_s": float(lag.max()) if len(ours) else None,
+            "within": bool((lag <= WITHIN_S + WITHIN_SHARE * theirs).all()) if record.way in OURS else None,
+            "calls": len(ours), "seconds": float(ours[-1]) if len(ours) else 0.0, "runs": record.runs,
+            "data": notes.get(record.title, ""), "failed": record.failed.replace("|", " ")[-120:],
+            "others_percent": 100 * record.others, "run": of_run(record.run),
+        }  # fmt: skip
+        found.append(row)
     return found

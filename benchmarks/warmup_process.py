@@ -1,10 +1,11 @@
-"""One process of `benchmarks/warmup.py`: it runs calls of a case in eager PyTorch or by threadcast, when told to.
+"""One process of `benchmarks/warmup.py` or `compiled.py`: it runs calls of a case in one way, when told to.
 
-    python benchmarks/warmup_process.py "U-Net" eager|threadcast
+    python benchmarks/warmup_process.py "U-Net, training" eager|optimize|backend|inductor
 
-It writes a line of JSON when it is ready. For each line `[seconds, calls, untimed]` that it reads it runs calls until
-these seconds or that number of calls are over, whichever comes first, after so many calls that are not timed; then it
-writes the seconds of each call, and what threadcast says of itself.
+`inductor` may have `, channels last` or `, max-autotune` behind it. `A + B` are two cases, whose calls alternate. It
+writes a line of JSON when it is ready. For each line that it reads, `{"seconds": s, "calls": n, "untimed": n,
+"learn_s": s}`, it learns for so long, calls so often without timing, then until these seconds or that number of calls
+are over; it writes the seconds of each call of each case, and what threadcast says of itself.
 """
 
 from __future__ import annotations
@@ -14,36 +15,41 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from warmup_networks import CASES
+import torch._inductor.config as inductor_config
+from torch import nn
+from warmup_cases import load
 from warmup_shapes import SEQUENCES, sequence
 
 import threadcast
 from threadcast.networks import Workload
-from threadcast.runtime.optimized import Optimized
+from threadcast.runtime.compile_backend import compiled_calls_learn, compiled_graphs
 
 LEARNING_RATE = 1e-3
 
 
-def eager(work: Workload, inference: bool) -> Callable[[], object]:
+@dataclass(frozen=True, slots=True)
+class Running:
+    """How a case is called, and what threadcast says of it."""
+
+    call: Callable[[], object]
+    reports: Callable[[], Sequence[Any]] = tuple
+    learns: Callable[[], bool] = bool
+    learn: Callable[[float], object] | None = None
+
+
+def eager(work: Workload) -> Callable[[], object]:
     """A call or a training step as people write it."""
-    if inference:
-        model = work.model.eval()
-
-        def call() -> object:
-            with torch.no_grad():
-                return model(*work.inputs)
-
-        return call
-    optimizer, loss = _optimizer(work), work.loss
-    target = work.target
-    assert loss is not None
-    assert target is not None
+    target, loss = work.target, work.loss
+    if loss is None or target is None:
+        return partial(torch.no_grad()(work.model), *work.inputs)
+    optimizer = _optimizer(work.model)
 
     def step() -> object:
         optimizer.zero_grad()
@@ -55,65 +61,59 @@ def eager(work: Workload, inference: bool) -> Callable[[], object]:
     return step
 
 
-def optimised(work: Workload, inference: bool) -> Any:
+def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD([own for own in model.parameters() if own.requires_grad], lr=LEARNING_RATE, momentum=0.9)
+
+
+def optimised(work: Workload) -> Running:
     """The same by threadcast; without example arguments, so that whatever it does happens in the calls."""
-    if inference:
-        return threadcast.optimize(work.model.eval())
-    assert work.loss is not None
-    return threadcast.optimize_training(work.model, work.loss, _optimizer(work))
+    if work.loss is None:
+        fast = threadcast.optimize(work.model)
+        learn = partial(fast.learn, *work.inputs, progress=False)
+        call = partial(fast, *work.inputs)
+        return Running(call, lambda: fast.reports, lambda: fast.learning, lambda most_s: learn(at_most_s=most_s))
+    step = threadcast.optimize_training(work.model, work.loss, _optimizer(work.model))
+    return Running(partial(step, *work.inputs, work.target), lambda: step.reports, lambda: step.learning)
 
 
-def _optimizer(work: Workload) -> torch.optim.Optimizer:
-    return torch.optim.SGD(work.model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+def running(title: str, who: str) -> Running:
+    """A case in one way."""
+    if title in SEQUENCES:
+        step, call = sequence(title, who)
+        return Running(call, (lambda: step.reports) if who == "optimize" else tuple)
+    work = load(title)
+    if who.endswith("channels last"):
+        last: Any = {"memory_format": torch.channels_last}
+        inputs = tuple(value.to(**last) if value.dim() == 4 else value for value in work.inputs)
+        work = replace(work, model=work.model.to(**last), inputs=inputs)
+    if who == "optimize":
+        return optimised(work)
+    options: dict[str, Any] = {}
+    if who == "backend":
+        options = {"backend": "threadcast", "options": {"freeze": True} if work.loss is None else {}}
+    elif who.startswith("inductor"):
+        inductor_config.freezing = work.loss is None
+        options = {"mode": "max-autotune-no-cudagraphs"} if who.endswith("max-autotune") else {}
+    else:
+        return Running(eager(work))
+    call = eager(replace(work, model=torch.compile(work.model, **options)))
+    return Running(call, _reports, compiled_calls_learn) if who == "backend" else Running(call)
 
 
-def count_fallbacks() -> list[str]:
-    """A list to which every call that threadcast leaves to PyTorch from now on adds why."""
-    reasons: list[str] = []
-    before = Optimized._as_before
-
-    def counted(self: Optimized, reason: str, arguments: tuple[Any, ...]) -> Any:
-        reasons.append(reason)
-        return before(self, reason, arguments)
-
-    Optimized._as_before = counted  # type: ignore[method-assign]
-    return reasons
+def _reports() -> list[Any]:
+    return [report for graph in compiled_graphs() for report in graph.reports]
 
 
-class Told:
-    """The seconds of each call of one block, and what ran from which call on (index in the block)."""
-
-    def __init__(self, call: Callable[[], object], reports: Callable[[], list[Any]]) -> None:
-        self._call, self._reports = call, reports
-        self._runs: str | None = None
-
-    def block(self, seconds: float, calls: int | None) -> dict[str, Any]:
-        taken: list[float] = []
-        changes: list[tuple[int, str]] = []
-        began_s = time.perf_counter()
-        while True:
+def block(cases: Sequence[Running], seconds: float, calls: int | None) -> list[list[float]]:
+    """The seconds of each call of each case, which alternate, until `seconds` or so many calls of each are over."""
+    taken: list[list[float]] = [[] for _ in cases]
+    end_s = time.perf_counter() + seconds
+    while not taken[0] or (time.perf_counter() < end_s and len(taken[0]) != calls):
+        for case, own in zip(cases, taken, strict=True):
             before_s = time.perf_counter()
-            self._call()
-            after_s = time.perf_counter()
-            taken.append(after_s - before_s)
-            runs = ", ".join(report.runs for report in self._reports()) or "measuring"
-            if runs != self._runs:
-                changes.append((len(taken), runs))
-                self._runs = runs
-            if after_s - began_s >= seconds or len(taken) == calls:
-                return {"seconds": taken, "changes": changes}
-
-
-def described(reports: list[Any]) -> list[dict[str, Any]]:
-    """The reports as JSON: what runs, why, and the gain of each contender over the best before it."""
-    return [
-        {
-            "runs": report.runs, "reason": report.reason, "layout": str(report.layout), "fused": report.fused,
-            "predicted_s": report.plan.makespan_s if report.plan else None,
-            "gains": {name: verdict.gain for name, verdict in report.verdicts.items()},
-        }
-        for report in reports
-    ]  # fmt: skip
+            case.call()
+            own.append(time.perf_counter() - before_s)
+    return taken
 
 
 def main() -> None:
@@ -121,31 +121,23 @@ def main() -> None:
     os.dup2(2, 1)
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -5)
-    title, who = sys.argv[1:]
-    if title in SEQUENCES:
-        step, call = sequence(title, who)
-    else:
-        case = next(case for case in CASES if case.title == title)
-        work = case.load()
-        step = optimised(work, case.inference) if who == "threadcast" else eager(work, case.inference)
-        arguments = work.inputs if case.inference else (*work.inputs, work.target)
-        call = partial(step, *arguments) if who == "threadcast" else step
-
-    def reports() -> list[Any]:
-        return step.reports if who == "threadcast" else []
-
-    fallbacks = count_fallbacks()
+    titles, who = sys.argv[1:]
+    cases = [running(title, who) for title in titles.split(" + ")]
     print(json.dumps({"pid": os.getpid()}), file=answers, flush=True)
-    told = Told(call, reports)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for line in sys.stdin:
-            seconds, calls, untimed = json.loads(line)
-            for _ in range(untimed):
-                call()
-            answer = told.block(seconds, calls)
-            answer |= {"reports": described(reports()), "warnings": sorted({str(one.message) for one in caught})}
-            answer["fallbacks"] = len(fallbacks)
+            told = json.loads(line)
+            for case in cases * bool(told["learn_s"]):
+                assert case.learn is not None
+                case.learn(told["learn_s"])
+            for _ in range(told["untimed"]):
+                for case in cases:
+                    case.call()
+            answer: dict[str, Any] = {"seconds": block(cases, told["seconds"], told["calls"])}
+            answer["runs"] = [sorted({str(report.runs) for report in case.reports()}) for case in cases]
+            answer["learning"] = any(case.learns() for case in cases)
+            answer["warnings"] = sorted({str(one.message) for one in caught})
             print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -93,7 +93,7 @@ def training(who: str) -> Callable[..., Any]:
     """A training step of `image_network`."""
     model = image_network()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    if who == "threadcast":
+    if who == "optimize":
         return threadcast.optimize_training(model, F.cross_entropy, optimizer)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def training(who: str) -> Callable[..., Any]:
 def inference(who: str) -> Callable[..., Any]:
     """A call of `Decoder`."""
     model = Decoder().eval()
-    return threadcast.optimize(model) if who == "threadcast" else torch.no_grad()(model)
+    return threadcast.optimize(model) if who == "optimize" else torch.no_grad()(model)
 
 
 SEQUENCES: dict[str, tuple[Callable[[str], Callable[..., Any]], Callable[[Callable[..., Any]], Calls]]] = {
@@ -121,7 +121,7 @@ SEQUENCES: dict[str, tuple[Callable[[str], Callable[..., Any]], Callable[[Callab
 
 
 def sequence(title: str, who: str) -> tuple[Any, Callable[[], object]]:
-    """What is run, and a function that runs the next call of the sequence; `who` is "eager" or "threadcast"."""
+    """What is run, and a function that runs the next call of the sequence; `who` is "eager" or "optimize"."""
     torch.manual_seed(0)
     build, calls = SEQUENCES[title]
     run = build(who)

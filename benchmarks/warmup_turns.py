@@ -1,77 +1,94 @@
-"""Runs a case by threadcast and in eager PyTorch by turns, each in a process of its own, and records every call.
+"""Runs cases in one way and in eager PyTorch by turns, each in a process of its own, and records every call.
 
 While one runs, all processes of the other are stopped, also those in which threadcast plans: what either does between
-its calls must not slow the other down. The seconds of threadcast's calls are counted, not the pauses.
+its calls must not slow the other down. The seconds of calls are counted, not the pauses.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from run_facts import RunFacts
 from sessions import Session
 from warmup_others import OtherWork
+from warmup_shapes import SEQUENCES
 
 TURN_S, EAGER_S = 2.0, 0.4
-"""Seconds of a turn of threadcast, and of eager PyTorch before and after it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Calls by threadcast one after the other, and the eager calls right before them, in seconds."""
-
-    eager_s: Sequence[float]
-    calls_s: Sequence[float]
+"""Seconds of a turn, and of eager PyTorch before and after it."""
+NEIGHBOURS = 2
+"""Blocks of eager calls on each side over which the median smooths an eager call's time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Every call of one case in one state, from the first on."""
+    """Every call of one case in one way, from the first one of its process on."""
 
+    part: str
+    """"zoo", "scripts", "pairs" or "shapes"."""
     title: str
-    state: str
-    """"cold", "store" or "bundle"."""
+    """With ", inference" or ", training" at its end; with " beside " and another one where two functions alternate."""
+    way: str
+    process: str
+    """"first": nothing stored. "second": with what the first has left. "learned": after 8 s of `learn`."""
     run: RunFacts
-    blocks: Sequence[Block]
-    last_eager_s: Sequence[float]
-    """Eager calls after the last block."""
-    changes: Sequence[tuple[int, str]]
-    """What ran (`Report.runs`), and from which call on it said so; calls count from 1."""
-    reports: Sequence[Mapping[str, Any]]
-    warnings: Sequence[str]
-    others: float
+    ours_s: Sequence[float]
+    """Seconds of each call."""
+    eager_s: Sequence[float]
+    """Eager PyTorch's seconds for each of these calls."""
+    runs: str = ""
+    """What ran at the end."""
+    failed: str = ""
+    """Why there are no more calls."""
+    others: float = 0.0
     """Part of all cores' time that other processes used meanwhile."""
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object; seconds are rounded to 0.1 us."""
-        return asdict(self)
+        rounded = {name: [round(one, 7) for one in getattr(self, name)] for name in ("ours_s", "eager_s")}
+        return asdict(self) | rounded
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Read what `to_json` gives."""
-        blocks = [Block(**block) for block in document["blocks"]]
-        changes = [(call, runs) for call, runs in document["changes"]]
-        return cls(**{**document, "run": RunFacts.from_json(document["run"]), "blocks": blocks, "changes": changes})
+        return cls(**{**document, "run": RunFacts.from_json(document["run"])})
+
+
+class TooLong(Exception):
+    """A case takes longer than its limit."""
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Within the context raise TooLong after so many seconds."""
+
+    def stop(*_: object) -> None:
+        raise TooLong(f"longer than {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class Side:
-    """The process that runs one side of a case, stopped except in its turns; `close` ends it and its children.
+    """The process that runs one side of a case, stopped except in its turns; `close` ends it and its children."""
 
-    `script` is a file of this folder that does what warmup_process.py describes.
-    """
-
-    def __init__(
-        self, title: str, who: str, environment: Mapping[str, str], *, script: str = "warmup_process.py"
-    ) -> None:
-        command = [sys.executable, str(Path(__file__).with_name(script)), title, who]
+    def __init__(self, title: str, who: str, environment: Mapping[str, str]) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("warmup_process.py")), title, who]
         self._running = subprocess.Popen(
             command, env=dict(environment), text=True, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -89,11 +106,14 @@ class Side:
         """The session of all its processes, whatever groups they are in."""
         return self._session.leader
 
-    def turn(self, seconds: float, *, calls: int | None = None, untimed: int = 0) -> dict[str, Any]:
-        """Run calls for so long, or so many of them, after some that are not timed; return what the process answers."""
+    def turn(
+        self, seconds: float, *, calls: int | None = None, untimed: int = 0, learn_s: float = 0.0
+    ) -> dict[str, Any]:
+        """Run calls for so long, or so many of them, after learning and untimed calls; what the process answers."""
         self._session.go_on()
         assert self._running.stdin is not None
-        self._running.stdin.write(json.dumps([seconds, calls, untimed]) + "\n")
+        asked = {"seconds": seconds, "calls": calls, "untimed": untimed, "learn_s": learn_s}
+        self._running.stdin.write(json.dumps(asked) + "\n")
         self._running.stdin.flush()
         try:
             return self._answer()
@@ -130,54 +150,66 @@ class Side:
         return found
 
 
-def recorded(title: str, state: str, environment: Mapping[str, str], *, run: RunFacts, seconds: float) -> Record:
-    """Run the case from its first call on until its calls have taken so many seconds."""
-    with ExitStack() as ends:
-        ours, theirs = (Side(title, who, environment) for who in ("threadcast", "eager"))
-        ends.callback(theirs.close)
-        ends.callback(ours.close)
-        theirs.turn(EAGER_S, untimed=3)
-        others = OtherWork((ours.session, theirs.session))
-        blocks: list[Block] = []
-        changes: list[tuple[int, str]] = []
-        answer: dict[str, Any] = {}
-        spent_s, calls = 0.0, 0
-        while spent_s < seconds:
-            eager_s = theirs.turn(EAGER_S, untimed=1)["seconds"]
-            answer = ours.turn(TURN_S)
-            changes += [(calls + call, runs) for call, runs in answer["changes"]]
-            blocks.append(Block(_rounded(eager_s), _rounded(answer["seconds"])))
-            spent_s += sum(answer["seconds"])
-            calls += len(answer["seconds"])
-        last = theirs.turn(EAGER_S, untimed=1)["seconds"]
-        used = round(others.share(), 3)
-    said = answer["reports"], answer["warnings"]
-    return Record(title, state, run, blocks, _rounded(last), changes, *said, used)
+def by_turns(
+    part: str, titles: Sequence[str], way: str, process: str, environment: Mapping[str, str], *,
+    run: RunFacts, seconds: float, limit_s: float, learn_s: float = 0.0,
+) -> list[Record]:  # fmt: skip
+    """Run cases, whose calls alternate, from the first call on until their calls have taken so many seconds.
+
+    One record a case. Eager PyTorch runs the same beside; where calls differ, exactly the same ones. A way that fails,
+    or takes `limit_s` longer than that, has the calls until then.
+    """
+    blocks: list[list[list[float]]] = [[] for _ in titles]
+    eager: list[list[list[float]]] = [[] for _ in titles]
+    runs, failed, share = [""] * len(titles), "", 0.0
+    same = titles[0] in SEQUENCES
+    try:
+        with at_most(seconds + limit_s), ExitStack() as ends:
+            theirs = Side(" + ".join(titles), "eager", environment)
+            ends.callback(theirs.close)
+            ours = Side(" + ".join(titles), way, environment)
+            ends.callback(ours.close)
+            others = OtherWork((ours.session, theirs.session))
+            try:
+                theirs.turn(0.0 if same else EAGER_S, calls=1)
+                if learn_s:
+                    ours.turn(0.0, calls=1, learn_s=learn_s)
+                while sum(map(sum, chain(*blocks))) < seconds:
+                    before = [[]] if same else theirs.turn(EAGER_S, untimed=1)["seconds"]
+                    answer = ours.turn(TURN_S)
+                    runs = [", ".join(own) for own in answer["runs"]]
+                    if same:
+                        before = theirs.turn(math.inf, calls=len(answer["seconds"][0]))["seconds"]
+                    for found, taken in ((blocks, answer["seconds"]), (eager, before)):
+                        for kept, own in zip(found, taken, strict=True):
+                            kept.append(own)
+                if not same:
+                    for kept, own in zip(eager, theirs.turn(EAGER_S, untimed=1)["seconds"], strict=True):
+                        kept.append(own)
+            except BaseException:
+                ours.kill()
+                raise
+            share = others.share()
+    except (TooLong, RuntimeError, OSError) as error:
+        failed = str(error)
+    records = []
+    for i, title in enumerate(titles):
+        named = title if len(titles) == 1 else f"{title} beside {titles[1 - i]}"
+        beside = list(chain(*eager[i])) if same else eager_of_calls(eager[i], [len(own) for own in blocks[i]])
+        taken = list(chain(*blocks[i]))
+        records.append(Record(part, named, way, process, run, taken, beside, runs[i], failed, share))
+    return records
 
 
-@dataclass(frozen=True, slots=True)
-class SideBySide:
-    """The seconds of the same calls by both sides, and what threadcast said at the end."""
+def eager_of_calls(eager: Sequence[Sequence[float]], calls: Sequence[int]) -> list[float]:
+    """Seconds of an eager call at the time of each call, from the blocks of eager calls before and after each block.
 
-    ours_s: Sequence[float]
-    eager_s: Sequence[float]
-    answer: Mapping[str, Any]
-
-
-def side_by_side(title: str, environment: Mapping[str, str], *, seconds: float) -> SideBySide:
-    """Run a sequence whose calls differ, from its first call on: after each turn eager PyTorch runs the same calls."""
-    with ExitStack() as ends:
-        ours, theirs = (Side(title, who, environment) for who in ("threadcast", "eager"))
-        ends.callback(theirs.close)
-        ends.callback(ours.close)
-        ours_s: list[float] = []
-        eager_s: list[float] = []
-        while sum(ours_s) < seconds:
-            answer = ours.turn(TURN_S)
-            ours_s += answer["seconds"]
-            eager_s += theirs.turn(math.inf, calls=len(answer["seconds"]))["seconds"]
-    return SideBySide(ours_s, eager_s, answer)
-
-
-def _rounded(seconds: Sequence[float]) -> list[float]:
-    return [round(one, 7) for one in seconds]
+    Mean of each block, smoothed by the median over its neighbours (a block may fall into a disturbance), then the mean
+    of the two around the call; the last one counts twice where the calls ended before another.
+    """
+    if not calls:
+        return []
+    means = np.array([np.mean(block) for block in eager])
+    smooth = np.array([np.median(means[max(0, i - NEIGHBOURS) : i + NEIGHBOURS + 1]) for i in range(len(means))])
+    smooth = np.append(smooth, smooth[-1])
+    return [float(one) for one in np.repeat((smooth[:-1] + smooth[1:])[: len(calls)] / 2, calls)]

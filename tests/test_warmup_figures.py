@@ -1,11 +1,11 @@
-"""The figures of the warm-up benchmark: how far calls were behind eager PyTorch, until when, and when it settled."""
+"""The figures of the warm-up benchmark: what is done after some seconds, how soon, and how far behind eager PyTorch."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-MODULES = ("run_facts", "warmup_others", "warmup_turns", "warmup_figures", "warmup_page")
+MODULES = ("run_facts", "warmup_others", "warmup_turns", "warmup_figures", "warmup_scripts")
+
+Rows = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -29,72 +31,106 @@ def benchmark() -> Iterator[dict[str, ModuleType]]:
 
 
 @pytest.fixture
-def record(benchmark: dict[str, ModuleType]) -> Any:
-    """Makes a record of blocks of calls, beside eager steps of one second."""
-    turns = benchmark["warmup_turns"]
+def record(benchmark: dict[str, ModuleType]) -> Callable[..., Any]:
+    """Makes a record of calls beside eager calls of one second."""
     facts = benchmark["run_facts"].RunFacts("1234567", "2026-01-01T00:00:00+00:00", "2 cores", "2.13.0")
 
-    def make(*blocks: Sequence[float], changes: Sequence[tuple[int, str]] = ((1, "plan"),)) -> Any:
-        found = [turns.Block([1.0, 1.0], list(block)) for block in blocks]
-        return turns.Record("Net", "cold", facts, found, [1.0], list(changes), [], [], 0.0)
+    def make(ours_s: Sequence[float], title: str = "Net, training", **options: Any) -> Any:
+        known = {"part": "zoo", "way": "optimize", "process": "first"} | options
+        return benchmark["warmup_turns"].Record(
+            title=title, run=facts, ours_s=ours_s, eager_s=[1.0] * len(ours_s), **known
+        )
 
     return make
 
 
-def test_break_even_is_the_call_after_the_last_one_behind(benchmark: dict[str, ModuleType], record: Any) -> None:
-    found = benchmark["warmup_figures"].figures(record([4.0, 0.5, 0.5], [0.5] * 7))
-    assert found.worst_lag_s == 3.0
-    assert found.worst_lag_share == 3.0
-    assert (found.break_even_call, found.break_even_s) == (7, 7.0)  # 7 calls of eager take 7 s as well
-    assert found.end_lag_s == -1.5
-    assert found.longest_call_s == 4.0
-    assert not found.within
+@pytest.fixture
+def rows(benchmark: dict[str, ModuleType]) -> Rows:
+    """The rows of records."""
+
+    def of(*records: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = benchmark["warmup_figures"].rows(records, {})
+        return found
+
+    return of
 
 
-def test_calls_that_never_catch_up_do_not_break_even(benchmark: dict[str, ModuleType], record: Any) -> None:
-    found = benchmark["warmup_figures"].figures(record([2.5, 1.0], [1.0, 1.0]))
-    assert found.break_even_call is None
-    assert found.break_even_s is None
-    assert found.within  # 1.5 s behind
+def test_what_is_done_counts_in_seconds_of_eager_calls(rows: Rows, record: Callable[..., Any]) -> None:
+    (row,) = rows(record([6.0, *[0.5] * 60]))
+    assert row["done_5"] == 0.0  # the first call takes 6 s
+    assert row["done_10"] == 0.9  # and 8 more
+    assert row["done_30"] == 49 / 30
+    assert row["done_60"] is None  # calls ended before
+    assert row["behind_10_s"] == 0.5  # 10 calls end after 10.5 s
+    assert row["behind_30_s"] == -9.5
+    assert row["worst_lag_s"] == 5.0
+    assert row["within"] is False
 
 
-def test_being_behind_by_less_than_five_percent_is_within(benchmark: dict[str, ModuleType], record: Any) -> None:
-    assert benchmark["warmup_figures"].figures(record([1.049] * 100)).within
-    assert not benchmark["warmup_figures"].figures(record([1.051] * 100)).within
+def test_behind_by_three_seconds_and_five_percent_is_within(rows: Rows, record: Callable[..., Any]) -> None:
+    assert rows(record([1.0, 3.9, *[1.05] * 100]))[0]["within"]
+    assert not rows(record([1.0, 4.1, *[1.05] * 100]))[0]["within"]
+    assert rows(record([9.0], way="inductor"))[0]["within"] is None  # a promise of threadcast's
 
 
-def test_it_has_settled_after_the_last_report_that_was_measuring(benchmark: dict[str, ModuleType], record: Any) -> None:
-    figures = benchmark["warmup_figures"].figures
-    changes = [(1, "measuring"), (2, "plan"), (4, "measuring"), (5, "plan")]
-    found = figures(record([1.0] * 3, [1.0] * 3, changes=changes))
-    assert (found.settled_call, found.settled_s, found.runs) == (5, 5.0, "plan")
-    assert figures(record([1.0] * 6, changes=changes[:3])).settled_call is None
-    assert figures(record([1.0], changes=[(1, "plan"), (3, "default")])).settled_call == 1
+def test_speed_is_reached_where_windows_of_the_best_process_say_so(rows: Rows, record: Callable[..., Any]) -> None:
+    first, second = rows(record([*[1.0] * 20, *[0.5] * 60]), record([0.5] * 40, process="second"))
+    assert (first["settled"], first["to_95_s"], first["of_best"]) == (2.0, 20.0, 1.0)
+    assert second["to_95_s"] == 0.0
+    slow, _ = rows(record([1.0] * 40), record([0.5] * 40, process="second"))
+    assert (slow["settled"], slow["to_95_s"], slow["of_best"]) == (1.0, None, 0.5)
 
 
-def test_settled_speed_is_of_steps_after_settling(benchmark: dict[str, ModuleType], record: Any) -> None:
-    found = benchmark["warmup_figures"].figures(
-        record([2.0, 2.0], [2.0, 2.0], [0.5, 0.5], changes=[(1, "measuring"), (5, "plan")])
-    )
-    assert (found.step_s, found.ratio) == (0.5, 2.0)
+def test_a_function_beside_another_is_compared_with_itself_alone(rows: Rows, record: Callable[..., Any]) -> None:
+    alone = record([0.5] * 40, "A, training", part="pairs")
+    beside = record([0.8] * 40, "A, training beside B, inference", part="pairs")
+    row = rows(alone, beside)[1]
+    assert (row["name"], row["mode"], row["beside"]) == ("A", "training", "B, inference")
+    assert row["over_alone"] == pytest.approx(0.625)
 
 
-def test_one_disturbed_block_of_eager_steps_does_not_count(benchmark: dict[str, ModuleType], record: Any) -> None:
-    turns, figures = benchmark["warmup_turns"], benchmark["warmup_figures"]
-    whole = record(*[[1.0]] * 5)
-    whole.blocks[2] = turns.Block([9.0], [1.0])
-    assert figures.eager_times(whole).tolist() == [1.0] * 5
+def test_one_disturbed_block_of_eager_calls_does_not_count(benchmark: dict[str, ModuleType]) -> None:
+    eager_of_calls = benchmark["warmup_turns"].eager_of_calls
+    assert eager_of_calls([[1.0], [1.0], [9.0], [1.0], [1.0], [1.0]], [1, 1, 2, 1, 1]) == [1.0] * 6
+    assert eager_of_calls([[2.0, 4.0]], [3]) == [3.0] * 3  # the calls ended before another eager block
 
 
-def test_a_record_is_read_back_and_its_row_names_every_column(benchmark: dict[str, ModuleType], record: Any) -> None:
-    whole = record([2.0, 0.25, 0.25, 0.25, 0.25])
-    read = benchmark["warmup_turns"].Record.from_json(json.loads(json.dumps(whole.to_json())))
+def test_records_are_read_back_and_shown(
+    rows: Rows, record: Callable[..., Any], benchmark: dict[str, ModuleType]
+) -> None:
+    whole = [
+        record([0.5] * 80),
+        record([0.5] * 80, process="second"),
+        record([0.4] * 80, "Net, inference", process="learned"),
+        record([0.5] * 80, "Net, inference"),
+        record([30.5, *[0.25] * 40], "Net, inference", way="inductor"),
+        record([30.5, *[0.4] * 40], "Net, inference", way="inductor, channels last"),
+        record([], "Net, training", way="inductor", failed="longer than 240 s"),
+        record([1.0] * 40, "VAE, training", part="scripts", way="backend"),
+        record([0.5] * 40, "A, training", part="pairs"),
+        record([0.8] * 40, "A, training beside B, inference", part="pairs"),
+        record([1.0] * 40, "50 sequence lengths (inference)", part="shapes"),
+    ]
+    read = [type(one).from_json(json.loads(json.dumps(one.to_json()))) for one in whole]
     assert read == whole
-    page = benchmark["warmup_page"]
-    row = page.row(read, "training")
-    study = importlib.import_module("figures.steps").WARMUP
-    assert row.keys() == {*study.columns, "run"}
-    assert (row["break_even_calls"], row["worst_lag_s"], row["calls"], row["within"]) == (3, 1.0, 5, True)
-    stored = importlib.import_module("figures.study").stored
-    shown = study.show([{name: stored(value) for name, value in row.items()}])
-    assert "- cold: 1 of 1 within, 1 of 1 early, 1 broke even, 1 settled; worst lag 1.0 s" in shown
+    study, stored = importlib.import_module("figures.steps").WARMUP, importlib.import_module("figures.study").stored
+    found = rows(*read)
+    assert {frozenset(row) for row in found} == {frozenset({*study.columns, "run"})}
+    shown = study.show([{name: stored(value) for name, value in row.items()} for row in found])
+    assert "- inference, 1 models: 1 within, worst lag -0.5 s; 95 % of settled speed reached by 0; after 8 s" in shown
+    assert (
+        "| inference, first process: threadcast | 2.00 | 2.00 (1 of 1; 1 of 1) |" in shown
+    )  # ahead of eager, Inductor
+    assert "| Inductor | 4.00 | 0.00 | 0.00 | 0.00 | - | - |" in shown
+    assert "0 of 1 reach 0.97" in shown
+    assert "| VAE | - | 1000 | 0 |" in shown
+
+
+def test_scripts_have_one_line_and_a_path_each(benchmark: dict[str, ModuleType]) -> None:
+    scripts = benchmark["warmup_scripts"]
+    assert len({script.title for script in scripts.SCRIPTS}) == 10
+    for script in scripts.SCRIPTS:
+        assert script.repository in scripts.REPOSITORIES
+        for how in scripts.HOW.values():
+            assert "compile(" in script.line.format(how=how)
+            assert "\n" not in script.line

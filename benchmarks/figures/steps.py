@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from statistics import median
 
-from figures.study import Row, Study, by, counted, least_to_most, mean, numbers, span, table
+from figures.beginnings import WARMUP
+from figures.study import Row, Study, by, counted, mean, numbers, span, table
 
 
 def _engine(rows: list[Row]) -> str:
@@ -55,81 +56,6 @@ def _contributions(rows: list[Row]) -> str:
 CONTRIBUTIONS = Study(
     "engine_contributions", "steps", ("network", "part", "setting", "ms", "times_as_fast", "page_faults"),
     _contributions,
-)  # fmt: skip
-
-
-def _warmup(rows: list[Row]) -> str:
-    said, states = [], by(rows, "state")
-    for (state,), found in states.items():
-        slow = [row for row in found if float(row["eager_ms"]) >= 10]
-        early = [row for row in slow if float(row["break_even_calls"] or 1e9) <= 60
-                 or float(row["break_even_s"] or 1e9) <= 15]  # fmt: skip
-        within, even, settled = ([row for row in found if row[column] not in ("", "no")] for column in
-                                 ("within", "break_even_s", "settled_s"))  # fmt: skip
-        worst, longest = (max(numbers(found, column)) for column in ("worst_lag_s", "longest_call_s"))
-        said.append(
-            f"- {state}: {len(within)} of {len(found)} within, {len(early)} of {len(slow)} early, {len(even)} broke "
-            f"even, {len(settled)} settled; worst lag {worst:.1f} s, longest call {longest:.1f} s."
-        )
-    lines = []
-    for (network,), found in by(rows, "network").items():
-        of_state = {row["state"]: row for row in found}
-        got = [of_state.get(state, {}).get(column, "") for column in ("break_even_s", "worst_lag_s")
-               for (state,) in states]  # fmt: skip
-        lines.append([network, found[0]["eager_ms"], found[0]["eager_over_ours"], *got])
-    head = [f"{what}, {state}" for what in ("break-even, s", "worst lag, s") for (state,) in states]
-    return "\n".join(said) + "\n\n" + table(["network", "eager, ms", "eager / ours", *head], lines)
-
-
-WARMUP = Study(
-    "warmup", "steps",
-    ("state", "network", "mode", "eager_ms", "eager_spread_percent", "break_even_calls", "break_even_s", "worst_lag_s",
-     "worst_lag_percent", "within", "longest_call_s", "settled_calls", "settled_s", "step_then_ms", "eager_over_ours",
-     "ahead_at_end_s", "calls", "runs", "others_percent"), _warmup,
-)  # fmt: skip
-
-
-def _small(rows: list[Row]) -> str:
-    ran = " and ".join(dict.fromkeys(row["runs"] for row in rows))
-    return (
-        f"{len(rows)} functions of {least_to_most(rows, 'eager_us')} us were decided after "
-        f"{least_to_most(rows, 'decided_calls')} calls, the longest of {max(numbers(rows, 'longest_call_s')):.2g} s: "
-        f"*{ran}*, {least_to_most(rows, 'ours_us')} us a call."
-    )
-
-
-WARMUP_SMALL = Study(
-    "warmup_small", "steps",
-    ("function", "decided_s", "decided_calls", "longest_call_s", "eager_us", "ours_us", "runs", "reason"), _small,
-)  # fmt: skip
-
-
-def _shapes(rows: list[Row]) -> str:
-    head = ["sequence", "calls", "eager, s", "ours, s", "worst lag, s", "within", "left to eager", "kinds"]
-    columns = ("sequence", "calls", "eager_s", "ours_s", "worst_lag_s", "within", "left_to_eager", "kinds")
-    return table(head, ([row[column] for column in columns] for row in rows))
-
-
-WARMUP_SHAPES = Study(
-    "warmup_shapes", "steps",
-    ("sequence", "calls", "eager_s", "ours_s", "worst_lag_s", "within", "left_to_eager", "kinds", "warnings"), _shapes,
-)  # fmt: skip
-
-
-def _long(rows: list[Row]) -> str:
-    ratios, settled = numbers(rows, "ratio"), numbers(rows, "settled_s")
-    slower = [f"{row['network']} {float(row['ratio']):.2f}" for row in rows if float(row["ratio"]) < 1]
-    return (
-        f"{len(rows)} networks: eager / ours {min(ratios):.2f} to {max(ratios):.2f}, median {median(ratios):.2f}"
-        + (f"; below 1: {', '.join(slower)}" if slower else "")
-        + f". {len(settled)} settled, after {min(settled):.1f} to {max(settled):.1f} s, median {median(settled):.1f}."
-    )
-
-
-LONG = Study(
-    "long_measurement", "steps",
-    ("network", "mode", "eager_s", "ours_s", "ratio", "low", "high", "settled_calls", "settled_s", "lost_s", "others",
-     "runs"), _long,
 )  # fmt: skip
 
 
@@ -206,6 +132,4 @@ COMPILED = Study(
      "eager_over_backend", "inductor_over_backend", "backend_over_optimize", "runs", "failed", "others_percent"),
     _compiled,
 )  # fmt: skip
-STUDIES = (
-    ENGINE, CONTRIBUTIONS, WARMUP, WARMUP_SMALL, WARMUP_SHAPES, LONG, TWO_MODELS, TYPES, OPERATORS, COMPILED,
-)  # fmt: skip
+STUDIES = (ENGINE, CONTRIBUTIONS, WARMUP, TWO_MODELS, TYPES, OPERATORS, COMPILED)
