@@ -1,13 +1,13 @@
 """How steps begin: what is done after some seconds, from the first call on, beside eager PyTorch and Inductor.
 
-    python benchmarks/warmup.py [--only zoo|scripts|pairs|shapes] [--networks "MobileNet;ConvNeXt"]
+    python benchmarks/warmup.py [--only zoo|scripts|pairs|between|shapes] [--networks "MobileNet;ConvNeXt"]
                                 [--modes inference,training] [--seconds 120] [--reuse] [--wait 60] [--write]
 
 zoo: the 40 models of `make bench-zoo`. scripts: ten public scripts, fetched into build/scripts. pairs: two functions
-of a process by turns, each against what it reaches alone. shapes: calls whose shapes change. Each way runs in fresh
-processes, by turns with eager PyTorch. Every record lands in build/warmup as it comes; `--write` stores those of all that
-are there. About 7 minutes a model and mode, 10 a script: a day for all, an hour for `--only pairs`.
-The libraries need the environment that `make bench-warmup` makes.
+of a process by turns, each against what it reaches alone. between: what PyTorch computes between calls. shapes: calls
+whose shapes change. Each way runs in fresh processes, by turns with eager PyTorch. Every record lands in build/warmup
+as it comes; `--write` stores those of all that are there. About 7 minutes a model and mode, 20 a script, half an hour
+for pairs: 13 hours in all. The libraries need the environment that `make bench-warmup` makes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from figures.beginnings import WARMUP, draw
 from run_facts import ROOT, RunFacts
-from warmup_cases import ALONE, MODES, PAIRS, ZOO_TITLES
+from warmup_cases import ALONE, BETWEEN, MODES, PAIRS, ZOO_TITLES
 from warmup_figures import rows
 from warmup_others import QUIET, OtherWork, wait_until_quiet
 from warmup_scripts import SCRIPTS, Script, fetch, steps_of
@@ -35,7 +35,7 @@ from warmup_turns import Record, by_turns
 from threadcast.runtime.engines.native.library import native_library
 
 FOLDER = ROOT / "build" / "warmup"
-PARTS = ("zoo", "scripts", "pairs", "shapes")
+PARTS = ("zoo", "scripts", "pairs", "between", "shapes")
 LIMIT_S = 240.0
 """Longest time of a way beyond its seconds of calls: of building its model, eager turns, and a call that compiles."""
 LATER_S = 30.0
@@ -51,7 +51,7 @@ Job = tuple[Sequence[str], str, str]
 def jobs(part: str, titles: Sequence[str], number: int) -> Iterator[Job]:
     """What is measured of a case, in order: first processes before second ones. Inductor at its best settings: frozen
     in inference; in channels last of images; tuned at the longest for each third case."""
-    if part in ("pairs", "shapes"):
+    if part in ("pairs", "between", "shapes"):
         yield titles, "optimize", "first"
         return
     own = "backend" if part == "scripts" else "optimize"
@@ -73,6 +73,8 @@ def cases(part: str) -> list[tuple[str, ...]]:
         return [(title,) for title in ZOO_TITLES]
     if part == "scripts":
         return [(script.title,) for script in SCRIPTS]
+    if part == "between":
+        return [(title, BETWEEN) for title in ALONE]
     return [*((title,) for title in ALONE), *PAIRS] if part == "pairs" else [(title,) for title in SEQUENCES]
 
 
@@ -87,7 +89,8 @@ def measured(part: str, job: Job, run: RunFacts, seconds: float) -> list[Record]
         return [script_record(script, way, process, environment, run, seconds)]
     learn_s = LEARN_S if process == "learned" else 0.0
     measure = partial(by_turns, part, titles, way, process, environment, run=run, limit_s=LIMIT_S)
-    return measure(seconds=seconds * len(titles), learn_s=learn_s)
+    records = measure(seconds=seconds * (len(titles) if part == "pairs" else 1), learn_s=learn_s)
+    return records[1:] if part == "between" else records
 
 
 def script_record(

@@ -84,6 +84,7 @@ def rows(records: Sequence[Record], notes: dict[str, str]) -> list[dict[str, obj
         reference = alone.get(title) if beside else None
         ours, theirs = cumulative(record)
         lag = ours - theirs
+        between = record.part == "between"
         row: dict[str, object] = {
             "part": record.part, "name": name, "mode": mode, "beside": beside, "way": record.way,
             "process": record.process, "eager_ms": 1e3 * float(np.median(record.eager_s)) if len(ours) else None,
@@ -92,6 +93,7 @@ def rows(records: Sequence[Record], notes: dict[str, str]) -> list[dict[str, obj
             "over_alone": own / reference if own and reference else None,
             **{f"done_{at}": done_after(ours, theirs, at) for at in HORIZONS_S},
             **{f"behind_{at}_s": behind_at(ours, theirs, at) for at in (10, 30)},
+            "worst_second": float((np.array(record.ours_s) / record.eager_s).max()) if between and len(ours) else None,
             "worst_lag_s": float(lag.max()) if len(ours) else None,
             "within": bool((lag <= WITHIN_S + WITHIN_SHARE * theirs).all()) if record.way in OURS else None,
             "calls": len(ours), "seconds": float(ours[-1]) if len(ours) else 0.0, "runs": record.runs,

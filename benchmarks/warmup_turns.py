@@ -35,7 +35,7 @@ class Record:
     """Every call of one case in one way, from the first one of its process on."""
 
     part: str
-    """"zoo", "scripts", "pairs" or "shapes"."""
+    """"zoo", "scripts", "pairs", "between" or "shapes"."""
     title: str
     """With ", inference" or ", training" at its end; with " beside " and another one where two functions alternate."""
     way: str
@@ -43,7 +43,7 @@ class Record:
     """"first": nothing stored. "second": with what the first has left. "learned": after 8 s of `learn`."""
     run: RunFacts
     ours_s: Sequence[float]
-    """Seconds of each call."""
+    """Seconds of each call; of "between", of each turn of a second all that PyTorch computed between the calls."""
     eager_s: Sequence[float]
     """Eager PyTorch's seconds for each of these calls."""
     runs: str = ""
@@ -162,7 +162,7 @@ def by_turns(
     blocks: list[list[list[float]]] = [[] for _ in titles]
     eager: list[list[list[float]]] = [[] for _ in titles]
     runs, failed, share = [""] * len(titles), "", 0.0
-    same = titles[0] in SEQUENCES
+    same, turn_s = titles[0] in SEQUENCES, 1.0 if part == "between" else TURN_S
     try:
         with at_most(seconds + limit_s), ExitStack() as ends:
             theirs = Side(" + ".join(titles), "eager", environment)
@@ -176,7 +176,7 @@ def by_turns(
                     ours.turn(0.0, calls=1, learn_s=learn_s)
                 while sum(map(sum, chain(*blocks))) < seconds:
                     before = [[]] if same else theirs.turn(EAGER_S, untimed=1)["seconds"]
-                    answer = ours.turn(TURN_S)
+                    answer = ours.turn(turn_s)
                     runs = [", ".join(own) for own in answer["runs"]]
                     if same:
                         before = theirs.turn(math.inf, calls=len(answer["seconds"][0]))["seconds"]
@@ -197,6 +197,10 @@ def by_turns(
         named = title if len(titles) == 1 else f"{title} beside {titles[1 - i]}"
         beside = list(chain(*eager[i])) if same else eager_of_calls(eager[i], [len(own) for own in blocks[i]])
         taken = list(chain(*blocks[i]))
+        if part == "between":
+            turns = eager_of_calls(eager[i], [1] * len(blocks[i]))
+            beside = [len(own) * one for own, one in zip(blocks[i], turns, strict=True)]
+            taken = [sum(own) for own in blocks[i]]
         records.append(Record(part, named, way, process, run, taken, beside, runs[i], failed, share))
     return records
 
