@@ -122,7 +122,9 @@ def slug(*parts: object) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=PARTS, help="one of the parts")
-    parser.add_argument("--networks", default="", help="only titles that contain one of these, separated by semicolons")
+    parser.add_argument(
+        "--networks", default="", help="only titles that contain one of these, separated by semicolons; pairs: both"
+    )
     parser.add_argument("--modes", default=",".join(MODES), help="of the zoo (%(default)s)")
     parser.add_argument("--seconds", type=float, default=120.0, help="of calls of each first process (%(default)s)")
     parser.add_argument("--write", action="store_true", help=f"{WARMUP.writes}, with the picture")
@@ -141,7 +143,8 @@ def main() -> None:
         found = [
             titles for titles in cases(part) if part != "zoo" or titles[0].endswith(tuple(chosen.modes.split(",")))
         ]
-        found = [titles for titles in found if not wanted or any(one in str(titles).lower() for one in wanted)]
+        found = [titles for titles in found if not wanted or all(any(one in title.lower() for one in wanted)
+                                                                 for title in titles if title != BETWEEN)]  # fmt: skip
         if part == "scripts" and found:
             fetch()
         for number, titles in enumerate(found):

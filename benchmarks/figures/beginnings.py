@@ -125,8 +125,8 @@ def _show(rows: list[Row]) -> str:
 WARMUP = Study(
     "warmup", "steps",
     ("part", "name", "mode", "beside", "way", "process", "eager_ms", "settled", "to_95_s", "of_best", "over_alone",
-     *(f"done_{at}" for at in HORIZONS_S), "behind_10_s", "behind_30_s", "worst_second", "worst_lag_s", "within", "calls", "seconds",
-     "runs", "data", "failed", "others_percent"), _show,
+     *(f"done_{at}" for at in HORIZONS_S), "behind_10_s", "behind_30_s", "worst_second", "worst_lag_s", "within",
+     "calls", "seconds", "runs", "data", "failed", "others_percent"), _show,
 )  # fmt: skip
 
 
