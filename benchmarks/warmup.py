@@ -48,9 +48,11 @@ Job = tuple[Sequence[str], str, str]
 """Titles that run together, the way, and the process."""
 
 
-def jobs(part: str, titles: Sequence[str], number: int) -> Iterator[Job]:
-    """What is measured of a case, in order: first processes before second ones. Inductor at its best settings: frozen
-    in inference; in channels last of images; tuned at the longest for each third case."""
+def jobs(part: str, titles: Sequence[str]) -> Iterator[Job]:
+    """What is measured of a case, in order: first processes before second ones.
+
+    Inductor at its best settings: frozen in inference; in channels last of images; tuned for each third model or script.
+    """
     if part in ("pairs", "between", "shapes"):
         yield titles, "optimize", "first"
         return
@@ -63,8 +65,13 @@ def jobs(part: str, titles: Sequence[str], number: int) -> Iterator[Job]:
     yield titles, "inductor", "second"
     if part == "zoo" and titles[0].startswith(("torchvision", "timm")):
         yield titles, "inductor, channels last", "first"
-    if number % 3 == 0:
+    if list(dict.fromkeys(name_of(*one) for one in cases(part))).index(name_of(*titles)) % 3 == 0:
         yield titles, "inductor, max-autotune", "first"
+
+
+def name_of(title: str) -> str:
+    """A title without its mode."""
+    return title.rpartition(", ")[0]
 
 
 def cases(part: str) -> list[tuple[str, ...]]:
@@ -135,20 +142,24 @@ def main() -> None:
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes, which may be stopped, end with this one
     wanted = [part.strip().lower() for part in chosen.networks.split(";") if part.strip()]
+    modes = tuple(chosen.modes.split(","))
+
+    def is_wanted(titles: Sequence[str]) -> bool:
+        named = (title.lower() for title in titles if title != BETWEEN)
+        return (titles[0] not in ZOO_TITLES or titles[0].endswith(modes)) and (
+            not wanted or all(any(one in title for one in wanted) for title in named)
+        )
+
     FOLDER.mkdir(parents=True, exist_ok=True)
     native_library()  # compiled here, if it never was on this machine, as Inductor's headers: every process has them
     torch.compile(torch.sin)(torch.ones(64))
     run = RunFacts.now()
     for part in PARTS if chosen.only is None else (chosen.only,):
-        found = [
-            titles for titles in cases(part) if part != "zoo" or titles[0].endswith(tuple(chosen.modes.split(",")))
-        ]
-        found = [titles for titles in found if not wanted or all(any(one in title.lower() for one in wanted)
-                                                                 for title in titles if title != BETWEEN)]  # fmt: skip
+        found = list(filter(is_wanted, cases(part)))
         if part == "scripts" and found:
             fetch()
-        for number, titles in enumerate(found):
-            for job in jobs(part, titles, number // len(MODES) if part == "zoo" else number):
+        for titles in found:
+            for job in jobs(part, titles):
                 path = FOLDER / f"{slug(part, *job)}.json"
                 if chosen.reuse and path.exists() and json.loads(path.read_text())[0]["others"] <= QUIET:
                     continue
