@@ -51,7 +51,7 @@ Job = tuple[Sequence[str], str, str]
 def jobs(part: str, titles: Sequence[str]) -> Iterator[Job]:
     """What is measured of a case, in order: first processes before second ones.
 
-    Inductor at its best settings: frozen in inference; in channels last of images; tuned for each third model or script.
+    Inductor at its best settings: frozen in inference; in channels last of images; tuned for each third case.
     """
     if part in ("pairs", "between", "shapes"):
         yield titles, "optimize", "first"
