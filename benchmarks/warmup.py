@@ -23,6 +23,7 @@ from functools import partial
 import numpy as np
 import torch
 from figures.beginnings import WARMUP, draw
+from figures.study import of_run
 from run_facts import ROOT, RunFacts
 from warmup_cases import ALONE, BETWEEN, MODES, PAIRS, ZOO_TITLES
 from warmup_figures import rows
@@ -85,7 +86,7 @@ def cases(part: str) -> list[tuple[str, ...]]:
     return [*((title,) for title in ALONE), *PAIRS] if part == "pairs" else [(title,) for title in SEQUENCES]
 
 
-def measured(part: str, job: Job, run: RunFacts, seconds: float) -> list[Record]:
+def measured(part: str, job: Job, run: str, seconds: float) -> list[Record]:
     """The records of one process beside eager PyTorch: one of each title."""
     titles, way, process = job
     name = slug(titles, way)
@@ -101,7 +102,7 @@ def measured(part: str, job: Job, run: RunFacts, seconds: float) -> list[Record]
 
 
 def script_record(
-    script: Script, way: str, process: str, environment: dict[str, str], run: RunFacts, seconds: float
+    script: Script, way: str, process: str, environment: dict[str, str], run: str, seconds: float
 ) -> Record:
     """Run a whole script between two runs in eager PyTorch, of which each step counts as their mean.
 
@@ -153,7 +154,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     native_library()  # compiled here, if it never was on this machine, as Inductor's headers: every process has them
     torch.compile(torch.sin)(torch.ones(64))
-    run = RunFacts.now()
+    run = of_run(RunFacts.now())
     for part in PARTS if chosen.only is None else (chosen.only,):
         found = list(filter(is_wanted, cases(part)))
         if part == "scripts" and found:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from figures.beginnings import HORIZONS_S, OURS
-from figures.study import of_run
 from numpy.typing import NDArray
 from warmup_cases import MODES
 from warmup_turns import Record
@@ -49,6 +48,8 @@ def speeds(ours: Floats, theirs: Floats) -> tuple[Floats, Floats]:
 def settled_speed(record: Record) -> float | None:
     """Times eager's speed in the last seconds of calls; None for calls of less than two windows."""
     ours, theirs = cumulative(record)
+    if record.part == "between" and len(ours):  # its turns are windows
+        return float(np.median((np.array(record.eager_s) / record.ours_s)[2 * len(ours) // 3 :]))
     if not len(ours) or ours[-1] < 2 * WINDOW_S:
         return None
     ends, found = speeds(ours, theirs)
@@ -98,7 +99,7 @@ def rows(records: Sequence[Record], notes: dict[str, str]) -> list[dict[str, obj
             "within": bool((lag <= WITHIN_S + WITHIN_SHARE * theirs).all()) if record.way in OURS else None,
             "calls": len(ours), "seconds": float(ours[-1]) if len(ours) else 0.0, "runs": record.runs,
             "data": notes.get(record.title, ""), "failed": record.failed.replace("|", " ")[-120:],
-            "others_percent": 100 * record.others, "run": of_run(record.run),
+            "others_percent": 100 * record.others, "run": record.run,
         }  # fmt: skip
         found.append(row)
     return found

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from run_facts import RunFacts
 from sessions import Session
 from warmup_others import OtherWork
 from warmup_shapes import SEQUENCES
@@ -41,7 +40,8 @@ class Record:
     way: str
     process: str
     """"first": nothing stored. "second": with what the first has left. "learned": after 8 s of `learn`."""
-    run: RunFacts
+    run: str
+    """The command, commit, day and machine."""
     ours_s: Sequence[float]
     """Seconds of each call; of "between", of each turn of a second all that PyTorch computed between the calls."""
     eager_s: Sequence[float]
@@ -61,7 +61,7 @@ class Record:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Read what `to_json` gives."""
-        return cls(**{**document, "run": RunFacts.from_json(document["run"])})
+        return cls(**document)
 
 
 class TooLong(Exception):
@@ -152,7 +152,7 @@ class Side:
 
 def by_turns(
     part: str, titles: Sequence[str], way: str, process: str, environment: Mapping[str, str], *,
-    run: RunFacts, seconds: float, limit_s: float, learn_s: float = 0.0,
+    run: str, seconds: float, limit_s: float, learn_s: float = 0.0,
 ) -> list[Record]:  # fmt: skip
     """Run cases, whose calls alternate, from the first call on until their calls have taken so many seconds.
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-MODULES = ("run_facts", "warmup_others", "warmup_turns", "warmup_figures", "warmup_scripts")
+MODULES = ("warmup_others", "warmup_turns", "warmup_figures", "warmup_scripts")
 
 Rows = Callable[..., list[dict[str, Any]]]
 
@@ -33,12 +33,11 @@ def benchmark() -> Iterator[dict[str, ModuleType]]:
 @pytest.fixture
 def record(benchmark: dict[str, ModuleType]) -> Callable[..., Any]:
     """Makes a record of calls beside eager calls of one second."""
-    facts = benchmark["run_facts"].RunFacts("1234567", "2026-01-01T00:00:00+00:00", "2 cores", "2.13.0")
 
     def make(ours_s: Sequence[float], title: str = "Net, training", **options: Any) -> Any:
         known = {"part": "zoo", "way": "optimize", "process": "first"} | options
         return benchmark["warmup_turns"].Record(
-            title=title, run=facts, ours_s=ours_s, eager_s=[1.0] * len(ours_s), **known
+            title=title, run="commit 1234567, 2026-01-01, 2 cores", ours_s=ours_s, eager_s=[1.0] * len(ours_s), **known
         )
 
     return make
@@ -109,7 +108,7 @@ def test_records_are_read_back_and_shown(
         record([1.0] * 40, "VAE, training", part="scripts", way="backend"),
         record([0.5] * 40, "A, training", part="pairs"),
         record([0.8] * 40, "A, training beside B, inference", part="pairs"),
-        record([1.0, 1.5, *[1.0] * 4], "a sine beside U-Net, training", part="between"),
+        record([1.0, 1.5, *[1.25] * 4], "a sine beside U-Net, training", part="between"),
         record([1.0] * 40, "50 sequence lengths (inference)", part="shapes"),
     ]
     read = [type(one).from_json(json.loads(json.dumps(one.to_json()))) for one in whole]
@@ -118,13 +117,14 @@ def test_records_are_read_back_and_shown(
     found = rows(*read)
     assert {frozenset(row) for row in found} == {frozenset({*study.columns, "run"})}
     shown = study.show([{name: stored(value) for name, value in row.items()} for row in found])
-    assert "- inference, 1 models: 1 within, worst lag -0.5 s; 95 % of settled speed reached by 0; after 8 s" in shown
+    assert shown.startswith("Other programs used 0 % of the cores meanwhile (median; most 0 %).")
+    assert "- inference, 1 models: 1 within, worst lag 0.0 s; 95 % of settled speed reached by 0; after 8 s" in shown
     assert (
         "| inference, first process: threadcast | 2.00 | 2.00 (1 of 1; 1 of 1) |" in shown
     )  # ahead of eager, Inductor
     assert "| Inductor | 4.00 | 0.00 | 0.00 | 0.00 | - | - |" in shown
     assert "0 of 1 reach 0.97" in shown
-    assert "| U-Net, training | 1.00 | 1.5 | 6 |" in shown
+    assert "| U-Net, training | 1.25 | 1.5 | 6 |" in shown
     assert "| VAE | - | 1000 | 0 |" in shown
 
 

@@ -38,7 +38,7 @@ def _done(rows: list[Row], process: str) -> list[list[object]]:
         both = own.keys() & theirs[at].keys()
         over = sum(value >= 1 for value in own.values())
         more = f"; {sum(own[key] > theirs[at][key] for key in both)} of {len(both)}" if both else ""
-        lines[0].append(own and f"{_middle(list(own.values()))} ({over} of {len(own)}{more})")
+        lines[0].append(f"{_middle(list(own.values()))} ({over} of {len(own)}{more})" if own else "")
         lines[1].append(_middle(list(theirs[at].values())))
     return lines
 
@@ -50,7 +50,8 @@ def _zoo(rows: list[Row]) -> str:
         first, learned = _ours(found), _ours(found, "learned")
         until, within = numbers(first, "to_95_s"), sum(row["within"] == "yes" for row in first)
         text = (
-            f"- {mode}, {len(first)} models: {within} within, worst lag {max(numbers(first, 'worst_lag_s')):.1f} s; "
+            f"- {mode}, {len(first)} models: {within} within, "
+            f"worst lag {max([*numbers(first, 'worst_lag_s'), 0.0]):.1f} s; "
             f"95 % of settled speed reached by {len(until)}"
             + (f" after {median(until):.1f} s (median)" if until else "")
         )
@@ -75,7 +76,8 @@ def _zoo(rows: list[Row]) -> str:
 
 def _scripts(rows: list[Row]) -> str:
     lines = []
-    for (name,), found in by(rows, "name").items():
+    with_ours = ((name, found) for (name,), found in by(rows, "name").items() if _ours(found))
+    for name, found in with_ours:
         (first, *_), second = _ours(found), _ours(found, "second")
         ours = [first[column] for column in ("behind_10_s", "behind_30_s", "settled")]
         later = second[0]["behind_10_s"] if second else ""
@@ -105,7 +107,8 @@ def _shapes(rows: list[Row]) -> str:
 
 
 def _between(rows: list[Row]) -> str:
-    lines = [[row["beside"], f"{1 / float(row['settled']):.2f}", row["worst_second"], row["calls"]] for row in rows]
+    lines = [[row["beside"], f"{1 / float(row['settled']):.2f}", row["worst_second"], row["calls"]] for row in rows
+             if row["settled"]]  # fmt: skip
     head = ["between calls of", "settled, over eager PyTorch", "in the worst second", "seconds"]
     return table(head, lines)
 
@@ -119,7 +122,11 @@ _PARTS = {
 
 def _show(rows: list[Row]) -> str:
     parts = {part: found for (part,), found in by(rows, "part").items()}
-    return "\n\n".join(f"**{title}**\n\n{show(parts[part])}" for part, (title, show) in _PARTS.items() if part in parts)
+    others = numbers(rows, "others_percent")
+    quiet = f"Other programs used {median(others):.0f} % of the cores meanwhile (median; most {max(others):.0f} %)."
+    return f"{quiet}\n\n" + "\n\n".join(
+        f"**{title}**\n\n{show(parts[part])}" for part, (title, show) in _PARTS.items() if part in parts
+    )
 
 
 WARMUP = Study(
@@ -139,6 +146,8 @@ def draw() -> None:
 
     matplotlib.rcParams["svg.hashsalt"] = "threadcast"  # the same table gives the same file
     found = by((row for row in WARMUP.rows() if row["part"] in ("zoo", "scripts")), "part", "mode")
+    if not found:
+        return
     figure, axes = pyplot.subplots(1, len(found), figsize=(4.3 * len(found), 3.6), layout="constrained", squeeze=False)
     for axis, ((part, mode), rows) in zip(axes[0], found.items(), strict=True):
         curves = {process: [[float(row[f"done_{at}"] or "nan") for at in HORIZONS_S] for row in _ours(rows, process)]
