@@ -125,7 +125,7 @@ def test_records_are_read_back_and_shown(
     assert "| Inductor | 4.00 | 0.00 | 0.00 | 0.00 | - | - |" in shown
     assert "0 of 1 reach 0.97" in shown
     assert "| U-Net, training | 1.25 | 1.5 | 6 |" in shown
-    assert "| VAE | - | 1000 | 0 |" in shown
+    assert "| VAE | - | 1000 | 0.00 |" in shown
 
 
 def test_scripts_have_one_line_and_a_path_each(benchmark: dict[str, ModuleType]) -> None:

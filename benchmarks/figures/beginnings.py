@@ -25,6 +25,10 @@ def _inductor(rows: Iterable[Row], at: int, process: str = "first") -> dict[tupl
     return {(key[0], key[1]): max(values) for key, values in found.items() if values}
 
 
+def _short(row: Row, column: str) -> str:
+    return f"{float(row[column]):.2f}" if row[column] else ""
+
+
 def _middle(values: Sequence[float]) -> str:
     return f"{median(values):.2f}" if values else ""
 
@@ -79,9 +83,9 @@ def _scripts(rows: list[Row]) -> str:
     with_ours = ((name, found) for (name,), found in by(rows, "name").items() if _ours(found))
     for name, found in with_ours:
         (first, *_), second = _ours(found), _ours(found, "second")
-        ours = [first[column] for column in ("behind_10_s", "behind_30_s", "settled")]
-        later = second[0]["behind_10_s"] if second else ""
-        done = [first[f"done_{at}"] for at in HORIZONS_S[2:]]
+        ours = [_short(first, column) for column in ("behind_10_s", "behind_30_s", "settled")]
+        later = _short(second[0], "behind_10_s") if second else ""
+        done = [_short(first, f"done_{at}") for at in HORIZONS_S[2:]]
         theirs = [f"{value:.2f}" if value is not None else "" for at in HORIZONS_S[2:]
                   for value in [_inductor(found, at).get((name, first["mode"]))]]  # fmt: skip
         lines.append([name, first["data"], first["eager_ms"], *ours, later, *done, *theirs])
@@ -91,9 +95,9 @@ def _scripts(rows: list[Row]) -> str:
 
 
 def _pairs(rows: list[Row]) -> str:
-    alone = {row["name"]: row["settled"] for row in rows if not row["beside"]}
-    lines = [[row["name"], row["beside"].partition(",")[0], alone.get(row["name"], ""), row["settled"],
-              row["over_alone"]] for row in rows if row["beside"]]  # fmt: skip
+    alone = {row["name"]: _short(row, "settled") for row in rows if not row["beside"]}
+    lines = [[row["name"], row["beside"].partition(",")[0], alone.get(row["name"], ""), _short(row, "settled"),
+              _short(row, "over_alone")] for row in rows if row["beside"]]  # fmt: skip
     good = sum(ratio >= 0.97 for ratio in numbers(rows, "over_alone"))
     said = f"{good} of {len(lines)} reach 0.97 of what they reach alone."
     return said + "\n\n" + table(["function", "beside", "alone", "beside it", "of alone"], lines)
@@ -148,7 +152,8 @@ def draw() -> None:
     found = by((row for row in WARMUP.rows() if row["part"] in ("zoo", "scripts")), "part", "mode")
     if not found:
         return
-    figure, axes = pyplot.subplots(1, len(found), figsize=(4.3 * len(found), 3.6), layout="constrained", squeeze=False)
+    size = max(8.6, 4.3 * len(found)), 3.6
+    figure, axes = pyplot.subplots(1, len(found), figsize=size, layout="constrained", squeeze=False)
     for axis, ((part, mode), rows) in zip(axes[0], found.items(), strict=True):
         curves = {process: [[float(row[f"done_{at}"] or "nan") for at in HORIZONS_S] for row in _ours(rows, process)]
                   for process in ("first", "second")}  # fmt: skip
@@ -170,9 +175,8 @@ def draw() -> None:
         axis.minorticks_off()
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
-        axis.set_title(
-            f"{len(by(rows, 'name'))} models, {mode}" if part == "zoo" else f"{len(by(rows, 'name'))} scripts"
-        )
+        title = f"models, {mode}" if part == "zoo" else part
+        axis.set_title(f"{title}: {len(by(rows, 'name'))}", fontsize="medium")
     figure.supxlabel("seconds since the first call; of scripts since their start", fontsize="medium")
     figure.supylabel("done, over eager PyTorch", fontsize="medium")
     handles = {
