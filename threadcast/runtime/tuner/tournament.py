@@ -461,10 +461,13 @@ class Tournament:
 
     @property
     def best_s(self) -> float | None:
-        """Seconds of a call of the best candidate; None where they are not known."""
+        """Seconds of a call of the best candidate, of some recent ones; None where they are not known."""
         if self.best == self.baseline:
             return self.baseline_s
-        return median(self._best_s) if self._best_s else self.entrants[self.best].step_s
+        known_s = self.entrants[self.best].step_s
+        if len(self._best_s) < LEAST_LOOK and known_s is not None:
+            return known_s
+        return median(self._best_s) if self._best_s else None
 
     @property
     def challenger(self) -> Key | None:
