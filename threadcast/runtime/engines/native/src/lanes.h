@@ -23,8 +23,8 @@ using Seat = std::pair<int, int>;
 // How many forks lie between this process and that which loaded the library: lanes stay in the process that has made them.
 int forks();
 
-// A pinned thread that runs jobs. It sleeps when there has been no job for a while: after parts of regions as long as
-// libgomp's workers, so that an operator that follows on others within that time need not wake it.
+// A pinned thread that runs jobs. It sleeps when there has been no job for a while: where there are parts of regions
+// between steps, only when libgomp's workers would, so that operators of the calling thread need not wake it either.
 class Lane {
  public:
   Lane(Seat seat, std::chrono::nanoseconds spin);
