@@ -10,9 +10,9 @@ from threadcast.runtime.tuner.tournament import (
     Compared,
     Drop,
     Event,
-    Failed,
     Instruction,
     Key,
+    LeftOut,
     Next,
     Offered,
     Place,
@@ -22,6 +22,7 @@ from threadcast.runtime.tuner.tournament import (
     Run,
     RunStage,
     Staged,
+    Status,
     Tournament,
 )
 
@@ -140,6 +141,7 @@ class Calls:
                 break
             self._prepare(what.key)
         assert isinstance(what, Run | RunStage)
+        assert self.tournament.entrants[what.key].status is not Status.OUT
         started_s, seconds = self.now_s, self._seconds(what)
         self.now_s += seconds
         self.ran.append(what.key)
@@ -204,7 +206,7 @@ class Calls:
                 self._left.setdefault(key, part.calls)
             self.handle(Staged(key, part.place, part.cost_s, begun=begun))
         elif self.ways[key].fails:
-            self.handle(Failed(key, f"{key} cannot be made"))
+            self.handle(LeftOut(key, f"{key} cannot be made"))
         else:
             self.handle(Ready(key, self.ways[key].at_first or self.ways[key].seconds))
 

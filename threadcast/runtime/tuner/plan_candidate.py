@@ -15,7 +15,7 @@ from threadcast.runtime.tuner.first_steps import FirstSteps
 from threadcast.runtime.tuner.open_contenders import OpenContenders
 from threadcast.runtime.tuner.plan_maker import PlanMaker
 from threadcast.runtime.tuner.plan_search import Look, Phase, PlanSearch, SearchStep, Try
-from threadcast.runtime.tuner.tournament import Failed, Place, Ready, Staged
+from threadcast.runtime.tuner.tournament import LeftOut, Place, Ready, Staged
 from threadcast.runtime.tuner.variant_plans import VariantPlans
 
 FORECAST_S = 4.0
@@ -110,10 +110,10 @@ class PlanCandidate:
         assert self._last is not None
         return self._last
 
-    def stage(self, calls: Calls) -> Staged | Ready | Failed:
+    def stage(self, calls: Calls) -> Staged | Ready | LeftOut:
         """Return what comes next."""
         if self._left_out:
-            return Failed(self.key, self._left_out)
+            return LeftOut(self.key, self._left_out)
         if self.found is not None:
             return Ready(self.key, self.step_s)
         search = self._search

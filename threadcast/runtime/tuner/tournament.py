@@ -4,7 +4,7 @@
 tournament can be replayed (`replay`) and told (`Tournament.story`). A caller's calls look like this:
 
     Offered ...                  what may be faster, with what it is expected to gain and to cost
-    Next -> Prepare(a)           do what has to be done for `a` between two calls, and report Staged, Ready or Failed
+    Next -> Prepare(a)           do what has to be done for `a` between two calls, and report Staged, Ready or LeftOut
     Next -> RunStage(a)          a part of the preparation of `a` runs the next call, such as timing its operators
     Next -> Run(b)               a candidate runs the next call: the best one, or one that is compared with it
     Ran                          after each call
@@ -23,7 +23,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
-from typing import NamedTuple
 
 from threadcast.core.gains import PAIRS_AT_LEAST
 from threadcast.runtime.tuner.guard import ALONE, CLEAR, CONFIDENT_PAIRS, Guard, Side, Verdict
@@ -49,7 +48,7 @@ MOST_EAGER, ENOUGH_S, STEADY = 10, 1.0, 0.95
 two are no faster than this share of the fastest before them: the first calls of a process take up to 2.5 times as long
 as later ones, as memory is new and libraries make their kernels."""
 _RECENT, _OF_BASELINE = 15, 25
-_STORY, _LOG = 200, 20_000
+_STORY, _LOG = 200, 5_000
 
 
 class Place(Enum):
@@ -102,26 +101,12 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """A candidate cannot be prepared, or is not worth it, for this reason."""
+class LeftOut:
+    """A candidate never runs again, for this reason. `differs`: its results are not the baseline's."""
 
     key: Key
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Differs:
-    """The results of a candidate are not the baseline's, as the text says: it never runs again."""
-
-    key: Key
-    difference: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stale:
-    """A candidate no longer has the baseline's results, because something that it took for constant was changed."""
-
-    key: Key
+    differs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +149,7 @@ class GaveUp:
     reason: str
 
 
-Event = Offered | Staged | Ready | Failed | Differs | Stale | Resumed | Next | Ran | GaveUp
+Event = Offered | Staged | Ready | LeftOut | Resumed | Next | Ran | GaveUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,11 +283,6 @@ class Entrant:
         """Break off an attempt: one that was `too_dear` has to be allowed as much the next time."""
         self.beyond_s, self.lost_s = max(self.beyond_s, self.lost_s) if too_dear else self.beyond_s, 0.0
 
-    def leave(self, reason: str) -> None:
-        """Never run it again."""
-        self.status, self.stage, self.open, self.reason = Status.OUT, None, False, reason
-        self.forget_losses()
-
 
 class _Comparison:
     """Two candidates that are compared: `new` must be shown to be faster than `base` to be kept."""
@@ -362,13 +342,6 @@ class _Watch:
         self._seconds.clear()
 
 
-class _Chosen(NamedTuple):
-    """What runs the call that comes; `counts`: it tells how fast that is."""
-
-    what: Run | RunStage
-    counts: bool
-
-
 def are_steady(seconds: Sequence[float]) -> bool:
     """Return whether seconds of calls of the baseline, the first one left out, tell how long later ones take."""
     if len(seconds) >= MOST_EAGER or (len(seconds) > 1 and sum(seconds) >= ENOUGH_S):
@@ -397,8 +370,8 @@ class Tournament:
         self.held_back = False
         """Whether the best ran the last call only because no time may be spent on what comes next."""
         self.calls = 0
-        self.log: deque[Event] = deque(maxlen=_LOG)
-        """The latest events."""
+        self.log: list[Event] = []
+        """The first events, which take 0.6 MB at most: with them it can be replayed."""
         self._story: deque[str] = deque(maxlen=_STORY)
         self._told = told
         self._baseline_s: deque[float] = deque(baseline_s[1:], maxlen=_OF_BASELINE)
@@ -411,11 +384,15 @@ class Tournament:
         self._doubtful: Key | None = None
         """What the best has to be compared with in any case, as it is doubted."""
         self._left_s = 0.0
-        self._chosen: _Chosen | None = None
+        self.chosen: Run | RunStage | None = None
+        """What runs the call that comes, or ran the last one."""
+        self._counts = False
+        """Whether that call tells how fast it is."""
 
     def handle(self, event: Event) -> Instructions:
         """Take note of what happened, and return what to do, in this order. `Next` gives one thing to do."""
-        self.log.append(event)
+        if len(self.log) < _LOG:
+            self.log.append(event)
         match event:
             case Next():
                 return self._next(event)
@@ -433,12 +410,8 @@ class Tournament:
                 entrant.status, entrant.stage, entrant.open = Status.READY, None, True
                 entrant.step_s = entrant.step_s if event.step_s is None else event.step_s
                 entrant.forget_losses()
-            case Failed():
-                return self._without(event.key, event.reason)
-            case Differs():
-                return self._without(event.key, event.difference, differs=True)
-            case Stale():
-                return self._without(event.key, "what it took for constant was changed")
+            case LeftOut():
+                return self._without(event.key, event.reason, differs=event.differs)
             case Resumed():
                 return self._resumed(event)
             case GaveUp():
@@ -509,11 +482,6 @@ class Tournament:
         if best_s is None or baseline_s is None:
             return call.seconds
         return call.seconds + max(0.0, min(gain, baseline_s / best_s) - 1) * min(call.seconds, best_s)
-
-    @property
-    def chosen(self) -> Run | RunStage | None:
-        """What runs the call that comes, or ran the last one."""
-        return None if self._chosen is None else self._chosen.what
 
     def validate(self) -> None:
         """Raise AssertionError where what is known contradicts itself; tests call it after each event."""
@@ -619,11 +587,8 @@ class Tournament:
         """Seconds that the next part of preparing or comparing a candidate is expected to cost calls."""
         if entrant.stage is not None and entrant.stage.place is not Place.BESIDE:
             return entrant.stage.cost_s
-        if entrant.stage is not None:
-            return entrant.offered.cost_s
-        if entrant.status is Status.OFFERED:
-            return entrant.offered.cost_s
-        return self._comparing_s(entrant)
+        is_new = entrant.status in (Status.OFFERED, Status.STAGED)
+        return entrant.offered.cost_s if is_new else self._comparing_s(entrant)
 
     def _comparing_s(self, entrant: Entrant) -> float:
         best_s = self.best_s or 0.0
@@ -636,7 +601,7 @@ class Tournament:
         return gain / max(1e-3, self._cost_s(entrant))
 
     def _choose(self, what: Run | RunStage, *, counts: bool) -> Instructions:
-        self._chosen = _Chosen(what, counts)
+        self.chosen, self._counts = what, counts
         return (what,)
 
     def _settle_if_known(self) -> Instructions:
@@ -715,7 +680,8 @@ class Tournament:
         """Never run a candidate again."""
         entrant = self._entrant(key, "left out", but=(self.baseline,))
         self._say(f"{key} never runs again: {reason}")
-        entrant.leave(reason)
+        entrant.status, entrant.stage, entrant.open, entrant.reason = Status.OUT, None, False, reason
+        entrant.forget_losses()
         if self._doubtful == key:
             self._doubtful = None
         if self.comparison is not None and key in (self.comparison.best, self.comparison.other):
@@ -732,9 +698,9 @@ class Tournament:
     # calls that have run
 
     def _ran(self, event: Ran) -> Instructions:
-        if self._chosen is None:
+        what, counts, best_s = self.chosen, self._counts, self.best_s
+        if what is None:
             raise self._illegal("a call ran before it came")
-        (what, counts), best_s = self._chosen, self.best_s
         self.calls += 1
         lost_s = 0.0 if best_s is None else event.call_s - best_s
         if isinstance(what, RunStage):
@@ -749,7 +715,7 @@ class Tournament:
         elif what.key == self.best and counts:
             self._best_s.append(event.seconds)
         if self.comparison is not None:
-            return self._observe(self.comparison, event, lost_s) if self._chosen.counts else ()
+            return self._observe(self.comparison, event, lost_s) if self._counts else ()
         return self._look(event) if self.settled and counts and what.key == self.best != self.baseline else ()
 
     def _observe(self, comparison: _Comparison, event: Ran, lost_s: float) -> Instructions:

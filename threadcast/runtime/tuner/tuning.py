@@ -526,7 +526,7 @@ class Tuning:
             if tournament.entrants[key].open and not self._contenders[key].holds():
                 if key.kind is Kind.BACKEND:  # weights were written to, which they need not be in later processes
                     self._backends.search_later_too()
-                self._todo.extend(tournament.handle(to.Stale(key)))
+                self._todo.extend(tournament.handle(to.LeftOut(key, "what it took for constant was changed")))
 
     def _look_for_backends(self) -> None:
         """Report what the search for backends has found."""
@@ -546,7 +546,7 @@ class Tuning:
     def _end_of_backends(self) -> None:
         entrant = self._tournament.entrants.get(BACKENDS)
         if entrant is not None and entrant.status is not to.Status.OUT:
-            self._tournament.handle(to.Failed(BACKENDS, "there are no more"))
+            self._tournament.handle(to.LeftOut(BACKENDS, "there are no more"))
         if (variant_plan := self._plan_of(self._best)) is not None:
             self._stored.add_tried(variant_plan, self._tried)
 
@@ -562,7 +562,7 @@ class Tuning:
             self._wants_backends = True
             self._tournament.handle(to.Staged(key, Place.BESIDE))
         elif key.kind is Kind.BACKEND:
-            self._todo.extend(self._tournament.handle(to.Failed(key, "it was released")))
+            self._todo.extend(self._tournament.handle(to.LeftOut(key, "it was released")))
         elif key.memory_format is not None:
             self._contenders.open_eager(key.memory_format)
             self._tournament.handle(to.Ready(key))
@@ -590,7 +590,7 @@ class Tuning:
 
     def _differs(self, what: to.Run | to.RunStage, difference: str) -> None:
         text = f"its results are not PyTorch's: {difference}"
-        self._todo.extend(self._tournament.handle(to.Differs(what.key, text)))
+        self._todo.extend(self._tournament.handle(to.LeftOut(what.key, text, differs=True)))
 
     def _carry_out(self) -> None:
         """Carry out what is to be done. What Ctrl-C interrupts is begun anew later."""
