@@ -18,12 +18,13 @@ from torch.nn.functional import mse_loss
 import threadcast
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
-from tests.waiting import attempts
+from tests.waiting import HANGS_S, attempts
 from threadcast import networks
 from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.capture.raising import may_raise
 from threadcast.core import Machine
 from threadcast.core.errors import ExecutionError
+from threadcast.runtime.engines.native.compilations import Compilations
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.fusion import library
 from threadcast.runtime.fusion.clusters import Clusters
@@ -455,6 +456,19 @@ def test_optimised_steps_that_are_fused_say_so(machine: Machine) -> None:
     with closing(threadcast.optimize(model, backends=False).learn(x)) as call:
         assert set(call.reports[0].predicted_s) == {"as given", "as given, fused"}
         same(call(x), wanted)
+
+
+def test_loops_that_another_process_has_compiled_are_there_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A stored plan of fused operators runs from the first call on only where nothing has to be waited for."""
+    monkeypatch.setattr(library, "fused_folder", lambda: tmp_path)
+    loops = loops_of(capture_forward(lambda x: (x * 2).exp() - 3, tensor(4, 4)))
+    assert library.are_being_compiled(loops)
+    library.wait_for(loops, HANGS_S)
+    assert list(tmp_path.glob("*.so"))
+    monkeypatch.setattr(library, "_compilations", Compilations())
+    assert not library.are_being_compiled(loops)
 
 
 def test_whether_loops_are_compiled_is_looked_up_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,15 +16,19 @@ from torch import Tensor
 
 import threadcast
 from tests.runtime.random_plans import made_up_curves, make_random_plan
+from tests.runtime.tuner.small_tuning import Clock, Found, function, run_until
 from tests.waiting import eventually
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.core import Machine, Plan, read_machine
 from threadcast.runtime.plans.malleable_plan import counts_below
-from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuner.contender import VariantPlan
-from threadcast.runtime.tuner.contender_id import DEFAULT
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.contender import Contender, VariantPlan
+from threadcast.runtime.tuner.contender_id import DEFAULT, backend, plan_of
 from threadcast.runtime.tuner.tournament import LOOK
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.scheduler.policies import Problem
 
 
@@ -144,6 +148,46 @@ def test_a_kept_plan_that_has_become_slow_is_compared_again(machine: Machine) ->
             assert torch.equal(call(x), waves(x))
         (tuned,) = call._optimized._table.tunings
         assert tuned._tournament.challenger == DEFAULT
+
+
+@pytest.mark.usefixtures("planned_at_once")
+def test_a_plan_is_stored_once_it_has_won_though_a_search_for_backends_goes_on(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """A process may end before anything else is known, and calls beside a search do not tell how fast they are."""
+    clock, store = Clock(), PlanStore(tmp_path, machine)
+    clock.other_s = 0.01
+    captured = capture_forward(function, torch.ones(3))
+    search = Found(Contender(backend("late"), function), looks=10**6)
+    with closing(
+        Tuning(
+            clock.default, lambda _: captured, ModelFormat(None), (MemoryFormat.AS_GIVEN,), machine, call="a call",
+            plans=store, fuse=False, clock=clock, backends=lambda *_: search, budget=Budget(0.05),
+        )
+    ) as tuned:  # fmt: skip
+        run_until(tuned, lambda: (found := store.read(captured.graph)) is not None and "formats" in found.tried)
+        assert not search.over
+
+
+@pytest.mark.parametrize("tried", [(), ("formats",)])
+def test_memory_formats_that_an_earlier_process_did_not_come_to_are_tried(
+    tried: tuple[Extra, ...], machine: Machine, tmp_path: Path
+) -> None:
+    images = torch.ones(2, 3, 8, 8)
+
+    def convolved(x: Tensor) -> Tensor:
+        return torch.nn.functional.conv2d(x, torch.ones(4, 3, 3, 3)).relu()
+
+    captured, store = capture_forward(convolved, images), PlanStore(tmp_path, machine)
+    plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=2)
+    store.write("a call", captured.graph, StoredPlan(plan, MemoryFormat.AS_GIVEN, 1.0, tried=frozenset(tried)))
+    formats = MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST
+    with closing(
+        Tuning(convolved, lambda _: captured, ModelFormat(None), formats, machine, call="a call", plans=store)
+    ) as tuned:
+        tuned(images)
+        assert tuned.report.plan == plan
+        assert tuned._tournament.waits(plan_of(Variant(MemoryFormat.CHANNELS_LAST))) == (not tried)
 
 
 def test_curves_come_back_as_they_were(tmp_path: Path, captured: Captured, machine: Machine, kept: StoredPlan) -> None:

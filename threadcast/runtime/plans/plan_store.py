@@ -27,8 +27,8 @@ from threadcast.runtime.plans.backend_history import NAME as HISTORY
 from threadcast.runtime.plans.backend_history import BackendHistory, Forecast, network_kind
 from threadcast.runtime.plans.variant import MemoryFormat
 
-Extra = Literal["fused", "backends"]
-"""What is tried beside plans of operators as they are: fused operators, and backends."""
+Extra = Literal["formats", "fused", "backends"]
+"""What is tried beside a plan of operators as they are: other memory formats, fused operators, and backends."""
 
 MOST_FILES = 4_000
 """Most files in the folder of plans, two for each kind of call: beyond, a write deletes those that were not used for

@@ -204,7 +204,7 @@ class Unsettle:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What was kept takes `step_s` seconds alone: store it for later processes."""
+    """What was kept takes `step_s` seconds, in its comparison or alone: store it for later processes."""
 
     key: Key
     step_s: float
@@ -459,6 +459,10 @@ class Tournament:
             self.comparison is None and not any(self._is_open(one) for one in self.entrants.values())
         )
 
+    def waits(self, key: Key) -> bool:
+        """Return whether a candidate is still to be prepared or compared, and may be worth it."""
+        return key == self.challenger or (key in self.entrants and self._is_open(self.entrants[key]))
+
     def gain_left(self) -> float:
         """Return the ratio of the best candidate's seconds to those of the most promising other; 1 where none is."""
         found = (self._promised(one) for one in self.entrants.values() if self._is_open(one))
@@ -645,6 +649,7 @@ class Tournament:
         done: Instructions = (Compared(new.key, verdict), *self._released(loser))
         if winner is new and new.key != self.best:
             self._become(new.key, before=base.key)
+            done = done if new_s is None else (*done, Keep(new.key, new_s))
         if loser is new and new.offered.earlier:
             return *done, *self._without(new.key, "it is not faster")
         if loser.key == self.best:

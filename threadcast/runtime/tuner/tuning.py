@@ -446,7 +446,7 @@ class Tuning:
         except ThreadcastError as error:
             _logger.warning("a stored plan does not run and is made anew: %s", error)
             self._candidates.clear()
-        self._offer_all()
+        self._offer_all(self._graphs.formats)
 
     def _resume(self, candidate: PlanCandidate, step_s: float, tried: Iterable[Extra]) -> None:
         self._todo.extend(self._tournament.handle(to.Resumed(candidate.key, step_s)))
@@ -454,12 +454,13 @@ class Tuning:
             self._backends.never()
         if "fused" in tried or candidate.variant.fused:
             self._fuse = False
-        self._offer_backends()
+        other = (one for one in self._graphs.formats if one is not candidate.variant.memory_format)
+        self._offer_all(() if "formats" in tried else tuple(other))
 
-    def _offer_all(self) -> None:
-        """Offer a plan in each memory format, and backends."""
+    def _offer_all(self, formats: Sequence[MemoryFormat]) -> None:
+        """Offer a plan in each of these memory formats, and backends."""
         looks_s = self._first_steps.looks.calls * (self.eager_s or 0.0)
-        for i, memory_format in enumerate(self._graphs.formats):
+        for i, memory_format in enumerate(formats):
             candidate = PlanCandidate(
                 Variant(memory_format), self._plans, self._contenders, self._first_steps, known=self._known,
                 capture_s=self._capture_s if i else 0.0,
@@ -552,8 +553,10 @@ class Tuning:
 
     @property
     def _tried(self) -> frozenset[Extra]:
-        """What was tried beside plans without fused operators, so that a later process need not."""
-        found: list[Extra] = [] if self._fuse else ["fused"]
+        """What was tried beside the best plan, so that a later process need not."""
+        waiting = {one.variant.fused for one in self._candidates.values() if self._tournament.waits(one.key)}
+        found: list[Extra] = [] if False in waiting else ["formats"]
+        found += [] if self._fuse or True in waiting else ["fused"]
         return frozenset([*found, "backends"] if self._backends.finished else found)
 
     def _prepare_candidate(self, key: to.Key) -> None:
@@ -647,18 +650,20 @@ class Tuning:
         self._candidates.pop(key, None)
         self.report = Report(reason=f"{key}: {reason}" if differs else "")
         self._like = ()
-        self._offer_all()
+        self._offer_all(self._graphs.formats)
 
     def _settle(self, contender: ContenderId) -> None:
         if self._tournament.idle:
             self._plans.rest()
         variant_plan = self._plan_of(contender)
         if variant_plan is None and contender.kind is not Kind.BACKEND and self._tournament.idle:
-            self._stored.drop(self._graphs.first)
+            for captured in {self._graphs.first, *(self._graphs.as_captured(one.variant) for one in self.plans)}:
+                self._stored.drop(captured)
         if contender.kind is Kind.BACKEND and (gain := self._tournament.entrants[contender].gain) is not None:
             self._stored.note_backend(self._graphs.first, gain)
         self.fastest = self._contenders[contender]
         if variant_plan is not None:
+            self._stored.add_tried(variant_plan, self._tried)
             self._report_plan(variant_plan)
             self._follower.follow(self._contenders.engines[variant_plan], variant_plan, self._stored)
         self.report.contender = contender
