@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from threadcast.runtime.tuner.tournament import Next, Offered, Ran, Run, Tournament
+from threadcast.runtime.tuner.tournament import Next, Offered, Prepare, Ran, Ready, Run, Tournament
 
 LOOP = 0
 """The optimizer's own loop, in place of a number of threads for the fused kernels."""
@@ -32,7 +32,8 @@ class UpdateContest:
         """Return how the next step is made: by fused kernels on so many threads, or by the `LOOP`."""
         if self.kept is not None:
             return self.kept
-        run = self._tournament.handle(Next(math.inf))[-1]
+        while isinstance(run := self._tournament.handle(Next(math.inf))[-1], Prepare):
+            self._tournament.handle(Ready(run.key))
         assert isinstance(run, Run)
         assert isinstance(run.key, int)
         if self._tournament.settled:

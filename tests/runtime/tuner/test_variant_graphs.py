@@ -12,7 +12,6 @@ from tests.runtime.compiler import needs_compiler
 from threadcast.capture.capture import Captured, capture_forward
 from threadcast.runtime.fusion import pools, products
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuner import variant_graphs
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
 pytestmark = needs_compiler
@@ -61,19 +60,6 @@ def test_without_them_graphs_are_as_captured() -> None:
 
 def test_faster_operators_alone_make_no_fused_graph() -> None:
     assert graphs_of(product).find(FUSED) is None
-
-
-def test_a_plan_comes_before_backends_where_weights_are_large_and_products_most_of_the_work(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    linear, convolution = torch.nn.Linear(96, 96), torch.nn.Conv2d(1, 1, 3)
-    monkeypatch.setattr(variant_graphs, "LARGE_BYTES", linear.weight.nbytes)
-    assert graphs_of(linear).plan_first()
-    assert not graphs_of(linear, ours=False).plan_first()
-    monkeypatch.setattr(variant_graphs, "LARGE_BYTES", 1 << 20)
-    assert not graphs_of(linear).plan_first()
-    monkeypatch.setattr(variant_graphs, "LARGE_BYTES", 1)
-    assert not graphs_of(convolution).plan_first()
 
 
 def test_a_fused_graph_has_them_too() -> None:

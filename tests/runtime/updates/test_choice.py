@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from threading import Thread
 
 import pytest
@@ -14,7 +15,7 @@ import threadcast.runtime.fused_updates as module
 from tests.runtime.updates.pairs import OPTIMIZERS, Clock, Fails, Look, Pair, some_parameters
 from threadcast.runtime.fused_fit import FusedFit
 from threadcast.runtime.fused_updates import FusedUpdates, Steps, fused_updates
-from threadcast.runtime.update_contest import LEAST_S, LOOP
+from threadcast.runtime.update_contest import LEAST_S, LOOP, UpdateContest
 
 
 def test_the_loop_stays_where_it_is_faster(updates: FusedUpdates, clock: Clock) -> None:
@@ -227,3 +228,16 @@ def test_updates_beside_a_plan_of_gradients_are_adopted() -> None:
     finally:
         step.close()
         fused_updates().close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_numbers_of_threads_are_compared_to_the_end_on_a_machine_that_becomes_slower_and_faster(seed: int) -> None:
+    draw, contest, now_s = random.Random(seed), UpdateContest(8), 0.0
+    for number in range(3_000):
+        way = contest.next_way()
+        if contest.kept is not None:
+            break
+        seconds = draw.choice([0.8e-3, 1e-3, 1.2e-3]) * (3 if (number // draw.choice([20, 40])) % 2 else 1)
+        contest.observe(started_s=now_s, seconds=seconds)
+        now_s += seconds
+    assert contest.kept == way

@@ -81,7 +81,6 @@ class PlanCandidate:
         """Return the candidate of a plan that was found elsewhere."""
         made = cls(found.variant, plans, contenders, first_steps)
         made.found = found
-        plans.add(found)
         return made
 
     @property

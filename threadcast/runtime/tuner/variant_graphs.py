@@ -16,15 +16,11 @@ from threadcast.runtime.fusion.faster import with_faster_operators
 from threadcast.runtime.fusion.fuse import fused, loops_of
 from threadcast.runtime.fusion.kernels import Kernel
 from threadcast.runtime.fusion.library import are_being_compiled, are_compiled, wait_for
-from threadcast.runtime.fusion.products import BLOCKED
 from threadcast.runtime.plans.model_format import formats_with_equal_results
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.contender import VariantPlan
 
-LARGE_BYTES = 1 << 29
-"""Bytes of weights from which a backend takes long to build: with 1.4 GB (XLNet-large) the first one took 38 s. A
-convention."""
 NODE_BYTES = 10_000
 """Bytes of a node with its part in a plan and in an engine, rounded up: LSTM small took 3,800 without plans."""
 
@@ -130,18 +126,6 @@ class VariantGraphs:
                 return None
             self._graphs[variant] = found
         return self._graphs[variant]
-
-    def plan_first(self) -> bool:
-        """Return whether one plan gains much, and sooner than a backend can be built.
-
-        So it is where products by our own operators are most of the work, and backends have much to write.
-        """
-        if self.held_bytes < LARGE_BYTES or is_being_compiled():
-            return False
-        if (found := self.find(Variant(self.formats[0]))) is None:
-            return False
-        ours = sum(op.flops for op in found.graph.ops if op.kind.startswith(BLOCKED))
-        return ours > sum(op.flops for op in found.graph.ops) / 2
 
     def plan_like(self, other: VariantPlan) -> VariantPlan | None:
         """Return the plan of another call as one of this call; None where the graphs differ in structure.

@@ -1,8 +1,8 @@
-"""The plans of one call, by variant of its graph: those that are being made, and those that were found."""
+"""The plans of one call that are being made, by variant of its graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from threadcast.capture.capture import Captured
@@ -10,17 +10,15 @@ from threadcast.core import Machine, OpGraph
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.step_feedback import StepFeedback
-from threadcast.runtime.plans.step_forecasts import Answer
 from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import Variant
 from threadcast.runtime.tuner.contender import VariantPlan
-from threadcast.runtime.tuner.contender_id import ContenderId
 from threadcast.runtime.tuner.plan_maker import PlanMaker, Planner
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
 
 class VariantPlans:
-    """Makes plans of the variants in `graphs` for `machine`, and keeps those that were found.
+    """Makes plans of the variants in `graphs` for `machine`.
 
     `planner` makes plans of all calls of the model. `model_format` sets the order of the model's tensors in memory
     before each step of a search. `store` is the URL of a store of what is known of operators on this machine;
@@ -35,20 +33,8 @@ class VariantPlans:
         self._machine, self._format, self._store, self._feedback = machine, model_format, store, feedback
         self.makers: dict[Variant, PlanMaker] = {}
         """What makes the plans of each variant that is being searched."""
-        self._found: dict[Variant, VariantPlan] = {}
         self._looked: list[tuple[OpGraph, Mapping[str, Observed]]] = []
         """What looks have shown of graphs, and was not given back yet."""
-
-    def __getitem__(self, variant: Variant) -> VariantPlan:
-        return self._found[variant]
-
-    def of(self, contender: ContenderId) -> VariantPlan | None:
-        """Return the plan that a contender runs; None for one that is not a plan."""
-        return None if contender.variant is None else self._found.get(contender.variant)
-
-    def add(self, variant_plan: VariantPlan) -> None:
-        """Add a plan that was found elsewhere."""
-        self._found[variant_plan.variant] = variant_plan
 
     def begin(self, variant: Variant, captured: Captured) -> None:
         """Begin to make plans of `captured`, the graph of `variant`."""
@@ -57,12 +43,6 @@ class VariantPlans:
         self.makers[variant] = PlanMaker(
             captured, self._machine, planner=self.planner, store=self._store, before=before
         )  # fmt: skip
-
-    def answers(self) -> Iterator[tuple[PlanMaker, Answer]]:
-        """Yield each maker that has an answer of the planning process, with that."""
-        for maker in list(self.makers.values()):
-            if (answer := maker.poll()) is not None:
-                yield maker, answer
 
     def take(self, variant: Variant, number: int) -> tuple[VariantPlan, Engine | None]:
         """End the search of `variant` with its plan of this number; return that, and the open engine that has tried it.
@@ -76,8 +56,7 @@ class VariantPlans:
             self._looked.append((maker.captured.graph, maker.observed))
         planned = maker.plans[number]
         unfused = self.graphs.as_captured(variant).graph
-        self._found[variant] = VariantPlan(variant, maker.captured, planned.plan, unfused, planned.problem)
-        return self._found[variant], engine
+        return VariantPlan(variant, maker.captured, planned.plan, unfused, planned.problem), engine
 
     def leave_out(self, variant: Variant) -> None:
         """End the search of `variant`, if it goes on, without a plan."""
