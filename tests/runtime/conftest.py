@@ -30,7 +30,7 @@ from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.tuner import first_steps, plan_maker, plan_search, tournament, tuning
 from threadcast.runtime.tuner.contender_id import ContenderId, Kind
 from threadcast.runtime.tuner.guard import Verdict
-from threadcast.runtime.tuner.tournament import Instructions, Ran, Tournament
+from threadcast.runtime.tuner.tournament import Entrant, Instructions, Ran, Tournament
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +145,10 @@ class Decided(Tournament):
     def wins(self, new: ContenderId) -> bool:
         """Whether it wins over the best before it."""
         return new.kind is Kind.PLAN
+
+    def _promised(self, entrant: Entrant, *, most: bool = False) -> float:
+        """However slow its first steps were, a candidate is worth a comparison."""
+        return 2.0
 
     def _observe(self, comparison: Any, event: Ran, lost_s: float) -> Instructions:
         if self.chosen is None or self.chosen.key != comparison.new:

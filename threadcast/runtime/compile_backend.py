@@ -38,7 +38,7 @@ from threadcast.runtime.graph_tunings import Role
 from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.recurrent_layers_left import tell_of_recurrent_layers
 from threadcast.runtime.saved_inputs import computes_again, computing_again, copy_written_inputs, writes_again
-from threadcast.runtime.shared_learning import told
+from threadcast.runtime.shared_learning import budget, told
 from threadcast.runtime.short_way import ShortWay
 from threadcast.runtime.undefined_gradients import without
 from threadcast.runtime.unused_results import UnusedResults, fills_with_zeros, own_functions, with_unused_results
@@ -49,7 +49,7 @@ _graphs: WeakSet[GraphCalls] = WeakSet()
 _programs: WeakValueDictionary[int, Program] = WeakValueDictionary()
 """Programs that use only some cores, by the number (`id`) of `given`, which they keep alive."""
 _calls: WeakSet[CompiledCall] = WeakSet()
-_numbers = count(1)
+_numbers, _programs_made = count(1), count(1)
 _WEIGHT = "threadcast_weight"
 """Key in the metadata of inputs that are weights."""
 
@@ -140,7 +140,9 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         return found
     options = program.options
     passes = ShortWay(found, parts) if options.short_way and not unused else found
-    call = CompiledCall(as_traced(graph), passes, parts, unlimited=options.tuning_share >= 1)
+    call = CompiledCall(
+        as_traced(graph), passes, parts, budget=budget(options.tuning_share), title=f"program {next(_programs_made)}"
+    )
     for one in unused:
         one.keep_graphs = call.keep_graphs
     _calls.add(call)

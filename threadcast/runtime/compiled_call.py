@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from threading import RLock
 from typing import Any
 from weakref import ref
@@ -12,95 +13,119 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.fallback import saves_by_hooks
 from threadcast.runtime.fused_updates import Steps
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
+from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.guard import Verdict
-from threadcast.runtime.whole_calls import Graphs, Stage, Turn, WholeCalls
+from threadcast.runtime.whole_calls import AS_TRACED, Graphs, Turn, Way, WholeCalls
 from threadcast.threads.forks import forks
 
 _HOOKED = 20
 """Calls in a row whose tensors were saved by hooks, after which no others are expected. A convention."""
 _AWAITED = 4
-"""Calls whose backward pass may still come; of an older one without it, the forward pass alone counts."""
-_LOOK = 100
-"""Calls by graphs after which it is looked again what runs these. A convention."""
+"""Calls after which no backward pass is expected any more: the forward pass alone counts."""
+_SELDOM = 20
+"""Calls from one that is timed, once the fastest way is known, to the next one. A convention."""
+_logger = logging.getLogger("threadcast")
 
 
 class CompiledCall:
     """A callable that does what `eager` does, with gradients: by `graphs`, or by `eager` itself.
 
-    AOTAutograd and the graphs' own bookkeeping take time in each call, which only the comparison of whole calls shows:
-    once all `parts` (the graphs for inference, or for forward and backward pass) have settled, calls run by turns
-    in both ways, and the faster is kept; where a way around AOTAutograd's wrappers (`ShortWay`) is open to the graphs,
-    by that. Graphs that are not shown to be faster are compared once more after they have tried all there is; until
-    then they run in so few calls that 2 % of the time is lost at most, where they are slower. With `unlimited` they
-    run in all calls until then, and are compared once. The backward pass counts, what the caller does between does not.
-    Nothing is compared while a plan for any graph is being made on one of the cores. Graphs that were kept are compared
-    once more where one of them that a plan ran has been left to PyTorch since.
+    `eager` runs all calls until something is known to be faster, but for those in which the graphs learn or are
+    compared; what these lose is counted in `budget`. AOTAutograd and the graphs' own bookkeeping take time in each
+    call, which only the comparison of whole calls shows: once all `parts` (the graphs for inference, or for forward and
+    backward pass) have settled, calls run by turns in both ways (`WholeCalls`); where a way around AOTAutograd's
+    wrappers (`ShortWay`) is open to the graphs, by that. The backward pass counts, what the caller does between does
+    not. What runs all calls is looked at again from time to time.
 
     Where tensors are saved by hooks, the graphs run: `torch.utils.checkpoint` calls the program again in the backward
     pass, and takes what is saved then for what the first call would have saved.
 
-    Graphs that can run in channels last first run by turns in both layouts, by PyTorch. The faster layout is learned
-    first; the other one only where that does not win, and where it is not far behind.
+    Graphs that can run in channels last are first compared in that layout as PyTorch runs them, which shows what layout
+    to learn first; the other one is learned where that does not win, and where it is not far behind.
     May be called from several threads.
     """
 
     def __init__(
         self, eager: Callable[..., Any], graphs: Callable[..., Any], parts: Sequence[GraphCalls], *,
-        unlimited: bool = False, clock: Callable[[], float] = time.perf_counter,
+        budget: Budget | None = None, clock: Callable[[], float] = time.perf_counter, title: str = "a program",
     ) -> None:  # fmt: skip
         self._eager, self._graphs, self._parts, self._clock = eager, graphs, parts, clock
-        self._whole, self._forks = WholeCalls(Graphs(graphs, parts), unlimited=unlimited), forks.number
-        self._lock = RLock()
-        self._awaited: deque[_Sample] = deque()
+        told = partial(_logger.info, "%s: %s", title)
+        self._whole = WholeCalls(Graphs(graphs, parts), Budget() if budget is None else budget, told=told)
+        self._forks, self._lock = forks.number, RLock()
+        self._awaited: _Sample | None = None
+        """The last call that counts, while its backward pass may still come."""
+        self._later = 0
+        """Calls since that one."""
         self._runs: Callable[..., Any] | None = None
-        """What runs all further calls; None until that is known."""
+        """What runs the next calls without being timed; None where that is asked before each."""
+        self._for_good = False
+        """Whether that runs all further calls, whatever its speed."""
+        self._settled: Way | str | None = None
+        """What was found to be the fastest when nothing was being learned the last time."""
         self._hooked = 0
         """Calls in a row whose tensors were saved by hooks."""
-        self._unlooked = _LOOK
-        """Calls by the graphs until it is looked again what runs these."""
+        self._untimed = 0
+        """Calls so far of which none was timed, since the last one that was."""
 
     def __call__(self, *arguments: Any) -> Any:
         runs = self._runs
-        if runs is None and self._forks != forks.number:  # the lock may be held by a thread that did not come along
-            runs = self._graphs
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
             return self._eager(*arguments)  # each of its gradients is looked at
         if runs is not self._graphs and torch.is_grad_enabled() and saves_by_hooks():
             self._hooked += 1
+            for part in self._parts:
+                part.use(part.layout, counts=True)
             return self._graphs(*arguments)
+        if runs is None and self._forks != forks.number:  # the lock may be held by a thread that did not come along
+            runs = self._eager
         if runs is not None:
-            self._unlooked -= 1
-            if self._unlooked < 0:
-                self._look_again()
-            return runs(*arguments)
+            self._untimed += 1
+            if self._untimed <= _SELDOM or self._for_good or self._forks != forks.number:
+                return runs(*arguments)
         with self._lock:
             self._hooked = 0
-            turn = self._whole.next_turn(tuple([value for value in arguments if type(value) is int]))
-        if turn.side is None:
-            return self._by(turn)(*arguments)
-        sample = _Sample(self, turn, self._clock())
-        result = self._by(turn)(*arguments)
+            sample = self._next(tuple([value for value in arguments if type(value) is int]))
+        run = self._by(sample.turn)
+        if not sample.turn.counts:
+            return run(*arguments)
+        result = run(*arguments)
         sample.forward_s = self._clock() - sample.started_s
         with self._lock:
             if sample.waits_for_backward(result):
-                self._awaited.append(sample)
-                while len(self._awaited) > _AWAITED:
-                    self._observe(self._awaited.popleft(), 0.0)
+                self._awaited, self._later = sample, 0
             else:
                 self._observe(sample, 0.0)
         return result
 
+    def _next(self, sizes: tuple[int, ...]) -> _Sample:
+        """What runs the call that comes. Whatever fails there, it can run as before."""
+        if self._runs is not None:
+            self._whole.passed(self._untimed)
+            self._runs, self._untimed = None, 0
+        waiting = self._awaited
+        if waiting is not None:
+            self._later += 1
+            if self._later > _AWAITED:  # its backward pass never comes
+                self._observe(waiting, 0.0)
+        now_s = self._clock()
+        with Failure() as failure:
+            return _Sample(self, self._whole.next_turn(sizes, now_s=now_s, waiting=self._awaited is not None), now_s)
+        self._leave(str(failure))
+        return _Sample(self, Turn(None), now_s)
+
     def _by(self, turn: Turn) -> Callable[..., Any]:
         """What runs a call."""
-        if turn.layout is None:
-            return self._eager
+        if turn.way is None:
+            return partial(self._parts[0].beside_a_plan, self._eager) if turn.disturbed else self._eager
         for part in self._parts:
-            part.use(turn.layout, plainly=turn.plainly)
+            part.use(turn.way.layout, plainly=turn.way.plainly, rests=turn.compared)
         return self._graphs
 
     @property
@@ -114,19 +139,23 @@ class CompiledCall:
         return self._graphs.calls if isinstance(self._graphs, ShortWay) else 0
 
     @property
-    def verdicts(self) -> Mapping[MemoryFormat, Verdict]:
-        """How the graphs in each layout compare with the fastest way before, as far as that is known."""
+    def verdicts(self) -> Mapping[Way, Verdict]:
+        """How the graphs in each way compare with the fastest one before, as far as that is known."""
         return self._whole.verdicts
 
     @property
     def runs(self) -> MemoryFormat | None:
-        """The layout in which the graphs run all further calls; None where eager PyTorch does, or it is not known."""
-        return self._whole.best if self._runs is self._graphs else None
+        """The layout in which the graphs run calls; None where eager PyTorch does, or it is not known."""
+        return None if self.measuring or self._whole.best is None else self._whole.best.layout
 
     @property
     def measuring(self) -> bool:
         """Whether it is still being found out what runs fastest."""
-        return self._runs is None and self._hooked < _HOOKED
+        return not (self._for_good or self._whole.tournament.settled) and self._hooked < _HOOKED
+
+    def story(self) -> str:
+        """Return what has happened so far, one line for each event of note: for a report of a bug."""
+        return self._whole.tournament.story()
 
     @property
     def steps(self) -> Steps:
@@ -144,49 +173,47 @@ class CompiledCall:
         return Steps(disturbed, learn)
 
     def _observe(self, sample: _Sample, backward_s: float) -> None:
-        if self._runs is None:
-            seconds = sample.forward_s + backward_s
-            self._whole.observe(sample.turn, started_s=sample.started_s, seconds=seconds)
-            if self._whole.stage is Stage.OVER:
-                self._end()
+        """Take note of a call that counts. It has run: only what follows from it can fail."""
+        self._awaited = None
+        with Failure() as failure:
+            self._whole.observe(started_s=sample.started_s, seconds=sample.forward_s + backward_s)
+        if failure.error is not None:
+            self._leave(str(failure))
+        elif self._whole.rests:
+            self._settle()
 
-    def _end(self) -> None:
-        """Run all further calls by the fastest way."""
-        best, verdicts = self._whole.best, self._whole.verdicts
-        self._runs = self._eager if best is None else self._graphs
-        self._awaited.clear()
+    def _settle(self) -> None:
+        """Run the next calls by the fastest way, without timing them."""
+        best, before, self._untimed = self._whole.best, self._settled, 0
+        self._runs, self._settled = self._eager if best is None else self._graphs, best or AS_TRACED
+        if before == self._settled:
+            return
         if best is None and isinstance(self._graphs, ShortWay):
             self._graphs.forget()
         for part in self._parts:
             if best is None:
-                gain = max(verdict.gain for verdict in verdicts.values())
+                gain = max((verdict.gain for verdict in self.verdicts.values()), default=1.0)
                 part.leave(f"whole calls are as fast or faster in eager PyTorch ({gain:.2f})")
             else:
-                part.use(best, alone=True)
+                part.use(best.layout, plainly=best.plainly, alone=True)
 
-    def _look_again(self) -> None:
-        """Compare whole calls anew if the graphs that run them have been left to PyTorch."""
-        self._unlooked = _LOOK
-        if self._forks != forks.number:
-            return
-        with self._lock:
-            if self._runs is not None and self._whole.doubt():
-                self._runs = None
+    def _leave(self, reason: str) -> None:
+        """Have eager PyTorch run all further calls, as comparing failed."""
+        _logger.warning("a program runs as before: %s", reason)
+        self._runs, self._for_good, self._awaited = self._eager, True, None
 
     def keep_graphs(self) -> None:
         """Run all further calls by the graphs, even if eager PyTorch is faster."""
         with self._lock:
-            self._whole.keep_graphs()
-            self._runs = self._graphs
-            self._awaited.clear()
+            best = self._whole.best
+            self._runs, self._for_good, self._awaited = self._graphs, True, None
             for part in self._parts:
-                part.use(self._whole.layout)
+                part.use(part.layout if best is None else best.layout, counts=True)
 
     def backward_ended(self, sample: _Sample, backward_s: float) -> None:
         """Take note of the seconds of a call's backward pass."""
         with self._lock:
-            if sample in self._awaited:
-                self._awaited.remove(sample)
+            if sample is self._awaited:
                 self._observe(sample, backward_s)
 
 

@@ -36,8 +36,10 @@ from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.shared_learning import budget, planner_for, told
 from threadcast.runtime.short_calls import ShortCalls
 from threadcast.runtime.size_families import SizeFamilies
+from threadcast.runtime.tuner.budget import PartBudget
 from threadcast.runtime.tuner.contender import Kept
 from threadcast.runtime.tuner.report import Report
+from threadcast.runtime.tuner.tournament import Outlook, Place
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification.functional import FunctionalShadow
 from threadcast.runtime.verification.shadow import shadow_step
@@ -76,7 +78,7 @@ class GraphCalls:
         self._layout = MemoryFormat.AS_GIVEN
         self._plainly = False
         self._layouts = KindsInChannelsLast(graph, channels_last, backward=role == "backward", title=self.title)
-        self._budget = budget(options.tuning_share)
+        self._budget = PartBudget(budget(options.tuning_share))
         self._as_pytorch = as_pytorch(graph)
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])
@@ -148,13 +150,17 @@ class GraphCalls:
         """Whether this is a forward pass that can run in channels last."""
         return self._layouts.forward is not None
 
-    def use(self, layout: MemoryFormat, *, plainly: bool = False, alone: bool = False) -> None:
+    def use(
+        self, layout: MemoryFormat, *, plainly: bool = False, alone: bool = False, rests: bool = False,
+        counts: bool = False,
+    ) -> None:  # fmt: skip
         """Run the following calls of a forward pass in this layout, if it has it; a backward pass follows by itself.
 
-        With `plainly` PyTorch runs them, and nothing is learned. With `alone` what was learned for other layouts is
-        forgotten.
+        With `plainly` PyTorch runs them, and nothing is learned, nor is with `rests`. With `alone` what was learned for
+        other layouts is forgotten. `counts`: nobody else counts what they take. A graph that was left is used again.
         """
-        self._layout, self._plainly = layout, plainly
+        self._layout, self._plainly, self._left = layout, plainly, None
+        self._budget.rests, self._budget.counts = rests, counts
         if alone and (self._layouts or self.has_channels_last):
             with self._lock:
                 kinds = [kind for kind in self._table.kinds if (kind in self._layouts) != (layout is _CHANNELS_LAST)]
@@ -168,6 +174,21 @@ class GraphCalls:
         return any(tuning.learning for tuning in self._in_use() if isinstance(tuning, Tuning))
 
     @property
+    def outlook(self) -> Outlook:
+        """What is learned next for calls in the layout in use: in calls, if it is for one kind of inputs."""
+        found = [tuning.outlook for tuning in self._in_use() if isinstance(tuning, Tuning)]
+        costs_s = [one.cost_s for one in found if one.place is Place.CALL]
+        if costs_s or not len(self._table):
+            return Outlook(Place.CALL, min(costs_s, default=0.0))
+        return Outlook(Place.BESIDE if any(one.place is not None for one in found) else None)
+
+    def look(self) -> None:
+        """Take note of what has become ready beside calls."""
+        with self._lock:
+            for tuning in self._table.tunings:
+                tuning.look()
+
+    @property
     def measuring(self) -> bool:
         """Whether it is still being found out what runs calls of some kind of inputs in the layout in use."""
         return any(not tuning.settled for tuning in self._in_use() if isinstance(tuning, Tuning))
@@ -177,8 +198,16 @@ class GraphCalls:
         """Whether a plan, for whatever graph, is being made on one of the cores: calls tell little of their speed."""
         return planner_for(self._tunings.machine).works
 
+    def beside_a_plan(self, run: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a call of PyTorch's, and leave a core to the process that makes a plan for a graph."""
+        planner = planner_for(self._tunings.machine)
+        return run(*arguments) if planner.free else planner.beside(run, *arguments)
+
     def leave(self, reason: str) -> None:
-        """Leave all further calls to PyTorch, and end the threads that run the graph. Its cores are free for others."""
+        """Leave all calls to PyTorch, and end the threads that run the graph, until it is used (`use`) again.
+
+        Its cores are free for others.
+        """
         with self._lock:
             self._left = reason
             self._table.close()

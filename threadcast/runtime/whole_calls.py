@@ -1,40 +1,64 @@
-"""Decides from the times of whole calls what runs a program: eager PyTorch or its graphs, and in which layout.
+"""Decides from the times of whole calls what runs a program: eager PyTorch, or its graphs in one of the layouts.
 
-It uses no clock and no lock. `next_turn` says what runs the next call, and `observe` records how long it took.
+What is decided by `Tournament` is carried out here; this uses no clock and no lock. `next_turn` says what runs the next
+call, and `observe` takes note of how long it took.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
-from threadcast.runtime.tuner.contender_id import DEFAULT
-from threadcast.runtime.tuner.guard import MAX_PAIRS, Guard, Side, Verdict
+from threadcast.runtime.tuner import tournament as to
+from threadcast.runtime.tuner.backends_beside import BackendsBeside
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.guard import Verdict
+from threadcast.runtime.tuner.tournament import Outlook, Place, Tournament
+
+AS_TRACED = "eager PyTorch"
+"""The program as Dynamo has traced it, under PyTorch's own autograd: what runs while nothing faster is known."""
 
 _ELSEWHERE = 10
-"""Calls in a row with other sizes, after which calls of these sizes are compared. A convention."""
-_HOPELESS = 0.8
-"""Ratio of eager PyTorch's time to the graphs' under which the other layout is not tried. A convention."""
-_LOSS = 0.02
-"""Part of their time that calls may lose to graphs that are slower and still learn. A convention."""
-_TURN = 8
-"""Calls in a row for which such graphs run: the first one after eager PyTorch's starts their threads anew."""
+"""Calls in a row with other sizes, after which calls of these sizes are counted. A convention."""
+_FIRST, _HOPELESS = 0.95, 0.75
+"""Ratios of eager PyTorch's time to that of the graphs in channels last by PyTorch: above the first one that layout is
+learned first, and under the second one never. As given, PyTorch's graphs take 1.1 of eager's time."""
 _BEGUN = 8
-"""Calls in a layout after which its graphs have begun to learn: the first ones of a kind are only timed. Also calls
-before layouts are compared, in which libraries make their kernels."""
+"""Calls in one of two layouts after which its graphs have begun to learn: the first ones of a kind are only timed."""
 _SHORTENED = 4
 """Most calls that wait for the short way to graphs that have settled: one learns it, unless its arguments are special,
 or its backward pass comes late. A convention."""
-_ORDERING_PAIRS = 5
-"""Pairs of blocks by which it is decided which layout is learned first. A convention."""
+_LOOKS_S = 0.05
+"""Seconds between two looks at what is at work beside the calls. A convention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The graphs in this layout; `plainly`: run by PyTorch, and nothing is learned."""
+
+    layout: MemoryFormat
+    plainly: bool = False
+
+    def __str__(self) -> str:
+        return f"the graphs{' by PyTorch' if self.plainly else ''}, {self.layout}"
+
+
+class Turn(NamedTuple):
+    """What runs a call: the graphs in some way, or eager PyTorch (None)."""
+
+    way: Way | None
+    counts: bool = False
+    """Whether `observe` is to be told how long it took."""
+    compared: bool = False
+    """Whether it is compared with others, so that the graphs learn nothing in it."""
+    disturbed: bool = False
+    """Whether a plan is being made beside it."""
 
 
 class Graphs:
@@ -50,226 +74,205 @@ class Graphs:
 
     @property
     def has_settled(self) -> bool:
-        """Whether it is known of each what runs it, though something may not have been tried yet."""
+        """Whether it is known of each what runs it, and how fast, though something may not have been tried yet."""
         reports = [report for part in self._parts for report in part.reports]
-        return bool(reports) and not any(report.measuring for report in reports)
+        known = bool(reports) and not any(report.measuring for report in reports)
+        return known and all(part.outlook.place is not None or not part.learning for part in self._parts)
 
     @property
-    def learning(self) -> bool:
-        """Whether something has not been tried yet."""
-        return any(part.learning for part in self._parts)
+    def outlook(self) -> Outlook:
+        """What they learn next: in calls where one of them does."""
+        found = [part.outlook for part in self._parts]
+        costs_s = [one.cost_s for one in found if one.place is Place.CALL]
+        if costs_s:
+            return Outlook(Place.CALL, min(costs_s))
+        return Outlook(Place.BESIDE if any(one.place is not None for one in found) else None)
 
     @property
     def disturbed(self) -> bool:
         """Whether a plan is being made on one of their cores, beside which calls tell little of their speed."""
         return any(part.disturbed for part in self._parts)
 
-    @property
-    def by_pytorch(self) -> int:
-        """How many of them PyTorch runs."""
-        found = [part.reports for part in self._parts]
-        return sum(bool(reports) and all(one.contender is DEFAULT for one in reports) for reports in found)
+    def look(self) -> None:
+        """Take note of what has become ready beside calls."""
+        for part in self._parts:
+            part.look()
 
     def gets_shorter(self) -> bool:
         """Return whether the next call, if it runs by them, may find a shorter way to them."""
-        return isinstance(self._run, ShortWay) and torch.is_grad_enabled() and self._run.learns()
-
-
-class Stage(Enum):
-    """What calls are used for now."""
-
-    ORDERING = "ordering"
-    """PyTorch runs the graphs by turns in both layouts: the faster one is learned first."""
-    LEARNING = "learning"
-    """The graphs learn in these calls, which are not compared."""
-    COMPARING = "comparing"
-    """Graphs in the layout that has been learned, and the fastest way before, run by turns."""
-    OVER = "over"
-    """It is known what runs all further calls."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What runs a call."""
-
-    layout: MemoryFormat | None
-    """The layout in which the graphs run it; None: eager PyTorch does."""
-    plainly: bool = False
-    """Whether PyTorch runs the graphs, and nothing is learned."""
-    side: Side | None = None
-    """On which side of a comparison the call counts; None: on neither."""
-    comparison: int = 0
-    """The number of that comparison."""
+        return isinstance(self._run, ShortWay) and self._run.learns()
 
 
 class WholeCalls:
-    """Compares whole calls of one program, as `CompiledCall` says. With `unlimited`, learning may take any time."""
+    """Has whole calls of one program compared, as `CompiledCall` says. `told` is called with what happens."""
 
-    def __init__(self, graphs: Graphs, *, unlimited: bool = False) -> None:
-        self._graphs, self._unlimited = graphs, unlimited
-        self.stage: Stage | None = None
-        """What calls are used for; None before the first one."""
-        self.best: MemoryFormat | None = None
-        """The layout in which the graphs are the fastest known way; None while eager PyTorch is."""
-        self.layout = MemoryFormat.AS_GIVEN
-        """The layout that is learned or compared."""
-        self.verdicts: Mapping[MemoryFormat, Verdict] = {}
-        """How the graphs in each layout compare with the fastest way before, as far as that is known."""
-        self._other: MemoryFormat | None = None
-        """The layout that comes after it if it does not win."""
-        self._unseen = 0
-        """Calls still to come in the layout before its graphs have begun to learn, or before layouts are compared."""
-        self._waits = False
-        """Whether the next comparison comes only once the graphs have tried all there is."""
-        self._shortened = 0
-        """Calls that have waited for a shorter way to the graphs."""
-        self._patience: _Patience | None = None
-        """Which calls the graphs may learn in before the next comparison; None where none waits for them."""
-        self._guard: Guard | None = None
-        self._comparison = 0
-        """The number of the comparison, or of the part of it since it was disturbed last."""
-        self._sizes: tuple[int, ...] = ()
-        """The integers among the arguments of the calls that are compared: calls of other sizes take other times."""
-        self._elsewhere = 0
-        self._by_pytorch: int | None = None
-        """How many graphs PyTorch ran when they were found to be faster; None where they run whatever their speed."""
+    def __init__(self, graphs: Graphs, budget: Budget, *, told: Callable[[str], None] = lambda _: None) -> None:
+        self.tournament = Tournament(AS_TRACED, told=told)
+        self.verdicts: dict[Way, Verdict] = {}
+        """How the graphs in each way compare with the fastest one before, as far as that is known."""
+        self._graphs, self._budget = graphs, budget
+        self._later: list[Way] | None = None
+        """What is learned where what is learned before it does not win; None before the first call."""
+        self._ordered = False
+        """Whether it is known which layout is learned first."""
+        self._lost: set[Way] = set()
+        self._backends = BackendsBeside(None)
+        """Lets another one's search rest beside calls that are compared."""
+        self._begun = self._shortened = self._uncounted = self._elsewhere = 0
+        """Of the way that is prepared: calls so far, and calls that have waited for a shorter way; calls since the last
+        one that counts; calls in a row of other sizes."""
+        self._took_s = 0.0
+        """Seconds of the fastest call by what is prepared now."""
+        self._looked_s, self._trains = 0.0, False
+        self._what: to.Run | to.RunStage = to.Run(AS_TRACED)
+        self._sizes: tuple[int, ...] | None = None
+        """The integers among the arguments of calls that count: calls of other sizes take other times."""
 
-    def next_turn(self, sizes: tuple[int, ...]) -> Turn:
-        """Return what runs the next call; `sizes` are the integers among its arguments."""
-        if self.stage is None:
-            ordering = self._graphs.has_channels_last
-            self.stage, self._unseen = (Stage.ORDERING, _BEGUN) if ordering else (Stage.LEARNING, 0)
-        if self.stage is Stage.ORDERING:
-            return self._next_of_ordering(sizes)
-        if self.stage is Stage.LEARNING:
-            if not self._may_compare():
-                return self._next_of_learning()
-            if self._shortened < _SHORTENED and self._graphs.gets_shorter():
-                self._shortened += 1
-                return self._by(tried=True)
-            self.stage, self._patience, self._waits, self._shortened = Stage.COMPARING, None, False, 0
-            self._compare(sizes)
-        return self._next_compared(sizes) or self._by(tried=self.stage is not Stage.OVER)
+    @property
+    def best(self) -> Way | None:
+        """The fastest known way; None while that is eager PyTorch."""
+        return _way(self.tournament.best)
 
-    def observe(self, turn: Turn, *, started_s: float, seconds: float) -> None:
-        """Record the seconds of a call that `next_turn` has named, and when it started by the caller's clock."""
-        guard = self._guard
-        if guard is None or turn.comparison != self._comparison or turn.side != guard.next_runner():
-            return
-        guard.observe(started_s=started_s, seconds=seconds)
-        if guard.verdict is None:
-            return
-        self._guard = None
-        if self.stage is Stage.ORDERING:
-            self._order(guard.verdict.gain)
+    @property
+    def rests(self) -> bool:
+        """Whether the fastest way runs, and nothing is being learned."""
+        known = self.tournament
+        if not (known.settled and known.confirmed and known.idle):
+            return False
+        return self.best is None or self._graphs.outlook.place is None
+
+    def next_turn(self, sizes: tuple[int, ...], *, now_s: float, waiting: bool = False) -> Turn:
+        """Return what runs the next call, at this time of a clock; `sizes` are the integers among its arguments.
+
+        `waiting`: an earlier call is not over. Then, or if its sizes are others, it does not count.
+        """
+        if self._later is None:
+            self._begin()
+        if waiting or not self._are_counted(sizes):
+            self._uncounted += 1
+            stays = waiting or isinstance(self._what, to.RunStage)
+            return Turn(_way(self._what.key) if stays else self.best, compared=self.tournament.comparison is not None)
+        self._look(now_s)
+        self._trains = torch.is_grad_enabled()
+        while True:
+            disturbed = self._graphs.disturbed
+            *before, what = self.tournament.handle(to.Next(self._budget.left_s, disturbed))
+            self._carry_out(before)
+            if isinstance(what, to.Run | to.RunStage):
+                break
+            assert isinstance(what, to.Prepare)
+            assert isinstance(what.key, Way)
+            self._begun = self._shortened = 0
+            self._took_s = 0.0
+            self.tournament.handle(to.Staged(what.key, Place.CALL))
+        self._what = what
+        compared = self.tournament.comparison is not None
+        self._backends.before_step(rests=compared)
+        return Turn(_way(what.key), True, compared, disturbed)
+
+    def passed(self, calls: int) -> None:
+        """Take note of calls by the fastest way of which none was timed."""
+        best_s, gain = self.tournament.best_s, self.tournament.entrants[self.tournament.best].gain
+        if best_s is not None:
+            self._budget.ran(calls * best_s, eager_s=calls * best_s * (gain or 1.0))
+
+    def observe(self, *, started_s: float, seconds: float) -> None:
+        """Take note of the seconds of the call that counts, and when it started by the caller's clock."""
+        what = self._what
+        beside = self._backends.beside or self._graphs.disturbed or self._graphs.outlook.place is Place.BESIDE
+        event = to.Ran(started_s, seconds, seconds, alone=not beside)
+        eager_s = self.tournament.eager_of(event, what)
+        calls, self._uncounted = 1 + self._uncounted, 0
+        self._budget.ran(calls * seconds, eager_s=calls * (seconds if eager_s is None else eager_s))
+        self._carry_out(self.tournament.handle(event))
+        if isinstance(what, to.RunStage):
+            assert isinstance(what.key, Way)
+            self._begun += 1
+            self._took_s = min(self._took_s or seconds, seconds)
+            self._staged(what.key)
+
+    def _begin(self) -> None:
+        self._later = []
+        if self._graphs.has_channels_last:
+            self._offer(Way(MemoryFormat.CHANNELS_LAST, plainly=True), gain=1.2)
         else:
-            self._judge(guard.verdict)
+            self._offer(Way(MemoryFormat.AS_GIVEN))
 
-    def keep_graphs(self) -> None:
-        """Run all further calls by the graphs, even if eager PyTorch is faster."""
-        self.best, self.stage, self._guard, self._by_pytorch = self.layout, Stage.OVER, None, None
+    def _offer(self, way: Way, *, gain: float = 1.5) -> None:
+        self.tournament.handle(to.Offered(way, gain=gain, most=10.0, cost_s=0.0, near=True))
 
-    def doubt(self) -> bool:
-        """Compare anew if more of the graphs that run all calls have been left to PyTorch since; return whether."""
-        if self.best is None or self._by_pytorch is None or self._graphs.by_pytorch <= self._by_pytorch:
-            return False
-        if self._graphs.learning or not self._graphs.has_settled:
-            return False
-        self._other = MemoryFormat.AS_GIVEN if MemoryFormat.AS_GIVEN not in self.verdicts else None
-        self.stage, self.layout, self.best, self._by_pytorch = Stage.LEARNING, self.best, None, None
-        return True
+    def _offer_next(self) -> None:
+        if self._later:
+            self._offer(self._later.pop(0))
 
-    def _may_compare(self) -> bool:
-        """Whether the graphs have learned what they learn before whole calls are compared, and nothing disturbs."""
-        if self._unseen > 0 or ((self._waits or self._unlimited) and self._graphs.learning):
-            return False
-        return self._graphs.has_settled and not self._graphs.disturbed
-
-    def _next_of_learning(self) -> Turn:
-        tried = self._patience is None or self._patience.next_is_graphs()
-        self._unseen -= tried
-        return self._by(tried=tried)
-
-    def _next_of_ordering(self, sizes: tuple[int, ...]) -> Turn:
-        self._unseen -= 1
-        if self._guard is None and self._unseen < 0:
-            self._compare(sizes, max_pairs=_ORDERING_PAIRS)
-        return self._next_compared(sizes) or self._by(tried=self._unseen % 2 == 1)
-
-    def _compare(self, sizes: tuple[int, ...], *, max_pairs: int = MAX_PAIRS) -> None:
-        """Begin to compare calls of these sizes."""
-        # not by one pair, which shows only that something else used the cores
-        self._guard, self._sizes, self._elsewhere = Guard(max_pairs=max_pairs, at_once=False), sizes, 0
-        self._comparison += 1
-
-    def _next_compared(self, sizes: tuple[int, ...]) -> Turn | None:
-        """The next turn of the comparison; None where there is none, or these sizes are not compared."""
-        if self._guard is None:
-            return None
-        if self._graphs.disturbed:
-            self._guard.break_off()
-            self._comparison += 1
-            return self._by(tried=False)
-        if sizes != self._sizes:
+    def _are_counted(self, sizes: tuple[int, ...]) -> bool:
+        """Whether calls of these sizes count: those before them have not come for a while."""
+        if sizes != self._sizes and self._sizes is not None:
             self._elsewhere += 1
             if self._elsewhere < _ELSEWHERE:
-                return None
-            self._compare(sizes)
-        self._elsewhere = 0
-        side = self._guard.next_runner()
-        return self._by(tried=side == "plan", side=side)
+                return False
+            if self.tournament.comparison is not None:
+                self.tournament.handle(to.Next(self._budget.left_s, disturbed=True))
+        self._sizes, self._elsewhere = sizes, 0
+        return True
 
-    def _by(self, *, tried: bool, side: Side | None = None) -> Turn:
-        """A turn of the layout that is tried, or of the fastest way that is known."""
-        if self.stage is Stage.ORDERING:
-            layout: MemoryFormat | None = MemoryFormat.CHANNELS_LAST if tried else MemoryFormat.AS_GIVEN
-        else:
-            layout = self.layout if tried else self.best
-        return Turn(layout, self.stage is Stage.ORDERING, side, self._comparison)
-
-    def _order(self, gain: float) -> None:
-        """Decide which layout is learned first; in channels last calls by PyTorch are `gain` times as fast."""
-        self.stage, self._unseen = Stage.LEARNING, _BEGUN
-        if not self._graphs.has_channels_last:  # it was refused meanwhile
+    def _look(self, now_s: float) -> None:
+        """Look at graphs for which something is at work beside calls."""
+        if now_s - self._looked_s < _LOOKS_S:
             return
-        if gain > 1.0:
-            self.layout, self._other = MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN
-        elif gain > _HOPELESS:
-            self._other = MemoryFormat.CHANNELS_LAST
+        self._looked_s = now_s
+        for one in list(self.tournament.entrants.values()):
+            if one.stage is not None and one.stage.place is Place.BESIDE and isinstance(one.key, Way):
+                self._graphs.look()
+                self._staged(one.key)
 
-    def _judge(self, verdict: Verdict) -> None:
-        wins = verdict.kept == "plan"
-        if self._graphs.learning and not (wins and verdict.shown):
-            # Fused operators or backends may be faster, and looks at operators or compilers have run in these calls.
-            self.stage, self._waits = Stage.LEARNING, True
-            self._patience = None if wins else self._patience_for(verdict.gain)
+    def _staged(self, way: Way) -> None:
+        """Tell how far the preparation of the graphs is."""
+        if way.layout is MemoryFormat.CHANNELS_LAST and not self._graphs.has_channels_last:
+            self.tournament.handle(to.LeftOut(way, "its results are not those of the order as given"))
+            self._later = [one for one in self._later or [] if one.layout is not way.layout]
+            self._after(way, 0.0)
             return
-        self.verdicts = {**self.verdicts, self.layout: verdict}
-        if wins:
-            self.best = self.layout
-        if self.best is None and self._other is not None:
-            self.stage, self.layout, self._other, self._unseen = Stage.LEARNING, self._other, None, _BEGUN
-            self._patience = self._patience_for(_HOPELESS)
+        outlook = Outlook(None) if way.plainly else self._graphs.outlook
+        learns = outlook.place is not None and (self._budget.unlimited or way in self._lost)
+        two = way.layout is MemoryFormat.CHANNELS_LAST or self._graphs.has_channels_last
+        if (two and self._begun < _BEGUN) or not (way.plainly or (self._graphs.has_settled and not learns)):
+            cost_s = outlook.cost_s + max(0.0, self._took_s - (self.tournament.best_s or 0.0))
+            self.tournament.handle(to.Staged(way, outlook.place or Place.CALL, cost_s))
+        elif not way.plainly and self._trains and self._shortened < _SHORTENED and self._graphs.gets_shorter():
+            self._shortened += 1
+            self.tournament.handle(to.Staged(way, Place.CALL))
         else:
-            self.stage, self._by_pytorch = Stage.OVER, self._graphs.by_pytorch
+            self.tournament.handle(to.Ready(way))
 
-    def _patience_for(self, gain: float) -> _Patience | None:
-        return None if self._unlimited else _Patience(gain)
+    def _carry_out(self, instructions: Sequence[to.Instruction]) -> None:
+        for one in instructions:
+            if isinstance(one, to.Compared):
+                assert isinstance(one.key, Way)
+                self.verdicts[one.key] = one.verdict
+                if one.verdict.kept == "default":
+                    self._lost_by(one.key)
+                if one.key.plainly and not self._ordered:
+                    self._after(one.key, one.verdict.gain)
+
+    def _after(self, way: Way, gain: float) -> None:
+        """Offer what is learned, once it is known how fast PyTorch runs graphs in channels last."""
+        if way.plainly:
+            self._ordered = True
+            last, given = Way(MemoryFormat.CHANNELS_LAST), Way(MemoryFormat.AS_GIVEN)
+            self._later = [last, given] if gain > _FIRST else [given, last] if gain > _HOPELESS else [given]
+        self._offer_next()
+
+    def _lost_by(self, way: Way) -> None:
+        """Have graphs that are not faster learn on where they can, or else those in the other layout."""
+        if way.plainly:
+            return
+        self._lost.add(way)
+        if self._graphs.outlook.place is None:
+            self._offer_next()
+        else:
+            self._staged(way)
 
 
-class _Patience:
-    """Lets graphs that are slower by `gain` learn in some calls, and eager PyTorch run all others.
-
-    Calls lose `_LOSS` of their time at most. `gain` is the ratio of eager PyTorch's time to the graphs'.
-    """
-
-    def __init__(self, gain: float) -> None:
-        slower_by = max(1.0 / gain - 1.0, 0.0)
-        self._of = max(_TURN, ceil(_TURN * slower_by / _LOSS))
-        self._calls = 0
-
-    def next_is_graphs(self) -> bool:
-        """Whether the graphs run the next call; each question is for one call."""
-        turn = self._calls % self._of < _TURN
-        self._calls += 1
-        return turn
+def _way(key: to.Key) -> Way | None:
+    return key if isinstance(key, Way) else None

@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.runtime.compile_backend.running import run_until_settled, runners
 from tests.runtime.small_training import same_state
+from tests.whole_calls import layouts
 from threadcast.runtime import kinds_in_channels_last
 from threadcast.runtime.compile_backend import _calls, compiled_graphs
 from threadcast.runtime.graph_layout import ChannelsLast, _takes_any_strides
@@ -55,7 +56,7 @@ def loss(model: Any, step: int, size: int = 4) -> Tensor:
 def use(layout: MemoryFormat) -> None:
     """Run the following calls in this layout, as if it were the one that is tried."""
     for call in _calls:
-        call._whole.layout = layout
+        layouts[call._whole] = layout
 
 
 def train(

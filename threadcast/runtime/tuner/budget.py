@@ -22,6 +22,8 @@ class Budget:
         self.share = share
         self.spent_s = self.eager_s = 0.0
         """Seconds that all calls so far took, and that they would have taken in eager PyTorch."""
+        self.rests = False
+        """Whether nothing is learned in the next call, which is timed for other reasons."""
         self._lock = Lock()
         self._within, self._share_before = 0, share
         """How many contexts `without_limit` there are now, and the share before the first of them."""
@@ -72,3 +74,34 @@ class Budget:
     def ran_eager(self, seconds: float) -> None:
         """Record a call that ran in eager PyTorch and lost nothing."""
         self.ran(seconds, eager_s=seconds)
+
+
+class PartBudget(Budget):
+    """What parts of calls may spend of the budget of `whole` calls, by which these are counted.
+
+    Where whole calls are not timed, the parts count themselves (`counts`).
+    """
+
+    def __init__(self, whole: Budget) -> None:
+        super().__init__(whole.share)
+        self._whole, self.counts = whole, True
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether any time may be spent now."""
+        return self._whole.unlimited
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that may be spent now."""
+        return self._whole.left_s
+
+    def charge(self, seconds: float) -> None:
+        """Count seconds that calls lost otherwise."""
+        if self.counts:
+            self._whole.charge(seconds)
+
+    def ran(self, seconds: float, *, eager_s: float) -> None:
+        """Record a call of a part."""
+        if self.counts:
+            self._whole.ran(seconds, eager_s=eager_s)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakSet
@@ -81,6 +82,11 @@ class Asked:
         return self.answer is None and self.error is None
 
 
+_at_work: WeakSet[Planner] = WeakSet()
+"""The planners of this process that have a process."""
+_at_work_lock = Lock()
+
+
 class Planner:
     """One planning process for all kinds of calls of a model, on the cores of `machine`.
 
@@ -109,8 +115,18 @@ class Planner:
 
     @property
     def works(self) -> bool:
-        """Whether a plan is being made now on a core that steps want, too."""
-        return not self.free and not self.yields
+        """Whether a plan is being made now on a core that steps want, too: for this model, or for another one."""
+        if not self.free and not self.yields:
+            return True
+        with _at_work_lock:
+            return any(one.takes_from(self._cpus) for one in _at_work if one is not self)
+
+    def takes_from(self, cpus: Collection[int]) -> bool:
+        """Return whether a plan is being made on one of these CPUs; one for a model that is not called any more takes
+        no longer than others."""
+        waited_s = self._clock() - self._asked_s
+        computes = self._process is not None and self._asked.waits and not self.yields
+        return computes and waited_s < self._patience_s and any(cpu in cpus for cpu in self._cpus)
 
     def begin(self, user: object) -> None:
         """Take note that `user` may ask, until it is `done`, or there is no other reference to it."""
@@ -132,6 +148,8 @@ class Planner:
         self.yields = False
         self._asked, self._asked_s = Asked(), self._clock()
         self._process.ask_forecast(question)
+        with _at_work_lock:
+            _at_work.add(self)
         return self._asked
 
     def answer(self, asked: Asked) -> Answer | None:
@@ -205,6 +223,8 @@ class Planner:
         if self._process is not None:
             self._process.close()
             self._process = None
+        with _at_work_lock:
+            _at_work.discard(self)
 
 
 class PlanMaker:

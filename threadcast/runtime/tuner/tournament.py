@@ -23,6 +23,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
+from typing import NamedTuple
 
 from threadcast.core.gains import PAIRS_AT_LEAST
 from threadcast.runtime.tuner.guard import ALONE, CLEAR, CONFIDENT_PAIRS, Guard, Side, Verdict
@@ -265,6 +266,8 @@ class Entrant:
     open: bool = False
     """Whether it can run the next call; what has lost or does not run has to be prepared once more."""
     doubts: int = 0
+    beside: bool = False
+    """Whether something computed beside calls of its last comparison."""
     losses: int = 0
     """Comparisons that it has lost: after each the best has to become slower yet for the next one."""
     reason: str = ""
@@ -342,6 +345,13 @@ class _Watch:
         self._seconds.clear()
 
 
+class Outlook(NamedTuple):
+    """Where what is learned next takes place, and what it is expected to cost calls; None: nothing is left."""
+
+    place: Place | None
+    cost_s: float = 0.0
+
+
 def are_steady(seconds: Sequence[float]) -> bool:
     """Return whether seconds of calls of the baseline, the first one left out, tell how long later ones take."""
     if len(seconds) >= MOST_EAGER or (len(seconds) > 1 and sum(seconds) >= ENOUGH_S):
@@ -383,7 +393,7 @@ class Tournament:
         self._compared = False
         self._doubtful: Key | None = None
         """What the best has to be compared with in any case, as it is doubted."""
-        self._left_s = 0.0
+        self._left_s, self._quiet = 0.0, True
         self.chosen: Run | RunStage | None = None
         """What runs the call that comes, or ran the last one."""
         self._counts = False
@@ -402,6 +412,8 @@ class Tournament:
                 return self._offered(event)
             case Staged():
                 entrant = self._entrant(event.key, "staged", but=(self.best, self.challenger))
+                if entrant.status is Status.LOST:  # what it took says little of what it will take
+                    entrant.step_s = None
                 entrant.status, entrant.stage = Status.STAGED, event
                 if not event.begun:
                     entrant.forget_losses()
@@ -462,6 +474,23 @@ class Tournament:
     def waits(self, key: Key) -> bool:
         """Return whether a candidate is still to be prepared or compared, and may be worth it."""
         return key == self.challenger or (key in self.entrants and self._is_open(self.entrants[key]))
+
+    @property
+    def outlook(self) -> Outlook:
+        """What is learned next, for one who decides whether calls come here at all."""
+        if self.over is not None:
+            return Outlook(None)
+        if self.comparison is not None:
+            return Outlook(Place.CALL, 0.0 if self.comparison.guard.begun else self._pair_s(self.comparison))
+        if self._doubtful is not None or (self.best == self.baseline and not self.is_steady):
+            return Outlook(Place.CALL)
+        waiting = [one for one in self.entrants.values() if self._is_open(one)]
+        if any(one.stage is not None and one.stage.begun for one in waiting):
+            return Outlook(Place.CALL)
+        free = [one for one in waiting if one.stage is None or one.stage.place is not Place.BESIDE]
+        if free:
+            return Outlook(Place.CALL, min(self._cost_s(one) + one.beyond_s for one in free))
+        return Outlook(Place.BESIDE if waiting else None)
 
     def gain_left(self) -> float:
         """Return the ratio of the best candidate's seconds to those of the most promising other; 1 where none is."""
@@ -530,8 +559,7 @@ class Tournament:
             costs = entrant.lost_s > (BROKEN - 1) * (self.best_s or 0.0) if cost_s is None else cost_s > 0
             self.held_back = costs and event.left_s < 0
         else:
-            expected_s = self._comparing_s(entrant) / PAIRS_AT_LEAST if cost_s is None else cost_s
-            self.held_back = cost_s != 0 and expected_s + entrant.beyond_s > max(event.left_s, 0.0)
+            self.held_back = cost_s != 0 and self._pair_s(comparison) > max(event.left_s, 0.0)
         if not (self.held_back or event.disturbed):
             return self._choose(comparison.next(), counts=True)
         run = comparison.best_instead()
@@ -568,7 +596,8 @@ class Tournament:
         if entrant.key == self.best or entrant.status is Status.OUT:
             return False
         if entrant.status is Status.LOST:
-            return self._is_faster_now(entrant)
+            again = entrant.beside and self._quiet and entrant.losses < MOST_DOUBTS and entrant.key != self.baseline
+            return again or self._is_faster_now(entrant)
         if entrant.key == self.baseline:
             return False
         return self._promised(entrant, most=True) >= WORTH or entrant.offered.earlier
@@ -599,6 +628,11 @@ class Tournament:
         step_s = best_s * (1 + UNKNOWN) if entrant.step_s is None else entrant.step_s
         return 2 * PAIRS_AT_LEAST * max(0.0, step_s - best_s)
 
+    def _pair_s(self, comparison: _Comparison) -> float:
+        """Seconds that the next pair of a comparison is expected to cost calls."""
+        entrant, cost_s = self.entrants[comparison.other], comparison.cost_s
+        return entrant.beyond_s + (self._comparing_s(entrant) / PAIRS_AT_LEAST if cost_s is None else cost_s)
+
     def _value(self, entrant: Entrant) -> float:
         """What a candidate is expected to gain for each second that it costs; what is being prepared goes on first."""
         gain = max(self._promised(entrant) - 1.0, 0.01 * (self._promised(entrant, most=True) - 1.0))
@@ -627,7 +661,7 @@ class Tournament:
         alone = self._doubtful is not None or entrant.offered.alone or self.entrants[self.best].offered.alone
         self._doubtful = None
         self._say(f"{self.best} and {entrant.key} are compared")
-        near = entrant.offered.near
+        near, entrant.beside = entrant.offered.near, False
         self.comparison = _Comparison(self.best, entrant.key, baseline=self.baseline, alone=alone, near=near)
 
     def _judge(self, comparison: _Comparison, verdict: Verdict) -> Instructions:
@@ -706,16 +740,16 @@ class Tournament:
         what, counts, best_s = self.chosen, self._counts, self.best_s
         if what is None:
             raise self._illegal("a call ran before it came")
-        self.calls += 1
+        self.calls, self._quiet = self.calls + 1, event.alone
         lost_s = 0.0 if best_s is None else event.call_s - best_s
         if isinstance(what, RunStage):
             if self.entrants[what.key].stage is not None:
                 self.entrants[what.key].lost_s += lost_s
             return ()
-        counts = counts and event.alone
+        known, counts = self._steady and len(self._baseline_s) > 0, counts and event.alone
         if what.key == self.baseline:
             self._baseline_calls += 1
-            if counts and self._baseline_calls > 1:  # the first call of all is a slow one
+            if (counts or not known) and self._baseline_calls > 1:  # the first call of all is a slow one
                 self._baseline_s.append(event.seconds)
         elif what.key == self.best and counts:
             self._best_s.append(event.seconds)
@@ -726,7 +760,7 @@ class Tournament:
     def _observe(self, comparison: _Comparison, event: Ran, lost_s: float) -> Instructions:
         entrant, guard = self.entrants[comparison.other], comparison.guard
         guard.observe(started_s=event.started_s, seconds=event.seconds)
-        entrant.lost_s += lost_s
+        entrant.lost_s, entrant.beside = entrant.lost_s + lost_s, entrant.beside or not event.alone
         if not guard.begun:
             entrant.forget_losses()
         return () if guard.verdict is None else self._judge(comparison, guard.verdict)

@@ -254,6 +254,25 @@ class Tuning:
             return True
         return not self._tournament.confirmed
 
+    @property
+    def outlook(self) -> to.Outlook:
+        """What is learned next, and where."""
+        if self._closed or not (self._started or self.settled):
+            return to.Outlook(None if self._closed else to.Place.CALL)
+        if self._wants_backends and self._backends.waits:
+            return to.Outlook(to.Place.CALL)
+        return self._tournament.outlook
+
+    def look(self) -> None:
+        """Take note of what has become ready beside calls, without a call."""
+        if not self._started or self._closed:
+            return
+        with Failure() as failure:
+            self._look()
+            self._carry_out()
+        if failure.error is not None:
+            self._give_up(str(failure.error))
+
     def wait(self, timeout_s: float) -> None:
         """Leave the cores to what makes a plan, compiles or searches for backends until it has something to tell, or
         for `timeout_s` seconds.
@@ -361,7 +380,7 @@ class Tuning:
             left_s = self._budget.left_s
             self._rests = left_s < (_RESTED_S if self._rests else 0.0)
             compares = self._tournament.comparison is not None or isinstance(what, to.RunStage)
-            self._backends.before_step(rests=compares or self._rests)
+            self._backends.before_step(rests=compares or self._rests or self._budget.rests)
             if isinstance(what, to.RunStage):
                 self._candidate(what.key).begin(anew=what.anew)
             return what
@@ -372,7 +391,7 @@ class Tuning:
     def _next(self) -> to.Run | to.RunStage:
         while True:
             self._carry_out()
-            disturbed = self._planner.works
+            disturbed = self._planner.works or self._budget.rests
             self._todo.extend(self._tournament.handle(to.Next(self._budget.left_s, disturbed)))
             what = self._todo.pop()
             self._carry_out()
