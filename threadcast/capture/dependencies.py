@@ -8,6 +8,7 @@ the other writes what the caller holds: a call that fails leaves there what it l
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -209,18 +210,26 @@ def _arguments(node: Node) -> Iterable[tuple[str, Any, bool]]:
 
 def returned(node: Node) -> list[Ref]:
     """Values whose memory the node's result may share."""
-    if not isinstance(node.target, OpOverload):
-        return []
-    aliases = [result.alias_info for result in node.target._schema.returns if result.alias_info is not None]
-    aliased = {name for info in aliases for name in info.before_set}
     shared: list[Ref] = []
-    for argument, (name, value, _) in zip(node.target._schema.arguments, _arguments(node)):
-        given = argument.alias_info
-        # "Tensor(a -> *)" stands for what is returned in a list: split, chunk, unbind.
-        declared = given is not None and (given.before_set & aliased or (aliases and "*" in given.after_set))
-        if declared or UNDECLARED_VIEWS.get(_schema_name(node)) == name:
-            shared.extend(find_refs(value))
+    for position, name in _returned_by(node.target) if isinstance(node.target, OpOverload) else ():
+        shared += find_refs(node.args[position] if position < len(node.args) else node.kwargs.get(name))
     return shared
+
+
+@cache
+def _returned_by(target: OpOverload) -> tuple[tuple[int, str], ...]:
+    """Positions and names of the arguments whose memory a result of this operator may share."""
+    schema = target._schema
+    aliases = [result.alias_info for result in schema.returns if result.alias_info is not None]
+    aliased = {name for info in aliases for name in info.before_set}
+
+    def shares(argument: Any) -> bool:
+        # "Tensor(a -> *)" stands for what is returned in a list: split, chunk, unbind.
+        given = argument.alias_info
+        declared = given is not None and bool(given.before_set & aliased or (aliases and "*" in given.after_set))
+        return declared or UNDECLARED_VIEWS.get(schema.name) == argument.name
+
+    return tuple((i, argument.name) for i, argument in enumerate(schema.arguments) if shares(argument))
 
 
 def may_be_returned(node: Node) -> list[Ref]:

@@ -18,7 +18,7 @@ from torch.nn.functional import mse_loss
 import threadcast
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
-from tests.waiting import HANGS_S, attempts
+from tests.waiting import attempts
 from threadcast import networks
 from threadcast.capture.capture import Captured, capture_forward, capture_training
 from threadcast.capture.raising import may_raise
@@ -463,12 +463,10 @@ def test_loops_that_another_process_has_compiled_are_there_at_once(
 ) -> None:
     """A stored plan of fused operators runs from the first call on only where nothing has to be waited for."""
     monkeypatch.setattr(library, "fused_folder", lambda: tmp_path)
-    loops = loops_of(capture_forward(lambda x: (x * 2).exp() - 3, tensor(4, 4)))
-    assert library.are_being_compiled(loops)
-    library.wait_for(loops, HANGS_S)
-    assert list(tmp_path.glob("*.so"))
+    captured, variant = capture_forward(lambda x: (x * 2).exp() - 3, tensor(4, 4)), Variant(MemoryFormat.AS_GIVEN, True)
+    library.compiled(loops_of(captured))
     monkeypatch.setattr(library, "_compilations", Compilations())
-    assert not library.are_being_compiled(loops)
+    assert VariantGraphs(lambda _: captured, [MemoryFormat.AS_GIVEN]).compiled(variant)
 
 
 def test_whether_loops_are_compiled_is_looked_up_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

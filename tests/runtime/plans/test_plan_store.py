@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import zlib
@@ -26,7 +27,7 @@ from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.contender import Contender, VariantPlan
-from threadcast.runtime.tuner.contender_id import DEFAULT, backend, plan_of
+from threadcast.runtime.tuner.contender_id import DEFAULT, backend, eager_in, plan_of
 from threadcast.runtime.tuner.tournament import LOOK
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.scheduler.policies import Problem
@@ -169,9 +170,10 @@ def test_a_plan_is_stored_once_it_has_won_though_a_search_for_backends_goes_on(
         assert not search.over
 
 
+@pytest.mark.parametrize("stored, other", itertools.permutations([MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST]))
 @pytest.mark.parametrize("tried", [(), ("formats",)])
 def test_memory_formats_that_an_earlier_process_did_not_come_to_are_tried(
-    tried: tuple[Extra, ...], machine: Machine, tmp_path: Path
+    stored: MemoryFormat, other: MemoryFormat, tried: tuple[Extra, ...], machine: Machine, tmp_path: Path
 ) -> None:
     images = torch.ones(2, 3, 8, 8)
 
@@ -180,14 +182,16 @@ def test_memory_formats_that_an_earlier_process_did_not_come_to_are_tried(
 
     captured, store = capture_forward(convolved, images), PlanStore(tmp_path, machine)
     plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=2)
-    store.write("a call", captured.graph, StoredPlan(plan, MemoryFormat.AS_GIVEN, 1.0, tried=frozenset(tried)))
+    store.write("a call", captured.graph, StoredPlan(plan, stored, 1.0, tried=frozenset(tried)))
     formats = MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST
     with closing(
         Tuning(convolved, lambda _: captured, ModelFormat(None), formats, machine, call="a call", plans=store)
     ) as tuned:
         tuned(images)
         assert tuned.report.plan == plan
-        assert tuned._tournament.waits(plan_of(Variant(MemoryFormat.CHANNELS_LAST))) == (not tried)
+        waits = tuned._tournament.waits
+        assert waits(plan_of(Variant(other))) == (not tried)
+        assert waits(eager_in(MemoryFormat.CHANNELS_LAST)) == (stored is MemoryFormat.CHANNELS_LAST and not tried)
 
 
 def test_curves_come_back_as_they_were(tmp_path: Path, captured: Captured, machine: Machine, kept: StoredPlan) -> None:

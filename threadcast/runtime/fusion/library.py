@@ -105,9 +105,7 @@ def are_being_compiled(kernels: Sequence[Kernel], *, hurry: bool = False) -> boo
 
     That thread has a low priority, but for `hurry`.
     """
-    return not are_compiled(kernels) and _compilations.running(
-        _symbols(kernels), lambda: compiled(kernels), hurry=hurry
-    )
+    return bool(kernels) and _compilations.running(_symbols(kernels), lambda: compiled(kernels), hurry=hurry)
 
 
 def wait_for(kernels: Sequence[Kernel], timeout_s: float) -> None:

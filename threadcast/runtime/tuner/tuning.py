@@ -473,8 +473,11 @@ class Tuning:
             self._backends.never()
         if "fused" in tried or candidate.variant.fused:
             self._fuse = False
-        other = (one for one in self._graphs.formats if one is not candidate.variant.memory_format)
-        self._offer_all(() if "formats" in tried else tuple(other))
+        if "formats" in tried:
+            self._offer_backends()
+            return
+        self._offer_eager(candidate)
+        self._offer_all([one for one in self._graphs.formats if one is not candidate.variant.memory_format])
 
     def _offer_all(self, formats: Sequence[MemoryFormat]) -> None:
         """Offer a plan in each of these memory formats, and backends."""
@@ -494,6 +497,12 @@ class Tuning:
             self._offer(BACKENDS, gain=expected.gain, most=expected.most, cost_s=cost_s)
             if self._budget.unlimited and self.eager_s is not None:
                 self._prepare_candidate(BACKENDS)  # beside the plans
+
+    def _offer_eager(self, candidate: PlanCandidate) -> None:
+        """Offer PyTorch in the memory format of a plan, where that may be faster than the plan."""
+        key, given = eager_in(candidate.variant.memory_format), candidate.variant.memory_format is MemoryFormat.AS_GIVEN
+        if not (given or candidate.variant.fused or candidate.far_faster or key in self._tournament.entrants):
+            self._offer(key, gain=1.1, most=10.0, cost_s=0.0)
 
     def _offer_fused(self) -> None:
         """Have the fastest plan's variant tried with fused operators, once a plan of each memory format was."""
@@ -573,7 +582,9 @@ class Tuning:
     @property
     def _tried(self) -> frozenset[Extra]:
         """What was tried beside the best plan, so that a later process need not."""
-        waiting = {one.variant.fused for one in self._candidates.values() if self._tournament.waits(one.key)}
+        waits = self._tournament.waits
+        waiting = {one.variant.fused for one in self._candidates.values() if waits(one.key)}
+        waiting |= {False for one in self._graphs.formats if waits(eager_in(one))}
         found: list[Extra] = [] if False in waiting else ["formats"]
         found += [] if self._fuse or True in waiting else ["fused"]
         return frozenset([*found, "backends"] if self._backends.finished else found)
@@ -605,10 +616,7 @@ class Tuning:
         self.report.predicted_s[str(candidate.variant)] = found.plan.makespan_s
         if self.report.measuring:
             self._report_plan(found)
-        memory_format = candidate.variant.memory_format
-        plainly = memory_format is not MemoryFormat.AS_GIVEN and not candidate.variant.fused
-        if plainly and not candidate.far_faster and eager_in(memory_format) not in self._tournament.entrants:
-            self._offer(eager_in(memory_format), gain=1.1, most=10.0, cost_s=0.0)
+        self._offer_eager(candidate)
 
     def _differs(self, what: to.Run | to.RunStage, difference: str) -> None:
         text = f"its results are not PyTorch's: {difference}"
@@ -675,7 +683,7 @@ class Tuning:
         if self._tournament.idle:
             self._plans.rest()
         variant_plan = self._plan_of(contender)
-        if variant_plan is None and contender.kind is not Kind.BACKEND and self._tournament.idle:
+        if contender == DEFAULT and self._tournament.idle:
             for captured in {self._graphs.first, *(self._graphs.as_captured(one.variant) for one in self.plans)}:
                 self._stored.drop(captured)
         if contender.kind is Kind.BACKEND and (gain := self._tournament.entrants[contender].gain) is not None:

@@ -101,9 +101,7 @@ class VariantGraphs:
         return self.awaited is not None and not self.compiled(self.awaited)
 
     def _compiles_loops(self, variant: Variant) -> bool:
-        if not variant.fused or variant in self._graphs or not has_native_engine():
-            return False
-        return are_being_compiled(self._loops_of(variant), hurry=self._hurries())
+        return not self.is_compiled(variant) and are_being_compiled(self._loops_of(variant), hurry=self._hurries())
 
     def wait(self, variant: Variant, timeout_s: float) -> None:
         """Return when all that `compiled` has begun to compile for `variant` is made, or after `timeout_s` seconds."""

@@ -82,8 +82,10 @@ def is_being_compiled(*, hurry: bool = False) -> bool:
     That thread has a low priority, but for `hurry`.
     `native_library` would wait for it. Where it fails, `native_library` raises its error without another try.
     """
+    if _library.cache_info().currsize:
+        return False  # at once: it is asked before each step while anything is being compiled
     built = library_folder() / f"{NAME}.so"
-    if _library.cache_info().currsize or built.is_file():
+    if built.is_file():
         return False
     return _compilations.running(built, lambda: _build(built), hurry=hurry)
 
