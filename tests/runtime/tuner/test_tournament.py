@@ -214,7 +214,7 @@ def test_single_slow_calls_raise_no_doubt() -> None:
 
 @pytest.mark.parametrize("condition", ["alone", "all_cores"])
 def test_calls_beside_others_or_on_fewer_cores_raise_no_doubt(condition: str) -> None:
-    calls = settled({"plan": plan(0.5)})
+    calls = settled({"plan": plan(0.5), "other": plan(0.52)})
     calls.ways["plan"].seconds = 0.95
     calls.ran.clear()
     calls.call(3 * LOOK, **{condition: False})
@@ -236,6 +236,22 @@ def test_what_becomes_slower_is_compared_anew_and_only_then() -> None:
     calls.until(lambda: calls.best == DEFAULT, most=2_000)
     calls.settle()
     assert calls.best == DEFAULT
+
+
+def test_what_becomes_slower_is_compared_anew_however_often_it_was_doubted_and_however_late() -> None:
+    calls = settled({"plan": plan(0.0095)}, default_s=0.01)
+    calls.call(20_000)
+    assert calls.best == "plan"
+    calls.ways["plan"].seconds = 0.0145
+    calls.until(lambda: calls.best == DEFAULT, most=1_500)
+
+
+def test_what_has_become_slower_than_the_default_gives_way_though_no_time_may_be_spent() -> None:
+    calls = settled({"plan": plan(0.5)}, budget=Budget(0.05))
+    calls.settle()
+    calls.budget.charge(1e6)
+    calls.ways["plan"].seconds = 2.0
+    calls.until(lambda: calls.best == DEFAULT, most=150)
 
 
 def test_what_was_slower_is_compared_again_once_the_best_has_become_far_slower() -> None:

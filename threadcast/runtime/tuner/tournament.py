@@ -41,9 +41,10 @@ few calls differ by 5 to 10 % between two times of the same process."""
 UNKNOWN = 0.5
 """Share by which a candidate is taken to be slower than the best where nothing is known of it."""
 MOST_DOUBTS = 3
-"""Most comparisons of one candidate because of doubts: a machine that is busy time and again would cause ever more."""
-LOOK, LEAST_LOOK, LOOK_S = 15, 5, 1.0
-"""Number of calls in a row whose median is judged: fewer where they take this many seconds together."""
+"""Most comparisons of one candidate because another may be as fast; one that has become slower is always compared."""
+LOOK, LEAST_LOOK, LOOK_S, MOST_WAIT = 15, 5, 1.0, 1_000
+"""Number of calls in a row whose median is judged: fewer where they take this many seconds together. At most so many
+calls are not looked at in between: comparisons that busy machines cause cost no more than a hundredth of the time."""
 MOST_EAGER, ENOUGH_S, STEADY = 10, 1.0, 0.95
 """Calls and seconds of the baseline after which it is known how long one takes. Before that it is known when the last
 two are no faster than this share of the fastest before them: the first calls of a process take up to 2.5 times as long
@@ -334,7 +335,7 @@ class _Watch:
             return None
         alone_s = median(self._seconds)
         self._seconds.clear()
-        self._wait = self._distance = max(count, 2 * self._distance)
+        self._wait = self._distance = min(MOST_WAIT, max(count, 2 * self._distance))
         return alone_s
 
     def soon(self) -> None:
@@ -604,9 +605,13 @@ class Tournament:
 
     def _is_faster_now(self, entrant: Entrant) -> bool:
         """Whether the best has become so slow that one which has lost may be faster."""
-        if entrant.step_s is None or self.best_s is None or entrant.losses > MOST_DOUBTS:
+        step_s = self._step_s(entrant)
+        if step_s is None or self.best_s is None or entrant.losses > MOST_DOUBTS:
             return False
-        return self.best_s > AGAIN**entrant.losses * entrant.step_s
+        return self.best_s > AGAIN**entrant.losses * step_s
+
+    def _step_s(self, entrant: Entrant) -> float | None:
+        return self.baseline_s if entrant.key == self.baseline else entrant.step_s
 
     def _promised(self, entrant: Entrant, *, most: bool = False) -> float:
         """Ratio of the best's seconds to those that a candidate is expected to take; `most`: if all goes well."""
@@ -624,8 +629,8 @@ class Tournament:
         return entrant.offered.cost_s if is_new else self._comparing_s(entrant)
 
     def _comparing_s(self, entrant: Entrant) -> float:
-        best_s = self.best_s or 0.0
-        step_s = best_s * (1 + UNKNOWN) if entrant.step_s is None else entrant.step_s
+        best_s, step_s = self.best_s or 0.0, self._step_s(entrant)
+        step_s = best_s * (1 + UNKNOWN) if step_s is None else step_s
         return 2 * PAIRS_AT_LEAST * max(0.0, step_s - best_s)
 
     def _pair_s(self, comparison: _Comparison) -> float:
@@ -751,7 +756,7 @@ class Tournament:
             self._baseline_calls += 1
             if (counts or not known) and self._baseline_calls > 1:  # the first call of all is a slow one
                 self._baseline_s.append(event.seconds)
-        elif what.key == self.best and counts:
+        elif what.key == self.best and counts and event.all_cores:
             self._best_s.append(event.seconds)
         if self.comparison is not None:
             return self._observe(self.comparison, event, lost_s) if self._counts else ()
@@ -776,7 +781,7 @@ class Tournament:
             return ()
         entrant = self.entrants[self.best]
         self._watch.looked, entrant.alone_s = True, alone_s
-        doubt = self._doubt(entrant, alone_s) if entrant.doubts < MOST_DOUBTS else None
+        doubt = self._doubt(entrant, alone_s)
         if doubt is not None:
             other, reason = doubt
             if not self._allows_doubt(other, alone_s):
@@ -793,10 +798,10 @@ class Tournament:
     def _doubt(self, entrant: Entrant, alone_s: float) -> tuple[Key, str] | None:
         """What may be faster than what was kept, and why; None: nothing."""
         took, baseline_s, promised_s = f"a call takes {alone_s:.3g} s alone", self.baseline_s, entrant.step_s
-        if baseline_s is not None and alone_s * CLEAR > baseline_s:
+        second, often = self._second(), entrant.doubts >= MOST_DOUBTS
+        if baseline_s is not None and alone_s * CLEAR > baseline_s and not often:
             return self.baseline, f"{took}, one by {self.baseline} {baseline_s:.3g} s"
-        second = self._second()
-        if second is not None and second.alone_s is not None and alone_s > second.alone_s:
+        if second is not None and second.alone_s is not None and alone_s > second.alone_s and not often:
             return second.key, f"{took}, one by {second.key} {second.alone_s:.3g} s"
         if promised_s is not None and alone_s > BROKEN * promised_s:
             other = self.baseline if second is None or entrant.offered.earlier else second.key
@@ -804,11 +809,11 @@ class Tournament:
         return None
 
     def _allows_doubt(self, other: Key, alone_s: float) -> bool:
-        other_s = self.baseline_s if other == self.baseline else self.entrants[other].step_s
+        other_s = self._step_s(self.entrants[other])
         if other_s is None:
             return True
         row_s = ALONE.block_s(other_s) + max(ALONE.quiet_s, other_s) / 2  # each is two blocks long
-        return CONFIDENT_PAIRS * row_s * max(0.0, 1 - alone_s / other_s) <= self._left_s
+        return CONFIDENT_PAIRS * row_s * max(0.0, 1 - alone_s / other_s) <= max(self._left_s, 0.0)
 
     # events of candidates
 
