@@ -53,7 +53,6 @@ def test_the_fastest_is_found_stored_and_compared_again_once_it_is_slower(machin
         clock.default_s = 0.0
         run_until(tuned, lambda: tuned.report.runs == "default")
         assert tuned.report.state.startswith("default; plan, as given was not shown to be faster or slower, 1.00 times")
-        assert "plan, as given is doubted" in tuned.story()
         assert not list(tmp_path.glob("*.json")), "a plan that has become slow is not for the next process"
 
 
