@@ -194,6 +194,19 @@ def test_what_graphs_lose_against_the_program_as_traced_is_within_the_budget() -
     assert START_S - 0.2 < max(behind_s) <= START_S
 
 
+def test_what_other_processes_take_from_the_program_as_traced_is_not_counted_as_lost() -> None:
+    clock, part, budget, seconds = Clock(), Part(0), Budget(0.05), [0.01]
+
+    def eager(x: Tensor) -> Any:
+        return (Taking.apply(x, clock, seconds[0], 0.0),)  # type: ignore[no-untyped-call]
+
+    call = called({"eager": eager, "graphs": eager}, [part], clock, budget=budget)
+    train(call, clock, 4)
+    part.disturbed, seconds[0] = True, 1.0
+    train(call, clock, 6)
+    assert 0 < budget.behind_s <= 2.0
+
+
 def test_a_program_gets_its_turn_after_others_have_spent_all_there_was() -> None:
     clock, budget = Clock(), Budget(0.05)
     for _ in range(2):
