@@ -468,9 +468,7 @@ class Tournament:
     @property
     def idle(self) -> bool:
         """Whether nothing is left to prepare or to compare, as far as is known now."""
-        return self.over is not None or (
-            self.comparison is None and not any(self._is_open(one) for one in self.entrants.values())
-        )
+        return self.over is not None or (self.comparison is None and not any(self._waiting()))
 
     def waits(self, key: Key) -> bool:
         """Return whether a candidate is still to be prepared or compared, and may be worth it."""
@@ -485,18 +483,16 @@ class Tournament:
             return Outlook(Place.CALL, 0.0 if self.comparison.guard.begun else self._pair_s(self.comparison))
         if self._doubtful is not None or (self.best == self.baseline and not self.is_steady):
             return Outlook(Place.CALL)
-        waiting = [one for one in self.entrants.values() if self._is_open(one)]
-        if any(one.stage is not None and one.stage.begun for one in waiting):
+        free, beside = self._waiting()
+        if any(one.stage is not None and one.stage.begun for one in free):
             return Outlook(Place.CALL)
-        free = [one for one in waiting if one.stage is None or one.stage.place is not Place.BESIDE]
         if free:
             return Outlook(Place.CALL, min(self._cost_s(one) + one.beyond_s for one in free))
-        return Outlook(Place.BESIDE if waiting else None)
+        return Outlook(Place.BESIDE if beside else None)
 
     def gain_left(self) -> float:
         """Return the ratio of the best candidate's seconds to those of the most promising other; 1 where none is."""
-        found = (self._promised(one) for one in self.entrants.values() if self._is_open(one))
-        return max(found, default=1.0)
+        return max((self._promised(one) for waiting in self._waiting() for one in waiting), default=1.0)
 
     def story(self) -> str:
         """Return what has happened so far, one line for each event of note."""
@@ -581,16 +577,21 @@ class Tournament:
                 return going
             going.break_off(too_dear=True)
             going.stage = replace(going.stage, begun=False)
-        waiting = [one for one in self.entrants.values() if self._is_open(one)]
-        free = [one for one in waiting if one.stage is None or one.stage.place is not Place.BESIDE]
+        free, beside = self._waiting()
         affordable = [one for one in free if self._cost_s(one) + one.beyond_s <= max(event.left_s, 0.0)]
         self.held_back = bool(free) and not affordable
         chosen = max(affordable, key=self._value, default=None)
         if chosen is None or event.left_s < math.inf:
             return chosen
         # The caller waits: what is at work beside the calls and gains more for its time comes first.
-        beside = [one for one in waiting if one.stage is not None and one.stage.place is Place.BESIDE]
         return None if any(self._value(one) > self._value(chosen) for one in beside) else chosen
+
+    def _waiting(self) -> tuple[list[Entrant], list[Entrant]]:
+        """What may be worth preparing or comparing now, and what may be but is at work beside calls."""
+        found: tuple[list[Entrant], list[Entrant]] = [], []
+        for one in filter(self._is_open, self.entrants.values()):
+            found[one.stage is not None and one.stage.place is Place.BESIDE].append(one)
+        return found
 
     def _is_open(self, entrant: Entrant) -> bool:
         """Whether a candidate is still to be prepared or compared, and may be worth it."""
@@ -821,9 +822,8 @@ class Tournament:
         found = self.entrants.get(event.key)
         if found is not None and found.status is not Status.OUT:
             raise self._illegal(f"{event.key} is offered twice")
-        self.entrants[event.key] = entrant = Entrant(event)
-        if event.ready:
-            entrant.status, entrant.open = Status.READY, True
+        status = Status.READY if event.ready else Status.OFFERED
+        self.entrants[event.key] = Entrant(event, status, open=event.ready)
         return ()
 
     def _resumed(self, event: Resumed) -> Instructions:
