@@ -18,7 +18,7 @@ import threadcast
 from tests.capture.test_optimizer_settings import SETTINGS, STEPS, Net, batch, moved_alike, train_eagerly, twins
 from tests.runtime.small_training import run_until_settled
 from threadcast.runtime.optimize import OptimizedStep
-from threadcast.runtime.tuner.tournament import LOOK
+from threadcast.runtime.tuner.watch import LOOK
 
 pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")
 

@@ -27,8 +27,8 @@ from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.contender import Contender, VariantPlan
 from threadcast.runtime.tuner.contender_id import DEFAULT, backend, eager_in, plan_of
-from threadcast.runtime.tuner.tournament import LOOK
 from threadcast.runtime.tuner.tuning import Tuning
+from threadcast.runtime.tuner.watch import LOOK
 from threadcast.scheduler.policies import Problem
 
 

@@ -13,7 +13,6 @@ from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.guard import CLEAR
 from threadcast.runtime.tuner.tournament import (
     BROKEN,
-    LOOK,
     MOST_DOUBTS,
     Compared,
     Drop,
@@ -32,9 +31,9 @@ from threadcast.runtime.tuner.tournament import (
     Staged,
     Tournament,
     Unsettle,
-    are_steady,
     replay,
 )
+from threadcast.runtime.tuner.watch import LOOK, are_steady
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ from threadcast.runtime.plans.plan_store import Extra, PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import backend
-from threadcast.runtime.tuner.tournament import LOOK
 from threadcast.runtime.tuner.tuning import Tuning
+from threadcast.runtime.tuner.watch import LOOK
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")
 

@@ -30,8 +30,9 @@ from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import plan_maker
 from threadcast.runtime.tuner.plan_maker import PlanMaker
 from threadcast.runtime.tuner.plan_search import Look, SearchStep, Try
-from threadcast.runtime.tuner.tournament import LOOK, Place, Staged
+from threadcast.runtime.tuner.tournament import Place, Staged
 from threadcast.runtime.tuner.tuning import Tuning
+from threadcast.runtime.tuner.watch import LOOK
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")

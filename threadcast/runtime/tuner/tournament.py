@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from threadcast.core.gains import PAIRS_AT_LEAST
 from threadcast.runtime.tuner.guard import ALONE, CLEAR, CONFIDENT_PAIRS, Guard, Side, Verdict
+from threadcast.runtime.tuner.watch import LEAST_LOOK, Watch, are_steady
 
 Key = Hashable
 """What identifies a candidate; its text names it in reports."""
@@ -42,13 +43,6 @@ UNKNOWN = 0.5
 """Share by which a candidate is taken to be slower than the best where nothing is known of it."""
 MOST_DOUBTS = 3
 """Most comparisons of one candidate because another may be as fast; one that has become slower is always compared."""
-LOOK, LEAST_LOOK, LOOK_S, MOST_WAIT = 15, 5, 1.0, 1_000
-"""Number of calls in a row whose median is judged: fewer where they take this many seconds together. At most so many
-calls are not looked at in between: comparisons that busy machines cause cost no more than a hundredth of the time."""
-MOST_EAGER, ENOUGH_S, STEADY = 10, 1.0, 0.95
-"""Calls and seconds of the baseline after which it is known how long one takes. Before that it is known when the last
-two are no faster than this share of the fastest before them: the first calls of a process take up to 2.5 times as long
-as later ones, as memory is new and libraries make their kernels."""
 _RECENT, _OF_BASELINE = 15, 25
 _STORY, _LOG = 200, 5_000
 
@@ -316,48 +310,11 @@ class _Comparison:
         return self.guard.pair_s(other) * (1 - best_s / other_s)
 
 
-class _Watch:
-    """The calls of what was kept, while it runs alone: their median after `LOOK` calls, and then ever more seldom."""
-
-    def __init__(self) -> None:
-        self.looked = self.kept = False
-        """Whether it is known how long calls take alone, or cannot be now; and whether that was reported."""
-        self._seconds: list[float] = []
-        self._wait = self._distance = 0
-
-    def observe(self, seconds: float) -> float | None:
-        if self._wait > 0:
-            self._wait -= 1
-            return None
-        self._seconds.append(seconds)
-        count = len(self._seconds)
-        if count < LOOK and (count < LEAST_LOOK or sum(self._seconds) < LOOK_S):
-            return None
-        alone_s = median(self._seconds)
-        self._seconds.clear()
-        self._wait = self._distance = min(MOST_WAIT, max(count, 2 * self._distance))
-        return alone_s
-
-    def soon(self) -> None:
-        """Look at the next calls again: what follows from the last look could not be done."""
-        self._wait = self._distance = 0
-
-    def clear(self) -> None:
-        self._seconds.clear()
-
-
 class Outlook(NamedTuple):
     """Where what is learned next takes place, and what it is expected to cost calls; None: nothing is left."""
 
     place: Place | None
     cost_s: float = 0.0
-
-
-def are_steady(seconds: Sequence[float]) -> bool:
-    """Return whether seconds of calls of the baseline, the first one left out, tell how long later ones take."""
-    if len(seconds) >= MOST_EAGER or (len(seconds) > 1 and sum(seconds) >= ENOUGH_S):
-        return True
-    return len(seconds) > 2 and min(seconds[-2:]) >= STEADY * min(seconds[:-2])
 
 
 class Tournament:
@@ -388,7 +345,7 @@ class Tournament:
         self._baseline_s: deque[float] = deque(baseline_s[1:], maxlen=_OF_BASELINE)
         self._baseline_calls, self._steady = len(baseline_s), False
         self._best_s: deque[float] = deque(maxlen=_RECENT)
-        self._watch = _Watch()
+        self._watch = Watch()
         self._before: Key = baseline
         """What was the best before this one won."""
         self._compared = False
@@ -706,7 +663,7 @@ class Tournament:
     def _become(self, key: Key, *, before: Key) -> None:
         self.best, self._before = key, before
         self._best_s.clear()
-        self._watch = _Watch()
+        self._watch = Watch()
 
     def _back_to_baseline(self) -> None:
         """Run the baseline, and compare the second best with it."""
