@@ -28,6 +28,7 @@ $(READY): pyproject.toml
 	@echo "installing the other packages, about a minute ..."
 	@$(PIP) -e '.[dev]'
 	@echo "compiling the engine and the planner, about a minute ..."
+	@$(BIN)/python -m compileall -q threadcast
 	@$(BIN)/threadcast compile || echo "Optimised steps run by the Python engine until a C++ compiler is there."
 	@touch $@
 
