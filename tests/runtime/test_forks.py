@@ -52,8 +52,8 @@ def test_calls_run_as_pytorch_does_whatever_other_threads_were_doing(dtypes: tup
     model, (x, _) = net().float().eval(), batch(0)
     x = x.float()
     with closing(threadcast.optimize(model, backends=False, dtypes=dtypes)) as call, torch.no_grad():
+        wanted, held, over = model(x), Event(), Event()  # in the memory format as given
         run_until_settled(call, lambda _: call(x))
-        wanted, held, over = model(x), Event(), Event()
 
         def hold() -> None:
             with call._optimized._lock, getattr(call, "_type_lock", call._optimized._lock):

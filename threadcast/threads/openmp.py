@@ -57,6 +57,15 @@ def end_idle_workers(*, stand_ins: bool = True) -> bool:
     return pause is not None and pause(_SOFT) == 0
 
 
+def _before_fork() -> None:
+    """End the forking thread's workers, for which the fork would wait for ever at its first operator."""
+    if "torch" in sys.modules:
+        end_idle_workers()
+
+
+os.register_at_fork(before=_before_fork)
+
+
 def undo_binding() -> frozenset[int] | None:
     """Let threads that OpenMP has bound as it was loaded run again wherever it found CPUs, and log a WARNING.
 
