@@ -28,7 +28,7 @@ from run_facts import ROOT, RunFacts
 from warmup_cases import ALONE, BETWEEN, MODES, PAIRS, ZOO_TITLES
 from warmup_figures import rows
 from warmup_others import QUIET, OtherWork, wait_until_quiet
-from warmup_scripts import SCRIPTS, Script, fetch, steps_of
+from warmup_scripts import SCRIPTS, Script, Steps, fetch, run_of
 from warmup_shapes import SEQUENCES
 from warmup_states import again, cold
 from warmup_turns import Record, by_turns
@@ -43,8 +43,8 @@ LATER_S = 30.0
 """Most seconds of a second process."""
 LEARN_S, LEARNED_S = 8.0, 4.0
 """Seconds of `learn` before the calls of the process "learned", and of these calls."""
-_EAGER: dict[str, tuple[list[float], str]] = {}
-"""The last run of each script in eager PyTorch, and why it failed."""
+_EAGER: dict[str, Steps] = {}
+"""The last run of each script in eager PyTorch."""
 Job = tuple[Sequence[str], str, str]
 """Titles that run together, the way, and the process."""
 
@@ -109,17 +109,18 @@ def script_record(
     The run after it is the one before the next.
     """
     others = OtherWork(())
-    (before, _) = _EAGER.get(script.title) or steps_of(script, "eager", environment, seconds)
-    ours, failed = steps_of(script, way, environment, seconds)
-    after, _ = _EAGER[script.title] = steps_of(script, "eager", environment, seconds)
-    both = min(len(before), len(after))
-    eager_s = np.diff([0.0, *np.mean([before[:both], after[:both]], axis=0)]) if both else np.zeros(0)
-    missing = max(0, len(ours) - both)
+    before = _EAGER.get(script.title) or run_of(script, "eager", environment, seconds)
+    ours = run_of(script, way, environment, seconds)
+    after = _EAGER[script.title] = run_of(script, "eager", environment, seconds)
+    both = min(len(before.began_s), len(after.began_s))
+    eager_s = np.diff([0.0, *np.mean([before.began_s[:both], after.began_s[:both]], axis=0)]) if both else np.zeros(0)
     if both:  # steps beyond eager's count as the later half of eager's
-        eager_s = np.append(eager_s, np.full(missing, eager_s[both // 2 :].mean()))[: len(ours)]
-    taken = np.diff([0.0, *ours])[: len(eager_s)]
+        missing = max(0, len(ours.began_s) - both)
+        eager_s = np.append(eager_s, np.full(missing, eager_s[both // 2 :].mean()))[: len(ours.began_s)]
+    taken = np.diff([0.0, *ours.began_s])[: len(eager_s)]
+    failed = before.failed or ours.failed or after.failed
     return Record("scripts", script.title, way, process, run, taken.tolist(), eager_s.tolist(), failed=failed,
-                  others=others.share())  # fmt: skip
+                  until_s=ours.until_s if both else 0.0, others=others.share())  # fmt: skip
 
 
 def slug(*parts: object) -> str:

@@ -24,9 +24,10 @@ def cumulative(record: Record) -> tuple[Floats, Floats]:
     return np.cumsum(record.ours_s, dtype=float), np.cumsum(record.eager_s, dtype=float)
 
 
-def done_after(ours: Floats, theirs: Floats, seconds: float) -> float | None:
+def done_after(record: Record, seconds: float) -> float | None:
     """Eager's seconds for what was done after `seconds`, as a share of these; None where calls ended before."""
-    if not len(ours) or ours[-1] < 0.97 * seconds:
+    ours, theirs = cumulative(record)
+    if max(record.until_s, record.seconds) < 0.97 * seconds:
         return None
     done = int(np.searchsorted(ours, seconds, side="right"))
     return float(theirs[done - 1] / seconds) if done else 0.0
@@ -40,6 +41,8 @@ def behind_at(ours: Floats, theirs: Floats, seconds: float) -> float | None:
 
 def speeds(ours: Floats, theirs: Floats) -> tuple[Floats, Floats]:
     """The ends of windows of `WINDOW_S` or one call, in seconds, and speeds over eager's within them."""
+    if not len(ours):
+        return ours, theirs
     last = np.unique(np.searchsorted(ours, np.arange(WINDOW_S, ours[-1], WINDOW_S)).clip(max=len(ours) - 1))
     ends, eager = np.append(0.0, ours[last]), np.append(0.0, theirs[last])
     return ends[1:], np.diff(eager) / np.diff(ends)
@@ -92,12 +95,12 @@ def rows(records: Sequence[Record], notes: dict[str, str]) -> list[dict[str, obj
             "settled": own, "to_95_s": seconds_until(record, best) if best and own else None,
             "of_best": own / best if own and best else None,
             "over_alone": own / reference if own and reference else None,
-            **{f"done_{at}": done_after(ours, theirs, at) for at in HORIZONS_S},
+            **{f"done_{at}": done_after(record, at) for at in HORIZONS_S},
             **{f"behind_{at}_s": behind_at(ours, theirs, at) for at in (10, 30)},
             "worst_second": float((np.array(record.ours_s) / record.eager_s).max()) if between and len(ours) else None,
             "worst_lag_s": float(lag.max()) if len(ours) else None,
             "within": bool((lag <= WITHIN_S + WITHIN_SHARE * theirs).all()) if record.way in OURS else None,
-            "calls": len(ours), "seconds": float(ours[-1]) if len(ours) else 0.0, "runs": record.runs,
+            "calls": len(ours), "seconds": record.seconds, "runs": record.runs,
             "data": notes.get(record.title, ""), "failed": record.failed.replace("|", " ")[-120:],
             "others_percent": 100 * record.others, "run": record.run,
         }  # fmt: skip

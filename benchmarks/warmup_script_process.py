@@ -2,7 +2,8 @@
 
     python benchmarks/warmup_script_process.py SCRIPT ARGUMENTS
 
-The file STEPS gets the seconds from BEGAN_S (`time.monotonic`) until each backward pass of the script began.
+The file STEPS gets the seconds from BEGAN_S (`time.monotonic`) until each backward pass of the script began, and until
+the script ended.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ def main() -> None:
 
     Tensor.backward = noted  # type: ignore[method-assign,assignment]
 
+    def save() -> None:
+        Path(os.environ["STEPS"]).write_text(json.dumps([steps, time.monotonic() - began_s]))
+
     def stop(*_: object) -> None:
+        save()
         raise SystemExit(0)
 
     signal.signal(signal.SIGALRM, stop)
@@ -43,7 +48,7 @@ def main() -> None:
     try:
         runpy.run_path(script, run_name="__main__")
     finally:
-        Path(os.environ["STEPS"]).write_text(json.dumps(steps))
+        save()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +61,7 @@ _GPT = (
 )
 _ADADELTA = "    optimizer = optim.Adadelta("
 SCRIPTS = (
-    Script("VAE", "vae/main.py", "optimizer = optim.Adam("),
+    Script("VAE", "vae/main.py", "optimizer = optim.Adam(", "--epochs 100"),
     Script("MNIST", "mnist/main.py", _ADADELTA, line="    model = torch.compile(model, {how})"),
     Script(
         "word language model", "word_language_model/main.py", "criterion = nn.NLLLoss()",
@@ -167,11 +167,18 @@ def _images(folder: Path, rng: np.random.Generator) -> None:
             small.resize((481, 321)).save(folder / part / f"{number}.jpg")
 
 
-def steps_of(script: Script, way: str, environment: Mapping[str, str], seconds: float) -> tuple[list[float], str]:
-    """Run the script in a fresh process for so long at most: seconds after its start at which each backward began.
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A run of a script: seconds after its start at which each backward pass began, and at which it ended."""
 
-    And why it failed: where it did, else empty.
-    """
+    began_s: Sequence[float] = ()
+    until_s: float = 0.0
+    failed: str = ""
+    """Why, where it failed."""
+
+
+def run_of(script: Script, way: str, environment: Mapping[str, str], seconds: float) -> Steps:
+    """Run the script in a fresh process, for so long at most."""
     source = FOLDER / script.repository / script.path
     text = source.read_text()
     for old, new in (*script.edits, *([] if way == "eager" else [_added(script, way)])):
@@ -206,7 +213,7 @@ def steps_of(script: Script, way: str, environment: Mapping[str, str], seconds: 
         finally:
             Session(process.pid).kill()
             process.wait()
-    return (json.loads(found.read_text()) if found.exists() else []), failed
+    return Steps(*(json.loads(found.read_text()) if found.exists() else ([], 0.0)), failed)
 
 
 def _added(script: Script, way: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ import math
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -50,8 +51,15 @@ class Record:
     """What ran at the end."""
     failed: str = ""
     """Why there are no more calls."""
+    until_s: float = 0.0
+    """Seconds over which calls were watched, where a call that did not end took the last of them."""
     others: float = 0.0
     """Part of all cores' time that other processes used meanwhile."""
+
+    @property
+    def seconds(self) -> float:
+        """Of all calls that ended."""
+        return float(sum(self.ours_s))
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object; seconds are rounded to 0.1 us."""
@@ -161,7 +169,7 @@ def by_turns(
     """
     blocks: list[list[list[float]]] = [[] for _ in titles]
     eager: list[list[list[float]]] = [[] for _ in titles]
-    runs, failed, share = [""] * len(titles), "", 0.0
+    runs, failed, share, until_s = [""] * len(titles), "", 0.0, 0.0
     same, turn_s = titles[0] in SEQUENCES, 1.0 if part == "between" else TURN_S
     try:
         with at_most(seconds + limit_s), ExitStack() as ends:
@@ -176,7 +184,12 @@ def by_turns(
                     ours.turn(0.0, calls=1, learn_s=learn_s)
                 while sum(map(sum, chain(*blocks))) < seconds:
                     before = [[]] if same else theirs.turn(EAGER_S, untimed=1)["seconds"]
-                    answer = ours.turn(turn_s)
+                    began_s = time.monotonic()
+                    try:
+                        answer = ours.turn(turn_s)
+                    except TooLong:
+                        until_s = sum(map(sum, chain(*blocks))) + time.monotonic() - began_s
+                        raise
                     runs = [", ".join(own) for own in answer["runs"]]
                     if same:
                         before = theirs.turn(math.inf, calls=len(answer["seconds"][0]))["seconds"]
@@ -201,7 +214,7 @@ def by_turns(
             turns = eager_of_calls(eager[i], [1] * len(blocks[i]))
             beside = [len(own) * one for own, one in zip(blocks[i], turns, strict=True)]
             taken = [sum(own) for own in blocks[i]]
-        records.append(Record(part, named, way, process, run, taken, beside, runs[i], failed, share))
+        records.append(Record(part, named, way, process, run, taken, beside, runs[i], failed, until_s, share))
     return records
 
 

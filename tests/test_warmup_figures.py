@@ -64,6 +64,9 @@ def test_what_is_done_counts_in_seconds_of_eager_calls(rows: Rows, record: Calla
     assert row["behind_30_s"] == -9.5
     assert row["worst_lag_s"] == 5.0
     assert row["within"] is False
+    compiles, ended = rows(record([], until_s=30.0), record([1.0]))
+    assert [compiles[f"done_{at}"] for at in (5, 30, 60)] == [0.0, 0.0, None]
+    assert ended["done_5"] is None
 
 
 def test_behind_by_three_seconds_and_five_percent_is_within(rows: Rows, record: Callable[..., Any]) -> None:
