@@ -85,7 +85,7 @@ $(ZOO)/.ready: pyproject.toml
 	rm -f $(ZOO)/lib/python3*/site-packages/torchaudio/lib/*.so
 	touch $@
 
-bench-warmup: $(ZOO)/.ready ## Benchmarks: how steps begin: 40 models, ten scripts, pairs, beside Inductor; 13 hours
+bench-warmup: $(ZOO)/.ready ## Benchmarks: how steps begin: 40 models, ten scripts, pairs, beside Inductor; 16 hours
 	$(ZOO)/bin/python benchmarks/warmup.py $(WITH)
 
 bench-zoo: $(ZOO)/.ready ## Benchmarks: 40 models of five libraries, 100 graphs of GraphNet; hours

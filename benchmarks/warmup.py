@@ -1,13 +1,13 @@
 """How steps begin: what is done after some seconds, from the first call on, beside eager PyTorch and Inductor.
 
-    python benchmarks/warmup.py [--only zoo|scripts|pairs|between|shapes] [--networks "MobileNet;ConvNeXt"]
+    python benchmarks/warmup.py [--only zoo|scripts|pairs|shapes] [--networks "MobileNet;ConvNeXt"]
                                 [--modes inference,training] [--seconds 120] [--reuse] [--wait 60] [--write]
 
 zoo: the 40 models of `make bench-zoo`. scripts: ten public scripts, fetched into build/scripts. pairs: two functions
-of a process by turns, each against what it reaches alone. between: what PyTorch computes between calls. shapes: calls
-whose shapes change. Each way runs in fresh processes, by turns with eager PyTorch. Every record lands in build/warmup
-as it comes; `--write` stores those of all that are there. About 7 minutes a model and mode, 20 a script, half an hour
-for pairs: 13 hours in all. The libraries need the environment that `make bench-warmup` makes.
+of a process by turns, each against what it reaches alone. shapes: calls whose shapes change. Each way runs in fresh
+processes, by turns with eager PyTorch. Every record lands in build/warmup as it comes; `--write` stores those of all
+that are there. About 10 minutes a model and mode, 15 a script, 40 for pairs: 16 hours in all. The libraries need the
+environment that `make bench-warmup` makes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from figures.beginnings import WARMUP, draw
 from figures.study import of_run
 from run_facts import ROOT, RunFacts
-from warmup_cases import ALONE, BETWEEN, MODES, PAIRS, ZOO_TITLES
+from warmup_cases import ALONE, MODES, PAIRS, ZOO_TITLES
 from warmup_figures import rows
 from warmup_others import QUIET, OtherWork, wait_until_quiet
 from warmup_scripts import SCRIPTS, Script, Steps, fetch, run_of
@@ -36,7 +36,7 @@ from warmup_turns import Record, by_turns
 from threadcast.runtime.engines.native.library import native_library
 
 FOLDER = ROOT / "build" / "warmup"
-PARTS = ("zoo", "scripts", "pairs", "between", "shapes")
+PARTS = ("zoo", "scripts", "pairs", "shapes")
 LIMIT_S = 240.0
 """Longest time of a way beyond its seconds of calls: of building its model, eager turns, and a call that compiles."""
 LATER_S = 30.0
@@ -54,7 +54,7 @@ def jobs(part: str, titles: Sequence[str]) -> Iterator[Job]:
 
     Inductor at its best settings: frozen in inference; in channels last of images; tuned for each third case.
     """
-    if part in ("pairs", "between", "shapes"):
+    if part in ("pairs", "shapes"):
         yield titles, "optimize", "first"
         return
     own = "backend" if part == "scripts" else "optimize"
@@ -81,8 +81,6 @@ def cases(part: str) -> list[tuple[str, ...]]:
         return [(title,) for title in ZOO_TITLES]
     if part == "scripts":
         return [(script.title,) for script in SCRIPTS]
-    if part == "between":
-        return [(title, BETWEEN) for title in ALONE]
     return [*((title,) for title in ALONE), *PAIRS] if part == "pairs" else [(title,) for title in SEQUENCES]
 
 
@@ -97,8 +95,7 @@ def measured(part: str, job: Job, run: str, seconds: float) -> list[Record]:
         return [script_record(script, way, process, environment, run, seconds)]
     learn_s = LEARN_S if process == "learned" else 0.0
     measure = partial(by_turns, part, titles, way, process, environment, run=run, limit_s=LIMIT_S)
-    records = measure(seconds=seconds * (len(titles) if part == "pairs" else 1), learn_s=learn_s)
-    return records[1:] if part == "between" else records
+    return measure(seconds=seconds * len(titles), learn_s=learn_s)
 
 
 def script_record(
@@ -147,7 +144,7 @@ def main() -> None:
     modes = tuple(chosen.modes.split(","))
 
     def is_wanted(titles: Sequence[str]) -> bool:
-        named = (title.lower() for title in titles if title != BETWEEN)
+        named = (title.lower() for title in titles)
         return (titles[0] not in ZOO_TITLES or titles[0].endswith(modes)) and (
             not wanted or all(any(one in title for one in wanted) for title in named)
         )

@@ -31,8 +31,6 @@ COMPILED_CASES: tuple[Case, ...] = tuple(
 ALONE = ("MobileNet-like, inference", "Text encoder, inference", "U-Net, training", "Recommender, training")
 PAIRS = tuple(combinations(ALONE, 2))
 """Functions that run in one process by turns; none of their networks is built in."""
-BETWEEN = "a sine of a million numbers"
-"""What eager PyTorch computes between calls of `ALONE`, about 0.4 ms."""
 ZOO_TITLES = tuple(f"{name}, {mode}" for name in ZOO for mode in MODES)
 
 

@@ -51,8 +51,6 @@ def speeds(ours: Floats, theirs: Floats) -> tuple[Floats, Floats]:
 def settled_speed(record: Record) -> float | None:
     """Times eager's speed in the last seconds of calls; None for calls of less than two windows."""
     ours, theirs = cumulative(record)
-    if record.part == "between" and len(ours):  # its turns are windows
-        return float(np.median((np.array(record.eager_s) / record.ours_s)[2 * len(ours) // 3 :]))
     if not len(ours) or ours[-1] < 2 * WINDOW_S:
         return None
     ends, found = speeds(ours, theirs)
@@ -88,7 +86,6 @@ def rows(records: Sequence[Record], notes: dict[str, str]) -> list[dict[str, obj
         reference = alone.get(title) if beside else None
         ours, theirs = cumulative(record)
         lag = ours - theirs
-        between = record.part == "between"
         row: dict[str, object] = {
             "part": record.part, "name": name, "mode": mode, "beside": beside, "way": record.way,
             "process": record.process, "eager_ms": 1e3 * float(np.median(record.eager_s)) if len(ours) else None,
@@ -97,7 +94,6 @@ def rows(records: Sequence[Record], notes: dict[str, str]) -> list[dict[str, obj
             "over_alone": own / reference if own and reference else None,
             **{f"done_{at}": done_after(record, at) for at in HORIZONS_S},
             **{f"behind_{at}_s": behind_at(ours, theirs, at) for at in (10, 30)},
-            "worst_second": float((np.array(record.ours_s) / record.eager_s).max()) if between and len(ours) else None,
             "worst_lag_s": float(lag.max()) if len(ours) else None,
             "within": bool((lag <= WITHIN_S + WITHIN_SHARE * theirs).all()) if record.way in OURS else None,
             "calls": len(ours), "seconds": record.seconds, "runs": record.runs,

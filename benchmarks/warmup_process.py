@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch._inductor.config as inductor_config
 from torch import nn
-from warmup_cases import BETWEEN, load
+from warmup_cases import load
 from warmup_shapes import SEQUENCES, sequence
 
 import threadcast
@@ -78,8 +78,6 @@ def optimised(work: Workload) -> Running:
 
 def running(title: str, who: str) -> Running:
     """A case in one way."""
-    if title == BETWEEN:
-        return Running(partial(torch.sin, torch.randn(1_000_000)))
     if title in SEQUENCES:
         step, call = sequence(title, who)
         return Running(call, (lambda: step.reports) if who == "optimize" else tuple)

@@ -35,7 +35,7 @@ class Record:
     """Every call of one case in one way, from the first one of its process on."""
 
     part: str
-    """"zoo", "scripts", "pairs", "between" or "shapes"."""
+    """"zoo", "scripts", "pairs" or "shapes"."""
     title: str
     """With ", inference" or ", training" at its end; with " beside " and another one where two functions alternate."""
     way: str
@@ -44,7 +44,7 @@ class Record:
     run: str
     """The command, commit, day and machine."""
     ours_s: Sequence[float]
-    """Seconds of each call; of "between", of each turn of a second all that PyTorch computed between the calls."""
+    """Seconds of each call."""
     eager_s: Sequence[float]
     """Eager PyTorch's seconds for each of these calls."""
     runs: str = ""
@@ -170,7 +170,7 @@ def by_turns(
     blocks: list[list[list[float]]] = [[] for _ in titles]
     eager: list[list[list[float]]] = [[] for _ in titles]
     runs, failed, share, until_s = [""] * len(titles), "", 0.0, 0.0
-    same, turn_s = titles[0] in SEQUENCES, 1.0 if part == "between" else TURN_S
+    same = titles[0] in SEQUENCES
     try:
         with at_most(seconds + limit_s), ExitStack() as ends:
             theirs = Side(" + ".join(titles), "eager", environment)
@@ -186,7 +186,7 @@ def by_turns(
                     before = [[]] if same else theirs.turn(EAGER_S, untimed=1)["seconds"]
                     began_s = time.monotonic()
                     try:
-                        answer = ours.turn(turn_s)
+                        answer = ours.turn(TURN_S)
                     except TooLong:
                         until_s = sum(map(sum, chain(*blocks))) + time.monotonic() - began_s
                         raise
@@ -210,10 +210,6 @@ def by_turns(
         named = title if len(titles) == 1 else f"{title} beside {titles[1 - i]}"
         beside = list(chain(*eager[i])) if same else eager_of_calls(eager[i], [len(own) for own in blocks[i]])
         taken = list(chain(*blocks[i]))
-        if part == "between":
-            turns = eager_of_calls(eager[i], [1] * len(blocks[i]))
-            beside = [len(own) * one for own, one in zip(blocks[i], turns, strict=True)]
-            taken = [sum(own) for own in blocks[i]]
         records.append(Record(part, named, way, process, run, taken, beside, runs[i], failed, until_s, share))
     return records
 

@@ -110,17 +110,9 @@ def _shapes(rows: list[Row]) -> str:
     )
 
 
-def _between(rows: list[Row]) -> str:
-    lines = [[row["beside"], f"{1 / float(row['settled']):.2f}", row["worst_second"], row["calls"]] for row in rows
-             if row["settled"]]  # fmt: skip
-    head = ["between calls of", "settled, over eager PyTorch", "in the worst second", "seconds"]
-    return table(head, lines)
-
-
 _PARTS = {
     "zoo": ("Models of five libraries", _zoo), "scripts": ("Whole public scripts", _scripts),
-    "pairs": ("Two functions of a process", _pairs), "between": ("What PyTorch computes between calls", _between),
-    "shapes": ("Calls whose shapes change", _shapes),
+    "pairs": ("Two functions of a process", _pairs), "shapes": ("Calls whose shapes change", _shapes),
 }  # fmt: skip
 
 
@@ -136,7 +128,7 @@ def _show(rows: list[Row]) -> str:
 WARMUP = Study(
     "warmup", "steps",
     ("part", "name", "mode", "beside", "way", "process", "eager_ms", "settled", "to_95_s", "of_best", "over_alone",
-     *(f"done_{at}" for at in HORIZONS_S), "behind_10_s", "behind_30_s", "worst_second", "worst_lag_s", "within",
+     *(f"done_{at}" for at in HORIZONS_S), "behind_10_s", "behind_30_s", "worst_lag_s", "within",
      "calls", "seconds", "runs", "data", "failed", "others_percent"), _show,
 )  # fmt: skip
 
