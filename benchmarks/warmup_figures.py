@@ -86,6 +86,7 @@ def rows(records: Sequence[Record], notes: dict[str, str]) -> list[dict[str, obj
         reference = alone.get(title) if beside else None
         ours, theirs = cumulative(record)
         lag = ours - theirs
+        promised = record.way in OURS
         row: dict[str, object] = {
             "part": record.part, "name": name, "mode": mode, "beside": beside, "way": record.way,
             "process": record.process, "eager_ms": 1e3 * float(np.median(record.eager_s)) if len(ours) else None,
@@ -95,7 +96,7 @@ def rows(records: Sequence[Record], notes: dict[str, str]) -> list[dict[str, obj
             **{f"done_{at}": done_after(record, at) for at in HORIZONS_S},
             **{f"behind_{at}_s": behind_at(ours, theirs, at) for at in (10, 30)},
             "worst_lag_s": float(lag.max()) if len(ours) else None,
-            "within": bool((lag <= WITHIN_S + WITHIN_SHARE * theirs).all()) if record.way in OURS else None,
+            "within": bool((lag <= WITHIN_S + WITHIN_SHARE * theirs).all()) if len(ours) and promised else None,
             "calls": len(ours), "seconds": record.seconds, "runs": record.runs,
             "data": notes.get(record.title, ""), "failed": record.failed.replace("|", " ")[-120:],
             "others_percent": 100 * record.others, "run": record.run,
