@@ -12,9 +12,9 @@ from warmup_turns import Record
 
 WITHIN_S, WITHIN_SHARE = 3.0, 0.05
 """Seconds, and share of eager's cumulative time, by which threadcast may be behind; both together."""
-WINDOW_S, HELD, SETTLED_S, NEAR = 0.5, 6, 10.0, 0.95
-"""Speeds are those of windows of half a second. Settled: the median of the last 10 s; reached: where a window
-and the median of 6 from it on are 95 % of it."""
+WINDOW_S, HELD, LEAST, SETTLED_S, NEAR = 0.5, 6, 5, 10.0, 0.95
+"""Speeds are those of windows of half a second. Settled: the median of the last 10 s, of 5 at least; reached: where
+a window and the median of 6 from it on are 95 % of it."""
 
 Floats = NDArray[np.float64]
 
@@ -49,13 +49,11 @@ def speeds(ours: Floats, theirs: Floats) -> tuple[Floats, Floats]:
 
 
 def settled_speed(record: Record) -> float | None:
-    """Times eager's speed in the last seconds of calls; None for calls of less than two windows."""
-    ours, theirs = cumulative(record)
-    if not len(ours) or ours[-1] < 2 * WINDOW_S:
+    """Times eager's speed in the last seconds of calls; None for less than `LEAST` windows."""
+    ends, found = speeds(*cumulative(record))
+    if len(ends) < LEAST:
         return None
-    ends, found = speeds(ours, theirs)
-    late = found[ends > ours[-1] - min(SETTLED_S, ours[-1] / 3)]
-    return float(np.median(late)) if len(late) else None
+    return float(np.median(found[ends > ends[-1] - min(SETTLED_S, ends[-1] / 3)]))
 
 
 def seconds_until(record: Record, speed: float) -> float | None:

@@ -66,7 +66,7 @@ def test_what_is_done_counts_in_seconds_of_eager_calls(rows: Rows, record: Calla
     assert row["within"] is False
     compiles, ended = rows(record([], until_s=30.0), record([1.0]))
     assert [compiles[f"done_{at}"] for at in (5, 30, 60)] == [0.0, 0.0, None]
-    assert (ended["done_5"], compiles["within"]) == (None, None)
+    assert (ended["done_5"], ended["settled"], compiles["within"]) == (None, None, None)
 
 
 def test_behind_by_three_seconds_and_five_percent_is_within(rows: Rows, record: Callable[..., Any]) -> None:
@@ -108,6 +108,7 @@ def test_records_are_read_back_and_shown(
         record([30.5, *[0.25] * 40], "Net, inference", way="inductor"),
         record([30.5, *[0.4] * 40], "Net, inference", way="inductor, channels last"),
         record([], "Net, training", way="inductor", failed="longer than 240 s"),
+        record([], "Other, training", failed="ended with 1"),
         record([1.0] * 40, "VAE, training", part="scripts", way="backend"),
         record([0.5] * 40, "A, training", part="pairs"),
         record([0.8] * 40, "A, training beside B, inference", part="pairs"),
@@ -121,6 +122,8 @@ def test_records_are_read_back_and_shown(
     shown = study.show([{name: stored(value) for name, value in row.items()} for row in found])
     assert shown.startswith("Other programs used 0 % of the cores meanwhile (median; most 0 %).")
     assert "- inference, 1 models: 1 within, worst lag 0.0 s; 95 % of settled speed reached by 0; after 8 s" in shown
+    assert "- training, 2 models: 1 within, worst lag 0.0 s; 95 % of settled speed reached by 1 after 0.0 s" in shown
+    assert "; failed: Other." in shown
     assert (
         "| inference, first process: threadcast | 2.00 | 2.00 (1 of 1; 1 of 1) |" in shown
     )  # ahead of eager, Inductor

@@ -61,6 +61,8 @@ def _zoo(rows: list[Row]) -> str:
         )
         if shares := numbers(learned, "of_best"):
             text += f"; after 8 s of `learn` {median(shares):.2f} of it (median of {len(shares)})"
+        if failed := [row["name"] for row in first if row["failed"]]:
+            text += f"; failed: {', '.join(failed)}"
         said.append(f"{text}.")
         for process in ("first", "second"):
             speed = _middle(numbers(_ours(found, process), "settled"))
