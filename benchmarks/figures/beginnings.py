@@ -11,6 +11,8 @@ PICTURE = ROOT / "docs" / "images" / "warmup.svg"
 HORIZONS_S = (5, 10, 30, 60, 120)
 OURS = ("optimize", "backend")
 """Ways of threadcast: `optimize` and `optimize_training`, and torch.compile's backend, which scripts have."""
+LOUD = 10.0
+"""Percent of the cores' time: where others use more, times are theirs as much as ours."""
 _COLOURS = {"first": "#ee6677", "second": "#228833", "inductor": "#4477aa"}
 
 
@@ -122,6 +124,7 @@ def _show(rows: list[Row]) -> str:
     parts = {part: found for (part,), found in by(rows, "part").items()}
     others = numbers(rows, "others_percent")
     quiet = f"Other programs used {median(others):.0f} % of the cores meanwhile (median; most {max(others):.0f} %)."
+    quiet += " These rows say nothing about speed." if median(others) > LOUD else ""
     return f"{quiet}\n\n" + "\n\n".join(
         f"**{title}**\n\n{show(parts[part])}" for part, (title, show) in _PARTS.items() if part in parts
     )
