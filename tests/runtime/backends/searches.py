@@ -16,6 +16,7 @@ from tests.waiting import attempts, eventually
 from threadcast.capture.capture import capture_forward
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_guard import PREFIX
+from threadcast.runtime.backends.search_process import end_kept
 from threadcast.runtime.tuner.contender import Contender
 
 
@@ -46,7 +47,8 @@ def polled(search: BackendSearch, *, unlimited: bool = False) -> Iterator[Conten
 
 
 def wait_until_gone(folder: Path) -> None:
-    """Return when no search has files in the folder."""
+    """Return when no search has files in the folder, and no process is kept for another."""
+    end_kept()
 
     def gone() -> bool:
         if not list(folder.glob(f"{PREFIX}*")):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tests.runtime.backends.programs import ARGUMENTS, Two
 from tests.runtime.backends.searches import found_by, polled, processes_in, search_for, wait_until_gone
@@ -48,7 +49,8 @@ def test_a_paused_search_goes_on_where_it_stopped(module: Two, folder: Path) -> 
         search.pause(True)
         search.start()
         (worker,) = processes_in(folder)
-        while not search._heard:
+        assert search._process is not None
+        while not search._process.heard:
             search.wait(1.0)
             search._listen()
         search.pause(True)
@@ -73,7 +75,8 @@ def test_one_search_of_a_process_is_at_work_at_a_time(module: Two) -> None:
         assert second.waits
         second.before_step(rests=False)
         assert second.beside, "steps of others are beside it, too"
-        while not made[0]._heard:
+        assert made[0]._process is not None
+        while not made[0]._process.heard:
             made[0].wait(1.0)
             made[0]._listen()
         second.before_step(rests=True)
@@ -85,6 +88,22 @@ def test_one_search_of_a_process_is_at_work_at_a_time(module: Two) -> None:
         assert third.make(captured, (), None), "the second one was closed"
         assert len(made) == 3
         assert made[0].poll() or made[0].poll(), "what it has built can be opened all the same"
+
+
+def test_a_process_is_kept_for_the_next_search_under_the_same_conditions(module: Two, folder: Path) -> None:
+    assert len(found_by(search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6))) == 1
+    (worker,) = processes_in(folder)
+    with closing(
+        search_for(nn.Linear(3, 3).eval(), ((torch.ones(2, 3),), {}), among=["onnxruntime"], close=1e6)
+    ) as one:
+        (contender,) = found_by(one)
+        x = torch.randn(2, 3)
+        torch.testing.assert_close(contender.run((x,), {}), one._module(x))
+    assert processes_in(folder) == [worker]
+    with closing(search_for(module, ARGUMENTS, cpus=[0])) as other:
+        other.start()
+        eventually(lambda: not Path(f"/proc/{worker}").exists())
+    wait_until_gone(folder)
 
 
 def test_a_fork_has_no_search(module: Two) -> None:

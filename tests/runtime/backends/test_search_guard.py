@@ -15,6 +15,7 @@ import pytest
 from tests.waiting import HANGS_S, eventually
 from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.search_guard import PAUSE, RESUME
+from threadcast.runtime.backends.search_worker import DONE
 
 WORK = """
 import os, signal
@@ -111,3 +112,26 @@ def test_of_guards_with_one_lock_one_command_runs_unless_it_was_paused_for_long(
             assert stopped(worker), "the first one has no turn now"
         second.wait(HANGS_S)
         eventually(lambda: not stopped(worker))
+
+
+def test_an_idle_process_ends_and_so_does_its_guard(tmp_path: Path) -> None:
+    idle = (
+        "import sys; from pathlib import Path; from threadcast.runtime.backends import search_worker as worker\n"
+        "worker.IDLE_S = 0.0; worker.Caller(Path(sys.argv[1])).wait_for_program()"
+    )
+    with open(os.devnull, "rb") as file:
+        guard = subprocess.Popen(
+            [sys.executable, "-I", search_guard.__file__, str(os.getpid()), "0", str(file.fileno()), "",
+             sys.executable, "-c", idle],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file.fileno()],
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        )  # fmt: skip
+    assert guard.stdin is not None
+    assert guard.stdout is not None
+    with guard.stdin, guard.stdout:
+        assert guard.stdout.readline() == b"{}\n"
+        assert not select([guard.stdout], [], [], 0.1)[0], "what it has built may still be opened"
+        guard.stdin.write(bytes([DONE]))
+        guard.stdin.flush()
+        assert guard.wait(HANGS_S) == 0
+    assert not list(tmp_path.glob(f"{search_guard.PREFIX}*"))

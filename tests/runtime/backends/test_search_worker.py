@@ -29,7 +29,7 @@ Messages = list[dict[str, Any]]
 class Listening(Caller):
     """Keeps what it is sent, and gives turns at once."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # it has no folder
         self.messages: Messages = []
 
     def send(self, **message: Any) -> None:

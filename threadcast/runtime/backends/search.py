@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-import select
-import subprocess
-import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +33,7 @@ from threadcast.runtime.backends.program_file import (
     unused_draws,
 )
 from threadcast.runtime.backends.result_memory import ResultMemory
-from threadcast.runtime.backends.search_worker import BEGIN as PROGRAM_WRITTEN
+from threadcast.runtime.backends.search_process import SearchProcess, give_back, lent
 from threadcast.runtime.backends.search_worker import GRANTED, REFUSED, Built, Options, opened
 from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.backends.way_store import WayStore, key_of
@@ -48,14 +44,9 @@ from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import backend
 from threadcast.threads.affinity import PinnedThread
 from threadcast.threads.memory import memory_regime
-from threadcast.threads.openmp import child_environment
 
 BACKENDS = ("onnxruntime", "openvino", "torch.compile")
 
-NICE = 3
-"""Priority of the process that builds backends (nice(2)): where the caller keeps all cores busy it has a third of one,
-and an idle one whole. A CPU second of it costs calls about a second at any priority, so that the lowest only makes
-searches last for minutes; what calls may lose is bounded by pauses (`pause`)."""
 CALLER_S = 2.0
 """Longest time in seconds that a search takes from its caller, in all calls of `start` and `poll` together."""
 TURNS_S = 0.6
@@ -63,16 +54,10 @@ TURNS_S = 0.6
 CLOSE = 1.3
 """Ratio to the fastest way's seconds up to which another way is opened too: the seconds of the same backend at the same
 setting differ by 10 to 20 % between two processes."""
-LOCK = "learner"
-"""Name of the file beside the history by which one search of all processes of a machine is at work at a time."""
 _OVERDUE = 1.5
 """Ratio to a turn's seconds after which the caller waits no longer for its end."""
 _EXTRA_S = 0.1
 """Seconds that a piece of opening a backend may take longer than expected on a machine that is no slower."""
-_PIECE_BYTES = 16 * 2**20
-"""Bytes of weights that are handed over before a look whether the search was closed."""
-_READ_BYTES = 65536
-
 _logger = logging.getLogger("threadcast")
 
 
@@ -83,7 +68,7 @@ class BackendSearch:
     the module was given in. `arguments` are the example: positional arguments and keywords. `result` is what the module
     returns for it, with which the results of backends are compared.
 
-    A process of priority `NICE` builds, checks and times `among`, the likeliest first, for `cores` cores, unless they
+    A process (`search_process`) builds, checks and times `among`, the likeliest first, for `cores` cores, unless they
     are expected to be slower than what was found. It needs 5 to 60 s of CPU time. A way is opened if its call takes up
     to `close` times the seconds of the fastest that is known. What earlier searches found is in the file `history`, one
     for each kind of machine; None: nothing is stored. All calls of `start` and `poll` together take up to `limit_s`
@@ -123,24 +108,20 @@ class BackendSearch:
         self._unlimited = False
         self._turns_s = 0.0
         self._ways = None if history is None else WayStore(history.with_name(WAYS))
-        self._over = self._all_built = self._stored = False
+        self._over = self._all_built = self._stored = self._told_all = False
         self.broken_off = False
         """Whether something ended the search that need not end a later one."""
         self._paused_s: float | None = None
         """When the process that builds backends was paused, by `time.monotonic`; None where it works."""
-        self._heard = False
-        """Whether the other process has told anything, so that it can be paused."""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._messages: int | None = None
+        self._process: SearchProcess | None = None
         self._unread = b""
         self._built: deque[Built] = deque()
         self._opening: Generator[float, None, Contender] | None = None
         self._next_s = 0.0
         self._slowness = 1.0
         """Seconds over those of a calm machine: by its load, then by the last piece of opening a way."""
-        self._writing: threading.Thread | None = None
         self._not_written: str | None = None
-        """Why the program could not be handed over; set by that thread."""
+        """Why the program could not be handed over; set by the thread that does."""
 
     @property
     def over(self) -> bool:
@@ -177,7 +158,8 @@ class BackendSearch:
             if self._found_before(content):
                 return
             try:
-                self._start_process(content)
+                self._process = lent(self._options)
+                self._process.begin(content, self._options, lambda: self._over, self._fails)
             except OSError as error:
                 self.broken_off = True
                 self._end("every backend", f"no process can be started: {error.strerror}")
@@ -199,19 +181,17 @@ class BackendSearch:
     def wait(self, timeout_s: float) -> None:
         """Return when `poll` has something to do, or after `timeout_s` seconds. For callers that have no other work."""
         self.pause(False)
-        if not self._over and not self._built:
-            answered = select.poll()
-            answered.register(self._messages, select.POLLIN)  # type: ignore[arg-type]
-            answered.poll(timeout_s * 1e3)
+        if not self._over and not self._built and self._process is not None:
+            self._process.wait(timeout_s)
 
     def pause(self, paused: bool) -> None:
         """Stop the process that builds backends while `paused`, for `search_guard.MOST_PAUSE_S` at most.
 
         It goes on in a turn that it asked for before.
         """
-        if self._process is not None and self._heard and paused != self._is_paused:
+        if self._process is not None and self._process.heard and paused != self._is_paused:
             self._paused_s = time.monotonic() if paused else None
-            self._process.send_signal(search_guard.PAUSE if paused else search_guard.RESUME)
+            self._process.pause(paused)
 
     @property
     def _is_paused(self) -> bool:
@@ -226,12 +206,12 @@ class BackendSearch:
         process, self._process = self._process, None
         if process is None:
             return
-        if self._writing is not None:
-            self._writing.join()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()  # on which the guard ends everything, and deletes the files
-        threading.Thread(target=process.wait, daemon=True).start()
+        if self._told_all:
+            if self._is_paused:
+                process.pause(False)
+            give_back(process)
+        else:
+            process.close()
         self._result = None
 
     def _found_before(self, content: ProgramFile) -> bool:
@@ -250,58 +230,17 @@ class BackendSearch:
         self._all_built = self._stored = True
         return True
 
-    def _start_process(self, content: ProgramFile) -> None:
-        file = os.memfd_create("threadcast-program")
-        history = self._options.history
-        lock = "" if history is None else str(Path(history).with_name(LOCK))
-        guard = [sys.executable, "-I", search_guard.__file__, str(os.getpid()), str(NICE), str(file), lock]
-        command = [sys.executable, "-P", "-m", "threadcast.runtime.backends.search_worker", str(file)]
-        try:
-            self._process = subprocess.Popen(
-                [*guard, *command, json.dumps(asdict(self._options))],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=[file], bufsize=0,
-                env=child_environment(),
-                # Ctrl-C is for the caller. The session is the caller's: Linux weighs priorities within one.
-                process_group=0,
-            )  # fmt: skip
-        except OSError:
-            os.close(file)
-            raise
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._messages = self._process.stdout.fileno()
-        os.set_blocking(self._messages, False)
-        arguments = (file, content, self._process.stdin.fileno())
-        self._writing = threading.Thread(target=self._write_program, args=arguments, daemon=True)
-        self._writing.start()
-
-    def _write_program(self, file: int, content: ProgramFile, questions: int) -> None:
-        """Hand the program over, in a thread: BERT-base's 434 MB take 0.3 s."""
-        answer = REFUSED  # on which the other process ends, as `_receive` finds out
-        try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-            for offset, part in content.parts():
-                while part and not self._over:
-                    written = os.pwrite(file, part[:_PIECE_BYTES], offset)
-                    part, offset = part[written:], offset + written
-            answer = PROGRAM_WRITTEN
-        except (OSError, MemoryError, RuntimeError) as error:  # memory ran out
-            self._not_written = f"the program cannot be handed over: {getattr(error, 'strerror', None) or error}"
-        finally:
-            os.close(file)
-        with suppress(OSError):  # the process has ended
-            os.write(questions, bytes([answer]))
-
     def _listen(self) -> None:
         """Read what the other process has to tell, if anything."""
-        if self._messages is None or self._over or self._all_built:
+        if self._process is None or self._over or self._all_built:
             return
-        try:
-            found = os.read(self._messages, _READ_BYTES)
-        except BlockingIOError:
-            return
-        with self._counted():
-            self._receive(found)
+        found = self._process.read()
+        if found is not None:
+            with self._counted():
+                self._receive(found)
+
+    def _fails(self, reason: str) -> None:
+        self._not_written = reason
 
     def _receive(self, found: bytes) -> None:
         """Take note of messages; nothing at all means that the other process has ended."""
@@ -311,7 +250,6 @@ class BackendSearch:
             self._leave_out(what, self._not_written or "the process that built it ended early")
             self._finish()
             return
-        self._heard = True
         *lines, self._unread = (self._unread + found).split(b"\n")
         messages = [json.loads(line) for line in lines]
         for message in messages:
@@ -322,6 +260,7 @@ class BackendSearch:
         if messages and "turn_s" in messages[-1]:
             self._give_turn(messages[-1]["turn_s"])
         if any("over" in message for message in messages):
+            self._told_all = True
             self._finish()
 
     def _finish(self) -> None:
@@ -333,17 +272,13 @@ class BackendSearch:
     def _give_turn(self, turn_s: float) -> None:
         """Wait while the other process times its ways, if there are seconds left for that."""
         assert self._process is not None
-        assert self._process.stdin is not None
         in_time = self._turns_s + turn_s <= TURNS_S and self.caller_s + turn_s <= self._limit_s
         given = in_time or self._unlimited
         began_s = time.perf_counter()
-        with suppress(OSError):
-            os.write(self._process.stdin.fileno(), bytes([GRANTED if given else REFUSED]))
+        self._process.answer(bytes([GRANTED if given else REFUSED]))
         if given:
             self.pause(False)
-            answered = select.poll()
-            answered.register(self._process.stdout, select.POLLIN)  # type: ignore[arg-type]
-            answered.poll(_OVERDUE * turn_s * 1e3)
+            self._process.wait(_OVERDUE * turn_s)
             self._turns_s += 0.0 if self._unlimited else time.perf_counter() - began_s
 
     def _go_on(self) -> Contender | None:

@@ -31,6 +31,10 @@ MOST_PAUSE_S = 10.0
 take 2 s at most."""
 GIVE_BACK_S = 3.0
 """Seconds of a pause after which other guards' commands may run in its place: longer than comparisons take."""
+IDLE = "idle"
+"""Name of the file in the folder that the command keeps while it has nothing to do: then it needs no turn."""
+NOTHING_TO_DO = 75
+"""Exit status of a command that was idle for long: what it has built is needed no more (EX_TEMPFAIL of sysexits.h)."""
 _LOOK_S = 0.5
 """Seconds between two looks at whether the caller lives. Its end closes the standard input at once, unless a process
 that it forked keeps that open."""
@@ -83,12 +87,12 @@ def main(parent: int, nice: int, file: int, lock: str, command: list[str]) -> No
     environment = {**os.environ, "TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     running: subprocess.Popen[bytes] | None = None
     paused_s = math.inf
-    turn = Turn(lock)
+    turn, idle = Turn(lock), folder / IDLE
 
     def pause(number: int, _: object) -> None:
         nonlocal paused_s
         paused_s = time.monotonic() if number == PAUSE else math.inf
-        if running is not None and running.returncode is None and (number == PAUSE or turn.held):
+        if running is not None and running.returncode is None and (number == PAUSE or turn.held or idle.exists()):
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGSTOP if number == PAUSE else signal.SIGCONT)
 
@@ -105,10 +109,15 @@ def main(parent: int, nice: int, file: int, lock: str, command: list[str]) -> No
         os.write(1, b"{}\n")  # from now on it can be paused
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the caller sees the end of the command's output
         while os.getppid() == parent and not closed.poll(_LOOK_S * 1e3):
-            if running.poll() is not None or time.monotonic() - paused_s > GIVE_BACK_S:
+            ended = running.poll()
+            if ended == NOTHING_TO_DO:
+                break
+            if ended is not None or idle.exists() or time.monotonic() - paused_s > GIVE_BACK_S:
                 turn.give_back()
-            elif not turn.held and turn.take() and paused_s == math.inf:
-                pause(RESUME, None)
+            elif not turn.held and not turn.take():
+                os.killpg(running.pid, signal.SIGSTOP)
+            elif paused_s == math.inf:
+                os.killpg(running.pid, signal.SIGCONT)
             if time.monotonic() - paused_s > MOST_PAUSE_S and turn.take():
                 pause(RESUME, None)
     finally:

@@ -1,24 +1,28 @@
 """Builds the backends for a captured forward pass, one after the other, the likeliest first; `BackendSearch` starts it.
 
-Run as a script, with a program's file descriptor, the options as JSON and a folder as arguments. It begins when it
-reads `BEGIN` from its standard input, and writes one JSON document a line to its standard output: a way that is built,
-checked and timed, something that is left out, or that it wants a turn. A turn is a moment in which the caller computes
-nothing, so that times are right. Without one they are taken as soon as it was refused or not given in time.
+Run as a script, with the file descriptor of programs and a folder as arguments. It begins when it reads `BEGIN` and the
+options as a line of JSON from its standard input, as soon as a program is in the file. It writes one JSON document a
+line to its standard output: a way that is built, checked and timed, something that is left out, or that it wants a
+turn. A turn is a moment in which the caller computes nothing, so that times are right. Without one they are taken as
+soon as it was refused or not given in time.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import math
 import os
 import select
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +31,7 @@ from torch.export import ExportedProgram
 
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
+from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.compiled import package_call, write_package
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
@@ -46,8 +51,11 @@ from threadcast.runtime.backends.written_out import written_out
 from threadcast.runtime.plans.backend_history import PROGRAM, BackendHistory, NetworkKind
 from threadcast.threads.memory import free_bytes, keep_freed_memory, return_freed_memory
 
-BEGIN, GRANTED, REFUSED = b"bgr"
-"""Bytes on the standard input: the program is written; a turn is given; it is not."""
+BEGIN, GRANTED, REFUSED, DONE, ABANDONED = b"bgrdx"
+"""Bytes on the standard input: the program is written; a turn is given; it is not; nothing more is needed of what was
+built for the last program; no program will come."""
+IDLE_S = 60.0
+"""Seconds without a program after which the process ends."""
 TURN_S = 0.15
 """Seconds of a turn in which the ways of one backend are compared with each other and with PyTorch."""
 GRANT_S = 2.0
@@ -146,7 +154,8 @@ def narrow(facts: Facts, integers: IntegerLimits) -> str | None:
 class Caller:
     """The process that started this one, at the other end of the standard input and output."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._idle = folder / search_guard.IDLE
         self._messages = os.dup(1)
         os.dup2(2, 1)  # what libraries print must not look like a message
 
@@ -154,10 +163,24 @@ class Caller:
         """Write a message."""
         os.write(self._messages, json.dumps(message).encode() + b"\n")
 
-    def wait_for_program(self) -> None:
-        """Return when the caller has written the program; exit where it never will."""
-        if os.read(0, 1) != bytes([BEGIN]):
-            sys.exit("there is no program")
+    def wait_for_program(self) -> Options:
+        """Return the options of the next program as soon as it is written; exit where none comes."""
+        coming, timeout_ms = select.poll(), None
+        coming.register(0, select.POLLIN)
+        while coming.poll(timeout_ms):
+            told = os.read(0, 1)
+            if not told or told[0] == ABANDONED:
+                break
+            if told[0] == BEGIN:
+                self._idle.unlink(missing_ok=True)
+                return Options(**json.loads(b"".join(iter(lambda: os.read(0, 1), b"\n"))))
+            timeout_ms = IDLE_S * 1e3 if told[0] == DONE else timeout_ms
+        sys.exit(search_guard.NOTHING_TO_DO)
+
+    def end_program(self) -> None:
+        """Tell that all was built, and that this process computes nothing from now on."""
+        self._idle.touch()
+        self.send(over=True)
 
     def in_turn(self, measure: Callable[[], Any]) -> Any:
         """Return what `measure` returns, run while the caller computes nothing, or after `GRANT_S` seconds."""
@@ -177,7 +200,9 @@ class Caller:
 class Search:
     """Builds, checks and times the backends for one program in a folder."""
 
-    def __init__(self, program: ReadProgram, options: Options, folder: Path, caller: Caller) -> None:
+    def __init__(
+        self, program: ReadProgram, options: Options, folder: Path, caller: Caller, *, began_s: float = 0.0
+    ) -> None:
         self._options, self._folder, self._caller = options, folder, caller
         self._read = program
         arguments = enumerate(program.example)
@@ -195,7 +220,7 @@ class Search:
         """Seconds of each backend's call over PyTorch's."""
         self._shares: dict[str, float] = {}
         """Those that no other work has disturbed."""
-        self._costs_s = {PROGRAM: _cpu_s()}
+        self._costs_s = {PROGRAM: _cpu_s() - began_s}
 
     @property
     def history(self) -> Path | None:
@@ -406,20 +431,29 @@ def take_conditions(options: Options) -> None:
         keep_freed_memory()
 
 
-def main(file: int, options: Options, folder: Path) -> None:
-    """Search, and tell the caller on the standard output."""
-    caller = Caller()
-    take_conditions(options)
-    caller.wait_for_program()
+def main(file: int, folder: Path) -> None:
+    """Search for one program after another, and tell the caller on the standard output."""
+    caller = Caller(folder)
+    for number in count():
+        options, own = caller.wait_for_program(), folder / str(number)
+        shutil.rmtree(folder / str(number - 1), ignore_errors=True)
+        take_conditions(options)
+        own.mkdir()
+        _search(file, options, own, caller)
+        gc.collect()
+        return_freed_memory()
+        caller.end_program()
+
+
+def _search(file: int, options: Options, folder: Path, caller: Caller) -> None:
     with torch.no_grad():
         try:
-            search = Search(read_program(file), options, folder, caller)
+            search = Search(read_program(file), options, folder, caller, began_s=_cpu_s())
         except CaptureError as error:
             caller.send(left_out="every backend", reason=str(error))
         else:
             search.run(BackendHistory(search.history))
-    caller.send(over=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Options(**json.loads(sys.argv[2])), Path(sys.argv[3]))
+    main(int(sys.argv[1]), Path(sys.argv[2]))
