@@ -25,8 +25,8 @@ from threadcast.runtime.backends.ways import NEEDED, has
 SCHEMA = "threadcast.way/1"
 NAME = "ways"
 """Name of the folder of ways beside the history of backends."""
-MOST_BYTES = 2 * 2**30
-"""Bytes of all ways: of four networks as large as BERT-base. A convention."""
+MOST_BYTES = 3 * 2**28
+"""Bytes of all ways: of one network as large as BERT-base, or of 15 as ResNet-18; a bundle may have a third more."""
 _ABOUT = "way.json"
 
 _logger = logging.getLogger("threadcast")

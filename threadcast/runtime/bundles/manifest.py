@@ -14,20 +14,24 @@ import threadcast
 from threadcast.core import Machine
 from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import check_schema, member
+from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.plans.backend_history import NAME as BACKENDS
 
 SCHEMA = "threadcast.bundle/1"
 
 Part = Literal["plan", "curves", "compiled"]
 """plan: of the plan store and the history of backends. curves: measurements of operators in steps. compiled: the native
-engine and fused operators, which are machine code."""
+engine, fused operators and what backends have built, which are machine code."""
 
 CURVES = "curves/measurements.csv"
 
 _PATHS: Mapping[str, re.Pattern[str]] = {
-    "plan": re.compile(rf"plans/([0-9a-f]{{32}}\.(json|layout)|{BACKENDS})"),
+    "plan": re.compile(rf"plans/([0-9a-f]{{32}}\.(json|layout|backend)|{BACKENDS})"),
     "curves": re.compile(re.escape(CURVES)),
-    "compiled": re.compile(r"compiled/[A-Za-z0-9][A-Za-z0-9._+-]*/[A-Za-z_][A-Za-z0-9_]*\.so"),
+    "compiled": re.compile(
+        r"compiled/[A-Za-z0-9][A-Za-z0-9._+-]*/[A-Za-z_][A-Za-z0-9_]*\.so"
+        rf"|{WAYS}/[0-9a-f]{{32}}/[A-Za-z_][A-Za-z0-9_]*(\.[a-z]+)+"
+    ),
 }
 _DIGEST = re.compile("[0-9a-f]{64}")
 

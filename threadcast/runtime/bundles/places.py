@@ -9,6 +9,7 @@ from pathlib import Path
 from threadcast.core import Machine
 from threadcast.core.settings import Settings
 from threadcast.core.topology import read_machine
+from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.engines.native.library import NAME, library_folder
 from threadcast.runtime.fusion.library import fused_folder
 from threadcast.runtime.plans.step_forecasts import store_of
@@ -38,11 +39,18 @@ class Places:
 
     def folders(self) -> Mapping[str, Path]:
         """Return the folders of plans and compiled code by their names in a bundle."""
-        return {"plans": self.plans, **{f"compiled/{folder.name}": folder for folder in (self.native, self.fused)}}
+        ways = self.plans / WAYS
+        built = [folder for folder in ways.iterdir() if not folder.name.startswith(".")] if ways.is_dir() else []
+        return {
+            "plans": self.plans, **{f"compiled/{folder.name}": folder for folder in (self.native, self.fused)},
+            **{f"{WAYS}/{folder.name}": folder for folder in built},
+        }  # fmt: skip
 
     def target(self, path: str) -> Path | None:
         """Return the file that `path` of a bundle is on this machine; None where this machine has no use for it."""
         folder, _, name = path.rpartition("/")
+        if folder.startswith(f"{WAYS}/"):  # found by processes with the same libraries only
+            return self.plans / path
         found = self.folders().get(folder)
         if found is None or (found == self.native and name != f"{NAME}.so"):
             return None

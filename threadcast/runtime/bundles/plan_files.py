@@ -11,11 +11,14 @@ from threadcast.runtime.plans.variant import MemoryFormat
 
 
 def check_plan_file(name: str, content: bytes) -> None:
-    """Raise BundleError where optimised steps could not read this file: a plan, a memory format, or the history of
-    backends."""
+    """Raise BundleError where optimised steps could not read this file: a plan, a memory format, a backend's gain, or
+    the history of backends."""
     try:
         if name.endswith(".layout"):
             MemoryFormat(content.decode())
+            return
+        if name.endswith(".backend"):
+            float(content)
             return
         document = parse(content, what=name)
         if name == BACKENDS:
