@@ -31,7 +31,7 @@ class _Named(NamedTuple):
 
     def part(self, value: Any, how: str) -> _Named:
         """A part of the object, which code reads in this way. What is ours has no name."""
-        ours = type(self.value).__module__.startswith("threadcast.runtime.")
+        ours = str(type(self.value).__module__).startswith("threadcast.runtime.")
         return _Named(value, _called(value)) if ours else _Named(value, f"{self.name}{how}", self.of)
 
 
