@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import math
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -55,6 +54,8 @@ def nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
         ((SGD, X), {}, "function=<class .* must be a model .*that is a class, give an object of it"),
         ((MODEL,), {"backends": "onnxruntime"}, "backends='onnxruntime' must be True or False"),
         ((MODEL,), {"progress": "no"}, "progress='no' must be True or False"),
+        ((MODEL,), {"seconds": 0}, "seconds=0 must be seconds above 0"),
+        ((MODEL,), {"seconds": None}, "seconds=None must be seconds above 0"),
         ((MODEL,), {"dtypes": "float32"}, "dtypes='float32' must be"),
         ((MODEL,), {"dtypes": ("float16",)}, "dtypes=.'float16',. must be"),
         ((MODEL,), {"tolerance": "1e-2"}, "tolerance='1e-2' must be a number above 0"),
@@ -100,6 +101,8 @@ def scheduler() -> StepLR:
         ((MODEL, mse_loss, OPTIMIZER), {"scaler": True}, "scaler=True must be a torch.amp.GradScaler"),
         ((MODEL, mse_loss, OPTIMIZER), {"scaler": GradScaler}, "scaler=.*that is a class"),
         ((MODEL, mse_loss, OPTIMIZER), {"progress": 2}, "progress=2 must be True or False"),
+        ((MODEL, mse_loss, OPTIMIZER), {"seconds": float("nan")}, "seconds=nan must be seconds above 0"),
+        ((MODEL, mse_loss, OPTIMIZER, (X,)), {}, "the example must be the inputs and then the target"),
     ],
 )
 def test_what_cannot_be_optimised_for_training_is_refused(
@@ -167,10 +170,9 @@ class Doubled:
     ],
 )
 def test_whatever_can_be_called_with_the_example_is_taken(
-    function: Any, arguments: tuple[Any, ...], result: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+    function: Any, arguments: tuple[Any, ...], result: torch.Tensor
 ) -> None:
-    monkeypatch.setattr(optimize_file, "EXAMPLE_S", 1e-9)
-    with closing(threadcast.optimize(function, *arguments, backends=0, progress=0)) as call:
+    with closing(threadcast.optimize(function, *arguments, backends=0, progress=0, seconds=1e-9)) as call:
         assert torch.equal(call(*arguments), result)
 
 
@@ -266,8 +268,8 @@ def test_progress_is_for_all_that_blocks(wanted: bool, monkeypatch: pytest.Monke
         return nullcontext()
 
     monkeypatch.setattr(OptimizedModel, "_showing", showing)
-    monkeypatch.setattr(optimize_file, "EXAMPLE_S", 1e-9)
-    with closing(threadcast.optimize(MODEL.eval(), X, progress=wanted)) as call:
+    options: dict[str, Any] = {"progress": wanted, "seconds": 1e-9}
+    with closing(threadcast.optimize(MODEL.eval(), X, **options)) as call:
         call.learn(X, at_most_s=1e-9, progress=wanted)
-    threadcast.optimize_training(MODEL, mse_loss, OPTIMIZER, X, X, progress=wanted).close()
-    assert asked == [(wanted, 1e-9), (wanted, 1e-9), (wanted, math.inf)]
+    threadcast.optimize_training(MODEL, mse_loss, OPTIMIZER, X, X, **options).close()
+    assert asked == 3 * [(wanted, 1e-9)]

@@ -253,25 +253,25 @@ def test_lists_and_dictionaries_among_the_arguments_are_set_back_after_each_call
 
     past, named = [torch.ones(2)], {"old": torch.ones(2)}
     own = OwnCalls(longer, ((past,), {"named": named}))
-    with own:
-        for _ in range(3):
-            longer(past, named)
-            own.after_call()
-            assert (len(past), list(named)) == (1, ["old"])
+    for _ in range(3):
+        longer(past, named)
+        own.after_call()
+        assert (len(past), list(named)) == (1, ["old"])
+    own.set_back()
     assert lengths == {"most": 0}
 
 
 def test_what_raises_in_the_middle_of_learning_is_set_back_and_raised() -> None:
     net, x = Keeps(_nothing), torch.rand(SHAPE)
 
-    def third_raises(net: Keeps, x: Tensor) -> None:
+    def second_raises(net: Keeps, x: Tensor) -> None:
         net.steps += 1
-        if net.steps == 3:
-            raise KeyError("third")
+        if net.steps == 2:
+            raise KeyError("second")
 
-    net.change = third_raises
+    net.change = second_raises
     before = state_of(net)
-    with closing(threadcast.optimize(net, backends=False)) as call, pytest.raises(KeyError, match="third"):
+    with closing(threadcast.optimize(net, backends=False)) as call, pytest.raises(KeyError, match="second"):
         call.learn(x)
     assert_same(state_of(net), before)
 
@@ -342,20 +342,17 @@ def test_without_layers_that_read_the_mode_nothing_is_told(model: nn.Module) -> 
     assert own_calls.in_training(model) == []
 
 
-@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD, torch.optim.LBFGS, torch.optim.Adagrad])
+@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
 def test_the_example_of_a_training_step_changes_nothing(make: type[torch.optim.Optimizer]) -> None:
     for change in CHANGES:
         net = Keeps(change)
         net.requires_grad_(True)
         if change not in (_writes_to_weights, _exchanges_weights):
             net.conv.weight.grad = torch.ones_like(net.conv.weight)
-        optimizer = make(net.parameters(), lr=0.1)
+        optimizer, x = make(net.parameters(), lr=0.1), torch.rand(SHAPE)
         before, options = state_of(net), copy.deepcopy(optimizer.state_dict())
-        x = torch.rand(SHAPE)
-        drawn = state_of(net)["random"]
-        with closing(threadcast.optimize_training(net, lambda y, t: (y - t).square().mean(), optimizer, x, 0.5)):
-            found = state_of(net)
-            assert_same(found, {**before, "random": drawn})
-            assert_same(optimizer.state_dict()["param_groups"], options["param_groups"])
-            entries = [value for state in optimizer.state.values() for value in state.values() if value is not None]
-            assert all(torch.equal(torch.as_tensor(one), torch.zeros_like(torch.as_tensor(one))) for one in entries)
+        with closing(
+            threadcast.optimize_training(net, lambda y, t: (y - t).square().mean(), optimizer, x, 0.5, seconds=0.1)
+        ):
+            assert_same(state_of(net), before)
+            assert_same(optimizer.state_dict(), options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -136,6 +137,13 @@ class CallInTypes(OptimizedCall):
         if runs == "bfloat16":
             return self._half is not None and self._half.learning
         return super().learning or (self._choice is not None and runs is None)
+
+    @property
+    def _gain_left(self) -> float:
+        runs = None if self._choice is None else self._choice.report.runs
+        if runs is None:
+            return math.inf
+        return super()._gain_left if runs == "float32" or self._half is None else self._half._gain_left
 
     def _wait(self, timeout_s: float) -> None:
         half = self._half

@@ -20,7 +20,7 @@ class FirstUpdate:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
-        self._awaited: dict[Any, Any] = {}
+        self.entries: dict[Any, Any] = {}
         """The entries that captures have made for a step that is still to come."""
         self._known = 0
         """Number of entries when the context was entered; later ones come after them."""
@@ -28,12 +28,12 @@ class FirstUpdate:
     def __enter__(self) -> None:
         state = self._optimizer.state
         self._known = len(state)
-        if self._awaited:
+        if self.entries:
             groups = self._optimizer.param_groups
             trained = {id(parameter) for group in groups for parameter in group["params"]}
-            if all(id(one) in trained and one not in state for one in self._awaited):  # else it is captured anew
-                state.update(self._awaited)
-            self._awaited = {}
+            if all(id(one) in trained and one not in state for one in self.entries):  # else it is captured anew
+                state.update(self.entries)
+            self.entries = {}
 
     def __exit__(self, error: object, *_: object) -> None:
         if error is not None:
@@ -44,7 +44,7 @@ class FirstUpdate:
         """Within the context steps are captured and none is run."""
         with self:
             yield
-            self._awaited = self._take_out()
+            self.entries = self._take_out()
 
     def _take_out(self) -> dict[Any, Any]:
         """Remove the entries that came within the context, and that no update has changed; return them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -21,24 +20,23 @@ from threadcast.runtime.given import check_inference, check_training
 from threadcast.runtime.optimized_call import OptimizedCall
 from threadcast.runtime.optimized_step import OptimizedStep
 from threadcast.runtime.parameter_update import ParameterUpdate
+from threadcast.runtime.tuner.tournament import WORTH
 from threadcast.runtime.type_choice import TOLERANCE
 from threadcast.threads.memory import keep_freed_memory
-
-EXAMPLE_S = 2.0
-"""Seconds for which `optimize` learns from an example before it returns. A convention."""
 
 
 def optimize(
     function: Callable[..., Any], *example: Any, cores: Cores = None, backends: bool = True,
-    dtypes: Sequence[str] = ("float32",), tolerance: float = TOLERANCE, progress: bool = True,
+    dtypes: Sequence[str] = ("float32",), tolerance: float = TOLERANCE, progress: bool = True, seconds: float = 30.0,
 ) -> OptimizedCall:  # fmt: skip
     """Return a callable that does what `function` (a module or a plain function) does, faster where a way is found.
 
     It is for inference: calls run as under `torch.no_grad()`. The calls themselves measure and plan, and lose no more
-    time by it than the setting `engine.tuning_share` allows. With `example` arguments this begins at once, in calls
-    with them for some `EXAMPLE_S` seconds, which leave model, example and random generators as they were; `learn` goes
-    on until nothing is left to learn. With `progress` stderr shows what is learned meanwhile (without a terminal after
-    5 s), unless warnings of the logger "threadcast" are off.
+    time by it than the setting `engine.tuning_share` allows. With `example` arguments this begins at once, on all
+    cores, in calls with them that leave model, example and random generators as they were. It returns when going on is
+    expected to gain less than 2 %, or after some `seconds`, without those in which the engine is compiled, once on a
+    machine; the caller's calls go on, or `learn` until nothing is left to learn. With `progress` stderr shows what is
+    learned meanwhile (without a terminal after 5 s), unless warnings of the logger "threadcast" are off.
 
     `cores` is the number of cores to use, or their CPU numbers (None: all that this process may use). A number takes
     those that the fewest other models of the process use; calls of models on different cores run at the same time.
@@ -67,6 +65,7 @@ def optimize(
     check_switch("progress", progress)
     check(_are_types(dtypes), "dtypes", dtypes, '("float32",) or ("float32", "bfloat16")')
     check(is_number(tolerance) and tolerance > 0, "tolerance", tolerance, "a number above 0")
+    check(is_number(seconds) and seconds > 0, "seconds", seconds, "seconds above 0")
     machine = _machine(cores)
     most = None if cores is None else len(machine)
     if "bfloat16" in dtypes:
@@ -74,7 +73,7 @@ def optimize(
     else:
         call = OptimizedCall(function, machine, backends=backends, most=most)
     if example:
-        call.learn(*example, at_most_s=EXAMPLE_S, progress=progress)
+        call.learn_from(example, {}, seconds=seconds, least_gain=WORTH, progress=progress)
     return call
 
 
@@ -87,7 +86,7 @@ def _are_types(dtypes: object) -> bool:
 def optimize_training(
     model: nn.Module, loss: Callable[[Any, Any], Tensor] | None, optimizer: Optimizer, *example: Any,
     cores: Cores = None, clip_grad_norm: float | None = None, accumulate: int = 1, keep_grads: bool = False,
-    scaler: GradScaler | None = None, progress: bool = True,
+    scaler: GradScaler | None = None, progress: bool = True, seconds: float = 30.0,
 ) -> OptimizedStep:  # fmt: skip
     """Return `step(*inputs, target) -> loss`: computes `loss(model(*inputs), target)`, its gradients and the update.
 
@@ -101,14 +100,19 @@ def optimize_training(
     by `accumulate`. `keep_grads` leaves the gradients in `.grad` until the next step. `scaler` is a
     `torch.amp.GradScaler("cpu")`.
 
-    The first steps measure, and train as all others do. An `example` (inputs, then the target) is captured before this
-    returns; nothing is trained on it. `cores` and `progress` are as for `optimize`. InvalidInput for arguments that
-    make no sense, as an example that lacks inputs or target; a warning for an optimizer of another model's parameters.
+    The first steps measure, and train as all others do. With an `example` (inputs, then the target, or both in one
+    tuple) this begins at once, in steps that are all set back: model, optimizer, scaler and random generators are as
+    they were. Where they cannot be, as of optimizers that are not PyTorch's and of hooks, a warning says why, and the
+    step is only captured. `cores`, `progress` and `seconds` are as for `optimize`. InvalidInput for arguments that make
+    no sense, as an example that lacks inputs or target; a warning for an optimizer of another model's parameters.
     """
     check_training(model, loss, optimizer)
+    if loss is not None and len(example) == 1 and isinstance(example[0], tuple | list):
+        example = tuple(example[0])
     if example and loss is not None and len(example) < 2:
         raise InvalidInput("the example must be the inputs and then the target")
     check_switch("progress", progress)
+    check(is_number(seconds) and seconds > 0, "seconds", seconds, "seconds above 0")
     update = ParameterUpdate(
         model=model, optimizer=optimizer, clip_grad_norm=clip_grad_norm, accumulate=accumulate,
         keep_grads=keep_grads, scaler=scaler,
@@ -117,8 +121,7 @@ def optimize_training(
     most = None if cores is None else len(machine)
     step = OptimizedStep(model, BatchLoss(loss, accumulate), update, machine, most=most)
     if example:
-        with step._showing(progress, math.inf):
-            step.prepare(*example)
+        step.learn_from(*example, seconds=seconds, progress=progress)
     return step
 
 

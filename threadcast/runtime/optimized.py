@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -300,6 +301,11 @@ class Optimized:
         if self.forked or in_step():
             return False
         return self._last.learning if isinstance(self._last, Tuning) else not isinstance(self._last, Fallback)
+
+    @property
+    def gain_left(self) -> float:
+        """What more learning about calls of the kind of the last call may gain; see `Tuning.gain_left`."""
+        return self._last.gain_left if isinstance(self._last, Tuning) else math.inf
 
     def wait(self, timeout_s: float) -> None:
         """Leave the cores to what learns beside the calls of the kind of the last call; see `Tuning.wait`."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Self
 
@@ -27,13 +25,9 @@ from threadcast.runtime.optimized_model import Formatted, OptimizedModel, descri
 from threadcast.runtime.own_calls import OwnCalls, in_training
 from threadcast.runtime.plans.backend_history import NAME as HISTORY
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.short_calls import TIMED
 from threadcast.runtime.tuner.contender import MakeBackends
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 from threadcast.threads.this_process import this_process
-
-_WAIT_S = 1.0
-"""Longest time in seconds between two calls of `learn`, which leaves the cores to a search for backends."""
 
 
 class OptimizedCall(OptimizedModel):
@@ -97,34 +91,31 @@ class OptimizedCall(OptimizedModel):
 
         What these calls change is set back at the end: the model and all else that the function can reach, the
         arguments, and the random generators (`OwnCalls`); where that cannot be, a warning says why, and nothing is
-        called. Learning is not limited to `engine.tuning_share` meanwhile; `progress` shows what is learned, as that of
-        `optimize`. Returns this object. InvalidInput for no time.
+        called. Learning is not limited to `engine.tuning_share` meanwhile, and that the native engine is compiled, once
+        on a machine, does not count; `progress` shows what is learned, as that of `optimize`. Returns this object.
+        InvalidInput for no time.
         """
         check(is_number(at_most_s) and at_most_s > 0, "at_most_s", at_most_s, "seconds above 0")
+        self.learn_from(args, kwargs, seconds=at_most_s, least_gain=0.0, progress=progress)
+        return self
+
+    def learn_from(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, seconds: float, least_gain: float, progress: bool
+    ) -> None:
+        """As `learn`, and no longer than at least `least_gain` is expected of going on."""
         own = OwnCalls(self.__wrapped__, (args, kwargs))
         if own.refused is not None:
             text, slip = f"threadcast learns nothing from this example: {own.refused}", likely_slip(args)
-            warnings.warn(f"{text}{slip and f'; {slip}'}", stacklevel=2)
-            return self
+            warnings.warn(f"{text}{slip and f'; {slip}'}", stacklevel=3)
+            return
         self._tell_of_training(own.modules)
-        end_s = time.monotonic() + at_most_s
-        with self._showing(progress, at_most_s), own:
-            try:
-                for _ in range(TIMED + 1):  # the first calls may fill caches of the model's
-                    self(*args, **kwargs)
-                    own.after_call()
-                with self._hurry():
-                    while self.learning and time.monotonic() < end_s:
-                        self(*args, **kwargs)
-                        own.after_call()
-                        self._wait(max(0.0, min(_WAIT_S, end_s - time.monotonic())))
-            except Exception as error:
-                if slip := likely_slip(args):
-                    error.add_note(slip)
-                raise
-            finally:
-                self._optimized.put_back()
-        return self
+        try:
+            with self._showing(progress, seconds):
+                self._learn(own, lambda: self(*args, **kwargs), seconds=seconds, least_gain=least_gain)
+        except Exception as error:
+            if slip := likely_slip(args):
+                error.add_note(slip)
+            raise
 
     def _tell_of_training(self, model: nn.Module) -> None:
         """Warn once of layers that compute something else in training mode, as batch norms and dropouts do."""
@@ -135,13 +126,3 @@ class OptimizedCall(OptimizedModel):
                 "inference, and no backend is tried; call model.eval() before",
                 stacklevel=3,
             )
-
-    def _wait(self, timeout_s: float) -> None:
-        """Leave the cores to the search for backends for the kind of the last call; see `Tuning.wait`."""
-        self._optimized.wait(timeout_s)
-
-    @contextmanager
-    def _hurry(self) -> Iterator[None]:
-        """Within the context, learning may take any time."""
-        with self._optimized.hurry():
-            yield

@@ -21,10 +21,14 @@ from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import InvalidInput, NotCopyable
 from threadcast.core.progress import ProgressBar
 from threadcast.runtime.optimized import Optimized
+from threadcast.runtime.own_calls import OwnCalls
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.traced_step import timeline_page
 from threadcast.runtime.tuner.contender import Contender
-from threadcast.runtime.tuner.report import NOT_CALLED, SHOWN, Report, Reports, in_brief
+from threadcast.runtime.tuner.report import COMPILING, NOT_CALLED, SHOWN, Report, Reports, in_brief
+
+_WAIT_S = 1.0
+"""Longest time in seconds between two calls of our own, which leaves the cores to a search for backends."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -61,6 +65,49 @@ class OptimizedModel:
         Also while something runs that is faster already. True before the first call, False after `close`.
         """
         return self._optimized.learning
+
+    @property
+    def _gain_left(self) -> float:
+        """Ratio of a call's seconds now to those that are expected after more learning; unbounded at first."""
+        return self._optimized.gain_left
+
+    def _learn(
+        self, own: OwnCalls, call: Callable[[], Any], *, seconds: float, least_gain: float,
+        begin: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
+        """Make calls of our own, if `begin` returns that they may, and set back all, whatever interrupts them.
+
+        They go on while something is left to learn of which at least `least_gain` is expected, for some `seconds`; that
+        the native engine is compiled, once on a machine, does not count.
+        """
+
+        def set_back() -> None:
+            self._optimized.put_back()
+            own.set_back()
+
+        try:
+            try:
+                begun = begin()
+                with self._hurry():
+                    while begun and self.learning and self._gain_left >= least_gain and seconds > 0:
+                        began_s = time.monotonic()
+                        call()
+                        own.after_call()
+                        self._wait(min(_WAIT_S, seconds))
+                        compiles = any(report.reason == COMPILING for report in self.reports)
+                        seconds -= 0.0 if compiles else time.monotonic() - began_s
+            finally:
+                set_back()
+        finally:
+            set_back()  # Ctrl-C may have interrupted it, too
+
+    def _wait(self, timeout_s: float) -> None:
+        """Leave the cores to the search for backends for the kind of the last call; see `Tuning.wait`."""
+        self._optimized.wait(timeout_s)
+
+    def _hurry(self) -> AbstractContextManager[None]:
+        """Within the context, learning may take any time."""
+        return self._optimized.hurry()
 
     def resize(self, cores: int | Iterable[int] | None) -> tuple[tuple[int, ...], ...]:
         """Use this number of cores, or the cores of these CPU numbers; None: all that the process may use.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import WeakMethod
 
@@ -24,9 +26,12 @@ from threadcast.runtime.first_update import FirstUpdate
 from threadcast.runtime.fused_updates import Steps, fused_updates
 from threadcast.runtime.optimized import Optimized
 from threadcast.runtime.optimized_model import Formatted, OptimizedModel, described, short_name
+from threadcast.runtime.own_calls import OwnCalls
 from threadcast.runtime.parameter_update import ParameterUpdate, order_as_weights
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuner.tournament import WORTH
+from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification.shadow import Shadowed
 from threadcast.threads.this_process import this_process
 
@@ -77,15 +82,39 @@ class OptimizedStep(OptimizedModel):
         """
         self._update.apply()
 
-    def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """Capture the step for arguments of this kind (inputs, then the target). Nothing is trained."""
+    def prepare(self, *args: Any, **kwargs: Any) -> bool:
+        """Capture the step for arguments of this kind (inputs, then the target). Nothing is trained.
+
+        Returns whether there is a graph.
+        """
         with self._first.awaited():
             try:
-                self._optimized.prepare(*((args, kwargs) if not self._apart else self._data(args, kwargs)))
+                found = self._optimized.prepare(*((args, kwargs) if not self._apart else self._data(args, kwargs)))
             except UpdateApart as reason:
                 self._take_apart(str(reason))
-                self._optimized.prepare(*self._data(args, kwargs))
+                found = self._optimized.prepare(*self._data(args, kwargs))
             self._optimized.put_back()
+        return isinstance(found, Tuning)
+
+    def learn_from(self, *args: Any, seconds: float, progress: bool) -> None:
+        """Learn for some seconds, in steps with these arguments (inputs, then the target), which are all set back.
+
+        Where they cannot be, the step is only captured, and a warning says why.
+        """
+        own = OwnCalls(self._model, (args, {}), besides=self._loss.functions, update=self._update)
+
+        def begin() -> bool:
+            captured, made = self.prepare(*args), self._first.entries
+            tensors = (value for entries in made.values() for value in entries.values())
+            own.include(tensors, then=partial(setattr, self._first, "entries", made))
+            return captured
+
+        with self._showing(progress, seconds):
+            if own.refused is None:
+                self._learn(own, lambda: self(*args), seconds=seconds, least_gain=WORTH, begin=begin)
+            elif self.prepare(*args):
+                text = f"threadcast only captures the step of this example, and learns in your steps: {own.refused}"
+                warnings.warn(text, stacklevel=3)
 
     def _differentiated(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Add the gradients of one batch to `.grad`, and return its loss."""

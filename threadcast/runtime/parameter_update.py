@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.optim import Optimizer
 
 from threadcast.core.arguments import check, check_switch, is_number, is_whole
 from threadcast.core.errors import InvalidInput
+from threadcast.runtime.watching.hooks import why_update_apart
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -60,6 +62,20 @@ class ParameterUpdate:
             return None
         scaled: Tensor = self.scaler.scale(torch.ones(()))
         return scaled
+
+    @property
+    def why_not_set_back(self) -> str | None:
+        """Why all that an update changes cannot be set back; None where it can."""
+        for one, of in ((self.optimizer, "torch.optim."), (self.scaler, "torch.")):
+            if one is not None and (not type(one).__module__.startswith(of) or _needs_closure(one)):
+                return f"what a step of {type(one).__name__} changes cannot be set back"
+        return why_update_apart(self.optimizer)
+
+    @property
+    def holds(self) -> list[Any]:
+        """The dictionaries and lists in which optimizer and scaler keep what a step changes."""
+        optimizer, scaler = self.optimizer, {} if self.scaler is None else vars(self.scaler)
+        return [vars(optimizer), *_containers([optimizer.state, optimizer.param_groups, scaler])]
 
     def step(self, differentiate: Callable[[], Tensor]) -> Tensor:
         """Call `differentiate`, which adds gradients to `.grad` and returns a loss; update when they are complete.
@@ -133,7 +149,15 @@ def _lies_otherwise(tensor: Tensor, weight: Tensor) -> bool:
     return any(one != other for size, one, other in sides if size > 1)
 
 
-def _needs_closure(optimizer: Optimizer) -> bool:
+def _containers(value: Any) -> Iterator[Any]:
+    """The dictionaries and lists in a value, itself included."""
+    if isinstance(value, dict | list):
+        yield value
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _containers(item)
+
+
+def _needs_closure(optimizer: Any) -> bool:
     """Whether the optimizer's `step` must be given a function that computes the gradients, as that of LBFGS."""
     try:
         parameters = list(inspect.signature(type(optimizer).step).parameters.values())[1:]

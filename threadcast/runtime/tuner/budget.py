@@ -25,15 +25,15 @@ class Budget:
         self.rests = False
         """Whether nothing is learned in the next call, which is timed for other reasons."""
         self._lock = Lock()
-        self._within, self._share_before = 0, share
-        """How many contexts `without_limit` there are now, and the share before the first of them."""
+        self._within, self._before = 0, (share, 0.0, 0.0)
+        """How many contexts `without_limit` there are now; share and sums before the first of them."""
 
     @contextmanager
     def without_limit(self) -> Iterator[None]:
-        """Within the context any time may be spent; so it may while other threads are within theirs."""
+        """Within the context any time may be spent, and none counts; so it is while other threads are within theirs."""
         with self._lock:
             if not self._within:
-                self._share_before, self.share = self.share, 1.0
+                self._before, self.share = (self.share, self.spent_s, self.eager_s), 1.0
             self._within += 1
         try:
             yield
@@ -41,7 +41,7 @@ class Budget:
             with self._lock:
                 self._within -= 1
                 if not self._within:
-                    self.share = self._share_before
+                    self.share, self.spent_s, self.eager_s = self._before
 
     @property
     def unlimited(self) -> bool:

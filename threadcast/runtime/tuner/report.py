@@ -16,14 +16,16 @@ MOST_CHARACTERS = 400
 """Most characters of a line."""
 NOT_CALLED = "not called yet"
 """The reason of a report of what was never called."""
+COMPILING = "the native engine is being compiled, once on this machine"
+"""The reason of a report while no plan can run."""
 
 
 @dataclass(slots=True, repr=False)
 class Report:
     """What runs the steps of one kind of arguments, and why.
 
-    `reason` is empty unless something was left out: it says why only the default can run the calls, or which plan was
-    refused and why.
+    `reason` is empty unless something was left out or waits: it says why only the default can run the calls, or which
+    plan was refused and why, or that the engine is being compiled.
     """
 
     contender: ContenderId | None = None
@@ -58,7 +60,7 @@ class Report:
     def state(self) -> str:
         """What runs the calls, and by which gain or for which reason, in one line; while measuring nothing of both."""
         if self.contender is None:
-            return NOT_CALLED if self.reason == NOT_CALLED else "measuring"
+            return {NOT_CALLED: NOT_CALLED, COMPILING: f"measuring, {COMPILING}"}.get(self.reason, "measuring")
         if self.contender == DEFAULT:
             if self.reason:
                 return _line(f"default, {self.reason}")

@@ -39,7 +39,7 @@ from threadcast.runtime.tuner.open_contenders import OpenContenders
 from threadcast.runtime.tuner.plan_candidate import BESIDE_S, Calls, PlanCandidate
 from threadcast.runtime.tuner.plan_maker import Planner
 from threadcast.runtime.tuner.plan_search import SearchStep
-from threadcast.runtime.tuner.report import Report
+from threadcast.runtime.tuner.report import COMPILING, Report
 from threadcast.runtime.tuner.timed_run import TimedRun
 from threadcast.runtime.tuner.tournament import Place, Tournament
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
@@ -253,6 +253,11 @@ class Tuning:
         if not (self.settled and self._tournament.idle) or self._todo or not self._backends.over:
             return True
         return not self._tournament.confirmed
+
+    @property
+    def gain_left(self) -> float:
+        """Ratio of a call's seconds now to those that are expected after more learning; unbounded at first."""
+        return self._tournament.gain_left() if self._started else math.inf
 
     @property
     def outlook(self) -> to.Outlook:
@@ -540,6 +545,8 @@ class Tuning:
     def _look(self) -> None:
         """Report what has happened since the last step: plans, compiled loops, backends, stale contenders."""
         self._planner.unlimited = self._budget.unlimited
+        if self.report.reason in ("", COMPILING):
+            self.report.reason = COMPILING if self._graphs.awaits_engine else ""
         tournament = self._tournament
         for candidate in list(self._candidates.values()):
             if candidate.works and candidate.poll(self._calls):

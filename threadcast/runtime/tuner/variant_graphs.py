@@ -100,6 +100,11 @@ class VariantGraphs:
         """Whether what `compiled` was asked for last is still being compiled."""
         return self.awaited is not None and not self.compiled(self.awaited)
 
+    @property
+    def awaits_engine(self) -> bool:
+        """Whether plans wait for the native engine, which is being compiled."""
+        return self.awaited is not None and is_being_compiled(hurry=self._hurries())
+
     def _compiles_loops(self, variant: Variant) -> bool:
         return not self.is_compiled(variant) and are_being_compiled(self._loops_of(variant), hurry=self._hurries())
 
