@@ -17,6 +17,8 @@ from torch import Tensor, nn
 import threadcast
 from threadcast.runtime import own_calls
 from threadcast.runtime.own_calls import OwnCalls
+from threadcast.runtime.tuner import variant_graphs
+from threadcast.runtime.tuner.report import COMPILING
 from threadcast.runtime.verification.step_state import StepState
 
 pytestmark = pytest.mark.filterwarnings("ignore:threadcast runs this as PyTorch does")
@@ -340,6 +342,21 @@ def _exported() -> nn.Module:  # `eval` of it raises
 )
 def test_without_layers_that_read_the_mode_nothing_is_told(model: nn.Module) -> None:
     assert own_calls.in_training(model) == []
+
+
+def test_learning_does_not_count_the_time_in_which_the_engine_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def compiling(*, hurry: bool = False) -> bool:
+        said.append(call.reports[0].reason)
+        return len(said) < 9
+
+    monkeypatch.setattr(variant_graphs, "is_being_compiled", compiling)
+    with closing(threadcast.optimize(nn.Linear(8, 8).eval(), backends=False)) as call:
+        call.learn(torch.rand(4, 8), at_most_s=1e-9)
+        assert call.reports[0].reason == ""
+    assert said[-1] == COMPILING
+    assert len(said) >= 9
 
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])

@@ -87,15 +87,15 @@ class OptimizedModel:
 
         try:
             try:
-                begun = begin()
+                began_s, begun = time.monotonic(), begin()
                 with self._hurry():
                     while begun and self.learning and self._gain_left >= least_gain and seconds > 0:
-                        began_s = time.monotonic()
                         call()
                         own.after_call()
                         self._wait(min(_WAIT_S, seconds))
                         compiles = any(report.reason == COMPILING for report in self.reports)
-                        seconds -= 0.0 if compiles else time.monotonic() - began_s
+                        since_s, began_s = began_s, time.monotonic()
+                        seconds -= 0.0 if compiles else began_s - since_s
             finally:
                 set_back()
         finally:

@@ -41,6 +41,16 @@ def test_with_a_share_of_one_any_time_may_be_spent_and_without_one_the_start_and
     assert (nothing.unlimited, nothing.left_s, nothing.allows(1e-6)) == (False, 0.0, False)
 
 
+def test_what_is_spent_while_any_time_may_be_counts_neither_then_nor_later() -> None:
+    budget = Budget(0.05)
+    budget.ran(2.0, eager_s=1.0)
+    before_s = budget.left_s
+    with budget.without_limit():
+        budget.ran(100.0, eager_s=1.0)
+        budget.charge(1.0)
+    assert budget.left_s == before_s
+
+
 def test_any_time_may_be_spent_until_the_last_that_asks_for_it_has_ended() -> None:
     budget = Budget(0.1)
     with ExitStack() as first, ExitStack() as second:

@@ -10,7 +10,7 @@ from threadcast.runtime.optimize import OptimizedCall, optimize
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.contender_id import DEFAULT, backend, eager_in, plan_of
 from threadcast.runtime.tuner.guard import Verdict
-from threadcast.runtime.tuner.report import MOST_CHARACTERS, SHOWN, Report, Reports
+from threadcast.runtime.tuner.report import COMPILING, MOST_CHARACTERS, SHOWN, Report, Reports
 
 PLAN, EAGER = plan_of(Variant(MemoryFormat.AS_GIVEN)), eager_in(MemoryFormat.CHANNELS_LAST)
 FASTER = Verdict(1.25, 1.21, 1.3, 9, "plan")
@@ -35,6 +35,8 @@ MANY = {f"backend {i}": SLOWER for i in range(50)}
         ),
         (Report(DEFAULT), "default"),
         (Report.as_default("it is short"), "default, it is short"),
+        (Report(reason=COMPILING), f"measuring, {COMPILING}"),
+        (Report.as_default(COMPILING), f"default, {COMPILING}"),
         (
             Report(DEFAULT, verdicts={str(PLAN): SLOWER, str(EAGER): Verdict(0.5, 0.4, 0.6, 9)}),
             "default; plan, as given was 3% slower than it (0.94 to 0.99)",

@@ -382,6 +382,8 @@ class Tuning:
                 self._started = True
             self._look()
             what = self._next()
+            if self.report.reason in ("", COMPILING):
+                self.report.reason = COMPILING if self._graphs.awaits_engine else ""
             left_s = self._budget.left_s
             self._rests = left_s < (_RESTED_S if self._rests else 0.0)
             compares = self._tournament.comparison is not None or isinstance(what, to.RunStage)
@@ -545,8 +547,6 @@ class Tuning:
     def _look(self) -> None:
         """Report what has happened since the last step: plans, compiled loops, backends, stale contenders."""
         self._planner.unlimited = self._budget.unlimited
-        if self.report.reason in ("", COMPILING):
-            self.report.reason = COMPILING if self._graphs.awaits_engine else ""
         tournament = self._tournament
         for candidate in list(self._candidates.values()):
             if candidate.works and candidate.poll(self._calls):
