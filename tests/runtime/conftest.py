@@ -61,6 +61,12 @@ def learning_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tournament, "are_steady", lambda _: True)
 
 
+@pytest.fixture(autouse=True)
+def nothing_planned() -> None:
+    """No plan that a test before has asked for disturbs calls."""
+    plan_maker._at_work.clear()
+
+
 @pytest.fixture(scope="session")
 def machine() -> Machine:
     """At most two cores of this machine: the more teams, the longer the tests."""
