@@ -75,6 +75,7 @@ void lend(const std::shared_ptr<Lanes>& lanes, const std::vector<std::vector<int
     own->lanes = lanes;
     own->cores = cores;
     own->cpu = -1;
+    own->members.clear();  // they may have ended with their lanes
   }
   own->forks_seen = forks();
   own->homes_seen = homes();
