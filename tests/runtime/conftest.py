@@ -30,7 +30,7 @@ from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.tuner import first_steps, plan_maker, plan_search, tournament, tuning
 from threadcast.runtime.tuner.contender_id import ContenderId, Kind
 from threadcast.runtime.tuner.guard import Verdict
-from threadcast.runtime.tuner.tournament import Entrant, Instructions, Ran, Tournament
+from threadcast.runtime.tuner.tournament import Entrant, Instructions, Next, Ran, Run, Tournament
 
 
 @pytest.fixture(autouse=True)
@@ -156,13 +156,15 @@ class Decided(Tournament):
         """However slow its first steps were, a candidate is worth a comparison."""
         return 2.0
 
-    def _observe(self, comparison: Any, event: Ran, lost_s: float) -> Instructions:
-        if self.chosen is None or self.chosen.key != comparison.new:
-            return super()._observe(comparison, event, lost_s)
-        return self._judge(comparison, Verdict(1.0, 1.0, 1.0, 3, "plan" if self.wins(comparison.new) else "default"))
+    def _next_compared(self, comparison: Any, event: Next) -> Instructions:
+        return (
+            super()._next_compared(comparison, event)
+            if event.disturbed
+            else self._choose(Run(comparison.new), counts=True)
+        )
 
-    def _promised(self, entrant: Any, *, most: bool = False) -> float:
-        return 2.0
+    def _observe(self, comparison: Any, event: Ran, lost_s: float) -> Instructions:
+        return self._judge(comparison, Verdict(1.0, 1.0, 1.0, 3, "plan" if self.wins(comparison.new) else "default"))
 
     def _is_faster_now(self, entrant: Any) -> bool:
         return False

@@ -639,6 +639,8 @@ class Tuning:
         match instruction:
             case to.Compared(key, verdict):
                 self.report.verdicts[str(key)] = verdict
+                if self._best != DEFAULT:  # it runs from now on, though others may still be compared
+                    self._report_best()
             case to.Release(key):
                 assert isinstance(key, ContenderId)
                 self._contenders.close(key, self._plan_of(key))
@@ -659,6 +661,11 @@ class Tuning:
     def _candidate_plan(self, key: to.Key) -> VariantPlan | None:
         assert isinstance(key, ContenderId)
         return self._plan_of(key)
+
+    def _report_best(self) -> None:
+        self.report.contender, self.fastest = self._best, self._contenders[self._best]
+        if (variant_plan := self._plan_of(self._best)) is not None:
+            self._report_plan(variant_plan)
 
     def _report_plan(self, of: VariantPlan) -> None:
         self.report.layout, self.report.plan, self.report.fused = of.variant.memory_format, of.plan, of.variant.fused
@@ -695,12 +702,10 @@ class Tuning:
                 self._stored.drop(captured)
         if contender.kind is Kind.BACKEND and (gain := self._tournament.entrants[contender].gain) is not None:
             self._stored.note_backend(self._graphs.first, gain)
-        self.fastest = self._contenders[contender]
+        self._report_best()
         if variant_plan is not None:
             self._stored.add_tried(variant_plan, self._tried)
-            self._report_plan(variant_plan)
             self._follower.follow(self._contenders.engines[variant_plan], variant_plan, self._stored)
-        self.report.contender = contender
         slow = [one for one in self._candidates.values() if one.step_s is not None]
         if contender == DEFAULT and slow and not self.report.verdicts and self.eager_s is not None:
             self.report.reason = f"{slow[0].key} took {slow[0].step_s:.3g} s a call, PyTorch {self.eager_s:.3g} s"
