@@ -8,6 +8,7 @@ was kept is in the figures, and `torch.compile`; of other backends it is only kn
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import re
@@ -58,6 +59,7 @@ def kind_of(row: Mapping[str, str]) -> NetworkKind:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with FIGURES.open() as file:
         models = [row for row in csv.DictReader(file) if row["mode"] == "inference"]
     rows: list[dict[str, Any]] = [{"kind": kind_of(row), "shares": found} for row in models if (found := shares(row))]

@@ -265,7 +265,7 @@ def test_the_environment_can_leave_all_calls_to_pytorch(tmp_path: Path, monkeypa
     assert [report.runs for report in [*step.reports, *fast.reports]] == ["default", "default"]
     assert "default, a call takes" in repr(step)
     of_model = set(compiled_graphs()) - others
-    assert {report.runs for graph in of_model for report in graph.reports} == {"default"}
+    assert {report.runs for graph in of_model for report in graph.reports} <= {"default"}
     step.close()
     fast.close()
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from threadcast.runtime.compile_backend import backend, compiled_graphs
-from threadcast.runtime.shared_learning import allowance, planner_for
+from threadcast.runtime.shared_learning import budget, planner_for
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -229,7 +229,7 @@ def test_the_quick_judge_looks_at_compiled_models(
     finally:
         for graph in compiled_graphs():
             graph.close()
-        for made in (planner_for, allowance):
+        for made in (planner_for, budget):
             made.cache_clear()
         torch._dynamo.reset()
     assert found["right"] is (factor == 1.0), found

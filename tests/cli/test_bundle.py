@@ -16,8 +16,8 @@ def test_a_bundle_is_saved_shown_and_loaded(tmp_path: Path, monkeypatch: pytest.
     fill(places)
     bundle = str(tmp_path / "bundle.zip")
     saved = json.loads(invoke("bundle", "save", bundle, "--json").stdout)
-    counts = [saved[name]["count"] for name in ("plans", "operators", "compiled_libraries")]
-    assert (counts, saved["bytes"]) == ([1, 2, 3], Path(bundle).stat().st_size)
+    counts = [saved[name]["count"] for name in ("plans", "operators", "compiled_files")]
+    assert (counts, saved["bytes"]) == ([1, 2, 5], Path(bundle).stat().st_size)
     shown = invoke("bundle", "show", bundle)
     assert shown.exit_code == 0, shown.output
     for text in (saved["sha256"], places.machine.fingerprint, "compiled libraries", "plans/backends"):

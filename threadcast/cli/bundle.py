@@ -108,7 +108,7 @@ def _contents(bundle: Bundle) -> list[tuple[str, int, int]]:
     return [
         ("plans", sum(file.path.endswith(".json") for file in plans), sum(file.size_bytes for file in plans)),
         ("operators", ops_in(bundle.contents.get(CURVES)), len(bundle.contents.get(CURVES, b""))),
-        ("compiled libraries", len(compiled), sum(file.size_bytes for file in compiled)),
+        ("compiled files", len(compiled), sum(file.size_bytes for file in compiled)),
     ]
 
 

@@ -307,6 +307,11 @@ class Optimized:
         """What more learning about calls of the kind of the last call may gain; see `Tuning.gain_left`."""
         return self._last.gain_left if isinstance(self._last, Tuning) else math.inf
 
+    def conclude(self) -> None:
+        """Report what runs calls of the kind of the last call fastest so far, though others may still be tried."""
+        if isinstance(self._last, Tuning):
+            self._last.conclude()
+
     def wait(self, timeout_s: float) -> None:
         """Leave the cores to what learns beside the calls of the kind of the last call; see `Tuning.wait`."""
         if isinstance(self._last, Tuning):

@@ -96,6 +96,7 @@ class OptimizedModel:
                         compiles = any(report.reason == COMPILING for report in self.reports)
                         since_s, began_s = began_s, time.monotonic()
                         seconds -= 0.0 if compiles else began_s - since_s
+                    self._optimized.conclude()
             finally:
                 set_back()
         finally:

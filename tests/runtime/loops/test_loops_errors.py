@@ -61,7 +61,7 @@ def test_an_index_out_of_range(bad: tuple[Tensor, Tensor], options: dict[str, An
         model = Words()
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
         step = make(model, cross_entropy, optimizer, **options)
-        losses = [step(*GOOD) for _ in range(2 * STEPS)]
+        losses = [step(*GOOD) for _ in range(4 * STEPS)]
         for _ in range(3):
             with pytest.raises(IndexError):
                 step(*bad)

@@ -639,8 +639,8 @@ class Tuning:
         match instruction:
             case to.Compared(key, verdict):
                 self.report.verdicts[str(key)] = verdict
-                if self._best != DEFAULT:  # it runs from now on, though others may still be compared
-                    self._report_best()
+                if self._best != DEFAULT:
+                    self.conclude()
             case to.Release(key):
                 assert isinstance(key, ContenderId)
                 self._contenders.close(key, self._plan_of(key))
@@ -662,7 +662,10 @@ class Tuning:
         assert isinstance(key, ContenderId)
         return self._plan_of(key)
 
-    def _report_best(self) -> None:
+    def conclude(self) -> None:
+        """Report what is the fastest so far, though others may still be tried."""
+        if self.eager_s is None and self._best == DEFAULT:
+            return
         self.report.contender, self.fastest = self._best, self._contenders[self._best]
         if (variant_plan := self._plan_of(self._best)) is not None:
             self._report_plan(variant_plan)
@@ -702,7 +705,7 @@ class Tuning:
                 self._stored.drop(captured)
         if contender.kind is Kind.BACKEND and (gain := self._tournament.entrants[contender].gain) is not None:
             self._stored.note_backend(self._graphs.first, gain)
-        self._report_best()
+        self.conclude()
         if variant_plan is not None:
             self._stored.add_tried(variant_plan, self._tried)
             self._follower.follow(self._contenders.engines[variant_plan], variant_plan, self._stored)
