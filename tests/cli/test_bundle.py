@@ -20,22 +20,22 @@ def test_a_bundle_is_saved_shown_and_loaded(tmp_path: Path, monkeypatch: pytest.
     assert (counts, saved["bytes"]) == ([1, 2, 5], Path(bundle).stat().st_size)
     shown = invoke("bundle", "show", bundle)
     assert shown.exit_code == 0, shown.output
-    for text in (saved["sha256"], places.machine.fingerprint, "compiled libraries", "plans/backends"):
+    for text in (saved["sha256"], places.machine.fingerprint, "compiled files", "plans/backends"):
         assert text in shown.stdout
     move_to(tmp_path / "other", monkeypatch)
     loaded = invoke("bundle", "load", bundle, "--sha256", saved["sha256"])
     assert loaded.exit_code == 0, loaded.output
-    assert "3 files of plans, 2 measurements and 0 compiled files are new here" in loaded.stdout
-    assert "3 compiled files are left out" in loaded.stderr
+    assert "4 files of plans, 2 measurements and 0 compiled files are new here" in loaded.stdout
+    assert "5 compiled files are left out" in loaded.stderr
     assert not [name for name in files_below(tmp_path / "other") if name.endswith(".so")]
     again = json.loads(invoke("bundle", "load", bundle, "--trust", "--json").stdout)
-    assert (again["plan_files"], again["measurements"], again["compiled_files"], again["left_out"]) == (0, 0, 3, [])
+    assert (again["plan_files"], again["measurements"], again["compiled_files"], again["left_out"]) == (0, 0, 5, [])
 
 
 def test_plans_alone_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(move_to(tmp_path / "one", monkeypatch))
     saved = json.loads(invoke("bundle", "save", str(tmp_path / "bundle"), "--plans-only", "--json").stdout)
-    assert (saved["plans"]["count"], saved["operators"]["count"], saved["compiled_libraries"]["count"]) == (1, 0, 0)
+    assert (saved["plans"]["count"], saved["operators"]["count"], saved["compiled_files"]["count"]) == (1, 0, 0)
 
 
 def test_where_nothing_was_learned_the_command_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ class PlanCandidate:
         search = self._search
         if search is None:
             place = Place.BESIDE if self._compiling else Place.BETWEEN
-            return Staged(self.key, place, self._capture_s)
+            return Staged(self.key, place, self._capture_s, long=self._compiling)
         if search.phase is Phase.PLANNING:
             return Staged(self.key, Place.BESIDE) if self._asked else Staged(self.key, Place.BETWEEN, PLANNING_S)
         return Staged(self.key, Place.CALL, self._search_s(search, calls), begun=search.begun)

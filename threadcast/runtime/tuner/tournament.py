@@ -86,6 +86,8 @@ class Staged:
     cost_s: float = 0.0
     begun: bool = False
     """Whether the part has begun and is not complete; a part that is begun anew has not."""
+    long: bool = False
+    """Whether what is at work beside calls takes long, so that others are prepared meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,6 +537,8 @@ class Tournament:
             going.break_off(too_dear=True)
             going.stage = replace(going.stage, begun=False)
         free, beside = self._waiting()
+        if any(one.stage is not None and not one.stage.long for one in beside):
+            free = [one for one in free if one.status is not Status.OFFERED]
         affordable = [one for one in free if self._cost_s(one) + one.beyond_s <= max(event.left_s, 0.0)]
         self.held_back = bool(free) and not affordable
         chosen = max(affordable, key=self._value, default=None)

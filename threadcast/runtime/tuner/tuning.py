@@ -600,7 +600,7 @@ class Tuning:
         assert isinstance(key, ContenderId)
         if key == BACKENDS:
             self._wants_backends = True
-            self._tournament.handle(to.Staged(key, Place.BESIDE))
+            self._tournament.handle(to.Staged(key, Place.BESIDE, long=True))
         elif key.kind is Kind.BACKEND:
             self._todo.extend(self._tournament.handle(to.LeftOut(key, "it was released")))
         elif key.memory_format is not None:
