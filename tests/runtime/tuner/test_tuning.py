@@ -265,7 +265,7 @@ def test_a_plan_goes_on_where_the_process_for_a_further_one_cannot_be_started(
 
     monkeypatch.setattr(PlanMaker, "start_planning", fails_later)
     with made(Clock(), machine, tmp_path, formats=tuple(MemoryFormat)) as tuned:
-        run_until(tuned, lambda: not tuned.report.measuring)
+        run_until(tuned, lambda: tuned.settled)
         assert len(set(begun)) == 2
         assert (tuned.report.runs, len(tuned.plans)) == ("plan", 1)
 

@@ -541,7 +541,7 @@ class Tournament:
             free = [one for one in free if one.status is not Status.OFFERED]
         affordable = [one for one in free if self._cost_s(one) + one.beyond_s <= max(event.left_s, 0.0)]
         self.held_back = bool(free) and not affordable
-        chosen = max(affordable, key=self._value, default=None)
+        chosen = max(affordable, key=lambda one: (one.status is not Status.OFFERED, self._value(one)), default=None)
         if chosen is None or event.left_s < math.inf:
             return chosen
         # The caller waits: what is at work beside the calls and gains more for its time comes first.
