@@ -1,8 +1,8 @@
 """Chooses among candidates in the caller's own calls, within a budget.
 
-A call can run in several ways: by PyTorch as it was (the baseline), by a plan of one variant of its graph, by PyTorch in
-another memory format, by another library. Which is fastest depends on the machine, the sizes and what else runs, so it
-is measured where it counts: in the calls that the caller makes anyway. Each of these does the caller's whole step.
+A call can run in several ways: by PyTorch as it was (the baseline), by a plan of one variant of its graph, by PyTorch
+in another memory format, by another library. Which is fastest depends on the machine, the sizes and what else runs, so
+it is measured where it counts: in the calls that the caller makes anyway. Each does the caller's whole step.
 
 `tournament` decides. It is a pure state machine: events come in (a candidate is offered, prepared, has run, differs),
 instructions go out (run this, prepare that, store, release). It knows no tensor, clock or thread, so that whatever
