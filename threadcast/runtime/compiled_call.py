@@ -78,10 +78,11 @@ class CompiledCall:
         runs = self._runs
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
             return self._eager(*arguments)  # each of its gradients is looked at
-        if runs is not self._graphs and torch.is_grad_enabled() and saves_by_hooks():
-            self._hooked += 1
-            for part in self._parts:
-                part.use(part.layout, counts=True)
+        if not self._for_good and torch.is_grad_enabled() and saves_by_hooks():
+            if runs is not self._graphs:
+                self._hooked += 1
+                for part in self._parts:
+                    part.use(part.layout, counts=True)
             return self._graphs(*arguments)
         if runs is None and self._forks != forks.number:  # the lock may be held by a thread that did not come along
             runs = self._eager

@@ -61,30 +61,62 @@ def test_other_weights_and_other_infinities_are_searched_for_anew(module: Two, p
         assert search._process is not None
 
 
-def test_a_way_that_cannot_be_opened_is_deleted(module: Two, plans: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["other bytes", "fewer bytes", "no file"])
+def test_a_way_whose_files_are_not_as_they_were_written_is_never_opened(
+    damage: str, module: Two, plans: Path, tmp_path: Path
+) -> None:
+    """A shorter library would end the process as it is loaded, and other weights would give other numbers."""
     damaged = tmp_path / "plans"
     subprocess.run(["cp", "-r", plans, damaged], check=True)
     (model,) = damaged.glob("ways/*/*.onnx")
-    model.write_bytes(b"no model")
-    assert not found_by(search := later(module, damaged))
-    assert search.broken_off
+    content = model.read_bytes()
+    if damage == "no file":
+        model.unlink()
+    else:
+        model.write_bytes(content[:-1] + b"\0" if damage == "other bytes" else content[:-10])
+    with closing(later(module, damaged)) as search:
+        search.start()
+        assert search._process is not None
     assert not list(damaged.glob("ways/*"))
 
 
-def test_ways_that_were_not_used_for_longest_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_process_stores_for_other_weights_replaces_nothing(tmp_path: Path) -> None:
+    store, model = WayStore(tmp_path / "ways"), tmp_path / "model.onnx"
+    opened = {}
+    for weights in ("a", "b", "a"):
+        model.write_text(weights)
+        store.write("0" * 32, {"file": str(model)}, weights, [])
+        found = store.read("0" * 32, lambda one=weights: one, [])
+        assert found is not None
+        opened[weights] = found["file"]
+    assert {weights: Path(file).read_text() for weights, file in opened.items()} == {"a": "a", "b": "b"}
+    assert store.read("0" * 32, lambda: "a", [1]) is None
+
+
+def test_ways_that_were_not_used_for_longest_are_deleted_and_drafts_of_processes_that_were_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, model = WayStore(tmp_path / "ways"), tmp_path / "model.onnx"
     model.write_bytes(bytes(1000))
     (tmp_path / "model.onnx.data").write_bytes(bytes(1000))
     monkeypatch.setattr(way_store, "MOST_BYTES", 5000)
-    assert store.read("a") is None
+
+    def read(key: str) -> dict[str, Any] | None:
+        return store.read(key, lambda: key, [])
+
+    assert read("a") is None
     for key in ("a", "b"):
-        store.write(key, {"file": str(model)}, weights=key)
-    os.utime(tmp_path / "ways" / "a", (0, 0))
-    assert store.read("a") is not None, "which is a use"
-    os.utime(tmp_path / "ways" / "b", (0, 0))
-    store.write("c", {"file": str(model)}, weights="c")
-    assert store.read("b") is None
-    found = store.read("a")
+        store.write(key, {"file": str(model)}, key, [])
+    drafts = [tmp_path / "ways" / name for name in (".old", ".new")]
+    for draft in drafts:
+        draft.mkdir()
+    os.utime(drafts[0], (0, 0))
+    for key in ("a", "b"):
+        os.utime(tmp_path / "ways" / way_store.name_of(key, key, []), (0, 0))
+    assert read("a") is not None, "which is a use"
+    store.write("c", {"file": str(model)}, "c", [])
+    assert read("b") is None
+    found = read("a")
     assert found is not None
-    assert found["weights"] == "a"
-    assert Path(found["built"]["file"]).with_name("model.onnx.data").read_bytes() == bytes(1000)
+    assert Path(found["file"]).with_name("model.onnx.data").read_bytes() == bytes(1000)
+    assert [draft.is_dir() for draft in drafts] == [False, True]

@@ -42,7 +42,7 @@ def fill(places: Places) -> list[Measurement]:
     PlanStore(places.plans, places.machine).note_backend(graph, 2.0)
     built = places.plans.parent / "model.onnx"
     built.write_bytes(b"a model")
-    WayStore(places.plans / "ways").write("0" * 32, {"file": str(built)})
+    WayStore(places.plans / "ways").write("0" * 32, {"file": str(built)}, "", [])
     built.unlink()
     for path, content in {
         places.native / "threadcast_native.so": NATIVE, places.fused / "fused_a.so": FUSED,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.runtime.conftest import DefaultWins
 from tests.waiting import attempts
 from threadcast.runtime import whole_calls
-from threadcast.runtime.compile_backend import compiled_graphs
-from threadcast.runtime.compiled_call import CompiledCall
+from threadcast.runtime.compile_backend import backend, compiled_calls, compiled_graphs
+from threadcast.runtime.compiled_call import _SELDOM, CompiledCall
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
@@ -600,3 +602,23 @@ def test_a_compiled_model_trains_as_eager_does_while_both_ways_are_compared() ->
                     parameter -= 0.05 * parameter.grad
     for one, other in zip(mine.state_dict().values(), eager.state_dict().values(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_a_program_that_is_called_within_a_checkpoint_once_its_graphs_run_saves_the_same_both_times() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 8), nn.Tanh())
+    x = torch.randn(4, 8, requires_grad=True)
+    compiled = torch.compile(model, backend=backend)
+    before = set(compiled_calls())
+
+    def gradient(call: Callable[..., Any]) -> Tensor:
+        (found,) = torch.autograd.grad(call(x).square().sum(), x)
+        return found
+
+    wanted = gradient(model)
+    torch.testing.assert_close(gradient(compiled), wanted)
+    (call,) = set(compiled_calls()) - before
+    call._runs = call._graphs
+    for _ in range(2 * _SELDOM + 2):
+        found = gradient(lambda x: checkpoint(compiled, x, use_reentrant=False))
+        torch.testing.assert_close(found, wanted)

@@ -108,7 +108,9 @@ class BackendSearch:
         self._unlimited = False
         self._turns_s = 0.0
         self._ways = None if history is None else WayStore(history.with_name(WAYS))
-        self._over = self._all_built = self._stored = self._told_all = False
+        self._over = self._all_built = self._told_all = False
+        self._stored = ""
+        """Name in `_ways` of the way that an earlier process has built; empty where there is none."""
         self.broken_off = False
         """Whether something ended the search that need not end a later one."""
         self._paused_s: float | None = None
@@ -221,13 +223,11 @@ class BackendSearch:
             return False
         key = key_of(content.head, (options.cores, options.kind, options.rough, options.cpus), options.among)
         self._options = replace(options, key=key)
-        found = self._ways.read(key)
-        if found is None or found["infinite"] != _infinite(self._arguments):
+        found = self._ways.read(key, content.weights_digest, _infinite(self._arguments))
+        if found is None:
             return False
-        if found["weights"] != content.weights_digest():
-            return False
-        self._built.append(Built.of(found["built"]))
-        self._all_built = self._stored = True
+        self._built.append(Built.of(found))
+        self._all_built, self._stored = True, Path(found["file"]).parent.name
         return True
 
     def _listen(self) -> None:
@@ -312,7 +312,7 @@ class BackendSearch:
             except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others and the plan remain
                 self._leave_out(str(built.way), (str(error).strip().splitlines() or [type(error).__name__])[0])
                 if self._stored and self._ways is not None:  # a later process searches
-                    self._ways.drop(self._options.key)
+                    self._ways.drop(self._stored)
                     self.broken_off = True
         self._opening = None
         self._built.popleft()
@@ -364,5 +364,5 @@ class BackendSearch:
 def _infinite(arguments: Any) -> list[int]:
     """The positions of the tensors among arguments that have infinities."""
     tensors = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
-    numbers = ((at, one) for at, one in enumerate(tensors) if one.is_floating_point() or one.is_complex())
+    numbers = ((at, one) for at, one in enumerate(tensors) if one.is_floating_point())
     return [at for at, one in numbers if bool(one.isinf().any())]

@@ -138,9 +138,10 @@ class _Kept:
 
     def exchange(self, process: SearchProcess | None) -> SearchProcess | None:
         """Keep another process, or none, and return the one before; None in a fork, whose parent has it."""
+        if self._of != os.getpid():  # the lock may be held by a thread that did not come along
+            self._lock, self._process, self._of = threading.Lock(), None, os.getpid()
         with self._lock:
-            before = self._process if self._of == os.getpid() else None
-            self._process, self._of = process, os.getpid()
+            before, self._process = self._process, process
             return before
 
 

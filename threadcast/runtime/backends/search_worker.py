@@ -247,9 +247,7 @@ class Search:
         if self._built and self._options.key and self._options.history is not None:
             fastest = self._built[min(self._built, key=self._found.__getitem__)]
             store = WayStore(Path(self._options.history).with_name(WAYS))
-            store.write(
-                self._options.key, asdict(fastest), weights=self._read.weights_digest(), infinite=self._infinite
-            )
+            store.write(self._options.key, asdict(fastest), self._read.weights_digest(), self._infinite)
 
     def _try(self, backend: str) -> None:
         built: dict[Way, tuple[Path, TensorCall, float]] = {}

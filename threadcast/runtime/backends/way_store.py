@@ -1,8 +1,9 @@
 """Keeps the fastest way that was built for a program, for later processes: its files, and for what it is right.
 
 Each way has a folder, named by the program's operators and shapes, the libraries' versions, the processor and the
-number of cores. It is right for the same weights, by their SHA-256, and where the example has infinities in the same
-arguments. The folders that were used last stay, up to `MOST_BYTES`.
+number of cores (its key), and by what it is right for: the weights, by their SHA-256, and the arguments in which the
+example has infinities. So what a name stands for never changes, whatever other processes store meanwhile. The folders
+that were used last stay, up to `MOST_BYTES`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +30,8 @@ NAME = "ways"
 MOST_BYTES = 3 * 2**28
 """Bytes of all ways: of one network as large as BERT-base, or of 15 as ResNet-18; a bundle may have a third more."""
 _ABOUT = "way.json"
+_DRAFT_S = 3600.0
+"""Seconds after which a draft is nobody's any more: its process was killed."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -38,26 +42,43 @@ class WayStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def read(self, key: str) -> dict[str, Any] | None:
-        """Return what `write` was given for this key, with the path of the way's file; None where there is nothing."""
-        place = self._folder / key
+    def read(self, key: str, weights: Callable[[], str], infinite: Sequence[int]) -> dict[str, Any] | None:
+        """Return the way that `write` was given for this key, these weights and infinities, with the path of its file.
+
+        None where there is none; one whose files are not as they were written is deleted. `weights()` is asked for the
+        weights' SHA-256 only where there is a way for the key.
+        """
+        if not any(self._folder.glob(f"{key}*")):
+            return None
+        place = self._folder / name_of(key, weights(), infinite)
+        if not place.is_dir():
+            return None
         try:
             found: dict[str, Any] = json.loads((place / _ABOUT).read_text())
-            if found["schema"] != SCHEMA or Path(found["built"]["file"]).name != found["built"]["file"]:
-                return None
-            found["built"]["file"] = str(place / found["built"]["file"])
-        except (OSError, ValueError, LookupError, TypeError):
+            built: dict[str, Any] = found["built"]
+            names = {file.name for file in place.iterdir()} - {_ABOUT}
+            whole = names == set(found["files"]) and built["file"] in names and found["schema"] == SCHEMA
+            if not whole or any(_sha256(place / name) != found["files"][name] for name in names):
+                raise ValueError("its files are not as they were written")
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            _logger.warning("a stored backend is deleted: %s", error)
+            self.drop(place.name)
             return None
         with suppress(OSError):
             os.utime(place)
-        return found
+        return {**built, "file": str(place / built["file"])}
 
-    def write(self, key: str, built: dict[str, Any], **right_for: Any) -> None:
-        """Store a way with copies of the files that belong to `built["file"]`."""
-        source = Path(built["file"])
+    def write(self, key: str, built: dict[str, Any], weights: str, infinite: Sequence[int]) -> None:
+        """Store a way with copies of the files that belong to `built["file"]`; nothing where it is stored already."""
+        source, target = Path(built["file"]), self._folder / name_of(key, weights, infinite)
         files = [source] if source.suffix == ".so" else sorted(source.parent.glob(f"{source.stem}.*"))
-        about = {"schema": SCHEMA, "built": {**built, "file": source.name}, **right_for}
+        if target.exists():
+            return
         try:
+            about = {
+                "schema": SCHEMA, "built": {**built, "file": source.name},
+                "files": {file.name: _sha256(file) for file in files},
+            }  # fmt: skip
             if sum(file.stat().st_size for file in files) > MOST_BYTES:
                 return
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -65,23 +86,29 @@ class WayStore:
                 for file in files:
                     shutil.copy(file, draft)
                 Path(draft, _ABOUT).write_text(json.dumps(about))
-                self.drop(key)
                 whole = Path(draft, "whole")
                 whole.mkdir()
                 for file in [file for file in Path(draft).iterdir() if file != whole]:
                     file.rename(whole / file.name)
-                whole.rename(self._folder / key)
+                try:
+                    whole.rename(target)
+                except OSError:
+                    if not target.is_dir():  # else another process was first
+                        raise
             self._delete_oldest()
         except OSError as error:
             _logger.warning("a backend is not stored: %s", error)
 
-    def drop(self, key: str) -> None:
-        """Delete the way of this key."""
-        shutil.rmtree(self._folder / key, ignore_errors=True)
+    def drop(self, name: str) -> None:
+        """Delete the folder of this name."""
+        shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _delete_oldest(self) -> None:
-        left_bytes = MOST_BYTES
-        used = {place: place.stat().st_mtime for place in self._folder.iterdir() if not place.name.startswith(".")}
+        left_bytes, places = MOST_BYTES, {place: place.stat().st_mtime for place in self._folder.iterdir()}
+        used = {place: mtime for place, mtime in places.items() if not place.name.startswith(".")}
+        for draft in places.keys() - used.keys():
+            if time.time() - places[draft] > _DRAFT_S:
+                self.drop(draft.name)
         for place in sorted(used, key=used.__getitem__, reverse=True):
             left_bytes -= sum(file.stat().st_size for file in place.iterdir())
             if left_bytes < 0:
@@ -93,6 +120,16 @@ def key_of(program: bytes, conditions: Iterable[object], backends: Sequence[str]
     libraries = [identity(name) for name in sorted(backends) if name not in NEEDED or has(name)]
     whole = [program, repr([*conditions]).encode(), _sources(), *(text.encode() for text in libraries)]
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in whole)).hexdigest()[:32]
+
+
+def name_of(key: str, weights: str, infinite: Sequence[int]) -> str:
+    """Return the name of the folder of a way for this key, right for these weights and infinities."""
+    return key + hashlib.sha256(json.dumps([weights, [*infinite]]).encode()).hexdigest()[:32]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @lru_cache(maxsize=1)

@@ -30,7 +30,7 @@ _PATHS: Mapping[str, re.Pattern[str]] = {
     "curves": re.compile(re.escape(CURVES)),
     "compiled": re.compile(
         r"compiled/[A-Za-z0-9][A-Za-z0-9._+-]*/[A-Za-z_][A-Za-z0-9_]*\.so"
-        rf"|{WAYS}/[0-9a-f]{{32}}/[A-Za-z_][A-Za-z0-9_]*(\.[a-z]+)+"
+        rf"|{WAYS}/[0-9a-f]{{64}}/[A-Za-z_][A-Za-z0-9_]*(\.[a-z]+)+"
     ),
 }
 _DIGEST = re.compile("[0-9a-f]{64}")
