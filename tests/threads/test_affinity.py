@@ -147,9 +147,8 @@ def test_idle_workers_of_the_calling_thread_end_and_come_back_when_needed():
     def wait_for_end_of(threads: set[int]) -> None:
         assert eventually(lambda: not threads & set(thread_ids()))  # joined; the kernel is tidying up
 
-    threads_before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
+    def check() -> None:
+        torch.set_num_threads(2)
         end_idle_workers()
         (worker,) = region_makes()
         assert not region_makes()
@@ -160,6 +159,11 @@ def test_idle_workers_of_the_calling_thread_end_and_come_back_when_needed():
             wait_for_end_of({worker})
         assert len(region_makes()) == 1
         end_idle_workers()
+
+    threads_before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(1) as pool:  # a thread that has made no step, so that no lanes run its regions
+            pool.submit(check).result()
     finally:
         torch.set_num_threads(threads_before)
 

@@ -15,12 +15,14 @@ from torch.fx import symbolic_trace
 from torch.nn import functional as F
 
 from tests.runtime.compile_backend.running import run_until_settled
+from tests.runtime.conftest import DefaultWins
 from threadcast.runtime import fixed_weights
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.compile_backend import compiled_graphs
 from threadcast.runtime.fixed_weights import FixedWeights
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuner import tuning
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import backend
 from threadcast.runtime.tuner.report import Report
@@ -68,7 +70,8 @@ def reports() -> list[Report]:
 
 
 @pytest.mark.usefixtures("nothing_is_left_out")
-def test_channels_last_is_tried_and_results_lie_as_eagers_do() -> None:
+def test_channels_last_is_tried_and_results_lie_as_eagers_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "Tournament", DefaultWins)  # so that all is compared, whatever is faster
     model = images()
     compiled = torch.compile(model, backend="threadcast", options=FREEZE)
     strides = [parameter.stride() for parameter in model.parameters()]
@@ -202,6 +205,7 @@ def fixed(weight: Tensor) -> FixedWeights:
 
 def test_weights_of_a_model_that_is_gone_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FixedWeights, "formats", lambda *_: (LAST,))
+    monkeypatch.setattr(FixedWeights, "backends", lambda *_, **__: None)  # a search keeps them until it is over
     freed = threading.Event()
     close = GraphCalls.forget_weights
 
