@@ -5,6 +5,7 @@ A new one takes 4 s of CPU time to import PyTorch and the exporters. One at most
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -30,6 +31,8 @@ LOCK = "learner"
 _PIECE_BYTES = 16 * 2**20
 """Bytes of weights that are handed over before a look whether the search was closed."""
 _READ_BYTES = 65536
+_END_S = 2.0
+"""Longest wait in seconds for the end of a kept process, which takes some hundredths."""
 
 
 class SearchProcess:
@@ -117,7 +120,7 @@ class SearchProcess:
         os.ftruncate(self._file, 0)
         self.answer(bytes([DONE]))
 
-    def close(self) -> None:
+    def close(self, *, waits: bool = False) -> None:
         """End it, and delete its files."""
         if self._writing is not None:
             self._writing.join()
@@ -125,7 +128,11 @@ class SearchProcess:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()  # on which the guard ends everything, and deletes the files
-        threading.Thread(target=self._process.wait, daemon=True).start()
+        if waits:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+        else:
+            threading.Thread(target=self._process.wait, daemon=True).start()
 
 
 class _Kept:
@@ -166,11 +173,12 @@ def give_back(process: SearchProcess) -> None:
         before.close()
 
 
+@atexit.register
 def end_kept() -> None:
-    """End the process that no search uses, if there is one."""
+    """End the process that no search uses, if there is one, and wait for its end."""
     kept = _KEPT.exchange(None)
     if kept is not None:
-        kept.close()
+        kept.close(waits=True)
 
 
 def _conditions(options: Options) -> tuple[object, ...]:
