@@ -146,7 +146,7 @@ class Tuning:
         self._follower = CoreFollower(machine)
         self._stored = CallPlans(plans, machine, call=call)
         self._tournament = Tournament(DEFAULT, baseline_s=eager_s, told=partial(_logger.info, "%s: %s", title))
-        self._candidates: dict[ContenderId, PlanCandidate] = {}
+        self._candidates: dict[to.Key, PlanCandidate] = {}
         self._todo: deque[to.Instruction] = deque()
         """What is to be done before the next step."""
         self._started = self._closed = self._wants_backends = self._rests = False
@@ -363,7 +363,7 @@ class Tuning:
         assert isinstance(best, ContenderId)
         return best
 
-    def _plan_of(self, contender: ContenderId) -> VariantPlan | None:
+    def _plan_of(self, contender: to.Key) -> VariantPlan | None:
         candidate = self._candidates.get(contender)
         return None if candidate is None else candidate.found
 
@@ -389,7 +389,7 @@ class Tuning:
             compares = self._tournament.comparison is not None or isinstance(what, to.RunStage)
             self._backends.before_step(rests=compares or self._rests or self._budget.rests)
             if isinstance(what, to.RunStage):
-                self._candidate(what.key).begin(anew=what.anew)
+                self._candidates[what.key].begin(anew=what.anew)
             return what
         # of measuring or planning: the step has not begun, and can run as before
         self._give_up(str(failure.error) or "measuring was broken off")
@@ -409,7 +409,7 @@ class Tuning:
 
     def _runner_of(self, what: to.Run | to.RunStage) -> Runner:
         if isinstance(what, to.RunStage):
-            return self._candidate(what.key).step
+            return self._candidates[what.key].step
         assert isinstance(what.key, ContenderId)
         return what.key
 
@@ -447,7 +447,7 @@ class Tuning:
                 return
             self._todo.extend(self._tournament.handle(event))
             if isinstance(what, to.RunStage):
-                candidate = self._candidate(what.key)
+                candidate = self._candidates[what.key]
                 candidate.observe(timed.seconds, self._calls)
                 self._staged(candidate)
         if failure.error is not None:
@@ -500,7 +500,7 @@ class Tuning:
     def _offer_backends(self) -> None:
         if self._backends.waits and BACKENDS not in self._tournament.entrants:
             expected = self._stored.backends(self._graphs.first)
-            cost_s = min(BESIDE_S, expected.cost_s) / max(1, len(self._machine) - 1)  # pauses bound the rest
+            cost_s = self._part_of(min(BESIDE_S, expected.cost_s))  # pauses bound the rest
             self._offer(BACKENDS, gain=expected.gain, most=expected.most, cost_s=cost_s)
             if self._budget.unlimited and self.eager_s is not None:
                 self._prepare_candidate(BACKENDS)  # beside the plans
@@ -520,13 +520,17 @@ class Tuning:
             return
         self._fuse = False
         variant = Variant(fastest.variant.memory_format, fused=True)
-        cost_s = 0.0 if self._graphs.is_compiled(variant) else BESIDE_S / max(1, len(self._machine) - 1)
+        cost_s = 0.0 if self._graphs.is_compiled(variant) else self._part_of(BESIDE_S)
         candidate = PlanCandidate(
             variant, self._plans, self._contenders, self._first_steps, known=self._known, capture_s=cost_s
         )
         step_s, eager_s = self._candidates[self._id(fastest)].step_s, self.eager_s
         gain = eager_s / step_s if step_s and eager_s else 1.0
         self._offer(self._add(candidate).key, gain=1.05 * gain, most=1.5 * gain, cost_s=cost_s)
+
+    def _part_of(self, seconds: float) -> float:
+        """What calls lose of so many seconds that something computes beside them on one core."""
+        return seconds / max(1, len(self._machine) - 1)
 
     def _offer(self, key: ContenderId, **options: Any) -> None:
         self._todo.extend(self._tournament.handle(to.Offered(key, **options)))
@@ -537,11 +541,7 @@ class Tuning:
             self.report.predicted_s[str(candidate.variant)] = candidate.found.plan.makespan_s
         return candidate
 
-    def _candidate(self, key: object) -> PlanCandidate:
-        assert isinstance(key, ContenderId)
-        return self._candidates[key]
-
-    def _id(self, variant_plan: VariantPlan) -> ContenderId:
+    def _id(self, variant_plan: VariantPlan) -> to.Key:
         return next(key for key, one in self._candidates.items() if one.found is variant_plan)
 
     def _look(self) -> None:
@@ -553,9 +553,7 @@ class Tuning:
                 self._staged(candidate)
         if tournament.comparison is None:
             self._look_for_backends()
-        if self.settled and self._plans.have_looked and self._budget.allows(
-            GIVE_BACK_S / max(1, len(self._machine) - 1)
-        ):  # fmt: skip
+        if self.settled and self._plans.have_looked and self._budget.allows(self._part_of(GIVE_BACK_S)):
             self._plans.give_back()
         for key in {self._best, tournament.challenger} - {None, DEFAULT}:
             assert isinstance(key, ContenderId)
@@ -608,7 +606,7 @@ class Tuning:
             self._tournament.handle(to.Ready(key))
         else:
             return_free_memory()
-            candidate, began_s = self._candidate(key), self._clock()
+            candidate, began_s = self._candidates[key], self._clock()
             candidate.prepare(self._calls)
             if candidate.searching:
                 self._capture_s = max(self._capture_s, self._clock() - began_s)
@@ -653,14 +651,10 @@ class Tuning:
             case to.Unsettle():
                 self._follower.end(restore=True)
             case to.Keep(key, step_s):
-                if (variant_plan := self._candidate_plan(key)) is not None:
+                if (variant_plan := self._plan_of(key)) is not None:
                     self._stored.write(variant_plan, step_s, tried=self._tried)
             case to.GiveUp(reason):
                 self._given_up(reason)
-
-    def _candidate_plan(self, key: to.Key) -> VariantPlan | None:
-        assert isinstance(key, ContenderId)
-        return self._plan_of(key)
 
     def conclude(self) -> None:
         """Report what is the fastest so far, though others may still be tried."""
@@ -679,8 +673,7 @@ class Tuning:
         variant_plan = self._plan_of(key)
         if differs and variant_plan is not None:
             self._stored.drop(self._graphs.as_captured(variant_plan.variant))
-        if self._last == key or not earlier:
-            self._contenders.close(key, variant_plan)
+        self._contenders.close(key, variant_plan)
         if self.report.contender == key:
             self.report.contender = None
         candidate = self._candidates.get(key)
@@ -690,7 +683,6 @@ class Tuning:
             if differs:
                 self.report.reason = f"{key}: {reason}"
             return
-        self._contenders.close(key, variant_plan)
         self._candidates.pop(key, None)
         self.report = Report(reason=f"{key}: {reason}" if differs else "")
         self._like = ()
