@@ -69,10 +69,6 @@ class LookSchedule:
         enough = math.ceil(ENOUGH_S / step_s) if step_s > 0 else self.steps
         return WARM_UP + min(self.steps, max(LEAST_STEPS, enough))
 
-    def leaves_core(self, number: int) -> bool:
-        """Return whether a look, one of the first, leaves a core idle."""
-        return number < self.uniform and self.cases[number].threads < self.cases[0].threads
-
     def slowdown(self, number: int) -> float:
         """Longest expected ratio of a look's time to the first's: where operators use all threads that they get.
 
