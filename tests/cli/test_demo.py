@@ -16,6 +16,7 @@ import urllib3
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
+from tests.processes import command_of
 from threadcast.cli import demo, demo_many_core, demo_report, demo_service
 from threadcast.cli.demo_report import RunReport
 from threadcast.cli.demo_summary import verdict
@@ -50,7 +51,7 @@ def children() -> set[int]:
 
 def is_resource_tracker(pid: int) -> bool:
     """Python's own helper of multiprocessing, which ends with this process."""
-    return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"resource_tracker" in command_of(pid)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.clock import Clock
+from tests.processes import own_children
 from tests.service.service_data import CURVES, MACHINE, OPS, graph_document
 from tests.waiting import HANGS_S, eventually
 from threadcast.models.roofline import Roofline
@@ -35,8 +36,7 @@ def is_there(pid: int) -> bool:
 
 
 def planning_processes() -> list[int]:
-    found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [int(pid) for pid in found if b"planner_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return own_children("planner_process")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
+from tests.processes import own_children
 from tests.service.service_data import CURVES, graph_document
 from tests.waiting import eventually
 from threadcast.scheduler import compile_planner
@@ -19,9 +20,7 @@ PLAN = {"graph": graph_document(**CURVES), "cores": 2, "policy": "fifo"}
 
 
 def compiling_processes() -> list[int]:
-    found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    name = compile_planner.__name__.encode()
-    return [int(pid) for pid in found if name in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return own_children(compile_planner.__name__)
 
 
 @pytest.fixture

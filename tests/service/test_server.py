@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import urllib3
 
+from tests.processes import children_of, command_of
 from tests.service.service_data import MACHINE, MEASURED, OPS, UNSEEN, measure
 from tests.waiting import HANGS_S, eventually
 from threadcast.core import Case, Op
@@ -80,9 +81,9 @@ class Running:
 
     def workers(self) -> list[int]:
         """The process ids of the server's children, without the one that compiles the planner."""
-        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         compiling = compile_planner.__name__.encode()
-        return [int(pid) for pid in found if compiling not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        commands = {child: command_of(child) for child in children_of(self.process.pid)}
+        return [child for child, command in commands.items() if command and compiling not in command]
 
     def left(self) -> bool:
         """Whether any process of the session is still there."""
