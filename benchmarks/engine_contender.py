@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from threadcast import networks, optimize, optimize_training
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.networks import Workload
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.search import BackendSearch

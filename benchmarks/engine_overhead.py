@@ -16,8 +16,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from threadcast.capture.capture import Captured, capture_forward
-from threadcast.capture.program import below_autograd
+from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.program import below_autograd
 from threadcast.core import Case, Machine, Placement, Plan, read_machine
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.executors import Executors

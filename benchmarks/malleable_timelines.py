@@ -21,7 +21,7 @@ from paper_studies import Network, model
 from planned_by_steps import planned_by_steps
 
 from threadcast import networks
-from threadcast.capture.capture import capture_training
+from threadcast.capture.graph.capture import capture_training
 from threadcast.core import Plan, read_machine
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.plans.malleable_plan import MalleablePlan

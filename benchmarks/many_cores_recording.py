@@ -18,7 +18,7 @@ import torch
 from many_cores_results import Results, Turns, by_value
 
 from threadcast import networks
-from threadcast.capture.program import below_autograd
+from threadcast.capture.graph.program import below_autograd
 from threadcast.capture.workloads import capture_workload, default_mode
 from threadcast.collector.cold_cache import eviction_bytes
 from threadcast.collector.operators import prepare

@@ -47,7 +47,7 @@ def _capture(name: str, size: str, *, momentum: float) -> OpGraph:
     from torch.optim import SGD
 
     from threadcast import networks
-    from threadcast.capture.capture import capture_training
+    from threadcast.capture.graph.capture import capture_training
 
     work = networks.load(name, size=size)
     assert work.loss is not None
@@ -65,7 +65,7 @@ def _capture_dcgan() -> OpGraph:
     from torch.optim import Adam
 
     from threadcast import networks
-    from threadcast.capture.capture import capture_training
+    from threadcast.capture.graph.capture import capture_training
 
     generator, discriminator = (networks.load(f"dcgan_{part}", size="paper") for part in ("generator", "discriminator"))
     generate, judge = generator.model, discriminator.model

@@ -23,7 +23,7 @@ import torch
 from figures.steps import TWO_MODELS
 from run_facts import RunFacts
 
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Case, read_machine
 from threadcast.networks import load
 from threadcast.runtime.engines.native.engine import NativeEngine

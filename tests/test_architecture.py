@@ -19,6 +19,7 @@ LAYERS = (
 )  # fmt: skip
 """From the bottom up: a part imports itself and those before it."""
 ROOMS = {
+    "capture": ("guards", "graph"),
     "scheduler": ("problem", "interference", "kernels", "bounds", "simulation", "policies", "search"),
     "runtime": ("engines", "fusion", "verification", "plans", "tuner", "backends", "watching", "bundles"),
 }

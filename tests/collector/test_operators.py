@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from threadcast import networks
-from threadcast.capture.capture import capture_forward, capture_training
-from threadcast.capture.program import below_autograd
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.capture.graph.program import below_autograd
 from threadcast.collector.operators import PreparedOp, prepare
 from threadcast.core import Op, OpGraph, TensorSpec
 from threadcast.core.errors import CaptureError

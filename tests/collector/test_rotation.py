@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from threadcast.capture.capture import capture_forward
-from threadcast.capture.program import below_autograd
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.program import below_autograd
 from threadcast.collector.operators import PreparedOp, prepare
 from threadcast.collector.rotation import MAX_COPIES, RotatedOp
 from threadcast.core import Op
@@ -156,10 +156,10 @@ def test_the_copies_are_freed_at_once_and_do_not_wait_for_the_cycle_collector() 
 FAULTS_OF_EACH_RUN = """
 import resource
 import torch
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.threads.memory import keep_freed_memory
 from threadcast.collector.operators import prepare
-from threadcast.capture.program import below_autograd
+from threadcast.capture.graph.program import below_autograd
 from threadcast.collector.rotation import RotatedOp
 
 def faults():

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from tests.databases.cases import Call, Case, Training, loss_of
 from tests.outcomes import Outcome, in_short
 from tests.runtime.random_engines import RandomEngine, RandomEngines, Refused
-from threadcast.capture.capture import capture_forward, capture_training
-from threadcast.capture.optimizers import FirstStepMissing, NoUpdate, OptimizerRefused
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.capture.graph.optimizers import FirstStepMissing, NoUpdate, OptimizerRefused
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.parameter_update import ParameterUpdate
 from threadcast.runtime.verification.differences import Difference

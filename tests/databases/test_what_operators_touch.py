@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from tests.databases.cases import Call, Case, loss_of, spread
-from threadcast.capture.capture import Captured, capture_forward, capture_training
-from threadcast.capture.dependencies import is_random, memories, writes
-from threadcast.capture.optimizers import NoUpdate
-from threadcast.capture.program import Node, below_autograd
-from threadcast.capture.values import Ref
+from threadcast.capture.graph.capture import Captured, capture_forward, capture_training
+from threadcast.capture.graph.dependencies import is_random, memories, writes
+from threadcast.capture.graph.optimizers import NoUpdate
+from threadcast.capture.graph.program import Node, below_autograd
+from threadcast.capture.graph.values import Ref
 from threadcast.core.errors import CaptureError
 
 GROUPS = 4

@@ -23,7 +23,7 @@ from tests.programs.pytorch_tests import Arguments, Program
 from tests.runtime.conftest import Decided, SequentialPlanner
 from tests.runtime.random_engines import RandomEngines
 from tests.whole_calls import by_the_graphs
-from threadcast.capture.capture import capture_graph
+from threadcast.capture.graph.capture import capture_graph
 from threadcast.core.errors import CaptureError
 from threadcast.runtime import compile_backend
 from threadcast.runtime.compile_backend import backend, compiled_calls, compiled_graphs

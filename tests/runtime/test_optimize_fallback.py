@@ -14,8 +14,8 @@ from torch.nn.utils import parametrize
 import threadcast
 from tests.runtime.small_training import batch, same_state, train_eagerly
 from tests.runtime.taken_turn import Taken
-from threadcast.capture import one_capture
-from threadcast.capture.one_capture import NoTurn
+from threadcast.capture.guards import one_capture
+from threadcast.capture.guards.one_capture import NoTurn
 from threadcast.runtime import optimized_call
 from threadcast.runtime.fallback import Fallback, FirstCall
 from threadcast.runtime.shared_learning import budget

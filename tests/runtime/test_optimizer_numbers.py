@@ -16,8 +16,16 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
 import threadcast
-from tests.capture.test_optimizer_settings import SETTINGS, STEPS, batch, captured, moved_alike, train_eagerly, twins
-from threadcast.capture.capture import Captured
+from tests.capture.graph.test_optimizer_settings import (
+    SETTINGS,
+    STEPS,
+    batch,
+    captured,
+    moved_alike,
+    train_eagerly,
+    twins,
+)
+from threadcast.capture.graph.capture import Captured
 from threadcast.core import Machine, Plan
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.plans.sequential import sequential

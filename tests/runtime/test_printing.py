@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import threadcast
-from threadcast.capture.printing import not_shown
+from threadcast.capture.guards.printing import not_shown
 from threadcast.runtime.tuner.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")

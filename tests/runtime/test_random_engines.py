@@ -9,7 +9,7 @@ import torch
 
 from tests.runtime import random_engines as module
 from tests.runtime.random_engines import RandomEngines, random_engines
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.engines.python_engine import PythonEngine
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import threadcast
 from tests.runtime.small_training import batch, net, sgd
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.runtime.call_kinds import CallKind, flattened, kind_of
 from threadcast.runtime.size_families import ELSEWHERE, OFTEN, SizeFamilies, SizeFamily
 from threadcast.runtime.tuner.report import Report

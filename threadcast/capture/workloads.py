@@ -11,7 +11,7 @@ from threadcast.networks import Workload
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from threadcast.capture.capture import Captured
+    from threadcast.capture.graph.capture import Captured
 
 Mode = Literal["forward", "training"]
 OptimizerName = Literal["sgd", "adam"]
@@ -25,7 +25,7 @@ def capture_workload(workload: Workload, mode: Mode | None = None, *, optimizer:
 
     "sgd" has momentum 0.9. InvalidInput for training without a loss, CaptureError where capture fails.
     """
-    from threadcast.capture.capture import capture_forward, capture_training
+    from threadcast.capture.graph.capture import capture_forward, capture_training
 
     mode = mode or default_mode(workload)
     if mode == "forward":

@@ -161,7 +161,7 @@ class _Loop:
             self.stop()
 
     def _prepared(self, op: Op) -> Callable[[], None]:
-        from threadcast.capture.program import below_autograd
+        from threadcast.capture.graph.program import below_autograd
         from threadcast.collector.operators import prepare
         from threadcast.collector.rotation import RotatedOp
 

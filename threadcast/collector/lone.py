@@ -63,7 +63,7 @@ class LoneOps:
                 return team.run(lambda: measure_in_leader(op, goal))
 
             def measure_in_leader(op: Op, goal: Goal) -> Measurement:
-                from threadcast.capture.program import below_autograd
+                from threadcast.capture.graph.program import below_autograd
                 from threadcast.collector.operators import prepare
                 from threadcast.collector.rotation import RotatedOp
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from threadcast.capture.values import Ref
+from threadcast.capture.graph.values import Ref
 from threadcast.collector.tensor_memory import all_memory
 from threadcast.core.tensor import TensorSpec
 

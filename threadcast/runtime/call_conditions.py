@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from threadcast.capture.unsupported import has_cached_weights
+from threadcast.capture.guards.unsupported import has_cached_weights
 from threadcast.runtime.autocast import autocast_contexts, keeps_casts
 from threadcast.runtime.fallback import (
     ANOMALIES,

@@ -11,15 +11,15 @@ from typing import Any
 
 from torch.utils._pytree import tree_leaves
 
-from threadcast.capture.capture import Captured
-from threadcast.capture.function_caches import CacheFilled
-from threadcast.capture.module_values import ModuleChanged
-from threadcast.capture.one_capture import NoTurn, one_capture
-from threadcast.capture.optimizers import FirstStepMissing, OptimizerRefused
-from threadcast.capture.printing import Said
-from threadcast.capture.recorder import REFUSALS
-from threadcast.capture.same_way import takes_the_same_way
-from threadcast.capture.sizes import Dynamic
+from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.optimizers import FirstStepMissing, OptimizerRefused
+from threadcast.capture.graph.recorder import REFUSALS
+from threadcast.capture.graph.same_way import takes_the_same_way
+from threadcast.capture.graph.sizes import Dynamic
+from threadcast.capture.guards.function_caches import CacheFilled
+from threadcast.capture.guards.module_values import ModuleChanged
+from threadcast.capture.guards.one_capture import NoTurn, one_capture
+from threadcast.capture.guards.printing import Said
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings

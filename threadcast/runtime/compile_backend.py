@@ -21,8 +21,8 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
 
-from threadcast.capture.fake_tensors import load_fake_tensors
-from threadcast.capture.unsupported import Collective
+from threadcast.capture.graph.fake_tensors import load_fake_tensors
+from threadcast.capture.guards.unsupported import Collective
 from threadcast.core import Machine
 from threadcast.core.errors import in_one_line
 from threadcast.runtime.compile_options import CompileOptions

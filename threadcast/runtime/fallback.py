@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-from threadcast.capture.own_items import own_dictionary, slots_of
-from threadcast.capture.recording import PLAIN
-from threadcast.capture.unsupported import is_plain
+from threadcast.capture.graph.recording import PLAIN
+from threadcast.capture.guards.own_items import own_dictionary, slots_of
+from threadcast.capture.guards.unsupported import is_plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from threadcast.capture.capture import Captured, CapturedGraph, capture_graph
-from threadcast.capture.sizes import Dynamic
+from threadcast.capture.graph.capture import Captured, CapturedGraph, capture_graph
+from threadcast.capture.graph.sizes import Dynamic
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.weight_versions import WeightVersions
 from threadcast.runtime.graph_by_pytorch import forward_of

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from threadcast.capture.optimizers import CHOICES, NUMBERS, OptimizerRefused, state_names, updates_of
-from threadcast.capture.update_check import fused_step_is_right
+from threadcast.capture.graph.optimizers import CHOICES, NUMBERS, OptimizerRefused, state_names, updates_of
+from threadcast.capture.graph.update_check import fused_step_is_right
 from threadcast.runtime.engines.native.library import loaded_library
 
 MOST_WAIT = 1_000

@@ -22,8 +22,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
-from threadcast.capture.optimizers import NUMBERS
-from threadcast.capture.unsupported import may_exchange
+from threadcast.capture.graph.optimizers import NUMBERS
+from threadcast.capture.guards.unsupported import may_exchange
 from threadcast.core.errors import in_one_line
 from threadcast.runtime.fused_fit import FusedFit
 from threadcast.runtime.fused_step import FusedStep

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from threadcast.capture.one_capture import NoTurn, one_capture
+from threadcast.capture.guards.one_capture import NoTurn, one_capture
 from threadcast.core import Core, Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.call_kinds import CallKind, kind_of_inputs

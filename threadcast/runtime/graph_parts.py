@@ -13,8 +13,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
-from threadcast.capture.dependencies import may_draw
-from threadcast.capture.unsupported import check_operator
+from threadcast.capture.graph.dependencies import may_draw
+from threadcast.capture.guards.unsupported import check_operator
 
 _NUMBERS = (SymInt, SymFloat, SymBool)
 

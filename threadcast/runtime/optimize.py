@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from threadcast.capture.fake_tensors import load_fake_tensors
+from threadcast.capture.graph.fake_tensors import load_fake_tensors
 from threadcast.core import Machine
 from threadcast.core.arguments import check, check_switch, is_number
 from threadcast.core.errors import InvalidInput

@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import nn
 
-from threadcast.capture.argument_classes import own_classes
-from threadcast.capture.one_capture import NoTurn, one_capture
-from threadcast.capture.unsupported import unsupported
+from threadcast.capture.guards.argument_classes import own_classes
+from threadcast.capture.guards.one_capture import NoTurn, one_capture
+from threadcast.capture.guards.unsupported import unsupported
 from threadcast.core import Core, Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.call_conditions import CallConditions

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import LBFGS, Optimizer
 
-from threadcast.capture.capture import Captured, capture_step
-from threadcast.capture.optimizers import NoUpdate
-from threadcast.capture.sizes import Dynamic
+from threadcast.capture.graph.capture import Captured, capture_step
+from threadcast.capture.graph.optimizers import NoUpdate
+from threadcast.capture.graph.sizes import Dynamic
 from threadcast.core import Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.batch_loss import BatchLoss

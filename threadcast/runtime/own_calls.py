@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
-from threadcast.capture.libraries import attributes_read_by
-from threadcast.capture.module_state import ModuleState
-from threadcast.capture.python_state import PythonState
-from threadcast.capture.unsupported import is_plain, unsupported
+from threadcast.capture.guards.libraries import attributes_read_by
+from threadcast.capture.guards.module_state import ModuleState
+from threadcast.capture.guards.python_state import PythonState
+from threadcast.capture.guards.unsupported import is_plain, unsupported
 from threadcast.runtime.fallback import why_no_inputs, why_transformed
 from threadcast.runtime.parameter_update import ParameterUpdate
 from threadcast.runtime.verification.step_state import ALL, Drawn, StepState, needed_bytes, too_large

@@ -17,7 +17,7 @@ from torch._dynamo import compiled_autograd
 from torch._functorch.autograd_function import autograd_function_apply
 from torch.fx import GraphModule, Node
 
-from threadcast.capture.unsupported import may_exchange
+from threadcast.capture.guards.unsupported import may_exchange
 
 _KEY = "threadcast_unused_results"
 """Key in the metadata of backward graphs."""

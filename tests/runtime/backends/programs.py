@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.runtime.backends.program_file import ReadProgram, program_file, read_program
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tests.waiting import attempts, eventually
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_guard import PREFIX
 from threadcast.runtime.backends.search_process import end_kept

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import threadcast
 from tests.runtime.small_training import run_until_settled
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.runtime.backends.search import BackendSearch
 
 

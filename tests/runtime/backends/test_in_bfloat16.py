@@ -19,7 +19,7 @@ from tests.runtime.backends.searches import found_by, search_for
 from tests.runtime.backends.test_search_worker import Listening
 from tests.runtime.compiler import needs_compiler
 from tests.waiting import attempts
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.core.errors import CaptureError
 from threadcast.runtime import call_in_types, optimized_call
 from threadcast.runtime.backends import search_worker

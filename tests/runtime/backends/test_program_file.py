@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.runtime.backends.programs import passed_on
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.program_file import (
     program_file,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.runtime.random_plans import make_random_plan
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Case, Machine, Measurement, Op, Sample
 from threadcast.core.settings import Settings
 from threadcast.runtime.backends.way_store import WayStore

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled, runners
 from tests.runtime.taken_turn import Taken
-from threadcast.capture import one_capture
+from threadcast.capture.guards import one_capture
 from threadcast.core.errors import ExecutionError, InvalidInput
 from threadcast.runtime import compile_backend, graph_tunings
 from threadcast.runtime.compile_backend import backend, compiled_calls, compiled_graphs

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from tests.runtime.compile_backend.running import perceptron, rows, run_until_settled, runners, trains_as_eager
-from threadcast.capture.capture import capture_graph
+from threadcast.capture.graph.capture import capture_graph
 from threadcast.runtime import graph_tunings
 from threadcast.runtime.compile_backend import compiled_graphs
 

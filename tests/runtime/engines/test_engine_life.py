@@ -18,7 +18,7 @@ from torch import Tensor
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
 from tests.waiting import HANGS_S, eventually
-from threadcast.capture.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import Captured, capture_forward
 from threadcast.core import Machine, Placement, Plan
 from threadcast.core.errors import ExecutionError, PlanError
 from threadcast.runtime.engines.executors import Executors
@@ -148,7 +148,7 @@ SCRIPT = """
 import os, signal, sys, threading
 import torch
 from tests.waiting import HANGS_S, eventually
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Placement, Plan, read_machine
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.engines.MODULE import ENGINE as Engine

@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 
 from tests.runtime.random_plans import make_random_plan
 from threadcast import networks
-from threadcast.capture.capture import Captured, capture_forward, capture_training
-from threadcast.capture.program import below_autograd
+from threadcast.capture.graph.capture import Captured, capture_forward, capture_training
+from threadcast.capture.graph.program import below_autograd
 from threadcast.core import Machine, Placement, Plan
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.executors import Executors

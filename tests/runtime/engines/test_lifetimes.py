@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.runtime.engines.test_replay import run_somehow
 from tests.runtime.random_plans import make_random_plan
-from threadcast.capture.capture import Captured, capture_forward
-from threadcast.capture.program import Program
-from threadcast.capture.values import find_refs
+from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.program import Program
+from threadcast.capture.graph.values import find_refs
 from threadcast.core import Placement, Plan
 from threadcast.runtime.engines.lifetimes import lifetimes
 from threadcast.runtime.engines.native.lowering import Values

@@ -20,7 +20,7 @@ from statistics import mean, median
 import torch
 from tests.runtime.random_plans import made_up_curves
 from threadcast import networks
-from threadcast.capture.capture import capture_training
+from threadcast.capture.graph.capture import capture_training
 from threadcast.threads.memory import keep_freed_memory
 from threadcast.core import Case, read_machine
 from threadcast.scheduler.planner import plan

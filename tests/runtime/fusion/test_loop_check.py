@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tests.runtime.compiler import needs_compiler
-from threadcast.capture.capture import capture_forward
-from threadcast.capture.values import Ref
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.values import Ref
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.fusion import fuse, loop_check, pointwise
 from threadcast.runtime.fusion.clusters import Clusters

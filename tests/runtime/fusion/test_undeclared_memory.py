@@ -13,7 +13,7 @@ from torch._ops import OpOverloadPacket
 from tests.random_order import random_order
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Machine
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.fusion.fuse import KIND, fused

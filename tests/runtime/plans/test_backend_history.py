@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.runtime.plans.backend_history import BackendHistory, NetworkKind, network_kind
 
 

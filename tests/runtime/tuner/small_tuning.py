@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from threadcast.capture.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import Captured, capture_forward
 from threadcast.core import Machine
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore

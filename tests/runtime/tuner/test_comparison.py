@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.collector.busy import Load, LoadWatch
 from threadcast.core import Case, Machine, Placement, Trace
 from threadcast.core.errors import InvalidInput

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Case
 from threadcast.runtime.plans.curves_in_step import ENOUGH_S, LEAST_STEPS, WARM_UP, LookSchedule
 from threadcast.runtime.plans.variant import MemoryFormat, Variant

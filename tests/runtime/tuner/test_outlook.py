@@ -7,7 +7,7 @@ import torch
 
 from tests.runtime.conftest import SequentialPlanner
 from tests.runtime.tuner.simulated_calls import DEFAULT, Calls, Part, Way, plan
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Machine
 from threadcast.runtime.plans.step_forecasts import Question
 from threadcast.runtime.tuner import plan_maker

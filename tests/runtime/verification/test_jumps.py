@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from threadcast.capture.capture import capture_forward, capture_training
+from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.runtime.verification.functional import FunctionalShadow
 from threadcast.runtime.verification.jumps import graph_has_jumps, has_jumps
 from threadcast.runtime.verification.shadow import Checked, checked_step

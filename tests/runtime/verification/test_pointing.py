@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.runtime.verification.shadow import Checked, Shadowed, checked_step, leaves
 
 INDICES: dict[str, Callable[[Tensor], Any]] = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from threadcast.capture.optimizers import NoUpdate
+from threadcast.capture.graph.optimizers import NoUpdate
 from threadcast.runtime.verification.shadow import Checked, Shadowed, checked_step
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {

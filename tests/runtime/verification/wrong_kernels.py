@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from threadcast.capture.capture import Captured
-from threadcast.capture.program import Program
+from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.program import Program
 
 
 class _Switch:

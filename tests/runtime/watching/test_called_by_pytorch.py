@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import threadcast
-from threadcast.capture.python_state import PythonState
+from threadcast.capture.guards.python_state import PythonState
 from threadcast.runtime.plans.variant import MemoryFormat
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -17,9 +17,9 @@ from torch.nn.functional import mse_loss
 from torch.nn.utils.parametrize import register_parametrization
 
 import threadcast
-from threadcast.capture.capture import capture_forward
-from threadcast.capture.module_values import ModuleChanged
-from threadcast.capture.python_state import PythonState
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.guards.module_values import ModuleChanged
+from threadcast.capture.guards.python_state import PythonState
 from threadcast.runtime.watching.held_state import Change, HeldState
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -14,8 +14,8 @@ import torch
 
 from tests.runtime.watching.test_called_by_pytorch import is_noticed
 from tests.runtime.watching.test_unnoticed_changes import follows
-from threadcast.capture.libraries import is_library
-from threadcast.capture.python_state import PythonState
+from threadcast.capture.guards.libraries import is_library
+from threadcast.capture.guards.python_state import PythonState
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from tests.runtime.watching.test_called_by_pytorch import is_noticed
 from tests.runtime.watching.test_unnoticed_changes import follows
-from threadcast.capture.python_state import PythonState
+from threadcast.capture.guards.python_state import PythonState
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

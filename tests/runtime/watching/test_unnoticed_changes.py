@@ -33,8 +33,8 @@ from torch.utils.benchmark.utils.common import set_torch_threads
 
 import threadcast
 from threadcast import networks
-from threadcast.capture import reachable
-from threadcast.capture.python_state import PythonState
+from threadcast.capture.guards import reachable
+from threadcast.capture.guards.python_state import PythonState
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.watching.python_values import ReadsWatch
 

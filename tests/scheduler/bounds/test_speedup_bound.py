@@ -192,7 +192,7 @@ def test_a_reach_is_json() -> None:
 
 def test_merging_the_parts_gives_the_graph_that_capture_makes_without_the_split() -> None:
     torch = pytest.importorskip("torch")
-    from threadcast.capture.capture import capture_training
+    from threadcast.capture.graph.capture import capture_training
 
     def graph(*, split: bool) -> OpGraph:
         torch.manual_seed(0)

@@ -56,7 +56,7 @@ class _Simulation:
 
     def simulate(self, op: Op) -> list[int]:
         """Run `op`, and return the numbers of the two files with its counts."""
-        from threadcast.capture.program import below_autograd
+        from threadcast.capture.graph.program import below_autograd
         from threadcast.collector.operators import prepare
 
         prepared = prepare(op)

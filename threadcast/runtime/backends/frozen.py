@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from threadcast.capture.program import Node
+from threadcast.capture.graph.program import Node
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.number_guard import NumberGuard
 from threadcast.runtime.backends.result_memory import ResultMemory

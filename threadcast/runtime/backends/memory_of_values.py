@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from torch import fx
 from torch._ops import OpOverload
 
-from threadcast.capture.dependencies import DECLARING, UNDECLARED_VIEWS, UNDECLARED_WRITES
+from threadcast.capture.graph.dependencies import DECLARING, UNDECLARED_VIEWS, UNDECLARED_WRITES
 
 
 class Memories:

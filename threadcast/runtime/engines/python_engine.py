@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from threadcast.capture.calls import Call
-from threadcast.capture.capture import Captured
-from threadcast.capture.values import find_refs
+from threadcast.capture.graph.calls import Call
+from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.values import find_refs
 from threadcast.core import Core, Machine, Plan, Trace
 from threadcast.core.errors import PlanError
 from threadcast.runtime.engines.engine import Engine

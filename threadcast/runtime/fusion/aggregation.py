@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from threadcast.capture.capture import Captured
-from threadcast.capture.dependencies import edges
-from threadcast.capture.program import Node, Program
-from threadcast.capture.values import Ref, find_refs, map_refs
+from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.dependencies import edges
+from threadcast.capture.graph.program import Node, Program
+from threadcast.capture.graph.values import Ref, find_refs, map_refs
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch._ops import OpOverload
 
-from threadcast.capture.capture import Captured
-from threadcast.capture.dependencies import may_be_written, memories, ordered
-from threadcast.capture.program import Node
-from threadcast.capture.values import Ref, find_refs
+from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.dependencies import may_be_written, memories, ordered
+from threadcast.capture.graph.program import Node
+from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.tensor import TensorSpec
 from threadcast.runtime.fusion.pointwise import CONDITIONS, formula, literal, named
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 
-from threadcast.capture.capture import Captured
-from threadcast.capture.dependencies import may_be_written, memories
-from threadcast.capture.program import Node
-from threadcast.capture.values import Ref, find_refs
+from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.dependencies import may_be_written, memories
+from threadcast.capture.graph.program import Node
+from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.tensor import TensorSpec
 from threadcast.runtime.fusion.clusters import specs_of
 from threadcast.runtime.fusion.pointwise import named

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from threadcast.capture.capture import Captured
-from threadcast.capture.dependencies import edges
-from threadcast.capture.program import Node, Program
-from threadcast.capture.values import Ref, map_refs
+from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.dependencies import edges
+from threadcast.capture.graph.program import Node, Program
+from threadcast.capture.graph.values import Ref, map_refs
 from threadcast.core.errors import ExecutionError
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from threadcast.capture.values import Ref, find_refs
+from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.tensor import TensorSpec
 from threadcast.runtime.fusion.clusters import Clusters, Group
 from threadcast.runtime.fusion.pointwise import HELPERS

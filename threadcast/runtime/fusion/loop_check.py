@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from threadcast.capture.program import Input, Node, Program
-from threadcast.capture.values import Ref, map_refs
+from threadcast.capture.graph.program import Input, Node, Program
+from threadcast.capture.graph.values import Ref, map_refs
 from threadcast.core.tensor import TensorSpec
 from threadcast.runtime.fusion.clusters import MAX_NODES, Clusters
 from threadcast.runtime.fusion.kernels import Kernel, Stored

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from threadcast.capture.capture import Captured
-from threadcast.capture.program import Node, below_autograd
-from threadcast.capture.values import Ref, find_refs
+from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.program import Node, below_autograd
+from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.errors import ExecutionError
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from threadcast.capture.capture import Captured
-from threadcast.capture.program import Node, Program
+from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.program import Node, Program
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
 

@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from threadcast.capture.capture import Captured
-from threadcast.capture.dependencies import lies_in, writes
-from threadcast.capture.program import Node
-from threadcast.capture.values import Ref, find_refs
+from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.dependencies import lies_in, writes
+from threadcast.capture.graph.program import Node
+from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.runtime.plans.shared_memory import any_shared
 from threadcast.runtime.plans.variant import MemoryFormat
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from threadcast.capture.capture import Captured
-from threadcast.capture.one_capture import NoTurn
+from threadcast.capture.graph.capture import Captured
+from threadcast.capture.guards.one_capture import NoTurn
 from threadcast.core.errors import CaptureError, ThreadcastError
 from threadcast.runtime.engines.native.library import is_being_compiled, wait_for_library
 from threadcast.runtime.engines.open_engine import has_native_engine

@@ -12,8 +12,8 @@ from torch.nn.modules import module as module_globals
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim import optimizer as optimizer_globals
 
-from threadcast.capture.optimizers import NUMBERS, NoUpdate
-from threadcast.capture.own_items import attribute_of
+from threadcast.capture.graph.optimizers import NUMBERS, NoUpdate
+from threadcast.capture.guards.own_items import attribute_of
 from threadcast.runtime.engines.native.library import loaded_library
 
 ALL_MODULES = "all modules"

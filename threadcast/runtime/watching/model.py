@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from threadcast.capture.optimizers import built_in
-from threadcast.capture.own_items import attributes_of
-from threadcast.capture.unsupported import is_plain
-from threadcast.capture.value_names import name_of
+from threadcast.capture.graph.optimizers import built_in
+from threadcast.capture.guards.own_items import attributes_of
+from threadcast.capture.guards.unsupported import is_plain
+from threadcast.capture.guards.value_names import name_of
 from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.watching.constants import constants_of
 from threadcast.runtime.watching.hooks import hook_tables, owner_of_hooks, why_update_apart

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from threadcast.capture.python_state import PythonState, Table
+from threadcast.capture.guards.python_state import PythonState, Table
 from threadcast.runtime.engines.native.library import loaded_library
 
 

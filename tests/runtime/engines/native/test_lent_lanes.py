@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tests.runtime.compiler import needs_compiler
 from tests.waiting import HANGS_S, eventually
-from threadcast.capture.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import Captured, capture_forward
 from threadcast.core import Machine, Placement, Plan
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.threads.affinity import thread_ids
@@ -194,7 +194,7 @@ def test_lanes_take_small_numbers_for_zero_where_the_calling_thread_does(
 FORK = """
 import os, signal
 import torch
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Placement, Plan, read_machine
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.threads.openmp import end_idle_workers

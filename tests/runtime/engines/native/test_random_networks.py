@@ -13,7 +13,7 @@ from torch.nn.functional import dropout, layer_norm, mse_loss
 
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
-from threadcast.capture.capture import capture_training
+from threadcast.capture.graph.capture import capture_training
 from threadcast.core import Machine
 from threadcast.runtime.engines.native.engine import NativeEngine
 

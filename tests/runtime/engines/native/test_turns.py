@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.runtime.failing_op import at_checkpoints, checkpoint
-from threadcast.capture.capture import capture_forward
+from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Case, read_machine
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.plans.sequential import sequential

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from threadcast.capture.capture import Captured
-from threadcast.capture.values import Ref, find_refs
+from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core import Core, Machine, Placement, Plan, Trace
 from threadcast.core.errors import EngineClosed, ExecutionError
 from threadcast.runtime.engines.engine import Engine

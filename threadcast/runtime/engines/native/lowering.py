@@ -8,9 +8,9 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from threadcast.capture.capture import Captured
-from threadcast.capture.program import Node, Program
-from threadcast.capture.values import AsNumber, Ref, find_refs
+from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.program import Node, Program
+from threadcast.capture.graph.values import AsNumber, Ref, find_refs
 from threadcast.core import Machine
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.engines.lifetimes import Lifetimes

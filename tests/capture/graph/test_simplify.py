@@ -1,0 +1,105 @@
+"""Simplified programs have fewer calls and give the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from threadcast.capture.graph.capture import Captured, capture_forward, capture_training
+
+
+def targets(captured: Captured) -> Counter[str]:
+    return Counter(str(node.target) for node in captured.program.nodes)
+
+
+class Recurrent(nn.Module):
+    """One weight at every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.zeros_like(x[0])
+        for step in x:
+            h = torch.tanh(self.weight(h + step))
+        return h
+
+
+def test_gradients_of_a_weight_used_often_are_added_while_they_are_multiplied() -> None:
+    torch.manual_seed(0)
+    model = Recurrent()
+    x, y = torch.randn(5, 3, 6), torch.randn(3, 6)
+    captured = capture_training(
+        model, mse_loss, torch.optim.SGD(model.parameters(), lr=0.0), (x,), y, gradients=True
+    )  # fmt: skip
+    assert targets(captured)["aten.addmm_.default"] == 4
+    for _ in range(2):
+        found = captured.run()["gradients"]
+        model.zero_grad()
+        torch.autograd.backward(mse_loss(model(x), y))
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            torch.testing.assert_close(found[name], parameter.grad)
+
+
+def test_a_view_of_a_view_back_is_the_value_itself() -> None:
+    captured = capture_forward(lambda x: x.t().t() * 2 + x.t().t().t().t(), torch.arange(6.0).reshape(2, 3))
+    assert targets(captured)["aten.t.default"] == 0
+    assert torch.equal(captured.run(), torch.arange(6.0).reshape(2, 3) * 3)
+
+
+def test_equal_views_are_one() -> None:
+    captured = capture_forward(lambda x: x.view(6) + x.view(6) * x.view(3, 2).view(6), torch.ones(2, 3))
+    assert targets(captured)["aten.view.default"] <= 3
+
+
+def test_views_stay_where_memory_is_written_between_them() -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 1
+        first = y.view(6).clone()
+        y.add_(1)
+        return first, y.view(6)
+
+    first, second = capture_forward(function, torch.zeros(2, 3)).run()
+    assert (first.tolist(), second.tolist()) == ([0.0] * 6, [1.0] * 6)
+
+
+def test_a_product_that_is_read_elsewhere_is_not_written_to() -> None:
+    def function(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first, second = a @ b, b @ a
+        return first + second, first, second
+
+    a, b = torch.arange(9.0).reshape(3, 3), torch.eye(3) * 2
+    captured = capture_forward(function, a, b)
+    assert targets(captured)["aten.addmm_.default"] == 0
+    for found, wanted in zip(captured.run(), function(a, b), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_products_of_other_shapes_and_inputs_are_added_as_before() -> None:
+    a, b = torch.ones(3, 3), torch.ones(1, 3)
+    broadcast = capture_forward(lambda a, b: a @ a + b @ a, a, b)
+    given = capture_forward(lambda a, b: b + a @ a, a, a)
+    scaled = capture_forward(lambda a, b: torch.add(a @ a, b @ b, alpha=2), a, a)
+    doubled = capture_forward(lambda a, b: (product := a @ b) + product, a, a)
+    for captured in (broadcast, given, scaled, doubled):
+        assert targets(captured)["aten.addmm_.default"] == 0
+    assert scaled.run().tolist() == [[9.0] * 3] * 3
+    assert doubled.run().tolist() == [[6.0] * 3] * 3
+
+
+def test_products_are_not_made_later_than_a_write_to_their_factors() -> None:
+    def function(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        first = x @ a
+        second = x @ b
+        x.relu_()
+        return second + first
+
+    given = torch.randn(4, 4), torch.randn(4, 4), torch.randn(4, 4)
+    captured = capture_forward(function, given[0].clone(), *given[1:])
+    assert targets(captured)["aten.addmm_.default"] == 0
+    torch.testing.assert_close(captured.run(given[0].clone(), *given[1:]), function(given[0].clone(), *given[1:]))

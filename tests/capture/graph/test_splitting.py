@@ -1,0 +1,100 @@
+"""Calls in place of others are used for types for which they give the same, and only for these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.capture.graph.optimizers import NoUpdate
+from threadcast.capture.graph.splitting import Part, split_call
+from threadcast.core.tensor import TensorSpec
+
+aten = torch.ops.aten
+CONVOLUTION, LAYER_NORM = aten.convolution_backward.default, aten.native_layer_norm_backward.default
+TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+
+
+def parts(arguments: tuple[Any, ...], dtype: torch.dtype, dimensions: int = 2) -> list[Part]:
+    first = TensorSpec((2, 6, *[5] * dimensions), str(dtype).removeprefix("torch."))
+    return split_call(CONVOLUTION if len(arguments) == 11 else LAYER_NORM, arguments, {}, first)
+
+
+def check(target: Any, arguments: tuple[Any, ...], dtype: torch.dtype, dimensions: int = 2) -> None:
+    """Compare the gradients of a split call with those of the whole one, up to rounding at their largest value."""
+    wanted, split = target(*arguments), parts(arguments, dtype, dimensions)
+    assert sorted(member for part in split for member in part.members) == [0, 1, 2]
+    eps = torch.finfo(dtype).eps
+    for part in split:
+        result = part.target(*part.args, **part.kwargs)
+        for member in part.members:
+            found = result if part.single is not None else result[member]
+            bound = (4 if eps > 1e-4 else 32) * eps * wanted[member].abs().max().item()
+            torch.testing.assert_close(found, wanted[member], rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_gradients_of_a_split_convolution_are_those_of_the_whole(
+    dtype: torch.dtype, dimensions: int, transposed: bool
+) -> None:
+    torch.manual_seed(0)
+    ones = [1] * dimensions
+    for side in (4, 7):
+        x = torch.randn(2, 4, *[side] * dimensions).to(dtype)
+        weight = torch.randn(*((4, 3) if transposed else (6, 2)), *[3] * dimensions).to(dtype)
+        settings = ones, ones, ones, transposed, [0] * dimensions, 2
+        gradient = torch.randn(aten.convolution.default(x, weight, None, *settings).shape).to(dtype)
+        check(CONVOLUTION, (gradient, x, weight, [6], *settings, [True, True, True]), dtype, dimensions)
+
+
+@pytest.mark.parametrize(("shape", "normalised"), [((3, 5), [5]), ((2, 3, 17), [17]), ((2, 4, 33), [4, 33])])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_gradients_of_a_split_layer_norm_are_those_of_the_whole(
+    dtype: torch.dtype, shape: tuple[int, ...], normalised: list[int]
+) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = (torch.randn(size).to(dtype) for size in (shape, normalised, normalised))
+    result, mean, rstd = aten.native_layer_norm.default(x, normalised, weight, bias, 1e-5)
+    gradient = torch.randn(result.shape).to(dtype)
+    check(LAYER_NORM, (gradient, x, normalised, mean, rstd, weight, bias, [True, True, True]), dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_products_are_summed_where_rounding_each_first_makes_no_difference(dtype: torch.dtype) -> None:
+    """In float16 a product of 70000 is infinite before -60000 is added to it."""
+    for m, k, n in ((1, 1, 1), (3, 5, 7), (16, 16, 16), (33, 65, 17), (2, 0, 3)):
+        torch.manual_seed(0)
+        given = [torch.randn(size).to(dtype) for size in ((m, k), (k, n), (m, k), (k, n))]
+        captured = capture_forward(lambda a, b, c, d: a @ b + c @ d, *given)
+        called = {str(node.target) for node in captured.program.nodes}
+        assert ("aten.addmm_.default" in called) == (dtype in (torch.float32, torch.float64))
+        a, b, c, d = given
+        torch.testing.assert_close(captured.run(*given), a @ b + c @ d)
+
+
+def test_types_of_numbers_that_are_not_real_are_left_whole() -> None:
+    assert parts((0, 1, [5], 2, 3, 4, 5, [True, True, True]), torch.int64) == []
+    assert parts((0, 1, 2, [6], [1, 1], [1, 1], [1, 1], False, [0, 0], 2, [True] * 3), torch.complex64) == []
+
+
+def test_a_convolution_with_one_stride_for_all_dimensions_is_left_whole() -> None:
+    class Convolution(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.rand(3, 2, 3, 3)), nn.Parameter(torch.rand(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.convolution(x, self.weight, self.bias, [1], [0], [1], False, [0], 1)
+
+    model, x = Convolution(), torch.rand(2, 2, 5, 5)
+    captured = capture_training(model, lambda result, _: result.square().sum(), NoUpdate(), (x,), None)
+    model(x).square().sum().backward()
+    wanted = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    captured.run((x,), None)
+    torch.testing.assert_close([parameter.grad for parameter in model.parameters()], wanted)

@@ -1,0 +1,202 @@
+"""What a callable does with its arguments besides computing with their numbers is refused, or is as in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.core.errors import CaptureError
+from threadcast.runtime.optimized_model import Formatted
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.variant import MemoryFormat
+
+
+class Registered:
+    """A class of the user's own that PyTorch takes apart, as caches of attention are."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+
+pytree.register_pytree_node(Registered, lambda held: ([held.value], None), lambda parts, _: Registered(*parts))
+
+
+def puts(x: Tensor, held: dict[str, Any]) -> Tensor:
+    held["last"] = x * 2
+    return x * 2
+
+
+def counts(x: Tensor, held: dict[str, Any]) -> Tensor:
+    held["calls"] += 1
+    return x * 2
+
+
+def takes(x: Tensor, held: dict[str, Any]) -> Tensor:
+    factor: Tensor = held.pop("last")
+    return x * factor
+
+
+def appends(x: Tensor, held: list[Tensor]) -> Tensor:
+    held.append(x * 2)
+    return x * 2
+
+
+def replaces_within(x: Tensor, held: dict[str, Any]) -> Tensor:
+    held["list"][0] = x * 2
+    return x * 2
+
+
+def sets(x: Tensor, held: Registered) -> Tensor:
+    held.value = x * 2
+    return x * 2
+
+
+@pytest.mark.parametrize("function", [puts, counts, takes, appends, replaces_within, sets])
+def test_a_call_that_changes_a_container_among_its_arguments_is_refused(function: Callable[..., Tensor]) -> None:
+    last = torch.ones(3)
+    held: Any = {"last": last, "calls": 300, "list": [last]}
+    held = [last] if function is appends else Registered(last) if function is sets else held
+    before, structure = pytree.tree_flatten(held)
+    with pytest.raises(CaptureError, match="among the arguments is changed"):
+        capture_forward(function, torch.ones(3), held)
+    now, structure_now = pytree.tree_flatten(held)
+    assert structure_now == structure
+    assert all(one is other for one, other in zip(now, before, strict=True))
+
+
+def test_a_container_that_is_left_as_it_was_given_is_no_obstacle() -> None:
+    def function(x: Tensor, held: dict[str, Tensor]) -> Tensor:
+        held["doubled"] = x * 2
+        return held.pop("doubled") + held["last"]
+
+    captured = capture_forward(function, torch.ones(3), {"last": torch.ones(3)})
+    assert captured.run(torch.full((3,), 2.0), {"last": torch.full((3,), 5.0)}).tolist() == [9.0] * 3
+
+
+class OfBatch(nn.Module):
+    """Puts what it computes into the batch that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(2, 2, 1)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        batch["features"] = self.layer(batch["image"])
+        return batch["features"].sum((2, 3))
+
+
+@pytest.mark.parametrize("memory_format", MemoryFormat)
+def test_a_model_that_writes_into_its_batch_is_refused_in_each_format(memory_format: MemoryFormat) -> None:
+    model, batch = OfBatch(), {"image": torch.ones(1, 2, 3, 3)}
+    owner = ModelFormat(model)
+    owner.set(memory_format)
+    with pytest.raises(CaptureError, match="among the arguments is changed"):
+        capture_forward(Formatted(model, owner), (batch,), {})
+    assert list(batch) == ["image"]
+
+
+def marks(x: Tensor) -> Tensor:
+    x.mask = x > 0  # type: ignore[attr-defined]
+    return x * 2
+
+
+class Marking(nn.Module):
+    """Marks its argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(2, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layer(marks(x))
+        return result
+
+
+@pytest.mark.parametrize("memory_format", MemoryFormat)
+def test_a_call_that_sets_an_attribute_of_its_argument_is_refused_in_each_format(memory_format: MemoryFormat) -> None:
+    model, x = Marking(), torch.ones(1, 2, 3, 3)
+    owner = ModelFormat(model)
+    owner.set(memory_format)
+    for function, arguments in ((marks, (x,)), (Formatted(model, owner), ((x,), {}))):
+        with pytest.raises(CaptureError, match="an attribute of an argument is set"):
+            capture_forward(function, *arguments)
+    assert not vars(x)
+
+
+def asks(a: Tensor, b: Tensor) -> Tensor:
+    return a * 2 if a is b else a + b
+
+
+def test_a_tensor_that_comes_twice_may_be_one_for_the_callable() -> None:
+    x, y = torch.ones(3), torch.full((3,), 5.0)
+    assert capture_forward(asks, x, x, repeated=True).run(y, y).tolist() == [10.0] * 3
+    assert capture_forward(asks, x, x).run(x, y).tolist() == [6.0] * 3
+    assert capture_forward(asks, x, x.view_as(x), repeated=True).run(x, y).tolist() == [6.0] * 3
+
+
+def test_a_tensor_that_comes_twice_may_be_written_and_returned() -> None:
+    def function(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        before = b + 1
+        a.add_(1)
+        return before, b * 2, a, b
+
+    x, y = torch.ones(3), torch.full((3,), 5.0)
+    before, doubled, first, second = capture_forward(function, x, x, repeated=True).run(y, y)
+    assert (before.tolist(), doubled.tolist(), y.tolist()) == ([6.0] * 3, [12.0] * 3, [6.0] * 3)
+    assert first is y
+    assert second is y
+    assert x.tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("memory_format", MemoryFormat)
+def test_an_image_that_comes_twice_is_one_in_each_format(memory_format: MemoryFormat) -> None:
+    class Asking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(2, 2, 1)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            result: Tensor = self.layer(asks(a, b))
+            return result
+
+    model, image = Asking(), torch.ones(1, 2, 3, 3)
+    owner = ModelFormat(model)
+    owner.set(memory_format)
+    captured = capture_forward(Formatted(model, owner), (image, image), {}, repeated=True)
+    targets = [node.target for node in captured.program.nodes]
+    assert torch.ops.aten.mul.Tensor in targets
+    assert torch.ops.aten.add.Tensor not in targets
+
+
+def test_a_graph_for_several_sizes_takes_one_tensor_twice() -> None:
+    x, y = torch.ones(4, 3), torch.full((6, 3), 5.0)
+    captured = capture_forward(asks, x, x, dynamic={0: (0,), 1: (0,)}, repeated=True)
+    assert captured.run(y, y).tolist() == [[10.0] * 3] * 6
+    with pytest.raises(CaptureError, match="of one tensor some vary"):
+        capture_forward(asks, x, x, dynamic={0: (0,)}, repeated=True)
+
+
+def test_a_training_step_that_writes_into_its_batch_is_refused() -> None:
+    model, batch = OfBatch(), {"image": torch.ones(1, 2, 3, 3)}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(CaptureError, match="among the arguments is changed"):
+        capture_training(model, nn.functional.mse_loss, optimizer, [batch], torch.zeros(1, 2))
+    assert list(batch) == ["image"]
+
+
+def test_attributes_that_are_set_on_results_are_refused() -> None:
+    def marked(x: Tensor) -> dict[str, Tensor]:
+        y = x * 2
+        y.scale = 3.0  # type: ignore[attr-defined]
+        return {"y": y}
+
+    with pytest.raises(CaptureError, match="an attribute of a result is set"):
+        capture_forward(marked, torch.ones(3))
+    found = capture_forward(lambda x: [x * 2, x, x[:1], x.detach(), *x.topk(2)], torch.ones(3))
+    assert found.run()[0].tolist() == [2.0] * 3

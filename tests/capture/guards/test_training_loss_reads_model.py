@@ -1,0 +1,138 @@
+"""A loss that reads the model's parameters trains by that gradient too; other tensors that require one are refused."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD, Optimizer
+
+from threadcast.capture.graph.capture import capture_training
+from threadcast.core.errors import CaptureError
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+def decayed(model: nn.Sequential) -> Loss:
+    return lambda found, wanted: cross_entropy(found, wanted) + 0.1 * sum((p**2).sum() for p in model.parameters())
+
+
+def decayed_weight(model: nn.Sequential) -> Loss:
+    return lambda found, wanted: cross_entropy(found, wanted) + 0.1 * model[0].weight.pow(2).sum()
+
+
+def called_again(model: nn.Sequential) -> Loss:
+    return lambda found, wanted: cross_entropy(found, wanted) + cross_entropy(model(OTHER.to(found.dtype)), wanted)
+
+
+def penalised_gradient(model: nn.Sequential) -> Loss:
+    def loss(found: Tensor, wanted: Tensor) -> Tensor:
+        x = OTHER.to(found.dtype, copy=True).requires_grad_()
+        (slope,) = torch.autograd.grad(model(x).pow(2).sum(), x, create_graph=True)
+        return cross_entropy(found, wanted) + slope.pow(2).sum()
+
+    return loss
+
+
+BATCH = torch.randn(5, 6, generator=torch.Generator().manual_seed(1)), torch.arange(5) % 3
+OTHER = torch.randn(5, 6, generator=torch.Generator().manual_seed(2))
+ROUNDING = {torch.float64: 1e-9}
+"""How far movements may differ, as a share of the largest one of a parameter."""
+
+
+def small(dtype: torch.dtype) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 9, bias=False), nn.BatchNorm1d(9), nn.Tanh(), nn.Linear(9, 3)).to(dtype)
+
+
+def sgd(model: nn.Module) -> Optimizer:
+    return SGD(model.parameters(), 0.05, momentum=0.9)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize("make", [decayed, decayed_weight, called_again, penalised_gradient])
+def test_parameters_move_by_the_whole_loss(make: Callable[[nn.Sequential], Loss], dtype: torch.dtype) -> None:
+    start = small(dtype)
+    x, y = BATCH[0].to(dtype), BATCH[1]
+    x[:, 0] = 0  # so that only the part of the loss that reads the model moves the first feature's weights
+    one, other = copy.deepcopy(start), copy.deepcopy(start)
+    step, loss, optimizer = capture_training(one, make(one), sgd(one), (x,), y), make(other), sgd(other)
+    for _ in range(6):
+        value = step.run((x,), y)["loss"]
+        optimizer.zero_grad()
+        wanted = loss(other(x), y)
+        torch.autograd.backward(wanted)
+        optimizer.step()
+        torch.testing.assert_close(value, wanted.detach(), rtol=max(1e-9, ROUNDING[dtype]), atol=0)
+    for (name, before), found in zip(start.state_dict().items(), one.state_dict().values(), strict=True):
+        reference = other.state_dict()[name]
+        movement = (reference - before).abs().max()
+        assert (found - reference).abs().max() <= ROUNDING[dtype] * movement, name
+    assert (other[0].weight - start[0].weight)[:, 0].abs().max() > 0
+
+
+def test_parameters_that_the_loss_holds_itself_are_refused() -> None:
+    model = small(torch.float64)
+    parameters = list(model.parameters())
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+    losses: list[Loss] = [
+        lambda found, wanted: cross_entropy(found, wanted) + sum(p.pow(2).sum() for p in parameters),
+        lambda found, wanted: cross_entropy(found * scale, wanted),
+    ]
+    for loss in losses:
+        with pytest.raises(CaptureError, match="requires a gradient and is not read from the model"):
+            capture_training(model, loss, sgd(model), (BATCH[0].double(),), BATCH[1])
+
+
+def test_a_constant_in_the_memory_of_a_trained_parameter_is_refused() -> None:
+    model = small(torch.float64)
+    weight = model[0].weight.detach()
+    with pytest.raises(CaptureError, match="shares memory with a parameter"):
+        capture_training(
+            model, lambda a, b: cross_entropy(a, b) * weight.sum(), sgd(model), (BATCH[0].double(),), BATCH[1]
+        )
+
+
+def test_a_frozen_teacher_may_be_read_without_gradients() -> None:
+    model, teacher = small(torch.float64), small(torch.float64)
+    x, y = BATCH[0].double(), BATCH[1]
+
+    def loss(found: Tensor, wanted: Tensor) -> Tensor:
+        with torch.no_grad():
+            target = teacher(x)
+        return cross_entropy(found, wanted) + (found - target).pow(2).sum()
+
+    step = capture_training(model, loss, sgd(model), (x,), y)
+    torch.testing.assert_close(step.run((x,), y)["loss"], loss(small(torch.float64)(x), y).detach())
+
+
+def test_a_step_adds_to_the_gradients_of_parameters_that_are_not_the_optimizers() -> None:
+    one, other = small(torch.float64), small(torch.float64)
+    x, y = BATCH[0].double(), BATCH[1]
+    optimizers = [SGD(model[3].parameters(), 0.05) for model in (one, other)]
+    captured = capture_training(one, cross_entropy, optimizers[0], (x,), y)
+    for _ in range(3):
+        assert captured.run((x,), y).keys() == {"loss", "outputs"}
+        optimizers[1].zero_grad()
+        torch.autograd.backward(cross_entropy(other(x), y))
+        optimizers[1].step()
+    optimizers[1].zero_grad()
+    for (name, found), wanted in zip(one.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted)
+        assert (found.grad is None) == name.startswith("3."), name
+        if found.grad is not None:
+            torch.testing.assert_close(found.grad, wanted.grad)
+
+
+def test_a_step_drops_the_gradients_that_its_parameters_have() -> None:
+    model = small(torch.float64)
+    captured = capture_training(model, cross_entropy, sgd(model), (BATCH[0].double(),), BATCH[1])
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    captured.run()
+    assert {parameter.grad for parameter in model.parameters()} == {None}

@@ -1,0 +1,129 @@
+"""Wrapped modules run as PyTorch does, with a warning that says why, and train as they do without threadcast."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.functional import mse_loss
+
+import threadcast
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.core.errors import CaptureError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A process group of this process alone."""
+    file: Path = tmp_path_factory.mktemp("group") / "store"
+    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def plain() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def fully_sharded(model: nn.Module) -> nn.Module:
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    return model
+
+
+def sharded(model: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of one process only
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+
+
+def scripted(model: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(model)  # type: ignore[no-any-return]
+
+
+def quantised(model: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is deprecated
+        return torch.ao.quantization.quantize_dynamic(model, {nn.Linear})  # type: ignore[no-any-return]
+
+
+WRAPPED: dict[str, tuple[Callable[[nn.Module], nn.Module], str]] = {
+    "DistributedDataParallel": (nn.parallel.DistributedDataParallel, "exchanges gradients between processes"),
+    "within another module": (lambda m: nn.Sequential(nn.parallel.DistributedDataParallel(m)), "exchanges gradients"),
+    "DataParallel": (nn.DataParallel, "divides its batch"),
+    "fully_shard": (fully_sharded, "gathers its parameters"),
+    "FSDP": (sharded, "gathers its parameters"),
+    "torch.compile": (lambda m: torch.compile(m, backend="eager"), "was compiled by torch.compile"),
+    "TorchScript": (scripted, "is a TorchScript program"),
+}
+
+
+@pytest.mark.parametrize(("wrap", "reason"), WRAPPED.values(), ids=list(WRAPPED))
+def test_a_wrapped_model_trains_as_without_threadcast_and_says_why(
+    wrap: Callable[[nn.Module], nn.Module], reason: str
+) -> None:
+    mine, eager = wrap(plain()), wrap(plain())
+    x, y = torch.linspace(-1, 1, 32).reshape(4, 8), torch.ones(4, 4)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (mine, eager)]
+    with closing(threadcast.optimize_training(mine, mse_loss, optimizers[0])) as step:
+        with pytest.warns(UserWarning, match=f"as PyTorch does: cannot capture: .* {reason}"):
+            losses = [float(step(x, y)) for _ in range(3)]
+        assert step.reports[0].runs == "default"
+    wanted = []
+    for _ in range(3):
+        optimizers[1].zero_grad()
+        loss = mse_loss(eager(x), y)
+        torch.autograd.backward(loss)
+        optimizers[1].step()
+        wanted.append(float(loss.detach()))
+    assert losses == wanted
+    assert losses[-1] < losses[0]
+    with closing(threadcast.optimize(mine.eval())) as call, pytest.warns(UserWarning, match=reason), torch.no_grad():
+        torch.testing.assert_close(call(x), eager.eval()(x))
+
+
+def test_a_quantised_model_is_refused() -> None:
+    model, x = quantised(plain().eval()), torch.ones(4, 8)
+    with closing(threadcast.optimize(model)) as call, pytest.warns(UserWarning, match="quantised"):
+        torch.testing.assert_close(call(x), model(x))
+
+
+def test_a_model_that_is_sharded_after_its_first_step_trains_on() -> None:
+    model, x, y = plain(), torch.ones(4, 8), torch.zeros(4, 4)
+    alike = copy.deepcopy(model)
+    with closing(threadcast.optimize_training(model, mse_loss, torch.optim.SGD(model.parameters(), lr=0.1))) as step:
+        float(step(x, y))
+        first: Any = torch.optim.SGD(alike.parameters(), lr=0.1)
+        torch.autograd.backward(mse_loss(alike(x), y))
+        first.step()
+        fully_sharded(model)
+        with pytest.warns(UserWarning, match="hooks on module FSDPSequential"):
+            torch.testing.assert_close(step(x, y), mse_loss(alike(x), y).detach())
+
+
+def test_wrapped_functions_are_refused() -> None:
+    def doubled(x: Tensor) -> Tensor:
+        return x * 2
+
+    with pytest.raises(CaptureError, match=r"compiled by torch\.compile"):
+        capture_forward(torch.compile(doubled, backend="eager"), torch.ones(2))
+    model = plain()
+    loss: Any = torch.compile(mse_loss, backend="eager")
+    with pytest.raises(CaptureError, match=r"compiled by torch\.compile"):
+        capture_training(model, loss, torch.optim.SGD(model.parameters()), (torch.ones(2, 8),), torch.ones(2, 4))
+
+
+def test_a_model_that_is_not_on_the_cpu_is_refused() -> None:
+    with pytest.raises(CaptureError, match="weight is on meta"):
+        capture_forward(nn.Linear(2, 2, device="meta"), torch.ones(2))

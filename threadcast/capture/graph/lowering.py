@@ -1,0 +1,319 @@
+"""From recorded calls to ops and a program: names, costs, splitting, and removal of calls that nothing needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from threadcast.capture.graph.argument_json import encode
+from threadcast.capture.graph.dependencies import edges, lies_in, may_draw, returns_written, writes
+from threadcast.capture.graph.program import Input, Node, Phase, Program
+from threadcast.capture.graph.raising import may_raise
+from threadcast.capture.graph.recording import Recorded, Recording, Result
+from threadcast.capture.graph.shape_alone import PREVIOUS, by_shape_alone
+from threadcast.capture.graph.simplify import Simplifier
+from threadcast.capture.graph.sizes import Size
+from threadcast.capture.graph.splitting import Part, split_call
+from threadcast.capture.graph.values import Ref, find_refs, map_refs
+from threadcast.core.graph import OpGraph
+from threadcast.core.op import Op
+from threadcast.core.tensor import TensorSpec
+
+if TYPE_CHECKING:
+    import sympy
+
+aten = torch.ops.aten
+
+KINDS = {
+    "addmm_": "addmm",
+    "native_batch_norm": "batch_norm",
+    "_native_batch_norm_legit": "batch_norm",
+    "_native_batch_norm_legit_no_training": "batch_norm_inference",
+    "native_batch_norm_backward": "batch_norm_backward",
+    "native_layer_norm": "layer_norm",
+    "_log_softmax": "log_softmax",
+    "_softmax": "softmax",
+    "_log_softmax_backward_data": "log_softmax_backward",
+    "_softmax_backward_data": "softmax_backward",
+    "_scaled_dot_product_flash_attention_for_cpu": "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention_for_cpu_backward": "scaled_dot_product_attention_backward",
+    "_fused_sgd_": "sgd_update",
+    "_fused_adam_": "adam_update",
+    "_fused_adamw_": "adamw_update",
+}
+"""The field's names for operators that PyTorch names differently; all others keep PyTorch's name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowered:
+    """A graph and its program; `constants` are the tensors in the callable's closure, by input slot.
+
+    `sizes` are the expressions of the program's last inputs, which have role "size". `apart` are the positions of
+    outputs to be detached from what they are in a run (`_apart`).
+    """
+
+    graph: OpGraph
+    program: Program
+    constants: Mapping[int, Tensor]
+    apart: tuple[int, ...]
+    sizes: tuple[sympy.Expr, ...] = ()
+
+
+@dataclass(slots=True)
+class _Call:
+    """An operator call that is being converted: its id, and what it returns."""
+
+    name: str
+    part: Part
+    phase: Phase
+    result: Result
+
+
+def lower(
+    recording: Recording, inputs: Sequence[Input], values: Sequence[Any], *, split: bool, static: bool = True
+) -> Lowered:
+    """Turn recorded calls into an op graph and its program.
+
+    `inputs` name the arguments in order, `values` are the objects that they represent. `split` divides an operator that
+    computes several gradients into one op for each. `static`: all sizes are those of the recording.
+    """
+    builder = _Builder(recording, inputs, values, split, static)
+    for call in recording.calls:
+        builder.add(call)
+    return builder.finish(recording)
+
+
+class _Builder:
+    def __init__(
+        self, recording: Recording, inputs: Sequence[Input], given: Sequence[Any], split: bool, static: bool
+    ) -> None:
+        self.split, self.static = split, static
+        names = [*inputs, *(Input("constant", f"constant {i}") for i in range(len(recording.constants)))]
+        self.constants = dict(enumerate(recording.constants.values(), len(inputs)))
+        self.inputs = _sharing(names, [*given, *self.constants.values()])
+        self.n_inputs = len(self.inputs)
+        slots = [*range(len(inputs)), *recording.constants]
+        self.given = {slot: recording.given[own] for slot, own in enumerate(slots) if own in recording.given}
+        self.values: dict[Ref, Ref | None] = {Ref(recorded): Ref(slot) for slot, recorded in enumerate(slots)}
+        """For each ref of the recording the ref in the program.
+
+        None for a result that a mask has its operator leave out.
+        """
+        self.specs = {Ref(i): spec for i, slot in enumerate(slots) if (spec := recording.specs.get(Ref(slot)))}
+        self.calls: list[_Call] = []
+
+    def add(self, call: Recorded) -> None:
+        """Add a call, or the parts of a split one."""
+        args, kwargs = map_refs(self._meant, call.args), map_refs(self._meant, call.kwargs)
+        parts = split_call(call.target, args, kwargs, self._first(args)) if self.split else []
+        if not parts and self.static and self._add_alone(call, args, kwargs):
+            return
+        if not parts:
+            slot = self._append(_Call(call.name, Part(call.target, args, kwargs), call.phase, call.result))
+            for item, spec in _items(call.result):
+                self._define(Ref(call.number, item), Ref(slot, item), spec)
+            return
+        assert isinstance(call.result, list)
+        for item, spec in _items(call.result):
+            self._define(Ref(call.number, item), None, spec)
+        for part in parts:
+            own = [spec if i in part.members else None for i, spec in enumerate(call.result)]
+            result = own if part.single is None else own[part.single]
+            slot = self._append(_Call(f"{call.name}.{part.suffix}", part, call.phase, result))
+            for item in part.members:
+                mine = Ref(slot, item if part.single is None else None)
+                self._define(Ref(call.number, item), mine, call.result[item])
+
+    def _add_alone(self, call: Recorded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Add a call by parts that do not wait for a value of which they need the shape; return whether it has such."""
+        parts, returned = by_shape_alone(call.target, args, kwargs, self._first(args), call.result)
+        slots: list[int] = []
+        for part, spec in parts:
+            own = replace(part, args=map_refs(lambda ref: Ref(slots[-1]) if ref == PREVIOUS else ref, part.args))
+            name = f"{call.name}.{part.suffix}" if part.suffix else call.name
+            slots.append(self._append(_Call(name, own, call.phase, spec)))
+            self.specs[Ref(slots[-1])] = spec
+        for (item, found), number in zip(_items(call.result), returned):
+            self._define(Ref(call.number, item), Ref(slots[number]), found)
+        return bool(parts)
+
+    def _first(self, args: tuple[Any, ...]) -> TensorSpec:
+        """The first tensor among arguments; one float32 where there is none."""
+        return next((self.specs[arg] for arg in args if isinstance(arg, Ref) and arg in self.specs), TensorSpec(()))
+
+    def _append(self, call: _Call) -> int:
+        self.calls.append(call)
+        return self.n_inputs + len(self.calls) - 1
+
+    def _define(self, recorded: Ref, ref: Ref | None, spec: TensorSpec | None) -> None:
+        self.values[recorded] = ref
+        if ref is not None and spec is not None:
+            self.specs[ref] = spec
+
+    def _meant(self, ref: Ref) -> Any:
+        return self.values[ref]
+
+    def finish(self, recording: Recording) -> Lowered:
+        """The graph and program, without calls that nothing needs."""
+        outputs = map_refs(self._meant, recording.outputs)
+        simpler = Simplifier([c.part for c in self.calls], [c.result for c in self.calls], self.inputs, outputs)
+        simpler.run()
+        for call, part in zip(self.calls, simpler.parts, strict=True):
+            call.part = part
+        nodes = [Node(c.part.target, c.part.args, c.part.kwargs, c.phase) for c in self.calls]
+        keep = _needed(nodes, self.n_inputs, simpler.outputs)
+        sizes = list(dict.fromkeys(size.expression for i in keep for size in _sizes((nodes[i].args, nodes[i].kwargs))))
+        size_slots = {size: self.n_inputs + i for i, size in enumerate(sizes)}
+        inputs = [*self.inputs, *(Input("size", str(size)) for size in sizes)]
+        slots = {slot: slot for slot in range(self.n_inputs)}
+        slots.update({self.n_inputs + old: len(inputs) + new for new, old in enumerate(keep)})
+
+        def renumber(ref: Ref) -> Ref:
+            return Ref(slots[ref.slot], ref.item)
+
+        def final(template: Any) -> Any:
+            renumbered = map_refs(renumber, template)
+            return _with_size_refs(renumbered, size_slots) if sizes else renumbered
+
+        renumbered = tuple(Node(n.target, final(n.args), final(n.kwargs), n.phase) for n in (nodes[i] for i in keep))
+        distinct: dict[str, Op] = {}
+        ops = tuple(distinct.setdefault(op.key, op) for op in (self._op(self.calls[i]) for i in keep))
+        outputs = tuple(map_refs(renumber, simpler.outputs))
+        program = Program(tuple(inputs), renumbered, outputs, recording.structure)
+        graph = OpGraph(tuple(self.calls[i].name for i in keep), ops, edges(renumbered, inputs))
+        apart = _apart(program, recording, self.given)
+        return Lowered(graph, program, self.constants, apart, tuple(sizes))
+
+    def _op(self, call: _Call) -> Op:
+        refs = list(dict.fromkeys(find_refs((call.part.args, call.part.kwargs))))
+        positions = {ref: i for i, ref in enumerate(refs)}
+        arguments = {
+            "target": str(call.part.target),
+            "args": [encode(arg, positions) for arg in call.part.args],
+            "kwargs": {name: encode(value, positions) for name, value in sorted(call.part.kwargs.items())},
+        }
+        inputs = tuple(self.specs[ref] for ref in refs)
+        outputs = tuple(spec for _, spec in _items(call.result) if spec is not None)
+        return Op(call.part.kind or kind_of(call.part.target, call.part.args), inputs, arguments, outputs)
+
+
+def _apart(program: Program, recording: Recording, given: Mapping[int, int]) -> tuple[int, ...]:
+    """Positions of outputs that are tensors of their own, or require no gradient, where those of a run would not be so,
+    as `detach` is left out.
+
+    `given` identifies the inputs by slot, as the recording does.
+    """
+    first: dict[Ref, int | None] = {Ref(slot): tensor for slot, tensor in given.items()}
+    found = []
+    for position, (output, tensor) in enumerate(zip(program.outputs, recording.returned, strict=True)):
+        if not isinstance(output, Ref):
+            continue
+        ref = _written_to(program, output)
+        may_require = position in recording.detached and _is_view_of_parameter(program, ref)
+        if first.setdefault(ref, tensor) != tensor or may_require:
+            found.append(position)
+    return tuple(found)
+
+
+def _is_view_of_parameter(program: Program, ref: Ref) -> bool:
+    """Whether a value may be a view of an input that requires a gradient, but not the input itself."""
+    n = len(program.inputs)
+    slots = lies_in(program.nodes, program.inputs, ref) if ref.slot >= n else ()
+    return any(slot < n and program.inputs[slot].role in ("parameter", "constant") for slot in slots)
+
+
+def _written_to(program: Program, ref: Ref) -> Ref:
+    """The value that a value is once more, after operators that write to a tensor and return it."""
+    while ref.slot >= len(program.inputs):
+        before = returns_written(program.nodes[ref.slot - len(program.inputs)], ref.item or 0)
+        if before is None:
+            break
+        ref = before
+    return ref
+
+
+def _sizes(template: Any) -> Iterator[Size]:
+    """Every `Size` in nested lists, tuples and dictionaries."""
+    if isinstance(template, Size):
+        yield template
+    elif isinstance(template, list | tuple):
+        for part in template:
+            yield from _sizes(part)
+    elif isinstance(template, dict):
+        yield from _sizes(list(template.values()))
+
+
+def _with_size_refs(template: Any, slots: Mapping[sympy.Expr, int]) -> Any:
+    """`template` with a `Ref` in place of each `Size`."""
+    if isinstance(template, Size):
+        return Ref(slots[template.expression])
+    if isinstance(template, list) or type(template) is tuple:
+        return type(template)(_with_size_refs(part, slots) for part in template)
+    if isinstance(template, dict):
+        return {key: _with_size_refs(part, slots) for key, part in template.items()}
+    return template
+
+
+def _sharing(inputs: Sequence[Input], values: Sequence[Any]) -> list[Input]:
+    """The inputs, each with the first input whose memory it shares, found from their values.
+
+    Storages may overlap, as those of slices of one NumPy array, which have one each.
+    """
+    spans = []
+    for slot, value in enumerate(values):
+        if isinstance(value, Tensor) and (begin := (storage := value.untyped_storage()).data_ptr()):
+            spans.append((begin, begin + max(storage.nbytes(), 1), slot))  # empty tensors have no memory
+    together: list[list[int]] = []
+    reached = 0
+    for begin, end, slot in sorted(spans):
+        if begin < reached:
+            together[-1].append(slot)
+        else:
+            together.append([slot])
+        reached = max(reached, end)
+    shares = {slot: min(slots) for slots in together for slot in slots}
+    return [
+        entry if (first := shares.get(slot, slot)) == slot else replace(entry, shares=first)
+        for slot, entry in enumerate(inputs)
+    ]
+
+
+def kind_of(target: Callable[..., Any], args: Sequence[Any]) -> str:
+    """The field's name for what an operator call computes."""
+    if target is aten.convolution.default:
+        return "convolution_transposed" if args[6] else "convolution"
+    if not isinstance(target, OpOverload):
+        return getattr(target, "__name__", str(target))
+    name = target._schema.name.split("::")[-1]
+    return KINDS.get(name, name)
+
+
+def _needed(nodes: Sequence[Node], n_inputs: int, outputs: Any) -> list[int]:
+    """Positions of the nodes that must stay, ascending.
+
+    These are the nodes that the outputs need, that write memory, may draw random numbers or check something, as whether
+    indices are in range, and those that these need.
+    """
+    needed = {ref.slot - n_inputs for ref in find_refs(outputs)}
+    for index in range(len(nodes) - 1, -1, -1):
+        node = nodes[index]
+        if index in needed or may_draw(node.target) or writes(node) or _checks(node):
+            needed.add(index)
+            needed.update(ref.slot - n_inputs for ref in node.refs())
+    return sorted(index for index in needed if index >= 0)
+
+
+def _checks(node: Node) -> bool:
+    """Whether the node is needed for what it does or raises, and not for a result."""
+    returns = isinstance(node.target, OpOverload) and node.target._schema.returns
+    return not returns or node.target is aten._linalg_check_errors.default or may_raise(node)
+
+
+def _items(result: Result) -> list[tuple[int | None, TensorSpec | None]]:
+    """Results with their numbers where there are several; the only result of an operator has number None."""
+    return list(enumerate(result)) if isinstance(result, list) else [(None, result)]

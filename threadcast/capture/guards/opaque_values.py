@@ -1,0 +1,76 @@
+"""Which values are not looked into when it is found out what functions can reach: they cannot change, or not matter."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import fractions
+import inspect
+import io
+import logging
+import operator
+import pathlib
+import re
+import types
+from types import CellType
+from typing import Any
+
+import numpy as np
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from threadcast.capture.guards.libraries import is_library
+
+CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+"""Values that do not change and are compared by value."""
+_IN_MEMORY = (io.StringIO, io.BytesIO)
+"""Files that are values of the program; what others hold is not looked at."""
+_OPAQUE = (
+    logging.Logger, io.IOBase, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic,
+    np.dtype, range, slice, inspect.Signature, OpOverload, OpOverloadPacket,
+)  # fmt: skip
+_UNCHANGING = (
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+    types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType,
+    types.GenericAlias, types.UnionType, types.EllipsisType, types.NotImplementedType, re.Pattern, re.Match,
+    operator.attrgetter, operator.itemgetter, operator.methodcaller, datetime.date, datetime.time, datetime.timedelta,
+    datetime.tzinfo, decimal.Decimal, fractions.Fraction, pathlib.PurePath, CellType, type(inspect.Traceback.lineno),
+)  # fmt: skip
+"""Types without attributes that code could set, besides those that are not looked at."""
+_WITHOUT_STATE = {"torch", "numpy", "typing", "_abc", "_thread", "threading"}
+"""Libraries whose objects without attributes, as operators, types and locks, give code no values of their own."""
+_HIDDEN = {"_ctypes", "ctypes", "array", "mmap"}
+"""Modules whose objects hold values in memory that no attribute shows."""
+
+
+def is_opaque(value: Any) -> bool:
+    """Whether a value is a constant, or one that the walk does not look into.
+
+    Numbers, texts and members of enumerations of the user's own classes are looked into: they may have attributes.
+    """
+    if type(value) in CONSTANTS:
+        return True
+    if isinstance(value, (*CONSTANTS, enum.Enum)):
+        return is_library(type(value).__module__)
+    return isinstance(value, _OPAQUE) and not isinstance(value, _IN_MEMORY)
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value is a constant, or a tuple of nothing else."""
+    if isinstance(value, tuple):
+        return all(map(is_constant, value))
+    return isinstance(value, CONSTANTS) and is_opaque(value)
+
+
+def holds_memory(kind: type) -> bool:
+    """Whether objects of this class hold values in memory that no attribute shows."""
+    return any(base.__module__ in _HIDDEN for base in kind.__mro__)
+
+
+def may_hide_values(value: Any) -> bool:
+    """Whether an object without a dictionary of attributes may have values that can change unnoticed."""
+    kind = type(value)
+    if isinstance(value, _UNCHANGING) or kind is object or kind.__module__.split(".")[0] in _WITHOUT_STATE:
+        return False
+    return not any("__slots__" in vars(base) for base in kind.__mro__)
