@@ -26,7 +26,8 @@ from planned_by_steps import planned_by_steps
 from run_facts import RunFacts
 
 from threadcast import networks
-from threadcast.capture.graph.capture import Captured, capture_training
+from threadcast.capture.graph.capture import capture_training
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Case, Machine, Plan, read_machine
 from threadcast.networks import Workload
 from threadcast.runtime.engines.native.engine import NativeEngine

@@ -16,7 +16,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.program import below_autograd
 from threadcast.core import Case, Machine, Placement, Plan, read_machine
 from threadcast.runtime.engines.engine import Engine

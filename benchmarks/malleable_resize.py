@@ -31,7 +31,8 @@ from planned_by_steps import planned_by_steps
 from run_facts import RunFacts
 
 from threadcast import networks
-from threadcast.capture.graph.capture import Captured, capture_training
+from threadcast.capture.graph.capture import capture_training
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import read_machine
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.plans.malleable_plan import MalleablePlan

@@ -3,7 +3,7 @@
 import time
 from contextlib import closing
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.tuner.plan_maker import PlanMaker, Planner, SolvedProblem

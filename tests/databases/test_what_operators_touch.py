@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from tests.databases.cases import Call, Case, loss_of, spread
-from threadcast.capture.graph.capture import Captured, capture_forward, capture_training
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.dependencies import is_random, memories, writes
 from threadcast.capture.graph.optimizers import NoUpdate
 from threadcast.capture.graph.program import Node, below_autograd

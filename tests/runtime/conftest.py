@@ -16,7 +16,7 @@ import threadcast
 from tests.runtime.compiler import skip_without_compiler
 from tests.runtime.random_plans import made_up_curves
 from tests.runtime.small_training import Net, net, sgd
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Plan, read_machine
 from threadcast.runtime import call_in_types
 from threadcast.runtime.bfloat16_speed import Bfloat16Speed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tests.runtime.random_plans import make_random_plan
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, read_machine
 from threadcast.core.errors import ExecutionError, InvalidInput, PlanError
 from threadcast.runtime.engines.engine import Engine

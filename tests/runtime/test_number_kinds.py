@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from threadcast import optimize
-from threadcast.capture.graph.number_reads import NumberReads
+from threadcast.capture.graph.numbers import NumberReads
 from threadcast.runtime.call_kinds import kind_of
 from threadcast.runtime.number_kinds import MOST, OTHER_NUMBERS, NumberKinds
 

@@ -25,7 +25,7 @@ from tests.capture.graph.test_optimizer_settings import (
     train_eagerly,
     twins,
 )
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Plan
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.plans.sequential import sequential

@@ -16,7 +16,8 @@ from torch.nn.functional import mse_loss
 
 import threadcast
 from tests.runtime.compiler import needs_compiler
-from threadcast.capture.graph.capture import Captured, capture_forward, capture_training
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.capture.graph.captured import Captured
 from threadcast.runtime import optimized_call as optimize_file
 from threadcast.runtime.backends import weight_versions
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors

@@ -11,7 +11,7 @@ from threadcast.networks import Workload
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from threadcast.capture.graph.capture import Captured
+    from threadcast.capture.graph.captured import Captured
 
 Mode = Literal["forward", "training"]
 OptimizerName = Literal["sgd", "adam"]

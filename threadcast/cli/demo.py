@@ -32,7 +32,7 @@ from threadcast.core.measurement import mostly_disturbed
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
-    from threadcast.capture.graph.capture import Captured
+    from threadcast.capture.graph.captured import Captured
     from threadcast.capture.workloads import Mode
     from threadcast.cli.demo_many_core import Sampled
     from threadcast.collector.busy import LoadWatch

@@ -12,7 +12,7 @@ from threadcast.collector.busy import load_document
 from threadcast.core.figures import duration, percent
 
 if TYPE_CHECKING:
-    from threadcast.capture.graph.capture import Captured
+    from threadcast.capture.graph.captured import Captured
     from threadcast.collector.busy import LoadWatch
     from threadcast.collector.campaign_report import CampaignReport
     from threadcast.collector.timing import Goal

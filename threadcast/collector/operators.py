@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from threadcast.capture.graph.argument_json import decode
 from threadcast.capture.graph.dependencies import writes
 from threadcast.capture.graph.program import Node
-from threadcast.capture.graph.values import AsNumber, Ref, find_refs
+from threadcast.capture.graph.values import AsNumber, Ref, decode, find_refs
 from threadcast.collector.index_values import fill_indices
 from threadcast.collector.mask_values import fill_masks
 from threadcast.collector.tensor_memory import all_memory

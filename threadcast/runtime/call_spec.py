@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from threadcast.capture.graph.capture import Captured
-from threadcast.capture.graph.sizes import Dynamic
+from threadcast.capture.graph.captured import Captured
+from threadcast.capture.graph.values import Dynamic
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.contender import MakeBackends

@@ -11,11 +11,11 @@ from typing import Any
 
 from torch.utils._pytree import tree_leaves
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.optimizers import FirstStepMissing, OptimizerRefused
 from threadcast.capture.graph.recorder import REFUSALS
-from threadcast.capture.graph.same_way import takes_the_same_way
-from threadcast.capture.graph.sizes import Dynamic
+from threadcast.capture.graph.symbols import takes_the_same_way
+from threadcast.capture.graph.values import Dynamic
 from threadcast.capture.guards.function_caches import CacheFilled
 from threadcast.capture.guards.module_values import ModuleChanged
 from threadcast.capture.guards.one_capture import NoTurn, one_capture

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-from threadcast.capture.graph.recording import PLAIN
-from threadcast.capture.guards.own_items import own_dictionary, slots_of
+from threadcast.capture.graph.program import PLAIN
+from threadcast.capture.guards.objects import own_dictionary, slots_of
 from threadcast.capture.guards.unsupported import is_plain
 
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from threadcast.capture.graph.capture import Captured, CapturedGraph, capture_graph
-from threadcast.capture.graph.sizes import Dynamic
+from threadcast.capture.graph.capture import capture_graph
+from threadcast.capture.graph.captured import Captured, CapturedGraph
+from threadcast.capture.graph.values import Dynamic
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.weight_versions import WeightVersions
 from threadcast.runtime.graph_by_pytorch import forward_of

@@ -11,7 +11,7 @@ from torch import SymInt, Tensor
 from torch._functorch.partitioners import default_partition
 from torch.fx import GraphModule, Node
 
-from threadcast.capture.graph.unsafe_kernels import overruns_in_channels_last
+from threadcast.capture.graph.capture import overruns_in_channels_last
 from threadcast.runtime.graph_by_pytorch import forward_of
 from threadcast.runtime.plans.model_format import is_image
 from threadcast.runtime.plans.strides import with_strides

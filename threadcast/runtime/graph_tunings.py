@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from torch.fx import GraphModule
 
-from threadcast.capture.graph.capture import Captured, capture_graph
+from threadcast.capture.graph.capture import capture_graph
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.program import Phase
-from threadcast.capture.graph.same_way import takes_the_same_way
-from threadcast.capture.graph.sizes import Dynamic
+from threadcast.capture.graph.symbols import takes_the_same_way
+from threadcast.capture.graph.values import Dynamic
 from threadcast.capture.guards.one_capture import NoTurn
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError, in_one_line

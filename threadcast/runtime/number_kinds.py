@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from threadcast.capture.graph.number_reads import NumberReads
+from threadcast.capture.graph.numbers import NumberReads
 from threadcast.runtime.call_kinds import CallKind
 
 MOST = 3

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from threadcast.capture.guards.argument_classes import own_classes
+from threadcast.capture.guards.libraries import own_classes
 from threadcast.capture.guards.one_capture import NoTurn, one_capture
 from threadcast.capture.guards.unsupported import unsupported
 from threadcast.core import Core, Machine

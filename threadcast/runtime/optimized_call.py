@@ -11,8 +11,9 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from threadcast.capture.graph.capture import Captured, capture_forward
-from threadcast.capture.graph.sizes import Dynamic
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
+from threadcast.capture.graph.values import Dynamic
 from threadcast.core import Machine
 from threadcast.core.arguments import check, is_number
 from threadcast.core.settings import Settings

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import LBFGS, Optimizer
 
-from threadcast.capture.graph.capture import Captured, capture_step
+from threadcast.capture.graph.capture import capture_step
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.optimizers import NoUpdate
-from threadcast.capture.graph.sizes import Dynamic
+from threadcast.capture.graph.values import Dynamic
 from threadcast.core import Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.batch_loss import BatchLoss

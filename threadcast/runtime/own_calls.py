@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.guards.libraries import attributes_read_by
-from threadcast.capture.guards.module_state import ModuleState
+from threadcast.capture.guards.module_values import ModuleState
 from threadcast.capture.guards.python_state import PythonState
 from threadcast.capture.guards.unsupported import is_plain, unsupported
 from threadcast.runtime.fallback import why_no_inputs, why_transformed

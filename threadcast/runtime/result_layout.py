@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.model_format import ModelFormat, is_image
 from threadcast.runtime.plans.strides import with_strides

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._dynamo import compiled_autograd
 from torch.nn import Parameter
 
-from threadcast.capture.graph.capture import CapturedGraph
+from threadcast.capture.graph.captured import CapturedGraph
 from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.native.library import loaded_library

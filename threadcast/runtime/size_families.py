@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from threadcast.capture.graph.capture import Captured
-from threadcast.capture.graph.sizes import LEAST, Dynamic, Place, sizes_at
+from threadcast.capture.graph.captured import Captured
+from threadcast.capture.graph.values import LEAST, Dynamic, Place, sizes_at
 from threadcast.capture.guards.one_capture import NoTurn
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.call_kinds import CallKind, read_as

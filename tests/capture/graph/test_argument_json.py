@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from threadcast.capture.graph.argument_json import decode, encode
+from threadcast.capture.graph.values import decode, encode
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from threadcast.capture.graph.calls import compiled
 from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.program import compiled
 from threadcast.capture.graph.values import Ref
 
 

@@ -18,8 +18,9 @@ from torch.utils import _pytree as pytree
 
 from tests.random_order import random_order
 from threadcast import networks
-from threadcast.capture.graph.calls import Call
-from threadcast.capture.graph.capture import Captured, capture_forward, capture_training
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.capture.graph.captured import Captured
+from threadcast.capture.graph.program import Call
 from threadcast.core.errors import CaptureError, ExecutionError, InvalidInput
 from threadcast.core.graph import OpGraph
 

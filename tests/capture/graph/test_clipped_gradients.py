@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW, Optimizer
 
-from threadcast.capture.graph.capture import Captured, capture_step
+from threadcast.capture.graph.capture import capture_step
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.optimizers import OptimizerRefused
 
 Made = Callable[[Iterable[nn.Parameter]], Optimizer]

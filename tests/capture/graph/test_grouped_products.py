@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from threadcast.capture.graph.capture import capture_forward, capture_training
-from threadcast.capture.graph.grouped_products import grouped_product
+from threadcast.capture.graph.fake_results import grouped_product
 
 aten = torch.ops.aten
 

@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
-from threadcast.capture.graph.capture import Captured, capture_training
+from threadcast.capture.graph.capture import capture_training
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.optimizers import FirstStepMissing
 from threadcast.core.errors import CaptureError
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.random_order import random_order
-from threadcast.capture.graph.capture import Captured, capture_forward, capture_graph, capture_training
+from threadcast.capture.graph.capture import capture_forward, capture_graph, capture_training
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Case, Curve, CurveTable, read_machine
 from threadcast.core.graph import OpGraph
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from threadcast.capture.graph.capture import Captured, capture_forward, capture_training
-from threadcast.capture.graph.sizes import Dynamic
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.capture.graph.captured import Captured
+from threadcast.capture.graph.values import Dynamic
 from threadcast.core import Case, Machine, read_machine
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.engines.open_engine import open_engine

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.optimizers import NoUpdate
-from threadcast.capture.graph.splitting import Part, split_call
+from threadcast.capture.graph.rewriting import Part, split_call
 from threadcast.core.tensor import TensorSpec
 
 aten = torch.ops.aten

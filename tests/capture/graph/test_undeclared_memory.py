@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.core.errors import CaptureError
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from threadcast.capture.graph import update_check
-from threadcast.capture.graph.capture import Captured, capture_training
+from threadcast.capture.graph.capture import capture_training
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.optimizers import OptimizerRefused
 
 NOT_RIGHT = r"fused kernel of \w+ is not right for"

@@ -16,7 +16,8 @@ from tests.runtime.compiler import needs_compiler, skip_without_compiler
 from tests.runtime.failing_op import Seen, at_checkpoints, checkpoint
 from tests.runtime.random_plans import make_random_plan
 from tests.waiting import eventually
-from threadcast.capture.graph.capture import Captured, capture_forward, capture_training
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import ExecutionError, PlanError
 from threadcast.malleable.limits import Limits

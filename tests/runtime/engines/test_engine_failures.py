@@ -18,7 +18,8 @@ from torch import Tensor
 from tests.runtime.compiler import skip_without_compiler
 from tests.runtime.failing_op import Seen, at_checkpoints, checkpoint
 from tests.runtime.random_plans import make_random_plan
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.executors import Executors

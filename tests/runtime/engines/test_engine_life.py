@@ -18,7 +18,8 @@ from torch import Tensor
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
 from tests.waiting import HANGS_S, eventually
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Placement, Plan
 from threadcast.core.errors import ExecutionError, PlanError
 from threadcast.runtime.engines.executors import Executors

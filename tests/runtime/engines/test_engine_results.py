@@ -15,7 +15,8 @@ from torch.utils import _pytree as pytree
 
 from tests.runtime.random_plans import make_random_plan
 from threadcast import networks
-from threadcast.capture.graph.capture import Captured, capture_forward, capture_training
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.program import below_autograd
 from threadcast.core import Machine, Placement, Plan
 from threadcast.runtime.engines.engine import Engine

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.runtime.engines.test_replay import run_somehow
 from tests.runtime.random_plans import make_random_plan
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.program import Program
 from threadcast.capture.graph.values import find_refs
 from threadcast.core import Placement, Plan

@@ -15,8 +15,9 @@ from torch.nn.functional import leaky_relu, mse_loss
 
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
-from threadcast.capture.graph.capture import Captured, capture_forward, capture_training
-from threadcast.capture.graph.raising import may_raise
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.capture.graph.captured import Captured
+from threadcast.capture.graph.dependencies import may_raise
 from threadcast.core import Machine
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.runtime.engines.native.library import native_library

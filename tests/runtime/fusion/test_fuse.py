@@ -20,8 +20,9 @@ from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
 from tests.waiting import attempts
 from threadcast import networks
-from threadcast.capture.graph.capture import Captured, capture_forward, capture_training
-from threadcast.capture.graph.raising import may_raise
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.capture.graph.captured import Captured
+from threadcast.capture.graph.dependencies import may_raise
 from threadcast.core import Machine
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.engines.native.compilations import Compilations

@@ -18,7 +18,8 @@ import torch
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import made_up_curves, make_random_plan
 from tests.waiting import HANGS_S, eventually
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import EngineClosed, ExecutionError
 from threadcast.runtime.engines.native.library import native_library

@@ -18,7 +18,8 @@ import threadcast
 from tests.runtime.random_plans import made_up_curves, make_random_plan
 from tests.runtime.tuner.small_tuning import Clock, Found, function, run_until
 from tests.waiting import eventually
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Plan, read_machine
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.model_format import ModelFormat

@@ -18,7 +18,8 @@ import threadcast
 from tests.runtime.conftest import Decided
 from tests.runtime.small_training import train_eagerly
 from tests.waiting import attempts
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
 from threadcast.runtime import call_formats
 from threadcast.runtime.optimize import OptimizedCall, OptimizedStep

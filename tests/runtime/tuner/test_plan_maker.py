@@ -14,7 +14,8 @@ import threadcast
 from tests.clock import Clock
 from tests.runtime.conftest import SequentialPlanner
 from tests.waiting import HANGS_S, eventually
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Case, Machine, Trace, read_machine
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.curves_in_step import LookSchedule, curves_in_step

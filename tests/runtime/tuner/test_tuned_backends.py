@@ -11,7 +11,8 @@ import torch
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.tuner.small_tuning import Clock, Found, function, made, run, run_until
 from tests.waiting import attempts
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
 from threadcast.runtime.fusion import products
 from threadcast.runtime.plans.model_format import ModelFormat

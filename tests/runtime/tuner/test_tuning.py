@@ -15,7 +15,8 @@ import torch
 from tests.runtime.conftest import SequentialPlanner
 from tests.runtime.tuner.small_tuning import Clock, function, made, run, run_until
 from tests.waiting import attempts
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Case, CurveTable, Machine, OpGraph, Placement, Trace
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.runtime.plans import curves_in_step

@@ -15,7 +15,7 @@ from tests.runtime.compiler import skip_without_compiler
 from tests.runtime.small_training import batch, net, run_until_settled, same_state, sgd, train_eagerly
 from tests.runtime.verification.wrong_kernels import with_wrong_kernel, wrong
 from threadcast import networks
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core.errors import WrongResult
 from threadcast.runtime import call_formats, optimized_step
 from threadcast.runtime.engines import open_engine as engines

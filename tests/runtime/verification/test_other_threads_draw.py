@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.runtime.verification.functional import FunctionalShadow
 from threadcast.runtime.verification.shadow import Shadowed, checked_step, leaves, may_be_drawn, shadow_step
 

@@ -17,7 +17,8 @@ from torch.nn.functional import mse_loss
 
 from tests.runtime.random_plans import make_random_plan
 from tests.runtime.verification.wrong_kernels import with_wrong_kernel
-from threadcast.capture.graph.capture import Captured, capture_forward, capture_training
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
 from threadcast.core.errors import WrongResult
 from threadcast.runtime.engines.engine import Engine

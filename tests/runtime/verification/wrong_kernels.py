@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.program import Program
 
 

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 import threadcast
 from tests.runtime.watching.test_unnoticed_changes import follows
-from threadcast.capture.guards.argument_classes import own_classes
+from threadcast.capture.guards.libraries import own_classes
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching import model as watched_model
 

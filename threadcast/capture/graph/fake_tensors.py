@@ -12,9 +12,8 @@ from torch import Tensor
 from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from threadcast.capture.graph.recording import Recording
-from threadcast.capture.graph.sizes import Dynamic
-from threadcast.capture.graph.values import Ref
+from threadcast.capture.graph.program import Recording
+from threadcast.capture.graph.values import Dynamic, Ref
 from threadcast.core.errors import CaptureError, InvalidInput
 from threadcast.core.tensor import TensorSpec
 from threadcast.threads.garbage import without_garbage_collection

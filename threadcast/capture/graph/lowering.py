@@ -10,16 +10,10 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from threadcast.capture.graph.argument_json import encode
-from threadcast.capture.graph.dependencies import edges, lies_in, may_draw, returns_written, writes
-from threadcast.capture.graph.program import Input, Node, Phase, Program
-from threadcast.capture.graph.raising import may_raise
-from threadcast.capture.graph.recording import Recorded, Recording, Result
-from threadcast.capture.graph.shape_alone import PREVIOUS, by_shape_alone
-from threadcast.capture.graph.simplify import Simplifier
-from threadcast.capture.graph.sizes import Size
-from threadcast.capture.graph.splitting import Part, split_call
-from threadcast.capture.graph.values import Ref, find_refs, map_refs
+from threadcast.capture.graph.dependencies import edges, lies_in, may_draw, may_raise, returns_written, writes
+from threadcast.capture.graph.program import Input, Node, Phase, Program, Recorded, Recording, Result
+from threadcast.capture.graph.rewriting import PREVIOUS, Part, Simplifier, by_shape_alone, split_call
+from threadcast.capture.graph.values import Ref, Size, encode, find_refs, map_refs
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec

@@ -1,15 +1,29 @@
-"""Python numbers that stand for tensors of one element while a callable is recorded, so that a graph reads them anew.
+"""Python numbers of a recorded call that tensors hold: those that each run reads anew, and those that it has built in.
 
 PyTorch's fused kernels take learning rates and betas as Python floats. Recorded as they are, their values would be
-built into the graph.
+built into the graph; a float that stands for a tensor of one element (`Numbers`) is read in each run.
+
+What a callable reads out of tensors itself (`momentum.item()`, `if mask.all()`, the size of `x[mask]`) is built in. The
+graph is right for calls that read the same numbers. They are found out before a call: the few operators between the
+inputs and each number are recorded, too, and run again on the call's own tensors (`NumberReads`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from threadcast.capture.graph.values import AsNumber, Ref
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from threadcast.capture.graph.dependencies import is_random, may_be_returned, may_be_written
+from threadcast.capture.graph.program import Call, Node, Recorded, Recording, below_autograd, compiled
+from threadcast.capture.graph.values import AsNumber, Ref, Size, map_refs
 from threadcast.core.errors import CaptureError
 
 
@@ -45,3 +59,281 @@ class Numbers:
 
     def _knows(self, value: Any) -> bool:
         return isinstance(value, float) and value in self._refs
+
+
+aten = torch.ops.aten
+
+READS = {aten._local_scalar_dense.default, aten.equal.default}
+"""Operators that return a Python number."""
+MOST_CALLS = 24
+"""Most operators between the inputs and a number. With more of them, finding the numbers out takes too long."""
+MOST_ELEMENTS = 16_384
+"""Most floating-point numbers in each tensor of these operators. PyTorch divides smaller ones among no threads, so that
+equal tensors give equal numbers each time."""
+MOST_INTEGERS = 1 << 17
+"""Most numbers in each tensor of integers or conditions: their results are equal however they are divided. A comparison
+and a count of as many take some 50 us, which calls on masks of that size last many times."""
+MOST_SETTINGS = 8
+"""Most floating-point numbers in an argument that is taken for settings, as are strides and rates; more are data, which
+differ from call to call."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NumberReads:
+    """The numbers that a graph has built in, and how a call would read them.
+
+    `sources` are the tensors that these are read from, each with its slot: one of the graph's own, or the position of
+    an argument among the tensors of a call. `steps` are run in their order.
+    """
+
+    sources: tuple[tuple[int, Tensor | int], ...]
+    steps: tuple[_Step, ...]
+
+    def of_any(self, tensors: Iterable[Any]) -> bool:
+        """Return whether a number is read out of the memory of any of the tensors."""
+        memory = {source.untyped_storage()._cdata for _, source in self.sources if isinstance(source, Tensor)}
+        return any(isinstance(value, Tensor) and value.untyped_storage()._cdata in memory for value in tensors)
+
+    def hold(self, tensors: Sequence[Tensor]) -> bool:
+        """Return whether a call with these tensors as arguments reads the graph's numbers. Nothing is written."""
+        slots = {slot: tensors[source] if isinstance(source, int) else source for slot, source in self.sources}
+        with below_autograd():
+            try:
+                return all(step.holds(slots) for step in self.steps)
+            except (RuntimeError, IndexError):  # of an operator that was not captured for such numbers
+                return False
+
+
+class _Step:
+    """A call of an operator, into `slot`; without one it returns a number, which must be `number`."""
+
+    __slots__ = ("_call", "_kind", "_number", "_slot", "_special")
+
+    def __init__(self, node: Node, slot: int | None, number: Any) -> None:
+        self._slot, self._number, self._kind = slot, number, type(number)
+        # 0.0 is -0.0, and NaN is not NaN; complex numbers have parts
+        self._special = slot is None and (number == 0 or number != number or isinstance(number, complex))
+        self._call: Call = compiled(node.target, node.args, node.kwargs)
+        if node.target is aten._local_scalar_dense.default:
+            of = node.args[0]
+            self._call = lambda slots: of.value(slots).item()  # takes a quarter of the operator's time
+
+    def holds(self, slots: dict[int, Any]) -> bool:
+        """Make the call; return whether its number is the graph's."""
+        found: Any = self._call(slots)  # type: ignore[arg-type]
+        if self._slot is not None:
+            slots[self._slot] = found
+            return True
+        found = _number(found)
+        if self._special:
+            return repr(found) == repr(self._number)
+        return type(found) is self._kind and found == self._number
+
+
+class ReadRecorder:
+    """Finds the numbers that a callable reads while it is recorded; `given` are the real arguments of the recording.
+
+    The leaves of the arguments of a call begin at slot `first`; those before are the graph's own. Without `of_inputs`,
+    numbers must not depend on arguments or on tensors of the callable's closure.
+    """
+
+    def __init__(self, recording: Recording, given: Sequence[Any], *, first: int, of_inputs: bool) -> None:
+        self._recording, self._given, self._first, self._of_inputs = recording, given, first, of_inputs
+        self._memory: dict[int, int] = {}
+        """For a slot one of the slots with which it shares memory; for the last of them itself."""
+        self._nodes: list[tuple[int, Node, list[Ref]]] = []
+        """For each recorded call its slot, itself, and what it writes."""
+        self._made_by: dict[int, int] = {}
+        """The number of the call that fills a slot."""
+        self._reads: list[tuple[int, Node, Any]] = []
+        """The number of calls before each read, the read, and its number."""
+        self._needed: set[int] = set()
+        """Numbers of the calls that reads need."""
+        self._storages: dict[int, int] = {}
+        """The first slot with a tensor in each storage."""
+        for slot, value in enumerate(given):
+            self._add_input(slot, value)
+
+    def number(self, target: OpOverload, args: tuple[Any, ...]) -> Any:
+        """Return the number that `target` returns, plain or in a tensor, for the example; None where that is unknown.
+
+        It is unknown where too much is computed before it, where that writes to inputs or draws random numbers (but
+        none is less than 0), and where it depends on arguments with many floating-point numbers, which are others in
+        each call.
+        """
+        self._look_at_calls()
+        read = Node(target, args, {}, "forward")
+        if self._asks_for_less_than_0(read):  # no layer is left out, as by default in most models that may do so
+            return False
+        needed = self._calls_before(list(read.refs()))
+        inputs = None if needed is None else self._inputs([*(self._nodes[i][1] for i in needed), read])
+        if needed is None or inputs is None or (inputs and not self._of_inputs):
+            return None
+        slots: dict[int, Any] = dict(inputs)
+        with _disable_current_modes(), torch.autocast("cpu", enabled=False), torch.no_grad(), below_autograd():
+            for slot, node, _ in map(self._nodes.__getitem__, needed):
+                slots[slot] = compiled(node.target, node.args, node.kwargs)(slots)  # type: ignore[arg-type]
+            number = _number(compiled(target, args, {})(slots))  # type: ignore[arg-type]
+        if inputs:  # the others are the same in each call
+            self._needed.update(needed)
+            self._reads.append((len(self._nodes), read, number))
+        return number
+
+    def found(self) -> NumberReads | None:
+        """Return the numbers that depend on inputs; None where there are none."""
+        if not self._reads:
+            return None
+        steps = self._steps()
+        if not any(written for i in self._needed for written in self._nodes[i][2]):
+            steps = _without_repeats(steps)
+        nodes = [node for node, _, _ in steps]
+        inputs = self._inputs(nodes) or {}
+        leaves = [slot for slot in range(self._first, len(self._given)) if isinstance(self._given[slot], Tensor)]
+        positions = {slot: i for i, slot in enumerate(leaves)}
+        sources = tuple((slot, positions.get(slot, tensor)) for slot, tensor in inputs.items())
+        return NumberReads(sources, tuple(_Step(*step) for step in steps))
+
+    def _steps(self) -> list[tuple[Node, int | None, Any]]:
+        """All calls that reads need and all reads, in their order; each with its slot or its number."""
+        steps: list[tuple[Node, int | None, Any]] = []
+        reads = [*self._reads]
+        for i in range(len(self._nodes) + 1):
+            while reads and reads[0][0] == i:
+                _, read, number = reads.pop(0)
+                steps.append((read, None, number))
+            if i in self._needed:
+                slot, node, _ = self._nodes[i]
+                steps.append((node, slot, None))
+        return steps
+
+    def _add_input(self, slot: int, value: Any) -> None:
+        if isinstance(value, Tensor) and not isinstance(value, FakeTensor):
+            first = self._storages.setdefault(value.untyped_storage()._cdata, slot)
+            self._memory.setdefault(slot, self._root(first))
+
+    def _look_at_calls(self) -> None:
+        """Note what the calls since the last read do to memory."""
+        for slot, value in self._recording.constants.items():
+            self._add_input(slot, value)
+        for i in range(len(self._nodes), len(self._recording.calls)):
+            call = self._recording.calls[i]
+            node = Node(call.target, call.args, call.kwargs, call.phase)
+            self._nodes.append((call.number, node, may_be_written(node)))
+            self._made_by[call.number] = i
+            for ref in may_be_returned(node):
+                self._memory[self._root(ref.slot)] = self._root(call.number)
+
+    def _root(self, slot: int) -> int:
+        while (next_one := self._memory.get(slot, slot)) != slot:
+            slot = next_one
+        return slot
+
+    def _calls_before(self, refs: Sequence[Ref]) -> list[int] | None:
+        """The numbers of the calls that the values of `refs` depend on, ascending; None for too many or unknown."""
+        slots = {ref.slot for ref in refs}
+        memory = {self._root(slot) for slot in slots}
+        found: list[int] = []
+        for i in range(len(self._nodes) - 1, -1, -1):
+            number, node, written = self._nodes[i]
+            if number not in slots and not any(self._root(ref.slot) in memory for ref in written):
+                continue
+            if len(found) == MOST_CALLS or not self._may_be_called(self._recording.calls[i], node):
+                return None
+            found.append(i)
+            slots.update(ref.slot for ref in node.refs())
+            memory.update(self._root(ref.slot) for ref in node.refs())
+        inputs = {self._root(slot) for slot in slots if slot not in self._made_by}
+        if any(self._root(ref.slot) in inputs for i in found for ref in self._nodes[i][2]):
+            return None  # a call writes to an input
+        return found[::-1]
+
+    def _asks_for_less_than_0(self, read: Node) -> bool:
+        """Whether what is read is the answer to the question whether a number of `torch.rand` is less than 0."""
+        if read.target is not aten._local_scalar_dense.default:
+            return False
+        made = {slot: node for slot, node, _ in self._nodes}
+        (answer,) = read.refs()
+        asked = made.get(answer.slot)
+        if asked is None or asked.target is not aten.lt.Scalar:
+            return False
+        drawn, bound = asked.args
+        random = made.get(drawn.slot) if isinstance(drawn, Ref) else None
+        if random is None or random.target is not aten.rand.default:
+            return False
+        changed = {self._root(ref.slot) for _, _, written in self._nodes for ref in written}
+        same = not changed & {self._root(drawn.slot), self._root(answer.slot)}
+        return same and type(bound) in (int, float) and bound <= 0
+
+    def _may_be_called(self, call: Recorded, node: Node) -> bool:
+        """Whether the call may be made once more before a step: it is quick, and each time the same."""
+        if call.target.namespace != "aten" or is_random(node) or any(_varies(arg) for arg in _leaves(node)):
+            return False
+        results = call.result if isinstance(call.result, list) else [call.result]
+        specs = [*results, *(self._recording.specs.get(ref) for ref in node.refs())]
+        return all(spec is not None and _is_small(spec.shape, spec.dtype) for spec in specs)
+
+    def _inputs(self, nodes: Sequence[Node]) -> dict[int, Tensor] | None:
+        """The tensors, by slot, that these calls take and none of them makes; None where one has no known values."""
+        found: dict[int, Tensor] = {}
+        for ref in (ref for node in nodes for ref in node.refs()):
+            if ref.slot in self._made_by:
+                continue
+            known = ref.slot < len(self._given)
+            value = self._given[ref.slot] if known else self._recording.constants.get(ref.slot)
+            if not isinstance(value, Tensor) or isinstance(value, FakeTensor):
+                return None
+            if known and ref.slot >= self._first and value.is_floating_point() and value.numel() > MOST_SETTINGS:
+                return None
+            if not _is_small(value.shape, str(value.dtype).removeprefix("torch.")):
+                return None
+            found[ref.slot] = value
+        return found
+
+
+def _without_repeats(steps: Sequence[tuple[Node, int | None, Any]]) -> list[tuple[Node, int | None, Any]]:
+    """The steps, which write nothing, without those that were made before: each layer of a model may find one mask."""
+    same: dict[int, int] = {}
+    first: dict[tuple[Any, str], int | None] = {}
+    found = []
+
+    def kept(ref: Ref) -> Ref:
+        return ref._replace(slot=same.get(ref.slot, ref.slot))
+
+    for node, slot, number in steps:
+        args, kwargs = (map_refs(kept, part) for part in (node.args, node.kwargs))
+        key = node.target, repr((args, kwargs))
+        if key not in first:
+            first[key] = slot
+            found.append((replace(node, args=args, kwargs=kwargs), slot, number))
+        elif slot is not None and (other := first[key]) is not None:
+            same[slot] = other
+    return found
+
+
+def _number(found: Any) -> Any:
+    return found.item() if isinstance(found, Tensor) else found
+
+
+def _is_small(shape: Sequence[int], dtype: str) -> bool:
+    """Whether a tensor has few numbers, in an order that no memory format of a model changes."""
+    size = 1
+    for side in shape:
+        size *= side
+    rounds = "float" in dtype or "complex" in dtype
+    return size <= MOST_ELEMENTS and len(shape) < 4 if rounds else size <= MOST_INTEGERS
+
+
+def _varies(argument: Any) -> bool:
+    return isinstance(argument, AsNumber | Size)
+
+
+def _leaves(node: Node) -> Iterator[Any]:
+    pending: list[Any] = [node.args, node.kwargs]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, list) or type(value) is tuple:
+            pending.extend(value)
+        elif isinstance(value, Mapping):
+            pending.extend(value.values())
+        else:
+            yield value

@@ -26,16 +26,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 from threadcast.capture.graph.dependencies import DECLARING
+from threadcast.capture.graph.fake_results import OneHots, counted_result, ctc_result, grouped_product
 from threadcast.capture.graph.fake_tensors import FakeTensors
-from threadcast.capture.graph.grouped_products import grouped_product
-from threadcast.capture.graph.mask_sizes import counted_result, ctc_result
-from threadcast.capture.graph.number_reads import READS, NumberReads, ReadRecorder
-from threadcast.capture.graph.numbers import Numbers
-from threadcast.capture.graph.one_hot import OneHots
-from threadcast.capture.graph.program import Phase
-from threadcast.capture.graph.recording import PLAIN, TRANSPARENT, Recorded, Recording, Result
-from threadcast.capture.graph.sizes import Dynamic
-from threadcast.capture.graph.values import Ref
+from threadcast.capture.graph.numbers import READS, NumberReads, Numbers, ReadRecorder
+from threadcast.capture.graph.program import PLAIN, TRANSPARENT, Phase, Recorded, Recording, Result
+from threadcast.capture.graph.values import Dynamic, Ref
 from threadcast.capture.guards.function_caches import CacheFilled, FunctionCaches
 from threadcast.capture.guards.given_arguments import arguments_left_alone
 from threadcast.capture.guards.printing import Said, not_shown

@@ -1,13 +1,16 @@
 """Follows the sizes of arguments as symbols while a callable is recorded.
 
 PyTorch's `ShapeEnv` does so, and notes as guards what had to be true of the sizes for the callable to take the way that
-it took. Imported only where sizes vary: sympy takes a third of a second.
+it took. Imported only where sizes vary: sympy takes a third of a second. Code that asks of what type a size is
+(`isinstance(n, int)`) gets another answer than for an integer, and no guard notes it: the graph must call the same
+operators as one that was recorded for the example's sizes as plain integers (`takes_the_same_way`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +21,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext, free_unbacked_symbols
 from torch.utils._sympy.printers import PythonPrinter
 
-from threadcast.capture.graph.sizes import LEAST, ArgumentSizes, Dynamic, Place, Size, sizes_at
+from threadcast.capture.graph.captured import Captured
+from threadcast.capture.graph.rewriting import VIEWS
+from threadcast.capture.graph.values import LEAST, ArgumentSizes, AsNumber, Dynamic, Place, Ref, Size, sizes_at
 from threadcast.core.errors import CaptureError
 
 _TYPES = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -147,3 +152,39 @@ class Symbols:
             eval(f"lambda {names}: {fits}", scope),
             {leaf - first: earlier - first for leaf, earlier in self._repeated.items() if earlier in self.dynamic},
         )  # fmt: skip
+
+
+def takes_the_same_way(captured: Captured, plain: Captured) -> bool:
+    """Return whether `captured`, for several sizes, calls the operators of `plain` with the same numbers.
+
+    `plain` is captured for the same arguments alone. Equal views of one value may be one in either of them.
+    """
+    assert captured.sizes is not None
+    slots = [slot for slot, entry in enumerate(captured.program.inputs) if entry.role == "size"]
+    sizes = dict(zip(slots, captured.sizes.values(*captured.sizes.example), strict=True))
+    return _calls(captured, sizes) == _calls(plain, {})
+
+
+def _calls(captured: Captured, sizes: Mapping[int, int]) -> tuple[Counter[str], set[str]]:
+    """The calls of operators with their numbers, in words: how often each comes, and which views there are."""
+    others: Counter[str] = Counter()
+    views = set()
+    for node in captured.program.nodes:
+        text = f"{node.target} {_without_refs(node.args, sizes)!r} {_without_refs(node.kwargs, sizes)!r}"
+        if node.target in VIEWS:
+            views.add(text)
+        else:
+            others[text] += 1
+    return others, views
+
+
+def _without_refs(template: Any, sizes: Mapping[int, int]) -> Any:
+    if isinstance(template, Ref):
+        return sizes.get(template.slot, "value")
+    if isinstance(template, AsNumber):
+        return "number"
+    if isinstance(template, list | tuple):
+        return [_without_refs(part, sizes) for part in template]
+    if isinstance(template, dict):
+        return {key: _without_refs(part, sizes) for key, part in template.items()}
+    return template

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
+from threadcast.capture.graph.captured import OTHERS
 from threadcast.capture.graph.optimizers import (
     FirstStepMissing,
     NoUpdate,
@@ -25,9 +26,6 @@ from threadcast.capture.graph.recorder import Recorder
 from threadcast.capture.graph.update_check import fused_is_right
 from threadcast.capture.guards.module_values import ModuleValues
 from threadcast.core.errors import CaptureError
-
-OTHERS = "gradients of others"
-"""Where a step's result holds gradients of parameters that the optimizer does not train, by name."""
 
 Objective = Callable[..., tuple[dict[str, Any], Tensor]]
 """`objective(model, *data)` returns what a step returns, by name, and the tensor whose gradients it takes."""

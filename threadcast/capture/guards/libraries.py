@@ -1,4 +1,4 @@
-"""Which code is of a library (PyTorch, NumPy, the standard library), and what it reads of objects of other classes."""
+"""Which code is of a library (PyTorch, NumPy, the standard library), and what it reads of users' classes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import sys
 import sysconfig
 from functools import lru_cache, partial
 from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+from torch.utils import _pytree as pytree
 
 from threadcast.capture.guards.code_names import names_in
 
@@ -87,3 +90,15 @@ def _are_installed(*places: str) -> bool:
 
 def _folders_above(places: tuple[str, ...]) -> list[pathlib.Path]:
     return [folder for place in places for folder in pathlib.Path(os.path.realpath(place)).parents]
+
+
+def own_classes(arguments: Any) -> list[type]:
+    """The classes of nested arguments, and of what they hold, that are of no library; each once."""
+    found: dict[type, None] = {}
+
+    def note(value: Any) -> bool:
+        found[type(value)] = None
+        return False
+
+    pytree.tree_flatten(arguments, is_leaf=note)
+    return [kind for kind in found if not is_library(kind.__module__)]

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from threadcast.capture.guards.opaque_values import CONSTANTS, is_constant, is_opaque
-from threadcast.capture.guards.own_items import attribute_of, contents_of, items_of
+from threadcast.capture.guards.objects import CONSTANTS, attribute_of, contents_of, is_constant, is_opaque, items_of
 from threadcast.capture.guards.reachable import Reachable
 from threadcast.capture.guards.value_names import name_of
 

@@ -33,12 +33,15 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 
 from threadcast.capture.guards.code_names import CodeNames, names_in
 from threadcast.capture.guards.libraries import attributes_read_by, is_library, is_of_library, runs_users_code
-from threadcast.capture.guards.opaque_values import holds_memory, is_constant, is_opaque, may_hide_values
-from threadcast.capture.guards.own_items import (
+from threadcast.capture.guards.objects import (
     attribute_of,
     attributes_of,
     contents_of,
+    holds_memory,
+    is_constant,
+    is_opaque,
     items_of,
+    may_hide_values,
     own_dictionary,
     slots_of,
 )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.nn.utils import parametrize
 
-from threadcast.capture.guards.own_items import attribute_of
+from threadcast.capture.guards.objects import attribute_of
 from threadcast.core.errors import CaptureError
 
 _WRAPPERS = {

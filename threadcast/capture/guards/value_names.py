@@ -13,8 +13,7 @@ from torch import nn
 
 from threadcast.capture.guards.code_names import names_in
 from threadcast.capture.guards.libraries import is_library, is_of_library
-from threadcast.capture.guards.opaque_values import is_opaque
-from threadcast.capture.guards.own_items import attributes_of, contents_of, items_of, own_dictionary
+from threadcast.capture.guards.objects import attributes_of, contents_of, is_opaque, items_of, own_dictionary
 
 _MOST = 50_000
 """Most objects that are looked at for a name. A convention."""

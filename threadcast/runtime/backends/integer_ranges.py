@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
+from threadcast.capture.graph.dependencies import may_raise
 from threadcast.capture.graph.program import Node
-from threadcast.capture.graph.raising import may_raise
 from threadcast.runtime.backends.least_and_most import ends
 from threadcast.runtime.backends.memory_of_values import Memories
 from threadcast.runtime.backends.number_signs import operator_of

@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 
-from threadcast.capture.graph.argument_json import decode, encode
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.dependencies import is_random, memories
 from threadcast.capture.graph.program import Node
-from threadcast.capture.graph.values import AsNumber, Ref, find_refs
+from threadcast.capture.graph.values import AsNumber, Ref, decode, encode, find_refs
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.plans.shared_memory import held_by, leave_out
 

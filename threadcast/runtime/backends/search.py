@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.plans.shared_memory import held_by, leave_out
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from threadcast.capture.graph.calls import Call
+from threadcast.capture.graph.program import Call
 from threadcast.core import OpGraph, Placement, Trace
 from threadcast.runtime.engines.replay import Team
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import cache
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Plan
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.engines.engine import Engine

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from threadcast.capture.graph.calls import Call
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
+from threadcast.capture.graph.program import Call
 from threadcast.capture.graph.values import find_refs
 from threadcast.core import Core, Machine, Plan, Trace
 from threadcast.core.errors import PlanError

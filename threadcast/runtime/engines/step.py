@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from threadcast.capture.graph.calls import Call
-from threadcast.capture.graph.program import below_autograd
+from threadcast.capture.graph.program import Call, below_autograd
 from threadcast.runtime.engines.executors import Executors
 from threadcast.runtime.engines.lifetimes import Lifetimes
 from threadcast.runtime.engines.replay import Replay

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.dependencies import edges
 from threadcast.capture.graph.program import Node, Program
 from threadcast.capture.graph.values import Ref, find_refs, map_refs

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch._ops import OpOverload
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.dependencies import may_be_written, memories, ordered
 from threadcast.capture.graph.program import Node
 from threadcast.capture.graph.values import Ref, find_refs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.runtime.fusion.pools import with_pools
 from threadcast.runtime.fusion.products import with_products
 

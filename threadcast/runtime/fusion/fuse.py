@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.dependencies import edges
 from threadcast.capture.graph.program import Node, Program
 from threadcast.capture.graph.values import Ref, map_refs

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.program import Node, below_autograd
 from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.errors import ExecutionError

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.dependencies import lies_in, writes
 from threadcast.capture.graph.program import Node
 from threadcast.capture.graph.values import Ref, find_refs

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.runtime.tuner.contender import Backends, Contender, MakeBackends
 
 _logger = logging.getLogger("threadcast")

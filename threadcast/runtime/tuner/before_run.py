@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 
 
 class Draws:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Plan
 from threadcast.runtime.plans.backend_history import Forecast
 from threadcast.runtime.plans.malleable_plan import counts_below

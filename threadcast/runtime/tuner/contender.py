@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import OpGraph, Plan
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.plans.variant import Variant

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.plans.curves_in_step import WARM_UP, LookSchedule
 from threadcast.runtime.plans.variant import Variant

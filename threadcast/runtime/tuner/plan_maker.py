@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 import torch
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Case, CurveTable, Machine, Plan, Trace
 from threadcast.core.errors import ExecutionError, ThreadcastError
 from threadcast.runtime.engines.engine import Engine

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Core, Machine
 from threadcast.core.errors import ThreadcastError
 from threadcast.core.signal_handlers import Failure

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.guards.one_capture import NoTurn
 from threadcast.core.errors import CaptureError, ThreadcastError
 from threadcast.runtime.engines.native.library import is_being_compiled, wait_for_library

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, OpGraph
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.plans.model_format import ModelFormat

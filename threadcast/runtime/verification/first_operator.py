@@ -13,10 +13,9 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.dependencies import is_random, memories, writes
-from threadcast.capture.graph.program import Node, Program, below_autograd
-from threadcast.capture.graph.recording import TRANSPARENT
+from threadcast.capture.graph.program import TRANSPARENT, Node, Program, below_autograd
 from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.cost import VIEW_KINDS
 from threadcast.runtime.engines.engine import Engine

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.runtime.verification.sensitivity import nudged
 from threadcast.runtime.verification.shadow import Shadowed, leaves, may_be_drawn
 from threadcast.runtime.verification.step_state import Drawn, StepState, too_large

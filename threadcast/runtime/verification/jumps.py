@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 
 aten = torch.ops.aten
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.program import Node, Program
 from threadcast.capture.graph.values import Ref
 from threadcast.runtime.verification.differences import value_difference

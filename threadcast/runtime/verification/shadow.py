@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.core.errors import ThreadcastError, WrongResult
 from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.engines.engine import Engine

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from threadcast.capture.guards.module_state import ModuleState
+from threadcast.capture.guards.module_values import ModuleState
 from threadcast.runtime.verification.sensitivity import nudged
 
 MOST_OF_FREE_MEMORY = 0.5

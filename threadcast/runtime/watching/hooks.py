@@ -13,7 +13,7 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.optim import optimizer as optimizer_globals
 
 from threadcast.capture.graph.optimizers import NUMBERS, NoUpdate
-from threadcast.capture.guards.own_items import attribute_of
+from threadcast.capture.guards.objects import attribute_of
 from threadcast.runtime.engines.native.library import loaded_library
 
 ALL_MODULES = "all modules"

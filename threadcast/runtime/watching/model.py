@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from threadcast.capture.graph.optimizers import built_in
-from threadcast.capture.guards.own_items import attributes_of
+from threadcast.capture.guards.objects import attributes_of
 from threadcast.capture.guards.unsupported import is_plain
 from threadcast.capture.guards.value_names import name_of
 from threadcast.runtime.engines.native.library import loaded_library

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tests.runtime.compiler import needs_compiler
 from tests.waiting import HANGS_S, eventually
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Placement, Plan
 from threadcast.runtime.engines.native.engine import NativeEngine
 from threadcast.threads.affinity import thread_ids

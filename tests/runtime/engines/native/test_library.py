@@ -21,7 +21,8 @@ from torch.utils import cpp_extension
 from tests import refused_calls
 from tests.runtime.compiler import needs_compiler
 from tests.waiting import HANGS_S, eventually
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Case, Machine
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.engines import open_engine as engine_choice

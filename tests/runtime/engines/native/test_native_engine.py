@@ -19,7 +19,8 @@ from tests.runtime.compiler import needs_compiler
 from tests.runtime.failing_op import Seen, at_checkpoints, checkpoint
 from tests.runtime.random_plans import make_random_plan
 from tests.waiting import eventually, is_asleep
-from threadcast.capture.graph.capture import Captured, capture_forward
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
 from threadcast.core import Case, Machine, Placement, Plan
 from threadcast.core.errors import ExecutionError, PlanError
 from threadcast.runtime.engines.native.engine import NativeEngine

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core import Core, Machine, Placement, Plan, Trace
 from threadcast.core.errors import EngineClosed, ExecutionError

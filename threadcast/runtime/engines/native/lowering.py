@@ -8,7 +8,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from threadcast.capture.graph.capture import Captured
+from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.program import Node, Program
 from threadcast.capture.graph.values import AsNumber, Ref, find_refs
 from threadcast.core import Machine

@@ -1,0 +1,172 @@
+"""What operators return while a callable is recorded, where PyTorch's own rule for fake tensors does not say it.
+
+Sizes depend on values (`x[mask]`, `nonzero`), once the values are counted. `_grouped_mm`, by which mixtures of experts
+multiply the tokens of each expert with its weights, has a GPU's rule, which refuses all types but bfloat16; on a CPU it
+multiplies group by group in any type (source: ATen/native/GroupedMMUtils.h). `one_hot` becomes other operators, which
+give a row of zeros for a class that is negative or too large, where eager PyTorch raises: a graph calls it itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from threadcast.capture.graph.values import Ref
+
+aten = torch.ops.aten
+
+
+_CTC = (aten._ctc_loss.default, aten._ctc_loss.Tensor)
+_CTC_BACKWARD = (aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor)
+
+
+def ctc_result(func: OpOverload, args: tuple[Any, ...]) -> Any:
+    """Return what a CTC loss of (steps, batch, classes) or its gradient returns, as fakes; None for other operators.
+
+    The loss's second result, which only its gradient reads, has the places of the longest target that there may be.
+    """
+    if func in _CTC_BACKWARD:
+        return torch.empty_like(args[1], memory_format=torch.contiguous_format)
+    if func not in _CTC or args[0].dim() != 3:
+        return None
+    scores, targets = args[:2]
+    steps, batch = scores.shape[:2]
+    return scores.new_empty(batch), scores.new_empty(batch, steps, 2 * targets.shape[-1] + 1)
+
+
+def counted_result(
+    func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], count: Callable[[Tensor], int | None]
+) -> Tensor | None:
+    """Return what `func` returns, for fake tensors in an active mode; None for other operators and unknown counts.
+
+    `count` returns the number of elements of a tensor that are not 0.
+    """
+    if kwargs:
+        return None
+    if func is aten.nonzero.default:
+        return _positions(args[0], count)
+    if func is aten.masked_select.default:
+        values, mask = torch.broadcast_tensors(args[0], args[1])  # type: ignore[no-untyped-call]
+        found = count(args[1])
+        return None if found is None else values.new_empty(found * (mask.numel() // max(args[1].numel(), 1)))
+    if func is not aten.index.Tensor:
+        return None
+    indices: list[Tensor | None] = []
+    for index in args[1]:
+        if index is None or index.dtype is not torch.bool:
+            indices.append(index)
+            continue
+        positions = _positions(index, count)
+        if positions is None:
+            return None
+        indices.extend(positions.unbind(1))
+    return func(args[0], indices)  # type: ignore[no-any-return]
+
+
+def _positions(mask: Tensor, count: Callable[[Tensor], int | None]) -> Tensor | None:
+    """What `nonzero` returns: (elements that are not 0, dimensions), int64, one column after the other in memory."""
+    found = count(mask)
+    if found is None:
+        return None
+    return torch.empty_strided((found, mask.dim()), (1, found), dtype=torch.int64, device=mask.device)
+
+
+_ALIGNED_BYTES = 16
+"""Rows of the result begin at multiples of this."""
+
+
+def grouped_product(
+    a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return an empty tensor like the result of `_grouped_mm(a, b, offs, bias, out_dtype)`, which has no other values.
+
+    Matrices are (rows, columns) or (groups, rows, columns); `offs` (groups) are where groups of a shared side end.
+    """
+    if a.dim() == b.dim():
+        groups = a.shape[0] if offs is None else offs.shape[0]
+        shape = [groups, a.shape[-2], b.shape[-1]]
+    else:
+        shape = [a.shape[-2], b.shape[-1]]
+    dtype = a.dtype if out_dtype is None else out_dtype
+    numbers = _ALIGNED_BYTES // dtype.itemsize
+    row = -(-shape[-1] // numbers) * numbers
+    strides = [shape[1] * row, row, 1] if len(shape) == 3 else [row, 1]
+    return a.new_empty_strided(shape, strides, dtype=dtype)
+
+
+_STEPS: tuple[OpOverload, ...] = (
+    aten.arange.default, aten.unsqueeze.default, aten.eq.Tensor, aten._to_copy.default,
+)  # fmt: skip
+"""What PyTorch calls for `one_hot(x, classes)`: `(x.unsqueeze(-1) == arange(classes)).to(int64)`."""
+_BETWEEN = frozenset(("torch._compile", "torch._dynamo.eval_frame", "threadcast.capture.graph.recorder"))
+"""Modules whose functions run between the caller of an operator and this."""
+
+
+class OneHots:
+    """Finds out which recorded operators one call of `one_hot` has made. A program may call the same ones by itself.
+
+    Those of one call come in the midst of one bytecode of one frame.
+    """
+
+    def __init__(self) -> None:
+        self._slots: list[int] = []
+        """Of the results of the steps so far."""
+        self._given: tuple[Any, Any] = None, None
+        """The values that become classes, and the number of classes."""
+        self._frame: FrameType | None = None
+        """The frame of the first step: as long as it is held, no other one is at its place."""
+        self._at = 0
+
+    def ended_by(
+        self, func: OpOverload, args: tuple[Any, ...], named: Mapping[str, Any], slot: int
+    ) -> tuple[Any, Any] | None:
+        """The arguments of the call of `one_hot` whose last step is this call, into `slot`; None where it is none."""
+        if func is not _STEPS[len(self._slots)]:
+            if self._slots:
+                self._forget()
+            if func is not _STEPS[0]:
+                return None
+        frame = _caller()
+        if not self._slots:
+            self._frame, self._at = frame, frame.f_lasti
+        if frame is not self._frame or frame.f_lasti != self._at or not self._fits(args, named):
+            self._forget()
+            return None
+        self._slots.append(slot)
+        if len(self._slots) < len(_STEPS):
+            return None
+        found = self._given
+        self._forget()
+        return found
+
+    def _fits(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
+        """Whether these are the arguments of the next step."""
+        step, whole = len(self._slots), named.get("dtype") is torch.int64
+        if step == 0:
+            self._given = None, args[0] if args else None
+            return whole and len(args) == 1
+        if step == 1:
+            self._given = args[0], self._given[1]
+            return bool(args[1] == -1)
+        if step == 2:
+            return args == (Ref(self._slots[1]), Ref(self._slots[0]))
+        return whole and args == (Ref(self._slots[2]),)
+
+    def _forget(self) -> None:
+        self._slots.clear()
+        self._given, self._frame = (None, None), None
+
+
+def _caller() -> FrameType:
+    """The frame of Python that has called the operator that is being recorded."""
+    here = sys._getframe(2)
+    frame: FrameType | None = here
+    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
+        frame = frame.f_back
+    return frame or here
