@@ -27,6 +27,7 @@ from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
+from threadcast.runtime.shared_learning import budget
 from threadcast.runtime.tuner import first_steps, plan_maker, plan_search, tournament, tuning
 from threadcast.runtime.tuner.contender_id import ContenderId, Kind
 from threadcast.runtime.tuner.guard import Verdict
@@ -50,6 +51,7 @@ def every_fifth_step_verified(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def learning_at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are captured at once, however short they are, and learning may take any time and stores nothing."""
+    budget.cache_clear()
     monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
     monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "0")
     monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "1")

@@ -40,6 +40,7 @@ from threadcast.runtime.recurrent_layers_left import tell_of_recurrent_layers
 from threadcast.runtime.saved_inputs import computes_again, computing_again, copy_written_inputs, writes_again
 from threadcast.runtime.shared_learning import budget, told
 from threadcast.runtime.short_way import ShortWay
+from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.undefined_gradients import without
 from threadcast.runtime.unused_results import UnusedResults, fills_with_zeros, own_functions, with_unused_results
 from threadcast.threads.memory import keep_freed_memory
@@ -65,6 +66,14 @@ class Program:
     options: CompileOptions
     machine: Machine
     given: Mapping[str, Any] | None = None
+
+
+class _Parts(list[GraphCalls]):
+    """The graphs of one program so far, and what learning may cost all of them."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__()
+        self.budget = budget
 
 
 def compiled_graphs() -> list[GraphCalls]:
@@ -100,7 +109,7 @@ def backend(
 
 def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Return a callable that does what `graph`, a part of the program, does, with gradients; as `backend`."""
-    parts: list[GraphCalls] = []
+    parts = _Parts(budget(program.options.tuning_share).part())
     unused: list[UnusedResults] = []
     compiler = partial(_compiled, program, parts)
     compiled = aot_autograd(
@@ -140,9 +149,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         return found
     options = program.options
     passes = ShortWay(found, parts) if options.short_way and not unused else found
-    call = CompiledCall(
-        as_traced(graph), passes, parts, budget=budget(options.tuning_share), title=f"program {next(_programs_made)}"
-    )
+    call = CompiledCall(as_traced(graph), passes, parts, budget=parts.budget, title=f"program {next(_programs_made)}")
     for one in unused:
         one.keep_graphs = call.keep_graphs
     _calls.add(call)
@@ -177,7 +184,7 @@ def _partitioned(
 
 
 def _compiled(
-    program: Program, parts: list[GraphCalls], role: Role, graph: GraphModule, example_inputs: Sequence[Any]
+    program: Program, parts: _Parts, role: Role, graph: GraphModule, example_inputs: Sequence[Any]
 ) -> Callable[..., Any]:
     """Return what runs a graph of operators below autograd, and add it to `parts`."""
     if not any(node.op == "call_function" for node in graph.graph.nodes):
@@ -214,7 +221,7 @@ def _boxed(
 
 
 def _without(
-    graph: GraphModule, program: Program, parts: list[GraphCalls], calls: GraphCalls, unused: frozenset[int]
+    graph: GraphModule, program: Program, parts: _Parts, calls: GraphCalls, unused: frozenset[int]
 ) -> Callable[..., Any] | None:
     """Return what runs a backward graph, that of `calls`, without the gradients of these results."""
     noted = UnusedResults.noted_in(graph)
@@ -227,17 +234,15 @@ def _without(
     return forward_of(found)
 
 
-def _graph_calls(
-    graph: GraphModule, program: Program, parts: list[GraphCalls], role: Role, *, whole: bool = False
-) -> GraphCalls:
+def _graph_calls(graph: GraphModule, program: Program, parts: _Parts, role: Role, *, whole: bool = False) -> GraphCalls:
     """Return what runs a graph, or a part of one, by a plan where it is faster."""
     number, code, options = next(_numbers), CompileContext.current_compile_id(), program.options
     title = f"graph {number} of torch.compile ({code})"
     weights = _weights_of(graph) if role == "inference" else ()
     channels_last = channels_last_forward(graph) if whole and role == "forward" else None
     calls = GraphCalls(
-        graph, program.machine, options, number=number, title=title, role=role, weights=weights,
-        channels_last=channels_last, whole=whole,
+        graph, program.machine, options, number=number, title=title, budget=parts.budget, role=role,
+        weights=weights, channels_last=channels_last, whole=whole,
         returns=_plain_results() if options.short_way and whole and role == "forward" else None,
     )  # fmt: skip
     if program.given is not None:

@@ -33,10 +33,10 @@ from threadcast.runtime.model_cores import ModelCores
 from threadcast.runtime.other_cores import runner_on_other_cores
 from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.shared_learning import budget, planner_for, told
+from threadcast.runtime.shared_learning import planner_for, told
 from threadcast.runtime.short_calls import ShortCalls
 from threadcast.runtime.size_families import SizeFamilies
-from threadcast.runtime.tuner.budget import PartBudget
+from threadcast.runtime.tuner.budget import Budget, PartBudget
 from threadcast.runtime.tuner.contender import Kept
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tournament import Outlook, Place
@@ -58,12 +58,13 @@ class GraphCalls:
     `graph` calls operators below autograd and writes to none of its inputs; weights are inputs as all others. With
     the option `freeze`, those at the positions `weights` are expected to be the same tensors in all calls
     (`FixedWeights`); where they are not, they count as other inputs do. `channels_last` runs the graph with other
-    strides inside (`use`). The calls themselves measure and plan (`Tuning`). What cannot run by a plan runs as the
-    graph does in PyTorch, with a warning that says why. May be called from several threads, which wait for each other.
+    strides inside (`use`). The calls themselves measure and plan (`Tuning`), within the program's `budget`. What cannot
+    run by a plan runs as the graph does in PyTorch, with a warning that says why. May be called from several threads,
+    which wait for each other.
     """
 
     def __init__(
-        self, graph: GraphModule, machine: Machine, options: CompileOptions, *, number: int, title: str,
+        self, graph: GraphModule, machine: Machine, options: CompileOptions, *, number: int, title: str, budget: Budget,
         role: Role = "inference", weights: Sequence[int] = (), channels_last: ChannelsLast | None = None,
         whole: bool = False, returns: PlainResults | None = None,
     ) -> None:  # fmt: skip
@@ -78,7 +79,7 @@ class GraphCalls:
         self._layout = MemoryFormat.AS_GIVEN
         self._plainly = False
         self._layouts = KindsInChannelsLast(graph, channels_last, backward=role == "backward", title=self.title)
-        self._budget = PartBudget(budget(options.tuning_share))
+        self._budget = PartBudget(budget)
         self._as_pytorch = as_pytorch(graph)
         settings = Settings.read()
         self._table = CallTable(settings["engine.most_bytes"])

@@ -46,9 +46,9 @@ from threadcast.runtime.other_cores import runner_on_other_cores
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.remembered import Remembered
+from threadcast.runtime.shared_learning import budget
 from threadcast.runtime.short_calls import NEW_IN_A_ROW, ShortCalls
 from threadcast.runtime.traced_step import TracedStep, ran_by_plan, traced_step
-from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
@@ -91,7 +91,7 @@ class Optimized:
         self._tunings = CallTunings(
             spec, machine, settings, formats=self._formats, watch=self._watch, table=self._table
         )
-        self._budget = Budget(settings["engine.tuning_share"])
+        self._budget = budget(settings["engine.tuning_share"]).part()
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
         self._once = ""
         """How calls differ of which each is the first of its kind, in words."""
@@ -227,8 +227,8 @@ class Optimized:
         if not (now or self._watch.steady):
             return FIRST_CALL
         kind, family = call.kind, call.family
-        further = len(self._table) > 0
-        may_capture = not further or call.shares_graph or self._budget.allows(self._tunings.capture_s)
+        further, part = len(self._table) > 0, self._budget.part()
+        may_capture = not further or call.shares_graph or part.allows(self._tunings.capture_s)
         if not now and (self._short.wants(kind, further=further) or not may_capture):
             if self._short.new_in_a_row == NEW_IN_A_ROW:
                 self._once = (
@@ -246,7 +246,7 @@ class Optimized:
             try:
                 with one_capture(wait_s=None if now or self._budget.unlimited else 0.0):
                     runner = self._tunings.make(
-                        arguments, kind, family, chosen=self.cores.chosen, budget=self._budget,
+                        arguments, kind, family, chosen=self.cores.chosen, budget=part,
                         eager_s=self._short.take(kind), looking_s=lambda: self._looking_s,
                     )  # fmt: skip
             except NoTurn:

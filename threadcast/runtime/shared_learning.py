@@ -1,4 +1,4 @@
-"""What all graphs of `torch.compile` in a process share: the planner, what learning may cost, and what was told."""
+"""What all that learns in a process shares: what it may cost, and, for graphs of `torch.compile`, the planner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from threadcast.runtime.tuner.plan_maker import Asked, Planner
 
 @lru_cache(maxsize=8)
 def budget(share: float) -> Budget:
-    """What all graphs with this share may spend together: fifty parts of a program not fifty times as much as one."""
+    """What all that learns with this share may spend together; each program and each kind of calls has a part of it."""
     return Budget(share)
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.runtime.tuner.simulated_calls import DEFAULT, Calls, Part, Way, as_backend, plan
-from threadcast.runtime.tuner.budget import START_S, Budget
+from threadcast.runtime.tuner.budget import PART, START_S, Budget
 from threadcast.runtime.tuner.tournament import Key, Place
 
 SHARE = 0.05
@@ -52,13 +52,32 @@ def test_what_is_spent_while_any_time_may_be_counts_neither_then_nor_later() -> 
 
 
 def test_any_time_may_be_spent_until_the_last_that_asks_for_it_has_ended() -> None:
-    budget = Budget(0.1)
+    whole = Budget(0.1)
+    budget, other = whole.part(), whole.part()
+    kind = budget.part()
     with ExitStack() as first, ExitStack() as second:
         first.enter_context(budget.without_limit())
         second.enter_context(budget.without_limit())
         first.close()
-        assert budget.share == 1.0
-    assert budget.share == 0.1
+        assert (kind.unlimited, other.unlimited, whole.unlimited) == (True, False, False)
+        kind.ran(100.0, eager_s=1.0)
+    assert (kind.unlimited, whole.behind_s) == (False, 0.0)
+
+
+def test_what_one_part_spends_leaves_some_for_the_next_and_what_it_gains_is_for_all() -> None:
+    whole = Budget(0.0)
+    one, two, three = (whole.part() for _ in range(3))
+    assert one.left_s == PART * START_S
+    one.charge(one.left_s)
+    two.charge(two.left_s)
+    assert one.left_s < 0.0 == pytest.approx(two.left_s)
+    assert three.left_s == pytest.approx(PART * (1 - PART) ** 2 * START_S)
+    two.ran(1.0, eager_s=11.0)
+    assert three.left_s == pytest.approx(PART * (10.0 + (1 - PART) ** 2 * START_S))
+    three.charge(three.left_s)
+    assert whole.left_s > 0.0
+    two.charge(10.0)
+    assert all(part.left_s <= 1e-9 for part in (whole, one, two, three)), "what it had gained is spent already"
 
 
 def most_s(*calls: Calls) -> float:
@@ -102,7 +121,7 @@ def test_calls_of_any_kinds_that_share_a_budget_keep_the_promise(seed: int) -> N
             seconds = default_s * draw.choice([0.4, 0.8, 0.95, 1.2, 3.0, 15.0])
             way = plan(seconds, look_s=seconds * draw.uniform(0.7, 3.0), fails=draw.random() < 0.1)
             ways[f"way {number}"] = draw.choice([way, as_backend(way), Way(seconds)])
-        kinds.append(Calls(ways, default_s=default_s, budget=budget))
+        kinds.append(Calls(ways, default_s=default_s, budget=budget.part()))
     spent_s = eager_s = worst_s = 0.0
     for number in range(4_000):
         calls = kinds[number % len(kinds)] if seed % 2 else draw.choice(kinds)
@@ -111,6 +130,25 @@ def test_calls_of_any_kinds_that_share_a_budget_keep_the_promise(seed: int) -> N
         spent_s, eager_s = spent_s + calls.spent_s - before[0], eager_s + calls.eager_s - before[1]
         worst_s = max(worst_s, spent_s - (1 + SHARE) * eager_s - START_S)
     assert worst_s < most_s(*kinds)
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_program_is_learned_though_others_spend_what_comes_in_and_gain_nothing(others: int) -> None:
+    """They have ever more candidates, each of which is cheap enough for the share of some calls, and loses."""
+    budget = Budget(SHARE)
+    slow: dict[Key, Way] = {f"slow {number}": plan(0.03, looks=2) for number in range(100)}
+    before = [Calls(slow, default_s=0.02, budget=budget.part()) for _ in range(others)]
+    for one in before:
+        one.call(600)
+        assert one.budget.left_s < 0.05
+    last = Calls({"plan": plan(0.01, look_s=0.15)}, default_s=0.02, budget=budget.part())
+    for _ in range(3_000):
+        for one in (*before, last):
+            one.call()
+        if last.best == "plan":
+            break
+    assert last.best == "plan"
+    assert budget.left_s > -most_s(last, *before)
 
 
 def test_what_was_gained_is_spent_on_what_costs_more() -> None:

@@ -8,45 +8,56 @@ from contextlib import contextmanager
 from threading import Lock
 
 START_S = 3.0
-"""Seconds that all calls together may be behind eager PyTorch, before any share of the time."""
+"""Seconds that all calls of a process together may be behind eager PyTorch, before any share of the time."""
+PART = 2 / 3
+"""Part of what others have left that one program or kind of calls may spend, so that there is something for the next:
+the first three may spend 2, 0.7 and 0.2 s before any share. A convention."""
 
 
 class Budget:
-    """Counts what calls took, and what they would have taken in eager PyTorch; all calls of one model share it.
+    """Counts what calls took, and what they would have taken in eager PyTorch.
 
-    At any call the first sum is at most the second, `START_S` and the part `share` of the second: whatever was gained
-    may be spent on learning more. With a share of 1 any time may be spent.
+    All calls together take at most what eager PyTorch would have taken, `START_S` and the part `share` of it: whatever
+    was gained may be spent on learning more. Each part of a budget (`part`) may spend `PART` of what all others have
+    left of that, and what it has gained itself. So another one always has its turn, what it may spend grows with the
+    time of all, and all may spend what one has gained. With a share of 1 any time may be spent.
     """
 
-    def __init__(self, share: float = 1.0) -> None:
+    def __init__(self, share: float = 1.0, *, of: Budget | None = None) -> None:
+        self._of = of
+        self._all: Budget = self if of is None else of._all
         self.share = share
         self.spent_s = self.eager_s = 0.0
         """Seconds that all calls so far took, and that they would have taken in eager PyTorch."""
         self.rests = False
         """Whether nothing is learned in the next call, which is timed for other reasons."""
-        self._lock = Lock()
-        self._within, self._before = 0, (share, 0.0, 0.0)
-        """How many contexts `without_limit` there are now; share and sums before the first of them."""
+        self._lock: Lock = Lock() if of is None else of._lock
+        self._within = 0
+        """How many contexts `without_limit` there are now."""
+
+    def part(self) -> Budget:
+        """Return the budget of one of several that learn, all of which this one counts."""
+        return Budget(self.share, of=self)
 
     @contextmanager
     def without_limit(self) -> Iterator[None]:
         """Within the context any time may be spent, and none counts; so it is while other threads are within theirs."""
         with self._lock:
-            if not self._within:
-                self._before, self.share = (self.share, self.spent_s, self.eager_s), 1.0
             self._within += 1
         try:
             yield
         finally:
             with self._lock:
                 self._within -= 1
-                if not self._within:
-                    self.share, self.spent_s, self.eager_s = self._before
 
     @property
     def unlimited(self) -> bool:
         """Whether any time may be spent now."""
-        return self.share >= 1
+        return self._all.share >= 1 or self._counts_nothing
+
+    @property
+    def _counts_nothing(self) -> bool:
+        return self._within > 0 or (self._of is not None and self._of._counts_nothing)
 
     @property
     def behind_s(self) -> float:
@@ -56,7 +67,11 @@ class Budget:
     @property
     def left_s(self) -> float:
         """Seconds that may be spent now."""
-        return math.inf if self.unlimited else START_S + self.share * self.eager_s - self.behind_s
+        if self.unlimited:
+            return math.inf
+        whole = self._all
+        most_s = START_S + whole.share * whole.eager_s - (whole.behind_s - self.behind_s)
+        return (most_s if whole is self else min(most_s, PART * most_s)) - self.behind_s
 
     def allows(self, extra_s: float) -> bool:
         """Return whether `extra_s` more seconds may be spent now."""
@@ -64,12 +79,18 @@ class Budget:
 
     def charge(self, seconds: float) -> None:
         """Count seconds that calls lost otherwise, such as by looks at their arguments."""
-        self.spent_s += seconds
+        self.ran(seconds, eager_s=0.0)
 
     def ran(self, seconds: float, *, eager_s: float) -> None:
         """Record a call of `seconds` that would have taken `eager_s` in eager PyTorch."""
-        self.spent_s += seconds
-        self.eager_s += eager_s
+        if self._counts_nothing:
+            return
+        counted: Budget | None = self
+        with self._lock:
+            while counted is not None:
+                counted.spent_s += seconds
+                counted.eager_s += eager_s
+                counted = counted._of
 
     def ran_eager(self, seconds: float) -> None:
         """Record a call that ran in eager PyTorch and lost nothing."""
@@ -77,9 +98,9 @@ class Budget:
 
 
 class PartBudget(Budget):
-    """What parts of calls may spend of the budget of `whole` calls, by which these are counted.
+    """What graphs of a program may spend of the budget of its `whole` calls, by which these are counted.
 
-    Where whole calls are not timed, the parts count themselves (`counts`).
+    Where whole calls are not timed, the graphs count themselves (`counts`).
     """
 
     def __init__(self, whole: Budget) -> None:
@@ -95,11 +116,6 @@ class PartBudget(Budget):
     def left_s(self) -> float:
         """Seconds that may be spent now."""
         return self._whole.left_s
-
-    def charge(self, seconds: float) -> None:
-        """Count seconds that calls lost otherwise."""
-        if self.counts:
-            self._whole.charge(seconds)
 
     def ran(self, seconds: float, *, eager_s: float) -> None:
         """Record a call of a part."""
