@@ -22,6 +22,7 @@ from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import backend
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.tuner.watch import LOOK
+from threadcast.threads.affinity import thread_ids
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")
 
@@ -51,6 +52,31 @@ def test_a_backend_is_left_when_it_no_longer_does_what_the_default_does(machine:
         assert tuned.report.runs == "plan"
         run(tuned, 2 * LOOK)
         assert "backends" not in stored_tried(tuned, machine, tmp_path), "weights of later processes may stay"
+
+
+@needs_compiler
+@pytest.mark.parametrize("own_threads", [True, False])
+def test_operators_between_calls_by_a_backend_start_no_workers(
+    machine: Machine, tmp_path: Path, own_threads: bool
+) -> None:
+    """They would spin beside the backend's own threads, or share a core with the caller."""
+    clock, x = Clock(), torch.randn(1 << 20)
+    before = torch.get_num_threads()
+
+    def fast(x: torch.Tensor) -> torch.Tensor:
+        clock.now_s -= clock.other_s / 2
+        return function(x)
+
+    torch.set_num_threads(len(machine))
+    try:
+        with made(clock, machine, tmp_path, backend=Contender(backend("fast"), fast, own_threads=own_threads)) as tuned:
+            run_until(tuned, lambda: tuned.report.runs == "fast" and tuned.settled)
+            run(tuned, 1)
+            threads = set(thread_ids())
+            x.sin()
+            assert set(thread_ids()) <= threads
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_backend_that_lost_to_the_plan_is_not_tried_by_later_processes(machine: Machine, tmp_path: Path) -> None:

@@ -331,7 +331,8 @@ class BackendSearch:
         flat.check(call)
         guard = NumberGuard(flat.tensors(self._arguments), built.integers)
         run = flat.call(call, guard, self._memory, self._draws)
-        return Contender(backend(str(built.way)), run, self._versions.unchanged, built.gain)
+        own_threads = built.way.backend != "torch.compile"
+        return Contender(backend(str(built.way)), run, self._versions.unchanged, built.gain, own_threads)
 
     def _call(self, built: Built, flat: FlatModule) -> TensorCall:
         """The call of a way: with CPUs of its own, in a thread that has these, as have the threads that it starts.

@@ -37,12 +37,13 @@ class VariantPlan:
 class Contender:
     """One of the ways to run a call that are compared by time. `holds()` returns whether its results are still valid:
     False once something that it took for constant has changed. `gain` is the ratio of PyTorch's seconds to its own that
-    another process has found; None: not known."""
+    another process has found; None: not known. `own_threads`: it does not compute on OpenMP's."""
 
     id: ContenderId
     run: Run
     holds: Callable[[], bool] = lambda: True
     gain: float | None = None
+    own_threads: bool = False
 
     @property
     def name(self) -> str:

@@ -18,8 +18,9 @@ from tests.waiting import HANGS_S, eventually
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Placement, Plan
-from threadcast.runtime.engines.native.engine import NativeEngine
+from threadcast.runtime.engines.native.engine import NativeEngine, lender
 from threadcast.threads.affinity import thread_ids
+from threadcast.threads.openmp import end_idle_workers
 
 pytestmark = needs_compiler
 
@@ -150,6 +151,24 @@ def test_lanes_that_are_lent_end_with_the_engine(captured: Captured, machine: Ma
         assert torch.equal(X * 2, X + X)
         assert lanes() - before
         engine.close()
+        assert eventually(lambda: not lanes() - before)
+        assert torch.equal(X * 2, X + X)
+
+    in_a_thread(work)
+
+
+def test_operators_run_on_lanes_for_as_long_as_their_lender_lives(machine: Machine) -> None:
+    if len(machine) < 2:
+        pytest.skip("one core has no lane beside the caller")
+
+    def work() -> None:
+        before = lanes()
+        lend = lender(machine)
+        end_idle_workers()
+        lend()
+        assert not workers_of(lambda: X * 2)
+        assert lanes() - before
+        del lend
         assert eventually(lambda: not lanes() - before)
         assert torch.equal(X * 2, X + X)
 

@@ -19,7 +19,7 @@ from threadcast.core import Core, Machine, Placement, Plan, Trace
 from threadcast.core.errors import EngineClosed, ExecutionError
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.lifetimes import lifetimes
-from threadcast.runtime.engines.native.library import native_library
+from threadcast.runtime.engines.native.library import is_compiled, native_library
 from threadcast.runtime.engines.native.lowering import Values, native_program, script_of
 from threadcast.runtime.engines.replay import Seat, Team, arrange
 from threadcast.threads.openmp import end_idle_workers
@@ -237,6 +237,22 @@ class _LanesOf:
 
 
 _current = _LanesOf(os.getpid())
+
+
+def lender(machine: Machine) -> Callable[[], None]:
+    """Return what lends the threads of native engines to the calling thread, whose own operators run on them, too.
+
+    They live as long as it does. It does nothing without the native library, and once the process's cores change,
+    nor in a forked process.
+    """
+    try:
+        native = native_library() if is_compiled() else None
+    except ExecutionError:
+        native = None
+    if native is None:
+        return lambda: None
+    found: Callable[[], None] = _shared_lanes(native).lender([core.cpus for core in machine.cores])
+    return found
 
 
 def _shared_lanes(native: ModuleType) -> Any:

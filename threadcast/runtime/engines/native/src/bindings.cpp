@@ -240,9 +240,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def(py::init(&make_program), py::kw_only(), py::arg("calls"), py::arg("values"), py::arg("successors"),
            py::arg("touches"))
       .def("run", torch::wrap_pybind_function(loop));
-  py::class_<Lanes, std::shared_ptr<Lanes>>(module, "Lanes").def(py::init([](double spin_s) {
-    return std::make_shared<Lanes>(nanoseconds_of(spin_s));
-  }));
+  py::class_<Lanes, std::shared_ptr<Lanes>>(module, "Lanes")
+      .def(py::init([](double spin_s) { return std::make_shared<Lanes>(nanoseconds_of(spin_s)); }))
+      .def("lender", [](const std::shared_ptr<Lanes>& lanes, const std::vector<std::vector<int>>& cores) {
+        return py::cpp_function([lanes, cores, homes_seen = homes(), forks_seen = forks()] {
+          // Other homes may not have the cores; a forked process has no lanes.
+          if (homes_seen == homes() && forks_seen == forks()) lend(lanes, cores);
+        });
+      }, py::arg("cores"));
   py::class_<Script, std::shared_ptr<Script>>(module, "Script")
       .def(py::init([](const std::vector<std::vector<std::pair<int, int>>>& lanes,
                        std::vector<std::vector<int>> teams, std::vector<int> waits, std::vector<std::vector<int>> tells,
