@@ -36,6 +36,7 @@ from threadcast.runtime.tuner import variant_graphs
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
+aten = torch.ops.aten
 pytestmark = needs_compiler
 
 
@@ -61,7 +62,9 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "neg": torch.neg, "abs": torch.abs, "exp": torch.exp, "log": lambda x: (x.abs() + 0.5).log(),
     "sqrt": lambda x: x.abs().sqrt(), "rsqrt": lambda x: (x.abs() + 0.5).rsqrt(), "tanh": torch.tanh,
     "reciprocal": lambda x: (x.abs() + 0.5).reciprocal(), "sigmoid": torch.sigmoid,
-    "silu": nn.functional.silu, "relu": torch.relu, "square": lambda x: x**2, "rsub": lambda x: 3 - x,
+    "silu": nn.functional.silu, "relu": torch.relu, "gelu": nn.functional.gelu,
+    "leaky_relu": lambda x: nn.functional.leaky_relu(x, 0.1), "maximum": lambda x: torch.maximum(x, -x),
+    "minimum": lambda x: torch.minimum(x, -x), "square": lambda x: x**2, "rsub": lambda x: 3 - x,
     "sub": lambda x: x.sub(x.exp(), alpha=0.25),
     "floor": lambda x: x.div(x.sigmoid() - 0.5, rounding_mode="floor"),
     "where": lambda x: torch.where(x.tanh() < 0.3, x * 2, x - 1), "constant": lambda x: torch.where(x >= 0, 1.5, x),
@@ -96,6 +99,37 @@ def test_every_formula_gives_what_its_operator_gives(name: str) -> None:
     captured = fused_forward(function, x)
     assert kinds(captured)[KIND] >= 1
     same(captured.run(x), function(x))
+
+
+GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sigmoid": aten.sigmoid_backward, "silu": aten.silu_backward, "tanh": aten.tanh_backward,
+    "relu": lambda grad, x: aten.threshold_backward(grad, x, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_have_the_bits_of_their_operators(name: str) -> None:
+    def function(grad: Tensor, x: Tensor) -> Tensor:
+        return GRADIENTS[name](grad, x) * 2
+
+    example = tensor(16, 64), tensor(16, 64, seed=1)
+    captured = fused_forward(function, *example)
+    assert set(kinds(captured)) == {KIND}
+    assert captured.run(*example).equal(function(*example))
+
+
+def test_gelu_is_a_loop_of_its_own_where_that_is_faster() -> None:
+    """oneDNN takes several us to begin."""
+
+    def gradient(x: Tensor) -> Tensor:
+        hidden = x @ x
+        return aten.gelu_backward(nn.functional.gelu(hidden) @ x, hidden) @ x
+
+    small, large = tensor(16, 16), tensor(192, 192)
+    captured = fused_forward(gradient, small)
+    assert kinds(captured) == {"mm": 3, KIND: 2}
+    torch.testing.assert_close(captured.run(small), gradient(small), rtol=1e-5, atol=1e-4)
+    assert fused(capture_forward(gradient, large)) is None
 
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="eager's tanh is then the loop's own")

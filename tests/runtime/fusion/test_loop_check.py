@@ -65,6 +65,14 @@ def test_a_wrong_loop_is_refused_by_name_and_its_operators_run_as_they_are(
     torch.testing.assert_close(found.run(x, y), function(x, y), rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("wrong", ["{self} * sigmoid({self} * V(1.702f))", "gelu({self}) * V(1.0001f)"])
+def test_gelu_may_round_as_its_first_argument_and_no_more(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = capture_forward(lambda x: torch.nn.functional.gelu(x) * 2, torch.randn(9, 9))
+    assert fused(captured) is not None
+    monkeypatch.setitem(pointwise.ONEDNNS, aten.gelu.default, wrong)
+    assert fused(captured) is None
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_loops_are_tried_in_their_own_type_whatever_the_default_is(dtype: torch.dtype) -> None:
     loop_check._numbers.cache_clear()

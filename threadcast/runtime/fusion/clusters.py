@@ -19,7 +19,7 @@ from threadcast.capture.graph.dependencies import may_be_written, memories, orde
 from threadcast.capture.graph.program import Node
 from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.tensor import TensorSpec
-from threadcast.runtime.fusion.pointwise import CONDITIONS, formula, literal, named
+from threadcast.runtime.fusion.pointwise import CONDITIONS, ONEDNNS, ONEDNNS_MOST, formula, literal, named
 
 aten = torch.ops.aten
 
@@ -85,6 +85,8 @@ class Clusters:
         self.terms: dict[int, Term] = {}
         for i, (node, op) in enumerate(zip(self.program.nodes, self.graph.ops, strict=True)):
             if i in without or len(op.outputs) != 1 or op.outputs[0].dtype != "float32":
+                continue
+            if node.target in ONEDNNS and op.outputs[0].numel > ONEDNNS_MOST:
                 continue
             if (term := self._expressed(node, i)) is not None:
                 self.terms[i] = term
@@ -207,7 +209,8 @@ class Clusters:
             for begin in range(0, len(nodes), MAX_NODES):
                 part = tuple(nodes[begin : begin + MAX_NODES])
                 joined = tuple(i for i, makers in cats.items() if set(makers) <= set(part))
-                if len(part) + len(joined) > 1 or self.terms[part[0]].in_place:
+                alone = self.terms[part[0]].in_place or self.program.nodes[part[0]].target in ONEDNNS
+                if len(part) + len(joined) > 1 or alone:
                     groups.append(Group(part, joined))
         return tuple(groups)
 

@@ -26,6 +26,7 @@ from threadcast.core.tensor import TensorSpec
 from threadcast.runtime.fusion.clusters import MAX_NODES, Clusters
 from threadcast.runtime.fusion.kernels import Kernel, Stored
 from threadcast.runtime.fusion.library import FusedOperators
+from threadcast.runtime.fusion.pointwise import ONEDNNS
 
 aten = torch.ops.aten
 
@@ -148,7 +149,8 @@ def _program(clusters: Clusters, kernel: Kernel, wanted: Sequence[Ref], noise: t
 def _rounded(target: Callable[..., Any], noise: torch.Generator) -> Callable[..., Tensor]:
     def call(*args: Any, **kwargs: Any) -> Tensor:
         result: Tensor = target(*args, **kwargs)
-        return result * (torch.rand(result.shape, generator=noise, dtype=torch.float32) * 2 - 1).mul_(_CHANGE).add_(1)
+        change = (torch.rand(result.shape, generator=noise, dtype=torch.float32) * 2 - 1).mul_(_CHANGE)
+        return result + args[0] * change if target in ONEDNNS else result * change.add_(1)
 
     return call
 

@@ -34,9 +34,13 @@ POINTWISE: Mapping[OpOverload, str] = {
     aten.tanh.default: "tangent({self})" if _HAS_MKL else "{self}.tanh()",
     aten.sigmoid.default: "sigmoid({self})",
     aten.silu.default: "{self} / (V(1) + (V(0) - {self}).exp())",
+    aten.silu_backward.default: "silu_gradient({grad_output}, {self})",
     aten.relu.default: "at::vec::clamp_min({self}, V(0))",
+    aten.leaky_relu.default: "{self} * V::blendv({negative_slope}, V(1), {self} > V(0))",
+    aten.maximum.default: "at::vec::maximum({self}, {other})",
+    aten.minimum.default: "at::vec::minimum({self}, {other})",
     aten.sigmoid_backward.default: "{grad_output} * (V(1) - {output}) * {output}",
-    aten.tanh_backward.default: "{grad_output} * (V(1) - {output} * {output})",
+    aten.tanh_backward.default: "{grad_output} * at::vec::fnmadd({output}, {output}, V(1))",
     aten.threshold_backward.default: "V::blendv({grad_output}, V(0), {self} <= {threshold})",
 }
 """Formulas of operators from float32 tensors to a float32 tensor.
@@ -62,9 +66,36 @@ _SCALED: Mapping[Any, str] = {
 """Formulas where `alpha` is not 1: PyTorch's kernels round the product and the sum as one."""
 _DIV_FLOOR = "floor_divided({self}, {other})"
 _POW_2 = "{self} * {self}"
+ONEDNNS: Mapping[OpOverload, str] = {
+    aten.gelu.default: "gelu({self})",
+    aten.gelu_backward.default: "gelu_gradient({grad_output}, {self})",
+}
+"""Formulas of what PyTorch has oneDNN compute, which takes 5 to 10 us to begin; a loop is faster for `ONEDNNS_MOST`
+numbers at most. They are the exact `gelu`'s, and add numbers of nearly equal size: a rounding may be as large as one of
+the first argument."""
+ONEDNNS_MOST = 1 << 15
 
 HELPERS = """
 inline V sigmoid(V x) { return (V(1) + (V(0) - x).exp()).reciprocal(); }
+constexpr float kHalfRoot = M_SQRT1_2;
+inline V silu_gradient(V gradient, V x) {
+  const V sigmoid = V(1) / (V(1) + x.neg().exp());
+  return gradient * sigmoid * at::vec::fmadd(x, V(1) - sigmoid, V(1));
+}
+inline V gelu(V x) {  // as oneDNN's of each kind of vectors, also for numbers that are infinite or become so
+  const V erf = (x * V(kHalfRoot)).erf();
+#ifdef CPU_CAPABILITY_AVX512
+  const V product = x * (V(1) + erf) * V(0.5f);
+  return V::blendv(product, x - x, x.abs() == V(std::numeric_limits<float>::infinity()));
+#else
+  return at::vec::fmadd(x * V(0.5f), erf, x * V(0.5f));
+#endif
+}
+inline V gelu_gradient(V gradient, V x) {
+  constexpr float factor = M_2_SQRTPI * M_SQRT1_2;
+  const V slope = (x * V(kHalfRoot)).erf() + x * V(factor) * (x * x * V(-0.5f)).exp();  // -1 for small x, as oneDNN's
+  return gradient * (V(0.5f) * (V(1) + slope));
+}
 inline V tangent(V x) {
   const V below(0.99999994f), size = x.abs();  // MKL's is the number below 1 up to 9.0109, Sleef's up to 8.6643
   return V::blendv(x.tanh(), V::blendv(below, below.neg(), x < V(0)), (size > V(8.6643f)) & (size < V(9.0109f)));
@@ -91,6 +122,8 @@ def formula(target: Any, arguments: Mapping[str, Any]) -> str | None:
         return _DIV_FLOOR if arguments["rounding_mode"] == "floor" else None
     if target is aten.pow.Tensor_Scalar:
         return _POW_2 if arguments["exponent"] == 2 else None
+    if target in ONEDNNS:
+        return ONEDNNS[target] if arguments["approximate"] == "none" else None
     return POINTWISE.get(target) if isinstance(target, OpOverload) else None
 
 
