@@ -1,7 +1,8 @@
 """How steps begin: what is done after some seconds, from the first call on, beside eager PyTorch and Inductor.
 
     python benchmarks/warmup.py [--only zoo|scripts|pairs|shapes] [--networks "MobileNet;ConvNeXt"]
-                                [--modes inference,training] [--seconds 120] [--reuse] [--wait 60] [--write]
+                                [--modes inference,training] [--processes first,second,learned] [--ways optimize]
+                                [--seconds 120] [--reuse] [--wait 60] [--write]
 
 zoo: the 40 models of `make bench-zoo`. scripts: ten public scripts, fetched into build/scripts. pairs: two functions
 of a process by turns, each against what it reaches alone. shapes: calls whose shapes change. Each way runs in fresh
@@ -41,8 +42,10 @@ LIMIT_S = 240.0
 """Longest time of a way beyond its seconds of calls: of building its model, eager turns, and a call that compiles."""
 LATER_S = 30.0
 """Most seconds of a second process."""
-LEARN_S, LEARNED_S = 8.0, 4.0
-"""Seconds of `learn` before the calls of the process "learned", and of these calls."""
+LEARN_S = {"learned": 8.0, "learned for long": 60.0}
+"""Seconds of `learn` at most before the calls of these processes."""
+LEARNED_S = 4.0
+"""Seconds of calls after `learn`."""
 _EAGER: dict[str, Steps] = {}
 """The last run of each script in eager PyTorch."""
 Job = tuple[Sequence[str], str, str]
@@ -61,7 +64,8 @@ def jobs(part: str, titles: Sequence[str]) -> Iterator[Job]:
     yield titles, own, "first"
     yield titles, own, "second"
     if part == "zoo" and titles[0].endswith("inference"):
-        yield titles, own, "learned"
+        for process in LEARN_S:
+            yield titles, own, process
     yield titles, "inductor", "first"
     yield titles, "inductor", "second"
     if part == "zoo" and titles[0].startswith(("torchvision", "timm")):
@@ -89,11 +93,11 @@ def measured(part: str, job: Job, run: str, seconds: float) -> list[Record]:
     titles, way, process = job
     name = slug(titles, way)
     environment = again(name, FOLDER) if process == "second" else cold(name, FOLDER)
-    seconds = {"second": min(LATER_S, seconds), "learned": LEARNED_S}.get(process, seconds)
+    learn_s = LEARN_S.get(process, 0.0)
+    seconds = LEARNED_S if learn_s else min(LATER_S, seconds) if process == "second" else seconds
     if part == "scripts":
         script = next(script for script in SCRIPTS if script.title == titles[0])
         return [script_record(script, way, process, environment, run, seconds)]
-    learn_s = LEARN_S if process == "learned" else 0.0
     measure = partial(by_turns, part, titles, way, process, environment, run=run, limit_s=LIMIT_S)
     return measure(seconds=seconds * len(titles), learn_s=learn_s)
 
@@ -132,6 +136,8 @@ def main() -> None:
         "--networks", default="", help="only titles that contain one of these, separated by semicolons; pairs: both"
     )
     parser.add_argument("--modes", default=",".join(MODES), help="of the zoo (%(default)s)")
+    parser.add_argument("--processes", default="", help="only these, such as first,second [default: all]")
+    parser.add_argument("--ways", default="", help="only these, such as optimize,backend [default: all]")
     parser.add_argument("--seconds", type=float, default=120.0, help="of calls of each first process (%(default)s)")
     parser.add_argument("--write", action="store_true", help=f"{WARMUP.writes}, with the picture")
     parser.add_argument("--reuse", action="store_true", help="measure only what has no record of a quiet machine yet")
@@ -141,7 +147,9 @@ def main() -> None:
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes, which may be stopped, end with this one
     wanted = [part.strip().lower() for part in chosen.networks.split(";") if part.strip()]
-    modes = tuple(chosen.modes.split(","))
+    modes, processes, ways = (
+        tuple(filter(None, one.split(","))) for one in (chosen.modes, chosen.processes, chosen.ways)
+    )
 
     def is_wanted(titles: Sequence[str]) -> bool:
         named = (title.lower() for title in titles)
@@ -159,6 +167,8 @@ def main() -> None:
             fetch()
         for titles in found:
             for job in jobs(part, titles):
+                if (ways and job[1] not in ways) or (processes and job[2] not in processes):
+                    continue
                 path = FOLDER / f"{slug(part, *job)}.json"
                 if chosen.reuse and path.exists() and json.loads(path.read_text())[0]["others"] <= QUIET:
                     continue

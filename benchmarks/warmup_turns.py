@@ -40,7 +40,8 @@ class Record:
     """With ", inference" or ", training" at its end; with " beside " and another one where two functions alternate."""
     way: str
     process: str
-    """"first": nothing stored. "second": with what the first has left. "learned": after 8 s of `learn`."""
+    """"first": nothing stored. "second": with what the first has left. "learned", "learned for long": after 8 s and
+    after up to 60 s of `learn`."""
     run: str
     """The command, commit, day and machine."""
     ours_s: Sequence[float]
