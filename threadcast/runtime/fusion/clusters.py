@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch._ops import OpOverload
@@ -19,6 +20,7 @@ from threadcast.capture.graph.dependencies import may_be_written, memories, orde
 from threadcast.capture.graph.program import Node
 from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.tensor import TensorSpec
+from threadcast.runtime.fusion.out_of_place import may_be_out_of_place, out_of_place
 from threadcast.runtime.fusion.pointwise import CONDITIONS, ONEDNNS, ONEDNNS_MOST, formula, literal, named
 
 aten = torch.ops.aten
@@ -70,8 +72,19 @@ class Clusters:
     a slot, and `unneeded` are the nodes whose results nothing reads. Nodes of `without` are in no group.
     """
 
+    @classmethod
+    def of(cls, captured: Captured, *, without: frozenset[int] = frozenset()) -> Self:
+        """Return the groups where nodes that write in place, and can be fused, return new tensors."""
+        chosen = may_be_out_of_place(captured) - without
+        while True:
+            found = cls(out_of_place(captured, chosen), without=without)
+            grouped = {i for group in found.groups for i in group.nodes}
+            if chosen <= grouped:
+                return found
+            chosen &= grouped
+
     def __init__(self, captured: Captured, *, without: frozenset[int] = frozenset()) -> None:
-        self.program, self.graph = captured.program, captured.graph
+        self.captured, self.program, self.graph = captured, captured.program, captured.graph
         self.n_inputs = len(captured.program.inputs)
         self.specs = specs_of(captured)
         self.before = [set(predecessors) for predecessors in captured.graph.predecessors]

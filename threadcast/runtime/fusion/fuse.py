@@ -33,7 +33,7 @@ def loops_of(captured: Captured) -> list[Kernel]:
     """Return the loops that `fused` compiles first."""
     if captured.sizes is not None:
         return []
-    clusters = Clusters(with_edge_sums(captured), without=frozenset())
+    clusters = Clusters.of(with_edge_sums(captured))
     return [kernel_of(clusters, group) for group in clusters.groups]
 
 
@@ -51,12 +51,12 @@ def fused(captured: Captured) -> Captured | None:
     refused: frozenset[int] = frozenset()
     summed = with_edge_sums(captured)
     ours = with_faster_operators(summed)
-    while (clusters := Clusters(ours, without=refused)).groups:
+    while (clusters := Clusters.of(ours, without=refused)).groups:
         kernels = [kernel_of(clusters, group) for group in clusters.groups]
         operators = _operators.of(kernels)
         wrong = frozenset(i for group in _differing(clusters, kernels) for i in group.nodes)
         if not wrong:
-            found = _Rewriting(ours, clusters, kernels, operators).captured()
+            found = _Rewriting(clusters, kernels, operators).captured()
             if set(found.written) - set(captured.written):  # nobody would copy them before steps are compared
                 raise ExecutionError("a fused operator would write to an input")
             return found
@@ -80,11 +80,9 @@ def _differing(clusters: Clusters, kernels: Sequence[Kernel]) -> Iterator[Group]
 class _Rewriting:
     """Replaces the groups by operators, and puts all nodes into an order that their edges allow."""
 
-    def __init__(
-        self, captured: Captured, clusters: Clusters, kernels: Sequence[Kernel], operators: Sequence[Any]
-    ) -> None:
-        self._captured, self._clusters, self._kernels, self._operators = captured, clusters, kernels, operators
-        self._n_nodes = len(captured.program.nodes)
+    def __init__(self, clusters: Clusters, kernels: Sequence[Kernel], operators: Sequence[Any]) -> None:
+        self._captured, self._clusters, self._kernels, self._operators = clusters.captured, clusters, kernels, operators
+        self._n_nodes = len(clusters.program.nodes)
         self._group_of = {i: g for g, group in enumerate(clusters.groups) for i in (*group.nodes, *group.concatenated)}
         self._order = self._ordered()
         self._slots = self._new_slots()
