@@ -27,7 +27,7 @@ from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
-from threadcast.runtime.shared_learning import budget
+from threadcast.runtime.shared_learning import budget, planner_for
 from threadcast.runtime.tuner import first_steps, plan_maker, plan_search, tournament, tuning
 from threadcast.runtime.tuner.contender_id import ContenderId, Kind
 from threadcast.runtime.tuner.guard import Verdict
@@ -67,6 +67,7 @@ def learning_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing_planned() -> None:
     """No plan that a test before has asked for disturbs calls."""
     plan_maker._at_work.clear()
+    planner_for.cache_clear()
 
 
 @pytest.fixture(scope="session")

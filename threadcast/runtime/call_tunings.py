@@ -34,9 +34,9 @@ from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.remembered import Remembered
 from threadcast.runtime.result_layout import ResultLayout
+from threadcast.runtime.shared_learning import planner_for
 from threadcast.runtime.size_families import SizeFamily
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.plan_maker import Planner
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.model import Watch
 from threadcast.threads.garbage import without_garbage_collection
@@ -58,7 +58,7 @@ class CallTunings:
         self._spec, self._formats, self._watch, self._table = spec, formats, watch, table
         self.machine = machine
         """The machine on whose cores calls are measured."""
-        self.planner = Planner(machine)
+        self.planner = planner_for(machine)
         self.capture_s = 0.0
         """Seconds that the last capture took."""
         self._fuse, self._folder = settings["engine.fuse"], settings["engine.plans"]
@@ -146,7 +146,7 @@ class CallTunings:
     def measure_on(self, machine: Machine) -> None:
         """Make the next ones for other cores."""
         self.machine = machine
-        self.planner = Planner(machine)
+        self.planner = planner_for(machine)
 
     def close(self) -> None:
         """End what tells the store of steps; a later call begins anew."""

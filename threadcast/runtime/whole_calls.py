@@ -156,9 +156,9 @@ class WholeCalls:
             stays = waiting or isinstance(self._what, to.RunStage)
             return Turn(_way(self._what.key) if stays else self.best, compared=self.tournament.comparison is not None)
         self._look(now_s)
-        self._trains = torch.is_grad_enabled()
+        self._trains, waits = torch.is_grad_enabled(), not self._budget.turn()
         while True:
-            disturbed = self._graphs.disturbed
+            disturbed = waits or self._graphs.disturbed
             *before, what = self.tournament.handle(to.Next(self._budget.left_s, disturbed))
             self._carry_out(before)
             if isinstance(what, to.Run | to.RunStage):
@@ -169,15 +169,17 @@ class WholeCalls:
             self._took_s = 0.0
             self.tournament.handle(to.Staged(what.key, Place.CALL))
         self._what = what
+        if not waits:
+            self._budget.learns(self.tournament.learns)
         compared = self.tournament.comparison is not None
         self._backends.before_step(rests=compared)
         return Turn(_way(what.key), True, compared, disturbed)
 
     def passed(self, calls: int) -> None:
         """Take note of calls by the fastest way of which none was timed."""
-        best_s, gain = self.tournament.best_s, self.tournament.entrants[self.tournament.best].gain
-        if best_s is not None:
-            self._budget.ran(calls * best_s, eager_s=calls * best_s * (gain or 1.0))
+        self.tournament.handle(to.Passed(calls))
+        if (best_s := self.tournament.best_s) is not None:
+            self._budget.ran(calls * best_s, eager_s=calls * best_s * self.tournament.gain_now)
 
     def observe(self, *, started_s: float, seconds: float) -> None:
         """Take note of the seconds of the call that counts, and when it started by the caller's clock."""

@@ -12,7 +12,7 @@ from tests.whole_calls import by_the_graphs
 from threadcast.runtime import compile_backend
 from threadcast.runtime.compile_backend import backend, compiled_graphs
 from threadcast.runtime.fused_updates import fused_updates
-from threadcast.runtime.shared_learning import planner_for, told
+from threadcast.runtime.shared_learning import told
 from threadcast.runtime.whole_calls import WholeCalls
 
 
@@ -23,7 +23,6 @@ def nothing_compiled() -> Iterator[None]:
     if "threadcast" not in registered.list_backends(exclude_tags=()):
         registered.register_backend(backend, name="threadcast")
     _forget()
-    planner_for.cache_clear()
     told.cache_clear()
     fused_updates().close()
     yield

@@ -28,7 +28,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def is_learned(call: Callable[[int], object], tunings: Callable[[], list[Tuning]]) -> bool:
     """Whether operators are looked at in some calls. What may be spent is spent then."""
-    for number in range(20):
+    for number in range(40):
         call(number)
         for tuning in tunings():
             if isinstance(tuning._tournament.chosen, RunStage):

@@ -20,6 +20,7 @@ from threadcast.runtime.tuner.plan_candidate import (
     PLANNING_S,
     UNKNOWN,
     Calls,
+    Means,
     PlanCandidate,
 )
 from threadcast.runtime.tuner.plan_search import Look, Try
@@ -48,18 +49,23 @@ class World:
         self.begun: list[Variant] = []
         maker = SimpleNamespace(
             start_planning=self._start_planning, poll=self._poll, accept=lambda _: None,
-            prepare=lambda step, goes_on: self.goes_on.append(goes_on),
+            prepare=lambda step, goes_on: self.goes_on.append(goes_on), handed_over=lambda _: None,
+            plans=[SimpleNamespace(plan=f"plan {i}", problem=None) for i in range(9)], captured=None,
+            close=lambda: None,
         )  # fmt: skip
-        plans = SimpleNamespace(
-            graphs=SimpleNamespace(
-                compiled=lambda _: self.compiled, find=lambda _: "a graph" if graph else None,
-            ),
-            makers={VARIANT: maker}, begin=lambda variant, _: self.begun.append(variant),
-            take=lambda variant, number: (f"plan {number}", None), leave_out=lambda _: None,
+        graphs = SimpleNamespace(
+            compiled=lambda _: self.compiled, find=lambda _: "a graph" if graph else None,
+            as_captured=lambda _: SimpleNamespace(graph=None),
         )  # fmt: skip
-        contenders = SimpleNamespace(open_plan=lambda plan: not self.opened.append(plan))  # type: ignore[func-returns-value]
+        contenders = SimpleNamespace(open_plan=lambda found: not self.opened.append(found.plan))  # type: ignore[func-returns-value]
         first_steps = SimpleNamespace(looks=LOOKS, aside=aside, forget=lambda *_, **__: None)
-        self.candidate = PlanCandidate(VARIANT, plans, contenders, first_steps, known=known)  # type: ignore[arg-type]
+
+        def make(_: object, variant: Variant) -> Any:
+            self.begun.append(variant)
+            return maker
+
+        means = Means(graphs, contenders, first_steps, make, known)  # type: ignore[arg-type]
+        self.candidate = PlanCandidate(VARIANT, means)
 
     def _start_planning(self) -> bool:
         if self.answers and isinstance(self.answers[0], OSError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,9 +30,10 @@ from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import plan_maker
+from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.plan_maker import PlanMaker
 from threadcast.runtime.tuner.plan_search import Look, SearchStep, Try
-from threadcast.runtime.tuner.tournament import Place, Staged
+from threadcast.runtime.tuner.tournament import MOST_PASSED, Passed, Place, Ran, Staged
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.tuner.watch import LOOK
 from threadcast.runtime.verification.shadow import Shadowed, leaves
@@ -102,8 +104,8 @@ def test_the_engine_that_has_tried_a_plan_runs_it_and_is_not_compared_again(mach
         for i in attempts():
             x = torch.arange(3.0) + i
             torch.testing.assert_close(tuned(x), function(x))
-            for maker in tuned._plans.makers.values():
-                engine = maker.engine
+            for candidate in tuned._candidates.values():
+                engine = engine if candidate.maker is None else candidate.maker.engine
             if tuned._tournament.comparison is not None:
                 assert list(tuned._contenders.engines.values()) == [engine]
             elif not tuned.report.measuring:
@@ -133,6 +135,60 @@ def test_a_plan_is_waited_for_while_it_is_made(
         run_until(tuned, lambda: not tuned.report.measuring)
         tuned.wait(1.0)
         assert process.waits == 1
+
+
+def test_calls_of_what_was_kept_are_seldom_looked_at_and_all_are_counted(machine: Machine, tmp_path: Path) -> None:
+    with made(Clock(), machine, tmp_path) as tuned:
+        run_until(tuned, lambda: tuned._passes > 0)
+        tuned.look()
+        run(tuned, 200)
+        before, spent_s, calls = len(tuned._tournament.log), tuned._budget.spent_s, tuned._tournament.calls
+        for _ in range(3):
+            run_until(tuned, lambda: tuned._passes == 1)
+            run(tuned, 1)
+        run(tuned, 1)
+        handled = tuned._tournament.log[before:]
+        looked = [event for event in handled if isinstance(event, Ran)]
+        passed = sum(event.calls for event in handled if isinstance(event, Passed))
+        assert passed >= 2 * MOST_PASSED > 2 * len(looked)
+        assert tuned._tournament.calls == calls + passed + len(looked)
+        per_call_s = (tuned._budget.spent_s - spent_s) / (passed + len(looked))
+        assert per_call_s == pytest.approx(tuned._tournament.best_s, rel=0.5)
+
+
+def test_what_was_kept_and_raises_is_left_in_a_call_that_is_not_looked_at(machine: Machine, tmp_path: Path) -> None:
+    with made(Clock(), machine, tmp_path) as tuned:
+        run_until(tuned, lambda: tuned._passes > 0)
+
+        def raises(_: torch.Tensor) -> torch.Tensor:
+            raise ValueError("no memory")
+
+        tuned.fastest = replace(tuned.fastest, run=raises)
+        run(tuned, 1)
+        assert (tuned.raised, tuned.left) == ("ValueError: no memory", "a plan raised ValueError: no memory")
+        run(tuned, 2)
+        assert tuned.report.runs == "default"
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_one_of_two_that_are_called_in_turns_learns_at_a_time(machine: Machine, tmp_path: Path, *, stays: bool) -> None:
+    """Where one is not called any more, the other one does not wait for it."""
+    budget, one, other = Budget(), Clock(), Clock()
+    with (
+        made(one, machine, tmp_path / "one", budget=budget.part()) as first,
+        made(other, machine, tmp_path / "other", budget=budget.part()) as second,
+    ):
+        run_until(first, lambda: first._tournament.comparison is not None)
+        learned = set[int]()
+        for _ in attempts():
+            for tuning in (first, second) if stays else (second,):
+                run(tuning, 1)
+                learned.add(id(tuning)) if tuning._tournament.learns else None
+                assert not (stays and first._tournament.learns and second._tournament.learns)
+            if second.settled and (first.settled or not stays):
+                break
+        assert learned == {id(second), *([id(first)] if stays else [])}
+        assert second.report.runs == "plan"
 
 
 class Summaries(StepFeedback):

@@ -6,12 +6,17 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
+from weakref import ref
 
 START_S = 3.0
 """Seconds that all calls of a process together may be behind eager PyTorch, before any share of the time."""
 PART = 2 / 3
 """Part of what others have left that one program or kind of calls may spend, so that there is something for the next:
 the first three may spend 2, 0.7 and 0.2 s before any share. A convention."""
+
+
+AWAY = 10
+"""Calls of others in a row after which one that learns is not expected to be called soon. A convention."""
 
 
 class Budget:
@@ -32,12 +37,33 @@ class Budget:
         self.rests = False
         """Whether nothing is learned in the next call, which is timed for other reasons."""
         self._lock: Lock = Lock() if of is None else of._lock
+        self._learner: ref[Budget] | None = None
+        self._others = 0
+        """The part that learns, and calls of others since its last one."""
         self._within = 0
         """How many contexts `without_limit` there are now."""
 
     def part(self) -> Budget:
         """Return the budget of one of several that learn, all of which this one counts."""
         return Budget(self.share, of=self)
+
+    def turn(self) -> bool:
+        """Take note that a call comes; return whether it may learn. One part at a time may, as long as it is called:
+        what one compares or times beside another that runs now one way, now another tells little."""
+        whole = self._all
+        with self._lock:
+            learner = None if whole._learner is None else whole._learner()
+            whole._others = 0 if learner is self else whole._others + 1
+            return learner is None or learner is self or whole._others > AWAY or self._counts_nothing
+
+    def learns(self, learns: bool) -> None:
+        """Take note whether the call that comes, which may learn, does, and is not the last one."""
+        whole = self._all
+        with self._lock:
+            if learns:
+                whole._learner, whole._others = ref(self), 0
+            elif whole._learner is not None and whole._learner() is self:
+                whole._learner = None
 
     @contextmanager
     def without_limit(self) -> Iterator[None]:
@@ -116,6 +142,15 @@ class PartBudget(Budget):
     def left_s(self) -> float:
         """Seconds that may be spent now."""
         return self._whole.left_s
+
+    def turn(self) -> bool:
+        """Take note that a call comes; return whether it may learn: that is decided for whole calls."""
+        return self._whole.turn()
+
+    def learns(self, learns: bool) -> None:
+        """Take note whether a call that comes learns. Whole calls that learn go on until all parts have."""
+        if learns or self.counts:
+            self._whole.learns(learns)
 
     def ran(self, seconds: float, *, eager_s: float) -> None:
         """Record a call of a part."""

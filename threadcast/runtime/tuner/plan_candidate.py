@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from threadcast.capture.graph.captured import Captured
+from threadcast.core import OpGraph
 from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.step_forecasts import Answer
+from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import Variant
 from threadcast.runtime.tuner.contender import VariantPlan
 from threadcast.runtime.tuner.contender_id import plan_of
@@ -16,7 +20,7 @@ from threadcast.runtime.tuner.open_contenders import OpenContenders
 from threadcast.runtime.tuner.plan_maker import PlanMaker
 from threadcast.runtime.tuner.plan_search import Look, Phase, PlanSearch, SearchStep, Try
 from threadcast.runtime.tuner.tournament import LeftOut, Place, Ready, Staged
-from threadcast.runtime.tuner.variant_plans import VariantPlans
+from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
 FORECAST_S = 4.0
 """Seconds of looks above which operators are forecast from what is known of others first: a process that loads the
@@ -48,22 +52,34 @@ class Calls:
     other: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What plans of one call are made with."""
+
+    graphs: VariantGraphs
+    contenders: OpenContenders
+    first_steps: FirstSteps
+    """Knows which results are known to be PyTorch's, and whether looks run within the caller's steps."""
+    maker: Callable[[Captured, Variant], PlanMaker]
+    """Returns what makes plans of a variant's graph."""
+    known: bool = False
+    """Whether something is known of operators on this machine, so that plans of long steps are made before any look."""
+    looked: list[tuple[OpGraph, Mapping[str, Observed]]] | None = None
+    """Takes what looks have shown of graphs; None where nobody wants to know."""
+
+
 class PlanCandidate:
     """A plan of `variant`, made by steps of its caller. `stage` says what comes next.
 
-    With `aside` looks run within the caller's steps, all of one in one. With `known` something is known of operators on
-    this machine, so that a plan of long steps is made before any look. `first_steps` knows which results are known to
-    be PyTorch's.
+    Capturing the graph takes about `capture_s` seconds.
     """
 
-    def __init__(
-        self, variant: Variant, plans: VariantPlans, contenders: OpenContenders, first_steps: FirstSteps, *,
-        known: bool = False, capture_s: float = 0.0,
-    ) -> None:  # fmt: skip
+    def __init__(self, variant: Variant, means: Means, *, capture_s: float = 0.0) -> None:
         self.variant, self.key = variant, plan_of(variant)
-        self._plans, self._contenders, self._first_steps = plans, contenders, first_steps
-        self._looks, self._aside = first_steps.looks, first_steps.aside
-        self._known, self._capture_s = known, capture_s
+        self._means, self._capture_s = means, capture_s
+        self._looks, self._aside = means.first_steps.looks, means.first_steps.aside
+        self.maker: PlanMaker | None = None
+        """What makes its plans, while it is being searched."""
         self._search: PlanSearch | None = None
         self._compiling = self._asked = self._unchecked = False
         self._left_out = ""
@@ -77,16 +93,11 @@ class PlanCandidate:
         """
 
     @classmethod
-    def of(cls, found: VariantPlan, plans: VariantPlans, contenders: OpenContenders, first_steps: FirstSteps) -> Self:
+    def of(cls, found: VariantPlan, means: Means) -> Self:
         """Return the candidate of a plan that was found elsewhere."""
-        made = cls(found.variant, plans, contenders, first_steps)
+        made = cls(found.variant, means)
         made.found = found
         return made
-
-    @property
-    def maker(self) -> PlanMaker:
-        """What makes its plans; there is one while it is being searched."""
-        return self._plans.makers[self.variant]
 
     @property
     def works(self) -> bool:
@@ -135,12 +146,12 @@ class PlanCandidate:
     def poll(self, calls: Calls) -> bool:
         """Look at what works beside calls for it; return whether it has come to its end."""
         if self._compiling:
-            self._compiling = not self._plans.graphs.compiled(self.variant)
+            self._compiling = not self._means.graphs.compiled(self.variant)
             return not self._compiling
         if not self._asked:
             return False
         try:
-            answer = self.maker.poll()
+            answer = self._makes.poll()
         except ExecutionError as error:
             self._not_planned(error, calls)
             return True
@@ -155,7 +166,7 @@ class PlanCandidate:
         if anew:
             self._search.break_off()
         step = SearchStep(self.variant, self._search.next)
-        self.maker.prepare(step.step, goes_on=not anew and step == self._last)
+        self._makes.prepare(step.step, goes_on=not anew and step == self._last)
         self._last = step
         return step
 
@@ -175,10 +186,21 @@ class PlanCandidate:
     def leave_out(self, reason: str) -> None:
         """End the search without a plan."""
         self._left_out, self._search, self._asked, self._compiling = reason, None, False, False
-        self._plans.leave_out(self.variant)
+        self.close()
+
+    def close(self) -> None:
+        """End what makes its plans, if anything does."""
+        if self.maker is not None:
+            self.maker.close()
+            self.maker = None
+
+    @property
+    def _makes(self) -> PlanMaker:
+        assert self.maker is not None
+        return self.maker
 
     def _capture(self, calls: Calls) -> None:
-        graphs = self._plans.graphs
+        graphs, first_steps = self._means.graphs, self._means.first_steps
         if not graphs.compiled(self.variant):
             self._compiling = True
             return
@@ -186,14 +208,14 @@ class PlanCandidate:
         if captured is None:
             self._left_out = "no graph could be captured"
             return
-        self._first_steps.forget(self.variant, search=True)
-        self._plans.begin(self.variant, captured)
-        forecasts = self._known and self._looks.calls * (calls.eager_s or 0.0) > FORECAST_S
+        first_steps.forget(self.variant, search=True)
+        self.maker = self._means.maker(captured, self.variant)
+        forecasts = self._means.known and self._looks.calls * (calls.eager_s or 0.0) > FORECAST_S
         self._search, self._unchecked = PlanSearch(self._looks, aside=self._aside, known=forecasts), True
 
     def _make_plan(self, search: PlanSearch, calls: Calls) -> None:
         try:
-            self._asked = self.maker.start_planning()
+            self._asked = self._makes.start_planning()
         except (ExecutionError, OSError) as error:  # such as one process or open file too many
             self._not_planned(error, calls)
             return
@@ -215,7 +237,7 @@ class PlanCandidate:
             search.look_again()
             return
         assert answer.plan is not None
-        self.maker.accept(answer)
+        self._makes.accept(answer)
         predicted_s = answer.plan.makespan_s
         if calls.best_s is not None and calls.other and search.too_slow(predicted_s, calls.best_s):
             self.leave_out(f"a plan predicts {predicted_s:.3g} s")
@@ -236,19 +258,25 @@ class PlanCandidate:
             self.leave_out(str(error))
 
     def _found(self, search: PlanSearch) -> None:
-        assert search.best is not None
-        self.found, engine = self._plans.take(self.variant, search.best)
-        self.step_s, self.far_faster, self._search = search.step_s[search.best], search.far_faster, None
+        best, means, maker = search.best, self._means, self._makes
+        assert best is not None
+        engine = maker.handed_over(best)
+        if means.looked is not None:
+            means.looked.append((maker.captured.graph, maker.observed))
+        made, unfused = maker.plans[best], means.graphs.as_captured(self.variant).graph
+        self.found = VariantPlan(self.variant, maker.captured, made.plan, unfused, made.problem)
+        self.step_s, self.far_faster, self._search = search.step_s[best], search.far_faster, None
+        self.close()
         if engine is not None:
-            self._contenders.take_over(self.found, engine)
-            self._first_steps.goes_on_as(SearchStep(self.variant, Try(search.best)), self.key)
+            means.contenders.take_over(self.found, engine)
+            means.first_steps.goes_on_as(SearchStep(self.variant, Try(best)), self.key)
         self.open()
 
     def open(self) -> None:
         """Make the plan that was found ready to run."""
         assert self.found is not None
-        if self._contenders.open_plan(self.found):
-            self._first_steps.forget(self.variant, search=False)
+        if self._means.contenders.open_plan(self.found):
+            self._means.first_steps.forget(self.variant, search=False)
 
     def _search_s(self, search: PlanSearch, calls: Calls) -> float:
         """The seconds that the next look or trial is expected to cost calls."""

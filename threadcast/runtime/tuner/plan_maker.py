@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
+from threading import Lock, RLock
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakSet
@@ -71,10 +71,9 @@ class SolvedProblem:
 class Asked:
     """A question to a `Planner`: it waits until `answer` is there, or `error` says why there will be none."""
 
+    question: Question
     answer: Answer | None = None
     error: ExecutionError | None = None
-    displaced: bool = False
-    """Whether another question was asked before there was an answer: it may be asked again."""
 
     @property
     def waits(self) -> bool:
@@ -88,15 +87,15 @@ _at_work_lock = Lock()
 
 
 class Planner:
-    """One planning process for all kinds of calls of a model, on the cores of `machine`.
+    """One planning process for all that is called in this process, on the cores of `machine`; for any thread.
 
-    It starts at the first question, and ends when no user is left that may ask. It has the lowest priority and gets CPU
-    time that nothing else wants, so that the caller's own operators between two steps run as fast as without it. Steps
-    leave it a core, unless a plan takes long (`yields`).
+    It starts at the first question, answers one after the other, and ends when no user is left that may ask. It has the
+    lowest priority and gets CPU time that nothing else wants, so that the caller's own operators between two steps run
+    as fast as without it. Steps leave it a core, unless a plan takes long (`yields`).
     """
 
     def __init__(self, machine: Machine, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self._clock, self._lock = clock, RLock()
         self._cpus, self._others = sorted(cpu for core in machine.cores for cpu in core.cpus), max(1, len(machine) - 1)
         self._patience_s = min(PATIENCE_S * len(machine), 0.9 * ANSWER_S)  # later it would be given up
         self.yields = False
@@ -105,13 +104,19 @@ class Planner:
         """Whether a plan may take a core from the steps for as long as it takes."""
         self._process: ForecastingPlanner | None = None
         self._users: WeakSet[object] = WeakSet()
-        self._asked, self._asked_s = Asked(error=ExecutionError("nothing was asked")), 0.0
+        self._asked: Asked | None = None
+        """The question that is being answered; None where none is."""
+        self._asked_s = 0.0
+        self._waiting: deque[Asked] = deque()
 
     @property
     def free(self) -> bool:
-        """Whether a question can be asked: every one before has its answer."""
-        self._receive()
-        return not self._asked.waits
+        """Whether nothing is being planned: every question has its answer."""
+        if self._asked is None:
+            return True
+        with self._lock:
+            self._receive()
+            return self._asked is None
 
     @property
     def works(self) -> bool:
@@ -125,50 +130,68 @@ class Planner:
         """Return whether a plan is being made on one of these CPUs; one for a model that is not called any more takes
         no longer than others."""
         waited_s = self._clock() - self._asked_s
-        computes = self._process is not None and self._asked.waits and not self.yields
+        computes = self._asked is not None and not self.yields
         return computes and waited_s < self._patience_s and any(cpu in cpus for cpu in self._cpus)
 
     def begin(self, user: object) -> None:
         """Take note that `user` may ask, until it is `done`, or there is no other reference to it."""
-        self._users.add(user)
+        with self._lock:
+            self._users.add(user)
 
     def ask(self, question: Question) -> Asked:
-        """Begin a plan; one that has not been answered is given up."""
-        if not self.free:
-            self._asked.displaced = True
-            self._end("another plan was asked for")
+        """Have a plan made, after those that were asked for before."""
+        asked = Asked(question)
+        with self._lock:
+            self._waiting.append(asked)
+            self._begin_next()
+        return asked
+
+    def _begin_next(self) -> None:
+        while self._asked is None and self._waiting:
+            self._asked, self._asked_s, self.yields = self._waiting.popleft(), self._clock(), False
+            try:
+                self._start(self._asked.question)
+            except (ThreadcastError, OSError) as error:  # such as one process or open file too many
+                self._end(str(error))
+
+    def _start(self, question: Question) -> None:
         size = len(question.graph) * len(question.machine)
         compiles = size > AS_PYTHON or (size > SMALL and is_compiled())
         if self._process is not None and compiles and not self._process.compiles:
-            self._end("a new process takes over")
+            self._process.close()
+            self._process = None
         if self._process is None:
             # it ends with the thread that starts it, which of a server may be one for this request
             start = partial(ForecastingPlanner, cpus=self._cpus, compiles=compiles, background=True)
             self._process = in_lasting_thread(start)
-        self.yields = False
-        self._asked, self._asked_s = Asked(), self._clock()
         self._process.ask_forecast(question)
         with _at_work_lock:
             _at_work.add(self)
-        return self._asked
 
     def answer(self, asked: Asked) -> Answer | None:
         """Return the answer to a question; None until it is there. ExecutionError where there is none."""
-        if asked is self._asked:
-            self._receive()
-        if asked.error is not None:
-            raise asked.error
-        return asked.answer
+        with self._lock:
+            if asked.waits:
+                self._receive()
+            if asked.error is not None:
+                raise asked.error
+            return asked.answer
 
     def wait(self, timeout_s: float) -> None:
-        """Return when the last question has its answer, or after `timeout_s` seconds."""
-        if self._asked.waits and self._process is not None:
-            self._process.wait(timeout_s)
+        """Return when the question that is being answered has its answer, or after `timeout_s` seconds."""
+        process = self._process
+        if self._asked is not None and process is not None:
+            process.wait(timeout_s)
 
     def give_up(self, asked: Asked) -> None:
         """Wait for this answer no longer."""
-        if asked is self._asked and asked.waits:
-            self._end("it was given up")
+        with self._lock:
+            if asked is self._asked:
+                self._end("it was given up")
+                self._begin_next()
+            elif asked in self._waiting:
+                self._waiting.remove(asked)
+                asked.error = ExecutionError("it was given up")
 
     def beside(self, run: Callable[..., Any], *arguments: Any) -> Any:
         """Run a step of PyTorch's on the cores that the planning process leaves.
@@ -188,16 +211,20 @@ class Planner:
 
     def done(self, user: object) -> None:
         """Take note that `user` will not ask again; the process ends where no other may."""
-        self._users.discard(user)
-        if not self._users:
-            self.close()
+        with self._lock:
+            self._users.discard(user)
+            if not self._users:
+                self.close()
 
     def close(self) -> None:
         """End the process; closing again does nothing."""
-        self._end("the planner was closed")
+        with self._lock:
+            while self._waiting:
+                self._waiting.pop().error = ExecutionError("the planner was closed")
+            self._end("the planner was closed")
 
     def _receive(self) -> None:
-        if not self._asked.waits:
+        if self._asked is None:
             return
         assert self._process is not None
         try:
@@ -205,11 +232,13 @@ class Planner:
         except ThreadcastError as error:
             self._end(str(error))
         else:
-            self._be_patient()
+            self._be_patient(self._asked)
+        self._begin_next()
 
-    def _be_patient(self) -> None:
+    def _be_patient(self, asked: Asked) -> None:
         """Give up a plan that has taken too long, and leave the process no core where it takes long."""
-        if self._process is None or not self._asked.waits:
+        if not asked.waits:
+            self._asked = None
             return
         waited_s, most_s = self._clock() - self._asked_s, IDLE_ANSWER_S if self.yields else ANSWER_S
         if waited_s > most_s:
@@ -218,8 +247,8 @@ class Planner:
             self.yields = True
 
     def _end(self, reason: str) -> None:
-        if self._asked.waits:
-            self._asked.error = ExecutionError(reason)
+        if self._asked is not None:
+            self._asked.error, self._asked = ExecutionError(reason), None
         if self._process is not None:
             self._process.close()
             self._process = None
@@ -252,9 +281,8 @@ class PlanMaker:
         """The curves of operators that run alone, by which the first plan was made."""
         self._looked = 0
         """Number of looks that there were when a plan was asked for last; corrected plans do not count."""
-        self._question: Question | None = None
-        """What was asked last, until there is an answer."""
         self._asked: Asked | None = None
+        """What was asked last, until there is an answer."""
         self._correcting = False
         self.engine: Engine | None = None
         """The engine that ran the last step; None before the first step and once closed."""
@@ -303,14 +331,10 @@ class PlanMaker:
 
         `accept` a plan before it is tried. A look is one more look to take.
         """
-        if self._asked is not None and self._question is not None and self._asked.displaced:  # by another thread
-            if not self._planner.free:
-                return None
-            self._asked = self._planner.ask(self._question)
         answer = None if self._asked is None else self._planner.answer(self._asked)
         if answer is None:
             return None
-        self._question = self._asked = None
+        self._asked = None
         if answer.look is not None:
             self._cases.append(answer.look)
         return answer
@@ -329,11 +353,10 @@ class PlanMaker:
         self, *, curves: CurveTable | None = None, observed: Mapping[str, Observed] = MappingProxyType({}),
         looks: bool = False,
     ) -> None:  # fmt: skip
-        question = Question(
+        self._asked = self._planner.ask(Question(
             self.captured.graph, self._machine, engine_costs(), observed, self._store, looks,
             curves, {"budget_s": PLANNING_S},
-        )  # fmt: skip
-        self._question, self._asked = question, self._planner.ask(question)
+        ))  # fmt: skip
 
     @property
     def observed(self) -> Mapping[str, Observed]:

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from statistics import median
+from statistics import median, median_low
 from typing import NamedTuple
 
 from threadcast.core.gains import PAIRS_AT_LEAST
@@ -43,6 +43,8 @@ UNKNOWN = 0.5
 """Share by which a candidate is taken to be slower than the best where nothing is known of it."""
 MOST_DOUBTS = 3
 """Most comparisons of one candidate because another may be as fast; one that has become slower is always compared."""
+MOST_PASSED = 20
+"""Most calls in a row of what was kept that need not be timed. A convention."""
 _RECENT, _OF_BASELINE = 15, 25
 _STORY, _LOG = 200, 5_000
 
@@ -141,13 +143,20 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """So many calls have run by the best candidate, none of which was timed (`Tournament.passes`)."""
+
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
 class GaveUp:
     """Something failed: the baseline runs for good."""
 
     reason: str
 
 
-Event = Offered | Staged | Ready | LeftOut | Resumed | Next | Ran | GaveUp
+Event = Offered | Staged | Ready | LeftOut | Resumed | Next | Ran | Passed | GaveUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +265,8 @@ class Entrant:
     """Seconds of its calls when it ran alone."""
     gain: float | None = None
     """Ratio of the baseline's seconds to its own, by comparisons."""
+    eager_s: float | None = None
+    """Seconds of the baseline's calls when it was compared last, by that."""
     beyond_s: float = 0.0
     """What the last attempt at a part lost that was broken off: the next one must be allowed as much."""
     lost_s: float = 0.0
@@ -368,6 +379,9 @@ class Tournament:
                 return self._next(event)
             case Ran():
                 return self._ran(event)
+            case Passed():
+                self.calls += event.calls
+                self._watch.passed(event.calls)
             case Offered():
                 return self._offered(event)
             case Staged():
@@ -400,9 +414,13 @@ class Tournament:
 
     @property
     def baseline_s(self) -> float | None:
-        """Seconds of a call of the baseline, the lower quartile of recent ones; None until they are steady."""
-        found = sorted(self._baseline_s) if self.is_steady else []
-        return found[(len(found) - 1) // 4] if found else None
+        """Seconds of a call of the baseline, the median of recent ones; None until they are steady."""
+        return median_low(self._baseline_s) if self._baseline_s and self.is_steady else None
+
+    @property
+    def eager_s(self) -> float | None:
+        """Seconds of a call of the baseline, as the last comparison of the best has shown; None: not known."""
+        return self.entrants[self.best].eager_s or self.baseline_s
 
     @property
     def best_s(self) -> float | None:
@@ -418,6 +436,18 @@ class Tournament:
     def challenger(self) -> Key | None:
         """The candidate that is being compared with the best; None while none is."""
         return None if self.comparison is None else self.comparison.other
+
+    @property
+    def learns(self) -> bool:
+        """Whether the call that comes, or ran last, tells something of a candidate."""
+        return self.comparison is not None or isinstance(self.chosen, RunStage)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a part of a preparation, or a comparison, has begun and is not over."""
+        return self.comparison is not None or any(
+            one.stage is not None and one.stage.begun for one in self.entrants.values()
+        )
 
     @property
     def confirmed(self) -> bool:
@@ -457,20 +487,36 @@ class Tournament:
         """Return what has happened so far, one line for each event of note."""
         return "\n".join(self._story)
 
+    @property
+    def passes(self) -> int:
+        """How many of the next calls tell nothing, so that the best may run them without `Next` and `Ran`."""
+        if not (self.settled and self.idle):
+            return 0
+        return MOST_PASSED if self.best == self.baseline else min(MOST_PASSED, self._watch.wait)
+
     def eager_of(self, call: Ran, chosen: Run | RunStage) -> float | None:
         """Return the seconds that a call which has run would have taken by the baseline; None: not known.
 
         A call of the best takes longer where the machine is slower, and so would the baseline's; but one slow call
-        gains nothing, nor do calls that are slower than a comparison has shown. Where nothing is known of the baseline,
-        it is as fast as the best.
+        gains nothing. Where nothing is known of the baseline, it is as fast as the best.
         """
-        best_s, baseline_s = self.best_s, self.baseline_s
         if not (isinstance(chosen, Run) and chosen.key in (self.baseline, self.best) and call.alone):
-            return best_s if baseline_s is None else baseline_s
-        gain = self.entrants[chosen.key].gain or 1.0
-        if best_s is None or baseline_s is None:
+            return self.eager_s or self.best_s
+        best_s = self.best_s
+        if chosen.key == self.baseline or best_s is None:
             return call.seconds
-        return call.seconds + max(0.0, min(gain, baseline_s / best_s) - 1) * min(call.seconds, best_s)
+        return call.seconds + (self.gain_now - 1) * min(call.seconds, best_s)
+
+    @property
+    def gain_now(self) -> float:
+        """Ratio of the baseline's seconds to the best's of recent calls, at most what comparisons have shown.
+
+        1 where the best seems slower: what it takes longer is no cost of learning.
+        """
+        best_s, eager_s = self.best_s, self.eager_s
+        if self.best == self.baseline or best_s is None or eager_s is None:
+            return 1.0
+        return max(1.0, min(eager_s / best_s, self.entrants[self.best].gain or math.inf))
 
     def validate(self) -> None:
         """Raise AssertionError where what is known contradicts itself; tests call it after each event."""
@@ -642,6 +688,9 @@ class Tournament:
             base.step_s = base_s or base.step_s
         if base.gain is not None:
             new.gain = base.gain * verdict.gain
+        for one in (new, base):
+            if one.gain is not None and one.step_s is not None and one.key != self.baseline:
+                one.eager_s = one.gain * one.step_s
         winner, loser = (new, base) if verdict.kept == "plan" else (base, new)
         loser.losses += 1
         winner.status, loser.status = Status.READY, Status.LOST

@@ -32,18 +32,17 @@ from threadcast.runtime.tuner.before_run import BeforeRun
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.call_plans import CallPlans
 from threadcast.runtime.tuner.contender import Contender, Kept, MakeBackends, Run, VariantPlan
-from threadcast.runtime.tuner.contender_id import DEFAULT, ContenderId, Kind, backend, eager_in
+from threadcast.runtime.tuner.contender_id import DEFAULT, ContenderId, Kind, backend, eager_in, plan_of
 from threadcast.runtime.tuner.core_follower import CoreFollower
 from threadcast.runtime.tuner.first_steps import FirstSteps, Runner
 from threadcast.runtime.tuner.open_contenders import OpenContenders
-from threadcast.runtime.tuner.plan_candidate import BESIDE_S, Calls, PlanCandidate
-from threadcast.runtime.tuner.plan_maker import Planner
+from threadcast.runtime.tuner.plan_candidate import BESIDE_S, Calls, Means, PlanCandidate
+from threadcast.runtime.tuner.plan_maker import PlanMaker, Planner
 from threadcast.runtime.tuner.plan_search import SearchStep
 from threadcast.runtime.tuner.report import COMPILING, Report
 from threadcast.runtime.tuner.timed_run import TimedRun
 from threadcast.runtime.tuner.tournament import Place, Tournament
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
-from threadcast.runtime.tuner.variant_plans import VariantPlans
 from threadcast.runtime.verification.shadow import Ran, Shadowed
 
 BACKENDS = backend("backends")
@@ -127,11 +126,12 @@ class Tuning:
         self._contenders = OpenContenders(default, model_format, machine, feedback)
         self._backends = BackendsBeside(backends)
         self._planner = planner or Planner(machine)
-        self._plans = VariantPlans(
-            self._graphs, machine, model_format, planner=self._planner, store=store, feedback=feedback
-        )  # fmt: skip
-        self._known = may_be_known(store)
+        self._feedback, self._store = feedback, store
         self._first_steps = FirstSteps(checked, LookSchedule.of(machine))
+        self._means = Means(
+            self._graphs, self._contenders, self._first_steps, self._maker, may_be_known(store),
+            None if feedback is None else [],
+        )  # fmt: skip
         self._before = BeforeRun(self._graphs.first)
         self._runs = self._raised = 0
         """Steps that a plan ran, and those in which it raised, but eager PyTorch did not."""
@@ -150,12 +150,19 @@ class Tuning:
         self._todo: deque[to.Instruction] = deque()
         """What is to be done before the next step."""
         self._started = self._closed = self._wants_backends = self._rests = False
+        self._passes = self._passed = 0
+        """Next calls that what was kept runs without being timed, and those since the last one that was."""
         self.report = Report()
         """What runs the calls, and why."""
         self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
 
     def __call__(self, *arguments: Any) -> Any:
+        if self._passes and self.fastest.holds() and self._planner.free:
+            self._passes -= 1
+            self._passed += 1
+            return self._pass(self.fastest, arguments)
+        self._passes = 0
         began_s = self._clock() if self._began_s is None else self._began_s
         self._began_s = None
         what = self._prepare()
@@ -172,6 +179,21 @@ class Tuning:
         if self._wants_backends and difference is None and self._backends.waits:
             self._search_backends(arguments, result)
         self._observe(what, timed, self._clock() - began_s, difference)
+        if self.kept is not None and runner == self._best and not self._first_steps.compares(runner):
+            self.fastest, self._passes = self._contenders[self._best], self._tournament.passes
+        return result
+
+    def _pass(self, kept: Contender, arguments: tuple[Any, ...]) -> Any:
+        """Run a call by what was kept, in which nothing is found out."""
+        if kept.id.kind is not Kind.PLAN:
+            return kept.run(*arguments)
+        self._runs += 1
+        with Failure(self._before.suffices) as failure:
+            return self._noted(kept.run, *arguments)
+        self._before.set_back()
+        result, self._passes = self._contenders[DEFAULT].run(*arguments), 0
+        self.raised = str(failure)
+        self._after_raising(self.raised)
         return result
 
     def _ran(self, runner: Runner, timed: TimedRun, arguments: tuple[Any, ...]) -> tuple[Any, str | None]:
@@ -270,6 +292,7 @@ class Tuning:
 
     def look(self) -> None:
         """Take note of what has become ready beside calls, without a call."""
+        self._passes = 0
         if not self._started or self._closed:
             return
         with Failure() as failure:
@@ -299,8 +322,8 @@ class Tuning:
     def ran(self) -> Ran | None:
         """The graph that ran the last step, and an engine maker for its plan; None where no plan ran it."""
         if isinstance(self._last, SearchStep):
-            maker = None if self._first_steps.runs_aside(self._last) else self._plans.makers.get(self._last.variant)
-            engine = None if maker is None else maker.engine
+            maker = self._candidates[plan_of(self._last.variant)].maker
+            engine = None if maker is None or self._first_steps.runs_aside(self._last) else maker.engine
         else:
             variant_plan = self._plan_of(self._last)
             engine = None if variant_plan is None else self._contenders.engines.get(variant_plan)
@@ -350,7 +373,8 @@ class Tuning:
 
     def close(self) -> None:
         """End the engines' threads and the planning processes."""
-        self._closed = True
+        self._closed, self._passes = True, 0
+        self._budget.learns(False)
         self._todo.clear()
         self._follower.end(restore=False)
         self._release_all()
@@ -380,6 +404,7 @@ class Tuning:
             if not self._started:
                 self._begin()
                 self._started = True
+            self._count_passed()
             self._look()
             what = self._next()
             if self.report.reason in ("", COMPILING):
@@ -396,16 +421,26 @@ class Tuning:
         return to.Run(DEFAULT)
 
     def _next(self) -> to.Run | to.RunStage:
+        waits = not self._budget.turn()
         while True:
             self._carry_out()
-            disturbed = self._planner.works or self._budget.rests
+            disturbed = waits or self._planner.works or self._budget.rests
             self._todo.extend(self._tournament.handle(to.Next(self._budget.left_s, disturbed)))
             what = self._todo.pop()
             self._carry_out()
             if isinstance(what, to.Run | to.RunStage):
+                if not waits:
+                    self._budget.learns(self._tournament.learns)
                 return what
             assert isinstance(what, to.Prepare)
             self._prepare_candidate(what.key)
+
+    def _count_passed(self) -> None:
+        """Take note of the calls that were not timed."""
+        if self._passed and (best_s := self._tournament.best_s) is not None:
+            calls, self._passed = self._passed, 0
+            self._tournament.handle(to.Passed(calls))
+            self._budget.ran(calls * best_s, eager_s=calls * best_s * self._tournament.gain_now)
 
     def _runner_of(self, what: to.Run | to.RunStage) -> Runner:
         if isinstance(what, to.RunStage):
@@ -416,7 +451,9 @@ class Tuning:
     def _run_of(self, runner: Runner) -> Run:
         """A function that runs a whole step and returns its result and its seconds; None: time it by the clock."""
         if isinstance(runner, SearchStep):
-            return partial(self._noted, partial(self._plans.makers[runner.variant].run, runner.step))
+            maker = self._candidates[plan_of(runner.variant)].maker
+            assert maker is not None
+            return partial(self._noted, partial(maker.run, runner.step))
         run = self._contenders[runner].run
         if runner.kind is Kind.PLAN:
             run = partial(self._noted, run)
@@ -450,6 +487,8 @@ class Tuning:
                 candidate = self._candidates[what.key]
                 candidate.observe(timed.seconds, self._calls)
                 self._staged(candidate)
+            if not self._tournament.goes_on:  # another one's turn
+                self._budget.learns(False)
         if failure.error is not None:
             self._give_up(str(failure.error))
 
@@ -459,14 +498,13 @@ class Tuning:
         """Begin with the plan that an earlier process stored, else with one of other calls, where one fits."""
         try:
             if (found := self._stored.read(self._graphs)) is not None:
-                candidate = self._add(PlanCandidate.of(found[0], self._plans, self._contenders, self._first_steps))
+                candidate = self._add(PlanCandidate.of(found[0], self._means))
                 candidate.open()
                 self._resume(candidate, found[1].step_s, found[1].tried)
                 return
             for other in self._like:
                 if (like := self._graphs.plan_like(other)) is not None:
-                    candidate = PlanCandidate.of(like, self._plans, self._contenders, self._first_steps)
-                    self._offer(self._add(candidate).key, earlier=True)
+                    self._offer(self._add(PlanCandidate.of(like, self._means)).key, earlier=True)
                     self._offer_backends()
                     return
         except ThreadcastError as error:
@@ -490,10 +528,7 @@ class Tuning:
         """Offer a plan in each of these memory formats, and backends."""
         looks_s = self._first_steps.looks.calls * (self.eager_s or 0.0)
         for i, memory_format in enumerate(formats):
-            candidate = PlanCandidate(
-                Variant(memory_format), self._plans, self._contenders, self._first_steps, known=self._known,
-                capture_s=self._capture_s if i else 0.0,
-            )  # fmt: skip
+            candidate = PlanCandidate(Variant(memory_format), self._means, capture_s=self._capture_s if i else 0.0)
             self._offer(self._add(candidate).key, gain=1.5 - 0.02 * i, cost_s=0.2 + looks_s / 2)
         self._offer_backends()
 
@@ -521,9 +556,7 @@ class Tuning:
         self._fuse = False
         variant = Variant(fastest.variant.memory_format, fused=True)
         cost_s = 0.0 if self._graphs.is_compiled(variant) else self._part_of(BESIDE_S)
-        candidate = PlanCandidate(
-            variant, self._plans, self._contenders, self._first_steps, known=self._known, capture_s=cost_s
-        )
+        candidate = PlanCandidate(variant, self._means, capture_s=cost_s)
         step_s, eager_s = self._candidates[self._id(fastest)].step_s, self.eager_s
         gain = eager_s / step_s if step_s and eager_s else 1.0
         self._offer(self._add(candidate).key, gain=1.05 * gain, most=1.5 * gain, cost_s=cost_s)
@@ -553,14 +586,28 @@ class Tuning:
                 self._staged(candidate)
         if tournament.comparison is None:
             self._look_for_backends()
-        if self.settled and self._plans.have_looked and self._budget.allows(self._part_of(GIVE_BACK_S)):
-            self._plans.give_back()
+        self._give_back()
         for key in {self._best, tournament.challenger} - {None, DEFAULT}:
             assert isinstance(key, ContenderId)
             if tournament.entrants[key].open and not self._contenders[key].holds():
                 if key.kind is Kind.BACKEND:  # weights were written to, which they need not be in later processes
                     self._backends.search_later_too()
                 self._todo.extend(tournament.handle(to.LeftOut(key, "what it took for constant was changed")))
+
+    def _maker(self, captured: Captured, variant: Variant) -> PlanMaker:
+        """What makes plans of the graph of a variant."""
+        self._planner.begin(self)
+        before = partial(self._format.set, variant.memory_format)
+        return PlanMaker(captured, self._machine, planner=self._planner, store=self._store, before=before)
+
+    def _give_back(self) -> None:
+        """Have stored what looks have shown."""
+        looked, feedback = self._means.looked, self._feedback
+        if feedback is None or not looked or feedback.working or not self.settled:
+            return
+        if self._budget.allows(self._part_of(GIVE_BACK_S)):
+            feedback.add_looks(looked)
+            looked.clear()
 
     def _look_for_backends(self) -> None:
         """Report what the search for backends has found."""
@@ -690,7 +737,7 @@ class Tuning:
 
     def _settle(self, contender: ContenderId) -> None:
         if self._tournament.idle:
-            self._plans.rest()
+            self._planner.done(self)
         variant_plan = self._plan_of(contender)
         if contender == DEFAULT and self._tournament.idle:
             for captured in {self._graphs.first, *(self._graphs.as_captured(one.variant) for one in self.plans)}:
@@ -708,6 +755,7 @@ class Tuning:
 
     def _give_up(self, reason: str) -> None:
         """Run the default for good."""
+        self._passes = 0
         self._todo.clear()
         self._todo.extend(self._tournament.handle(to.GaveUp(reason)))
         self._carry_out()
@@ -721,7 +769,9 @@ class Tuning:
 
     def _release_all(self) -> None:
         self._backends.close()
-        self._plans.close()
+        for candidate in self._candidates.values():
+            candidate.close()
+        self._planner.done(self)
         self._contenders.close_all()
 
     def _search_backends(self, arguments: tuple[Any, ...], result: Any) -> None:

@@ -28,12 +28,18 @@ class Watch:
         self.looked = self.kept = False
         """Whether it is known how long calls take alone, or cannot be now; and whether that was reported."""
         self._seconds: list[float] = []
-        self._wait = self._distance = 0
+        self._distance = 0
+        self.wait = 0
+        """How many of the next calls are not looked at."""
+
+    def passed(self, calls: int) -> None:
+        """Take note of calls that were not timed."""
+        self.wait = max(0, self.wait - calls)
 
     def observe(self, seconds: float) -> float | None:
         """Record the seconds of a call; return the median of those looked at, once they are enough."""
-        if self._wait > 0:
-            self._wait -= 1
+        if self.wait > 0:
+            self.wait -= 1
             return None
         self._seconds.append(seconds)
         count = len(self._seconds)
@@ -41,12 +47,12 @@ class Watch:
             return None
         alone_s = median(self._seconds)
         self._seconds.clear()
-        self._wait = self._distance = min(MOST_WAIT, max(count, 2 * self._distance))
+        self.wait = self._distance = min(MOST_WAIT, max(count, 2 * self._distance))
         return alone_s
 
     def soon(self) -> None:
         """Look at the next calls again: what follows from the last look could not be done."""
-        self._wait = self._distance = 0
+        self.wait = self._distance = 0
 
     def clear(self) -> None:
         """Begin the present look anew: something else than calls alone has run."""
