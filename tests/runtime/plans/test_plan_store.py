@@ -40,7 +40,9 @@ def captured() -> Captured:
 
 @pytest.fixture
 def kept(captured: Captured, machine: Machine) -> StoredPlan:
-    return StoredPlan(make_random_plan(captured.graph, (machine.cores[0].id,), seed=1), MemoryFormat.AS_GIVEN, 1e-3)
+    return StoredPlan(
+        make_random_plan(captured.graph, (machine.cores[0].id,), seed=1), MemoryFormat.AS_GIVEN, 1e-3, eager_s=2e-3
+    )
 
 
 def test_what_is_kept_comes_back_for_the_same_graph_only(

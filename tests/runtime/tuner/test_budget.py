@@ -10,7 +10,7 @@ import pytest
 
 from tests.runtime.tuner.simulated_calls import DEFAULT, Calls, Part, Way, as_backend, plan
 from threadcast.runtime.tuner.budget import PART, START_S, Budget
-from threadcast.runtime.tuner.tournament import Key, Place
+from threadcast.runtime.tuner.tournament import Key, Place, Resumed
 
 SHARE = 0.05
 
@@ -189,3 +189,23 @@ def test_what_a_disturbed_or_mistaken_best_seems_to_gain_is_not_spent() -> None:
             calls.eager_s += hiccup_s * slow
         gained_s = before_s - calls.budget.behind_s
         assert gained_s < 1.25 * (truly_s - (calls.spent_s - calls.eager_s)) + 0.5
+
+
+@pytest.mark.parametrize("gain", [1.2, 2.0])
+def test_what_calls_gain_is_counted_as_it_is_though_their_times_scatter(gain: float) -> None:
+    counted_s = truly_s = 0.0
+    for seed in range(12):
+        draw, calls = random.Random(seed), Calls({"plan": plan(0.1 / gain)}, default_s=0.1, budget=Budget(SHARE))
+        for _ in range(600):
+            for key, way in calls.ways.items():
+                way.seconds = 0.1 / (1.0 if key == DEFAULT else gain) * draw.lognormvariate(0.0, 0.1)
+            calls.call()
+        counted_s, truly_s = counted_s - calls.budget.behind_s, truly_s + calls.eager_s - calls.spent_s
+    assert 0.8 * truly_s < counted_s < 1.05 * truly_s
+
+
+def test_what_an_earlier_process_has_found_gains_from_the_first_call_on() -> None:
+    calls = Calls({"plan": Way(0.5)}, offer=False, budget=Budget(SHARE))
+    calls.handle(Resumed("plan", 0.5, eager_s=1.0))
+    calls.call(20)
+    assert calls.budget.behind_s == pytest.approx(-10.0)

@@ -51,7 +51,8 @@ class StoredPlan:
 
     `fused`: whether the plan is for the graph with fused operators. `fewer` holds plans for fewer cores, by number of
     cores; in the file they are compressed. While some of these are missing, `curves` are the curves of the
-    plan's graph, to make them from. `tried` says what the plan was compared with beside PyTorch's default.
+    plan's graph, to make them from. `tried` says what the plan was compared with beside PyTorch's default, of which a
+    step took `eager_s` seconds (None: not known).
     """
 
     plan: Plan
@@ -61,6 +62,7 @@ class StoredPlan:
     fewer: Mapping[int, Plan] = field(default_factory=dict)
     curves: CurveTable | None = None
     tried: frozenset[Extra] = frozenset()
+    eager_s: float | None = None
 
 
 class PlanStore:
@@ -110,7 +112,7 @@ class PlanStore:
         """Store a plan for this graph, and its memory format for this call."""
         document: dict[str, Any] = {
             "layout": stored.memory_format, "fused": stored.fused, "step_s": stored.step_s,
-            "tried": sorted(stored.tried), "plan": stored.plan.to_json(),
+            "eager_s": stored.eager_s, "tried": sorted(stored.tried), "plan": stored.plan.to_json(),
             "fewer": {str(cores): packed(plan) for cores, plan in stored.fewer.items()},
             "curves": {} if stored.curves is None else to_codes(stored.curves),
         }  # fmt: skip
@@ -207,7 +209,8 @@ def stored_plan(document: Any) -> StoredPlan:
     curves = member(document, "curves", dict, default={})
     known = from_codes(curves) if curves else None
     tried = frozenset(extra for extra in get_args(Extra) if extra in member(document, "tried", list, default=[]))
-    return StoredPlan(plan, MemoryFormat(layout), step_s, fused, fewer, known, tried)
+    eager_s = None if document.get("eager_s") is None else number(document, "eager_s", minimum=0.0)
+    return StoredPlan(plan, MemoryFormat(layout), step_s, fused, fewer, known, tried, eager_s)
 
 
 class _FewerPlans(Mapping[int, Plan]):

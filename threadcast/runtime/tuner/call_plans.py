@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Plan
@@ -23,8 +24,8 @@ class CallPlans:
 
     def __init__(self, plans: PlanStore, machine: Machine, *, call: object) -> None:
         self._plans, self._machine, self._call = plans, machine, call
-        self._stored: dict[VariantPlan, tuple[float, frozenset[Extra]]] = {}
-        """Seconds of a step of each variant_plan that is stored, and what was tried beside it."""
+        self._stored: dict[VariantPlan, StoredPlan] = {}
+        """What is stored of each variant_plan."""
         self._fewer: dict[VariantPlan, Mapping[int, Plan]] = {}
         """Plans for fewer cores, by number of cores, that were made since the variant_plan was."""
 
@@ -44,7 +45,7 @@ class CallPlans:
             return None
         problem = None if stored.curves is None else Problem(planned.graph, stored.curves, self._machine)
         variant_plan = VariantPlan(variant, planned, stored.plan, captured, problem, stored.fewer)
-        self._stored[variant_plan] = stored.step_s, stored.tried
+        self._stored[variant_plan] = stored
         return variant_plan, stored
 
     def backends(self, captured: Captured) -> Forecast:
@@ -55,13 +56,20 @@ class CallPlans:
         """Note that a backend was the fastest for a graph, by this gain."""
         self._plans.note_backend(captured.graph, gain)
 
-    def write(self, variant_plan: VariantPlan, step_s: float, *, tried: frozenset[Extra]) -> None:
-        """Store a variant_plan whose steps take `step_s` seconds; it is faster than what was `tried` beside it."""
-        self._stored[variant_plan] = step_s, tried
-        fewer, variant = self.fewer(variant_plan), variant_plan.variant
+    def write(
+        self, variant_plan: VariantPlan, step_s: float, *, tried: frozenset[Extra], eager_s: float | None = None
+    ) -> None:
+        """Store a variant_plan whose steps take `step_s` seconds, and eager PyTorch's `eager_s`; it is faster than what
+        was `tried` beside it."""
+        plan, variant = variant_plan.plan, variant_plan.variant
+        stored = StoredPlan(plan, variant.memory_format, step_s, variant.fused, tried=tried, eager_s=eager_s)
+        self._write(variant_plan, stored)
+
+    def _write(self, variant_plan: VariantPlan, stored: StoredPlan) -> None:
+        fewer = self.fewer(variant_plan)
         missing = not set(counts_below(len(self._machine))) <= set(fewer)
         curves = variant_plan.problem.curves if variant_plan.problem is not None and missing else None
-        stored = StoredPlan(variant_plan.plan, variant.memory_format, step_s, variant.fused, fewer, curves, tried)
+        self._stored[variant_plan] = stored = replace(stored, fewer=fewer, curves=curves)
         self._plans.write(self._call, variant_plan.unfused, stored)
 
     def drop(self, captured: Captured) -> None:
@@ -76,10 +84,10 @@ class CallPlans:
         """Remember all plans of a variant_plan for fewer cores; store them where the variant_plan is stored."""
         self._fewer[variant_plan] = fewer
         if variant_plan in self._stored and fewer.keys() != variant_plan.fewer.keys():
-            step_s, tried = self._stored[variant_plan]
-            self.write(variant_plan, step_s, tried=tried)
+            self._write(variant_plan, self._stored[variant_plan])
 
     def add_tried(self, variant_plan: VariantPlan, tried: frozenset[Extra]) -> None:
         """Note what has been tried beside a variant_plan, where that is stored."""
-        if variant_plan in self._stored and tried != self._stored[variant_plan][1]:
-            self.write(variant_plan, self._stored[variant_plan][0], tried=tried)
+        stored = self._stored.get(variant_plan)
+        if stored is not None and tried != stored.tried:
+            self._write(variant_plan, replace(stored, tried=tried))

@@ -111,11 +111,14 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What an earlier process found runs from the first call on; its calls took `step_s` seconds then."""
+    """What an earlier process found runs from the first call on.
+
+    Its calls took `step_s` seconds then, and the baseline's `eager_s` (None: not known).
+    """
 
     key: Key
     step_s: float
-    alone: bool = False
+    eager_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,8 +422,9 @@ class Tournament:
 
     @property
     def eager_s(self) -> float | None:
-        """Seconds of a call of the baseline, as the last comparison of the best has shown; None: not known."""
-        return self.entrants[self.best].eager_s or self.baseline_s
+        """Seconds of a call of the baseline, as comparisons of the best and its own calls have shown; None: not known."""
+        found = [one for one in (self.entrants[self.best].eager_s, self.baseline_s) if one is not None]
+        return sum(found) / len(found) if found else None
 
     @property
     def best_s(self) -> float | None:
@@ -839,8 +843,11 @@ class Tournament:
     def _resumed(self, event: Resumed) -> Instructions:
         if self._compared or self.comparison is not None or event.key in self.entrants:
             raise self._illegal(f"{event.key} is resumed too late")
-        offered = Offered(event.key, ready=True, alone=event.alone, earlier=True)
-        self.entrants[event.key] = Entrant(offered, Status.READY, step_s=event.step_s, open=True)
+        eager_s, gain = event.eager_s, event.eager_s and event.eager_s / max(1e-9, event.step_s)
+        self.entrants[event.key] = Entrant(
+            Offered(event.key, ready=True, earlier=True), Status.READY, step_s=event.step_s, gain=gain, eager_s=eager_s,
+            open=True,
+        )  # fmt: skip
         self._say(f"{event.key} was found by an earlier process; a call took {event.step_s:.3g} s")
         self._become(event.key, before=self.baseline)
         self.settled = self._compared = True

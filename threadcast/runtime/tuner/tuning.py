@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from threadcast.runtime.engines.native.library import return_free_memory
 from threadcast.runtime.engines.open_engine import open_engine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.plan_store import Extra, PlanStore
+from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import may_be_known
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
@@ -500,7 +500,7 @@ class Tuning:
             if (found := self._stored.read(self._graphs)) is not None:
                 candidate = self._add(PlanCandidate.of(found[0], self._means))
                 candidate.open()
-                self._resume(candidate, found[1].step_s, found[1].tried)
+                self._resume(candidate, found[1])
                 return
             for other in self._like:
                 if (like := self._graphs.plan_like(other)) is not None:
@@ -512,8 +512,9 @@ class Tuning:
             self._candidates.clear()
         self._offer_all(self._graphs.formats)
 
-    def _resume(self, candidate: PlanCandidate, step_s: float, tried: Iterable[Extra]) -> None:
-        self._todo.extend(self._tournament.handle(to.Resumed(candidate.key, step_s)))
+    def _resume(self, candidate: PlanCandidate, stored: StoredPlan) -> None:
+        tried = stored.tried
+        self._todo.extend(self._tournament.handle(to.Resumed(candidate.key, stored.step_s, stored.eager_s)))
         if "backends" in tried:
             self._backends.never()
         if "fused" in tried or candidate.variant.fused:
@@ -699,7 +700,7 @@ class Tuning:
                 self._follower.end(restore=True)
             case to.Keep(key, step_s):
                 if (variant_plan := self._plan_of(key)) is not None:
-                    self._stored.write(variant_plan, step_s, tried=self._tried)
+                    self._stored.write(variant_plan, step_s, tried=self._tried, eager_s=self._tournament.eager_s)
             case to.GiveUp(reason):
                 self._given_up(reason)
 
