@@ -221,8 +221,9 @@ class _CopyingBackend:
 
         return Contender(backend("copy"), run, WeightVersions(held_tensors(self._captured)).unchanged)
 
-    def wait(self, _: float) -> None:
+    def wait(self, _: float) -> float:
         """Nothing to wait for."""
+        return 1.0
 
     def close(self) -> None:
         """Nothing to end."""

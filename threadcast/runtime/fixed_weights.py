@@ -22,7 +22,6 @@ from threadcast.runtime.plans.model_format import ModelFormat, with_images_chann
 from threadcast.runtime.plans.strides import with_strides
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.contender import Backends, Contender, MakeBackends
-from threadcast.runtime.tuner.contender_id import ContenderId
 
 aten = torch.ops.aten
 
@@ -126,7 +125,7 @@ class FixedWeights(ModelFormat):
 
         def make(captured: Captured, arguments: tuple[Any, ...], result: Any) -> Backends | None:
             given: tuple[tuple[Any, ...], dict[str, Any]] = arguments, {}
-            return _Backends(BackendSearch(module, given, captured, cores, result=list(result), **options), self)
+            return _Backends(self, module, given, captured, cores, result=list(result), **options)
 
         return make
 
@@ -200,40 +199,16 @@ class _Module(nn.Module):
         return self._run(*inputs)
 
 
-class _Backends:
+class _Backends(BackendSearch):
     """A search for backends whose contenders take a graph's inputs one by one, as plans of the graph do."""
 
-    def __init__(self, search: BackendSearch, weights: FixedWeights) -> None:
-        self._search, self._weights = search, weights
-
-    @property
-    def over(self) -> bool:
-        return self._search.over
-
-    @property
-    def working(self) -> bool:
-        return self._search.working
-
-    @property
-    def broken_off(self) -> bool:
-        return self._search.broken_off
-
-    def start(self) -> None:
-        self._search.start()
+    def __init__(self, weights: FixedWeights, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._weights = weights
 
     def poll(self, *, unlimited: bool = False) -> Contender | None:
-        found = self._search.poll(unlimited=unlimited)
+        found = super().poll(unlimited=unlimited)
         if found is None:
             return None
         run, ordered = found.run, self._weights.ordered
-        identity: ContenderId = found.id
-        return Contender(identity, lambda *inputs: ordered(run(inputs, {})), found.holds)
-
-    def wait(self, timeout_s: float) -> None:
-        self._search.wait(timeout_s)
-
-    def pause(self, paused: bool) -> None:
-        self._search.pause(paused)
-
-    def close(self) -> None:
-        self._search.close()
+        return replace(found, run=lambda *inputs: ordered(run(inputs, {})))

@@ -120,7 +120,7 @@ class WholeCalls:
         """Whether it is known which layout is learned first."""
         self._lost: set[Way] = set()
         self._backends = BackendsBeside(None)
-        """Lets another one's search rest beside calls that are compared."""
+        """Lets searches rest beside calls."""
         self._begun = self._shortened = self._uncounted = self._elsewhere = 0
         """Of the way that is prepared: calls so far, and calls that have waited for a shorter way; calls since the last
         one that counts; calls in a row of other sizes."""
@@ -172,7 +172,7 @@ class WholeCalls:
         if not waits:
             self._budget.learns(self.tournament.learns)
         compared = self.tournament.comparison is not None
-        self._backends.before_step(rests=compared)
+        self._backends.before_step(rests=compared or not self._budget.unlimited)
         return Turn(_way(what.key), True, compared, disturbed)
 
     def passed(self, calls: int) -> None:

@@ -212,7 +212,7 @@ def test_integers_have_to_be_equal(right: Tensor) -> None:
 class Fixed:
     """A search for backends that has found one, whose results are `factor` times the module's."""
 
-    factor, working = 1.01, True
+    factor, working, has_turn = 1.01, True, True
 
     def __init__(self, module: nn.Module, arguments: Any, captured: Any, cores: int, *, rough: bool, **_: Any) -> None:
         self._module, self._rough = module, rough
@@ -230,11 +230,12 @@ class Fixed:
         with torch.no_grad():
             return tuple(one * self.factor for one in self._module.module(*args, **kwargs))
 
-    def wait(self, _: float) -> None:
+    def wait(self, _: float) -> float:
         """Nothing to wait for."""
+        return 1.0
 
-    def pause(self, _: bool) -> None:
-        """Nothing to pause."""
+    def rest(self, _: bool) -> None:
+        """Nothing that could rest."""
 
     def close(self) -> None:
         """No more."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import random
 import signal
 import subprocess
 import sys
+import weakref
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from tests.runtime.backends.programs import ARGUMENTS, Two
 from tests.runtime.backends.searches import found_by, polled, processes_in, search_for, wait_until_gone
 from tests.waiting import eventually
 from threadcast.capture.graph.capture import capture_forward
+from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.search_guard import PREFIX
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
@@ -44,19 +47,35 @@ def test_a_caller_that_waits_is_not_spared(module: Two) -> None:
     assert search.caller_s == start_s
 
 
-def test_a_paused_search_goes_on_where_it_stopped(module: Two, folder: Path) -> None:
+def test_a_search_rests_until_it_is_waited_for(module: Two, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_guard, "QUIET_S", 0.0)  # it is always told again
     with closing(search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6)) as search:
-        search.pause(True)
         search.start()
+        assert not search.has_turn, "it has not begun"
         (worker,) = processes_in(folder)
-        assert search._process is not None
-        while not search._process.heard:
+        while search._process is None or not search._process.heard:
             search.wait(1.0)
             search._listen()
-        search.pause(True)
-        eventually(lambda: Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] in "TZ")
-        search.pause(False)
+
+        def stopped() -> bool:
+            search.rest(True)  # this process idles otherwise
+            return Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+        eventually(stopped)
+        assert search.has_turn
         assert len(list(polled(search, unlimited=True))) == 1
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_search_that_nobody_asks_any_more_ends_and_frees_the_weights(folder: Path, begun: bool) -> None:
+    module = Two().eval()
+    search, weights = search_for(module, ARGUMENTS), weakref.ref(module.mix.weight)
+    search.start()
+    if begun:
+        processes_in(folder)
+    del search, module
+    eventually(lambda: gc.collect() >= 0 and weights() is None)
+    wait_until_gone(folder)
 
 
 def test_one_search_of_a_process_is_at_work_at_a_time(module: Two) -> None:
@@ -80,7 +99,7 @@ def test_one_search_of_a_process_is_at_work_at_a_time(module: Two) -> None:
             made[0].wait(1.0)
             made[0]._listen()
         second.before_step(rests=True)
-        assert made[0]._is_paused
+        assert made[0]._process._rests
         assert not second.beside
         second.before_step(rests=False)
         eventually(lambda: second.make(captured, (), None))
@@ -147,8 +166,12 @@ def test_a_search_is_over_when_its_process_ends(module: Two, folder: Path) -> No
 def test_a_search_ends_where_the_program_cannot_be_handed_over(
     module: Two, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_memory(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    write = os.pwrite
+
+    def no_memory(file: int, content: bytes, offset: int) -> int:
+        if len(content) > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, content, offset)
 
     monkeypatch.setattr(os, "pwrite", no_memory)
     assert not found_by(search := search_for(module, ARGUMENTS))
@@ -174,7 +197,8 @@ def test_nothing_is_left_behind_by_a_caller_that_is_killed(folder: Path) -> None
 import torch
 from tests.runtime.backends.programs import ARGUMENTS, Two
 from tests.runtime.backends.searches import search_for
-search_for(Two().eval(), ARGUMENTS).start()
+search = search_for(Two().eval(), ARGUMENTS)
+search.start()
 print("started", flush=True)
 input()
 """

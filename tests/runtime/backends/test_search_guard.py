@@ -1,117 +1,156 @@
-"""A process that builds backends stops while its caller times steps, and never for good."""
+"""A process that builds backends works when it is let, and while its caller computes nothing; else it rests."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from select import select
+from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 
 from tests.waiting import HANGS_S, eventually
 from threadcast.runtime.backends import search_guard
-from threadcast.runtime.backends.search_guard import PAUSE, RESUME
+from threadcast.runtime.backends.search_guard import LOOK, LOOK_S, QUIET_S, WORK_S, Idleness
 from threadcast.runtime.backends.search_worker import DONE
 
 WORK = """
 import os, signal
-signal.signal(signal.SIGCONT, lambda *_: print("goes on", flush=True))
 print(os.getpid(), flush=True)
 while True: signal.pause()
 """
-"""Tells its process id, which the guard has not told, and when it goes on after a pause."""
+"""Tells its process id, which the guard has not told."""
 
 
-@contextmanager
-def guarded(
-    folder: Path, *, most_pause_s: float | None = None, lock: Path | str = ""
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A guard that runs `WORK`, and the id of that process."""
-    script = search_guard.__file__
-    if most_pause_s is not None:
-        copy = folder / "guard.py"
-        text = Path(script).read_text()
-        copy.write_text(text.replace(f"MOST_PAUSE_S = {search_guard.MOST_PAUSE_S}", f"MOST_PAUSE_S = {most_pause_s}"))
-        script = str(copy)
-    file = os.open(os.devnull, os.O_RDONLY)
-    guard = subprocess.Popen(
-        [sys.executable, "-I", script, str(os.getpid()), "0", str(file), str(lock), sys.executable, "-c", WORK],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file], env={**os.environ, "TMPDIR": str(folder)},
-    )  # fmt: skip
-    os.close(file)
-    assert guard.stdin is not None
-    assert guard.stdout is not None
-    try:
-        [of_work] = {guard.stdout.readline(), guard.stdout.readline()} - {b"{}\n"}
-        yield guard, int(of_work)
-    finally:
-        guard.stdin.close()
-        guard.stdout.close()
-        guard.wait(HANGS_S)
+class Guard:
+    """A guard that runs a command, and what its caller can tell it."""
+
+    def __init__(self, folder: Path, command: str = WORK, *, works: bool = True, lock: Path | str = "") -> None:
+        self.state, file = os.memfd_create("state"), os.open(os.devnull, os.O_RDONLY)
+        os.pwrite(self.state, bytes([works, 0]), 0)
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", search_guard.__file__, str(os.getpid()), "0", str(file), str(self.state), str(lock),
+             sys.executable, "-c", command],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file, self.state],
+            env={**os.environ, "TMPDIR": str(folder)},
+        )  # fmt: skip
+        os.close(file)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+
+    def tell(self, *, works: bool) -> None:
+        os.pwrite(self.state, bytes([works]), 0)
+        self.process.send_signal(LOOK)
+
+    @property
+    def has_turn(self) -> bool:
+        return os.pread(self.state, 1, 1) == b"\1"
+
+    def begun(self) -> int:
+        """The id of the process that the command is, once it has begun."""
+        [of_work] = {self.stdout.readline(), self.stdout.readline()} - {b"{}\n"}
+        return int(of_work)
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stdin.close()
+        self.stdout.close()
+        self.process.wait(HANGS_S)
+        os.close(self.state)
 
 
 def stopped(process: int) -> bool:
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def test_a_paused_process_stops_until_it_is_resumed(tmp_path: Path) -> None:
-    with guarded(tmp_path) as (guard, process):
-        guard.send_signal(PAUSE)
-        eventually(lambda: stopped(process))
-        guard.send_signal(RESUME)
-        eventually(lambda: not stopped(process))
+@pytest.fixture
+def busy() -> Iterator[None]:
+    """This process computes."""
+    ends = Event()
+    thread = Thread(target=lambda: next(i for i in count() if ends.is_set()))
+    thread.start()
+    yield
+    ends.set()
+    thread.join()
 
 
-def test_a_paused_process_ends_with_its_caller(tmp_path: Path) -> None:
-    with guarded(tmp_path) as (guard, process):
-        guard.send_signal(PAUSE)
-        eventually(lambda: stopped(process))
+@pytest.mark.usefixtures("busy")
+def test_it_rests_until_it_is_let_work_and_ends_with_its_caller(tmp_path: Path) -> None:
+    with Guard(tmp_path) as guard:
+        process = guard.begun()
+        for works in (False, True, False):
+            guard.tell(works=works)
+            eventually(lambda works=works: stopped(process) != works)
+        assert guard.has_turn
     assert not Path(f"/proc/{process}").exists()
     assert not list(tmp_path.glob(f"{search_guard.PREFIX}*"))
 
 
-def test_a_pause_that_nobody_ends_is_over_after_a_while(tmp_path: Path) -> None:
-    with guarded(tmp_path, most_pause_s=0.0) as (guard, _):
-        guard.send_signal(PAUSE)
-        assert guard.stdout is not None
-        eventually(lambda: select([guard.stdout], [], [], 0.0)[0])  # the pause itself may be over before a look
-        assert guard.stdout.readline() == b"goes on\n"
+def test_it_works_while_its_caller_computes_nothing_and_a_core_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, caller_s, idle_s = 0.0, 0.0, 0.0
+    monkeypatch.setattr(search_guard, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(Idleness, "_caller_s", lambda _: caller_s)
+    monkeypatch.setattr(Idleness, "_machine_s", lambda _: idle_s)
+    idleness = Idleness(os.getpid())
+
+    def passed(seconds: float, *, used: float, idle: float) -> bool:
+        nonlocal now_s, caller_s, idle_s
+        seconds *= 1.01  # however it is rounded
+        now_s, caller_s, idle_s = now_s + seconds, caller_s + used * seconds, idle_s + idle * seconds
+        idleness.look()
+        return idleness.found
+
+    assert not passed(QUIET_S / 2, used=0.0, idle=2.0), "it is too early to know"
+    assert passed(QUIET_S, used=0.0, idle=1.0)
+    assert passed(LOOK_S, used=0.0, idle=0.0), "itself it may use all cores"
+    assert not passed(LOOK_S, used=1.0, idle=0.0)
+    assert not passed(QUIET_S, used=1.0, idle=1.0), "the caller computes"
+    assert not passed(QUIET_S, used=0.0, idle=0.1), "others compute"
+    assert passed(QUIET_S, used=0.0, idle=2.0)
+    assert not passed(WORK_S, used=0.0, idle=0.0), "others may compute now"
 
 
-@pytest.mark.parametrize("number", [PAUSE, RESUME])
-def test_signals_after_the_process_has_ended_do_nothing(tmp_path: Path, number: int) -> None:
-    with guarded(tmp_path) as (guard, process):
+def test_the_clocks_of_the_caller_and_of_the_machine_go_on() -> None:
+    idleness = Idleness(os.getpid())
+    before_s = idleness._caller_s(), idleness._machine_s()
+    assert before_s[0] == pytest.approx(time.process_time(), abs=0.5)
+    assert before_s[1] > 0
+    eventually(lambda: idleness._caller_s() > before_s[0])
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_signals_after_the_process_has_ended_do_nothing(tmp_path: Path, works: bool) -> None:
+    with Guard(tmp_path) as guard:
+        process = guard.begun()
         os.kill(process, 9)
         eventually(lambda: not Path(f"/proc/{process}").exists())
-        guard.send_signal(number)
-    assert guard.returncode == 0
+        guard.tell(works=works)
+    assert guard.process.returncode == 0
 
 
-def test_of_guards_with_one_lock_one_command_runs_unless_it_was_paused_for_long(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("busy")
+def test_of_guards_with_one_lock_one_command_runs_unless_it_has_rested_for_long(tmp_path: Path) -> None:
     lock = tmp_path / "cache" / "learner"
-    with guarded(tmp_path, lock=lock) as (first, worker):
-        file = os.open(os.devnull, os.O_RDONLY)
-        second = subprocess.Popen(
-            [sys.executable, "-I", search_guard.__file__, str(os.getpid()), "0", str(file), str(lock), sys.executable,
-             "-c", WORK],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file], env={**os.environ, "TMPDIR": str(tmp_path)},
-        )  # fmt: skip
-        os.close(file)
-        assert second.stdin is not None
-        assert second.stdout is not None
-        with second.stdin, second.stdout:
+    with Guard(tmp_path, lock=lock) as first:
+        worker = first.begun()
+        with Guard(tmp_path, lock=lock) as second:
             assert not select([second.stdout], [], [], 2 * search_guard._LOOK_S)[0], "it waits"
-            first.send_signal(PAUSE)
-            lines = {second.stdout.readline(), second.stdout.readline()} - {b"{}\n"}
-            first.send_signal(RESUME)
-            assert len(lines) == 1, "its command has begun"
+            assert not second.has_turn
+            first.tell(works=False)
+            assert second.begun(), "its command has begun"
+            first.tell(works=True)
+            eventually(lambda: second.has_turn and not first.has_turn)
             assert stopped(worker), "the first one has no turn now"
-        second.wait(HANGS_S)
-        eventually(lambda: not stopped(worker))
+        eventually(lambda: first.has_turn and not stopped(worker))
 
 
 def test_an_idle_process_ends_and_so_does_its_guard(tmp_path: Path) -> None:
@@ -119,19 +158,10 @@ def test_an_idle_process_ends_and_so_does_its_guard(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from threadcast.runtime.backends import search_worker as worker\n"
         "worker.IDLE_S = 0.0; worker.Caller(Path(sys.argv[1])).wait_for_program()"
     )
-    with open(os.devnull, "rb") as file:
-        guard = subprocess.Popen(
-            [sys.executable, "-I", search_guard.__file__, str(os.getpid()), "0", str(file.fileno()), "",
-             sys.executable, "-c", idle],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file.fileno()],
-            env={**os.environ, "TMPDIR": str(tmp_path)},
-        )  # fmt: skip
-    assert guard.stdin is not None
-    assert guard.stdout is not None
-    with guard.stdin, guard.stdout:
+    with Guard(tmp_path, idle) as guard:
         assert guard.stdout.readline() == b"{}\n"
         assert not select([guard.stdout], [], [], 0.1)[0], "what it has built may still be opened"
         guard.stdin.write(bytes([DONE]))
         guard.stdin.flush()
-        assert guard.wait(HANGS_S) == 0
+        assert guard.process.wait(HANGS_S) == 0
     assert not list(tmp_path.glob(f"{search_guard.PREFIX}*"))

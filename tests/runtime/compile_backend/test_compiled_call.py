@@ -422,13 +422,14 @@ def test_graphs_that_lost_while_something_computed_beside_them_are_compared_agai
 class Search:
     """A search for backends of another function that only notes whether it rests."""
 
-    over, working, paused = False, True, False
+    over, working, rests = False, True, False
 
-    def pause(self, paused: bool) -> None:
-        self.paused = paused
+    def rest(self, rests: bool) -> None:
+        self.rests = rests
 
 
-def test_a_search_for_backends_rests_beside_whole_calls_that_are_compared() -> None:
+@pytest.mark.parametrize("share", [0.05, 1.0])
+def test_a_search_for_backends_rests_beside_whole_calls_unless_these_may_take_any_time(share: float) -> None:
     clock, part, search, rested = Clock(), Part(), Search(), []
     others = BackendsBeside(lambda *_: search)  # type: ignore[arg-type, return-value]
     assert others.make(object(), (), None)  # type: ignore[arg-type]
@@ -436,17 +437,17 @@ def test_a_search_for_backends_rests_beside_whole_calls_that_are_compared() -> N
 
     def way(name: str) -> Any:
         def call(x: Tensor) -> Any:
-            rested.append(search.paused)
+            rested.append(search.rests)
             return (Taking.apply(x, clock, seconds[name], 0.0),)  # type: ignore[no-untyped-call]
 
         return call
 
-    call = called({name: way(name) for name in seconds}, [part], clock)
+    call = called({name: way(name) for name in seconds}, [part], clock, budget=Budget(share))
     train(call, clock)
     first = rested.index(True)
     assert all(rested[first : first + 30])
-    assert not any(rested[:first])
-    assert not rested[-1]
+    assert all(rested) == (share < 1)
+    assert rested[-1] == (share < 1)
     search.over = True
     assert call.runs == "as given"
 

@@ -42,11 +42,11 @@ class Clock:
 class Found:
     """A search for backends that has one, after its first `looks` looks."""
 
-    working = True
+    working = has_turn = True
 
     def __init__(self, contender: Contender, looks: int = 1) -> None:
         self._left, self.over = [*[None] * looks, contender], False
-        self.waits, self.paused, self.broken_off = 0, False, False
+        self.waits, self.waited_s, self.share, self.rests, self.broken_off = 0, 0.0, 1.0, False, False
 
     def start(self) -> None:
         """Nothing to start."""
@@ -57,13 +57,14 @@ class Found:
         self.over = not self._left
         return found
 
-    def wait(self, _: float) -> None:
+    def wait(self, timeout_s: float) -> float:
         """Count how often it is waited for."""
-        self.waits += 1
+        self.waits, self.waited_s = self.waits + 1, self.waited_s + timeout_s
+        return self.share
 
-    def pause(self, paused: bool) -> None:
+    def rest(self, rests: bool) -> None:
         """Note it."""
-        self.paused = paused
+        self.rests = rests
 
     def close(self) -> None:
         """No more."""

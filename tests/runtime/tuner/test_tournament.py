@@ -114,6 +114,23 @@ def test_what_has_shown_to_be_too_slow_is_not_compared() -> None:
     assert (calls.best, calls.compared("slow"), calls.tournament.gain_left()) == ("fast", 0, 1.0)
 
 
+@pytest.mark.parametrize("bit_by_bit", [False, True])
+def test_what_is_paid_for_bit_by_bit_begins_before_all_of_it_may_be_spent(bit_by_bit: bool) -> None:
+    calls = Calls({"backends": plan(0.5), "better": plan(0.5)}, offer=False, budget=Budget(0.05))
+    calls.offer("backends", cost_s=1e9, bit_by_bit=bit_by_bit)
+    calls.call(30)
+    assert ("backends" in calls.ran, calls.tournament.held_back) == (bit_by_bit, not bit_by_bit)
+    tournament = Tournament(DEFAULT)
+    tournament.handle(Offered("backends", cost_s=5.0))
+    assert not tournament.comes_first("backends"), "it is not at work"
+    tournament.handle(Staged("backends", Place.BESIDE, long=True))
+    assert tournament.comes_first("backends")
+    tournament.handle(Offered("dearer", cost_s=6.0))
+    assert tournament.comes_first("backends")
+    tournament.handle(Offered("cheaper", cost_s=1.0))
+    assert not tournament.comes_first("backends")
+
+
 def test_the_gain_that_is_left_is_that_of_the_most_promising_candidate() -> None:
     calls = Calls({"plan": plan(0.5)}, offer=False)
     assert calls.tournament.gain_left() == 1.0

@@ -18,6 +18,7 @@ from threadcast.runtime.fusion import products
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import Extra, PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuner import tournament as to
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import backend
 from threadcast.runtime.tuner.tuning import Tuning
@@ -150,7 +151,7 @@ def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machin
         assert search.waits == 1
 
 
-def test_a_search_for_backends_rests_while_contenders_are_compared(machine: Machine, tmp_path: Path) -> None:
+def test_a_search_for_backends_works_between_calls_that_are_not_compared(machine: Machine, tmp_path: Path) -> None:
     with made(Clock(0.05), machine, tmp_path, backend=Contender(backend("slow"), function)) as tuned:
         tuned._budget.share = 0.9  # it is not waited for
         run_until(tuned, lambda: tuned._backends.works)
@@ -158,15 +159,22 @@ def test_a_search_for_backends_rests_while_contenders_are_compared(machine: Mach
         assert isinstance(search, Found)
         search._left += [None] * 400  # goes on after that
         run_until(tuned, lambda: tuned._tournament.comparison is not None)
+        before = search.waits
         run(tuned, 1)
-        assert search.paused
+        assert (search.rests, search.waits) == (True, before)
         run_until(tuned, lambda: tuned._tournament.settled)
-        run(tuned, 1)
-        assert not search.paused
+        for _ in range(10):
+            before, alone = search.waits, tuned._backends.beside
+            run(tuned, 1)
+            assert search.rests, "nothing computes beside a call"
+            assert tuned._backends.beside == (search.waits > before), "caches are cold after a turn"
+            assert not (alone and tuned._backends.beside), "a call without a turn comes before the next one"
+        assert search.waits
 
 
-def test_a_search_for_backends_rests_while_calls_are_further_behind_than_they_may(
-    machine: Machine, tmp_path: Path
+@pytest.mark.parametrize("reason", ["budget", "comparison of whole calls", "what promises more"])
+def test_a_search_for_backends_takes_no_seconds_that_calls_or_others_need(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     with made(Clock(0.05), machine, tmp_path, backend=Contender(backend("slow"), function), looks=2_000) as tuned:
         tuned._budget.share = 0.9  # it is not waited for
@@ -174,14 +182,39 @@ def test_a_search_for_backends_rests_while_calls_are_further_behind_than_they_ma
         search, budget = tuned._backends._search, tuned._budget
         assert isinstance(search, Found)
         run_until(tuned, lambda: tuned.settled)
-        assert not search.paused
-        budget.share = 0.05
-        budget.charge(budget.left_s + 10.0)
-        run(tuned, 2)
-        assert search.paused
-        budget.charge(-10.0)
-        run(tuned, 2)
-        assert (search.paused, tuned._tournament.comparison) == (False, None)
+        with monkeypatch.context() as patch:
+            if reason == "budget":
+                patch.setattr(budget, "share", 0.05)
+                budget.charge(budget.left_s + 10.0)
+            elif reason == "comparison of whole calls":
+                budget.rests = True
+            else:
+                tuned._tournament.handle(to.Offered("better", gain=10.0, most=20.0, cost_s=1e3))
+            before = search.waits
+            run(tuned, 9)
+            assert search.waits == before
+        budget.rests = False
+        if reason == "budget":
+            budget.charge(-10.0)
+        else:
+            tuned._tournament.entrants.pop("better", None)
+        run(tuned, 9)
+        assert search.waits > before
+
+
+def test_a_search_that_gets_no_core_takes_fewer_seconds(machine: Machine, tmp_path: Path) -> None:
+    with made(Clock(0.001), machine, tmp_path, backend=Contender(backend("slow"), function), looks=5_000) as tuned:
+        tuned._budget.share = 0.9  # it is not waited for
+        run_until(tuned, lambda: tuned._backends.works and tuned.settled)
+        search, waited_s = tuned._backends._search, list[float]()
+        assert isinstance(search, Found)
+        for search.has_turn, search.share in ((True, 1.0), (True, 0.1), (False, 1.0)):
+            run(tuned, 200)  # the pace of the turn before is over
+            search.waited_s = 0.0
+            run(tuned, 400)
+            waited_s.append(search.waited_s)
+        assert waited_s[0] > 4 * waited_s[1] > 0, "other processes take the cores"
+        assert waited_s[1] > 4 * waited_s[2] > 0, "another process's search is at work"
 
 
 @needs_compiler

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import time
+import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,6 @@ from torch.utils import _pytree as pytree
 
 from threadcast.capture.graph.captured import Captured
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.generators import generators_restored
 from threadcast.runtime.backends.number_guard import NumberGuard
@@ -113,8 +113,8 @@ class BackendSearch:
         """Name in `_ways` of the way that an earlier process has built; empty where there is none."""
         self.broken_off = False
         """Whether something ended the search that need not end a later one."""
-        self._paused_s: float | None = None
-        """When the process that builds backends was paused, by `time.monotonic`; None where it works."""
+        self._asked_s: float | None = None
+        """Seconds of the turn that the process wants for timing; None where it wants none."""
         self._process: SearchProcess | None = None
         self._unread = b""
         self._built: deque[Built] = deque()
@@ -122,8 +122,6 @@ class BackendSearch:
         self._next_s = 0.0
         self._slowness = 1.0
         """Seconds over those of a calm machine: by its load, then by the last piece of opening a way."""
-        self._not_written: str | None = None
-        """Why the program could not be handed over; set by the thread that does."""
 
     @property
     def over(self) -> bool:
@@ -133,9 +131,13 @@ class BackendSearch:
     @property
     def working(self) -> bool:
         """Whether the process that builds backends is still at work. What it has to tell is taken note of."""
-        if not self._is_paused:
-            self._listen()
+        self._listen()
         return not (self._over or self._all_built)
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether the process that builds backends works where it may, and not that of another process."""
+        return self._process is not None and self._process.has_turn
 
     def start(self) -> None:
         """Start the search; returns after some hundredths of a second. The module's weights are read a little later."""
@@ -161,7 +163,9 @@ class BackendSearch:
                 return
             try:
                 self._process = lent(self._options)
-                self._process.begin(content, self._options, lambda: self._over, self._fails)
+                self._dropped = weakref.finalize(self, self._process.close)
+                self._dropped.atexit = False  # it ends with this process in any case
+                self._process.begin(content, self._options)
             except OSError as error:
                 self.broken_off = True
                 self._end("every backend", f"no process can be started: {error.strerror}")
@@ -175,30 +179,28 @@ class BackendSearch:
         self._unlimited = unlimited
         if not self._built:
             self._listen()
+        if self._asked_s is not None and not self._over:
+            with self._counted():
+                self._give_turn(self._asked_s)
         if self._built and not self._over:
             with self._counted():
                 return self._go_on()
         return None
 
-    def wait(self, timeout_s: float) -> None:
-        """Return when `poll` has something to do, or after `timeout_s` seconds. For callers that have no other work."""
-        self.pause(False)
-        if not self._over and not self._built and self._process is not None:
-            self._process.wait(timeout_s)
+    def wait(self, timeout_s: float) -> float:
+        """Let it work, and return when `poll` has something to do, or after `timeout_s` seconds.
 
-    def pause(self, paused: bool) -> None:
-        """Stop the process that builds backends while `paused`, for `search_guard.MOST_PAUSE_S` at most.
-
-        It goes on in a turn that it asked for before.
+        Returns the share of the time in which it got the core that it wanted.
         """
-        if self._process is not None and self._process.heard and paused != self._is_paused:
-            self._paused_s = time.monotonic() if paused else None
-            self._process.pause(paused)
+        if self._over or self._built or self._asked_s is not None or self._process is None:
+            return 1.0
+        self._process.rest(False)
+        return self._process.wait(timeout_s)
 
-    @property
-    def _is_paused(self) -> bool:
-        """Whether the process that builds backends rests: after `search_guard.MOST_PAUSE_S` it goes on by itself."""
-        return self._paused_s is not None and time.monotonic() - self._paused_s <= search_guard.MOST_PAUSE_S
+    def rest(self, rests: bool) -> None:
+        """Let the process that builds backends work beside the caller, or rest while that computes (`search_guard`)."""
+        if self._process is not None:
+            self._process.rest(rests)
 
     def close(self) -> None:
         """End the search and its processes; contenders that it returned go on. Closing again does nothing."""
@@ -208,9 +210,8 @@ class BackendSearch:
         process, self._process = self._process, None
         if process is None:
             return
+        self._dropped.detach()
         if self._told_all:
-            if self._is_paused:
-                process.pause(False)
             give_back(process)
         else:
             process.close()
@@ -239,15 +240,13 @@ class BackendSearch:
             with self._counted():
                 self._receive(found)
 
-    def _fails(self, reason: str) -> None:
-        self._not_written = reason
-
     def _receive(self, found: bytes) -> None:
         """Take note of messages; nothing at all means that the other process has ended."""
         if not found:
             self.broken_off = True
-            what = "every other backend" if self._not_written is None else "every backend"
-            self._leave_out(what, self._not_written or "the process that built it ended early")
+            not_written = "" if self._process is None else self._process.not_written
+            what = "every backend" if not_written else "every other backend"
+            self._leave_out(what, not_written or "the process that built it ended early")
             self._finish()
             return
         *lines, self._unread = (self._unread + found).split(b"\n")
@@ -257,8 +256,8 @@ class BackendSearch:
                 self._built.append(Built.of(message["built"]))
             elif "left_out" in message:
                 self._leave_out(message["left_out"], message["reason"])
-        if messages and "turn_s" in messages[-1]:
-            self._give_turn(messages[-1]["turn_s"])
+        if messages:
+            self._asked_s = messages[-1].get("turn_s")
         if any("over" in message for message in messages):
             self._told_all = True
             self._finish()
@@ -272,13 +271,15 @@ class BackendSearch:
     def _give_turn(self, turn_s: float) -> None:
         """Wait while the other process times its ways, if there are seconds left for that."""
         assert self._process is not None
+        self._asked_s = None
         in_time = self._turns_s + turn_s <= TURNS_S and self.caller_s + turn_s <= self._limit_s
         given = in_time or self._unlimited
         began_s = time.perf_counter()
         self._process.answer(bytes([GRANTED if given else REFUSED]))
         if given:
-            self.pause(False)
+            self._process.rest(False)
             self._process.wait(_OVERDUE * turn_s)
+            self._process.rest(True)
             self._turns_s += 0.0 if self._unlimited else time.perf_counter() - began_s
 
     def _go_on(self) -> Contender | None:

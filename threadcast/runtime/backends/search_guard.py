@@ -1,11 +1,15 @@
 """Runs the process that builds backends, ends it with the caller, and deletes the files that it leaves.
 
-Run as a script, `python -I search_guard.py PARENT NICE FILE LOCK COMMAND...`: it runs the command with the name of a
-new folder as its last argument, at the priority NICE, with the file descriptor FILE open. Of all guards with the same
-file LOCK (empty: none), one has a command that runs; the others wait, as does one that was paused for long. When the
-standard input is closed or the process PARENT ends, in whatever way, the command and what it started end, and the
-folder is deleted. The signal `PAUSE` stops the command and what it started until `RESUME`, or for `MOST_PAUSE_S`. It
-imports nothing but the standard library.
+Run as a script, `python -I search_guard.py PARENT NICE FILE STATE LOCK COMMAND...`: it runs the command with the name
+of a new folder as its last argument, at the priority NICE, with the file descriptor FILE open. Of all guards with the
+same file LOCK (empty: none), one has a command that runs; the others wait, as does one that has rested for long. When
+the standard input is closed or the process PARENT ends, in whatever way, the command and what it started end, and the
+folder is deleted.
+
+The command and what it started work while the first byte of the file descriptor STATE is 1, and while PARENT computes
+nothing and a core is idle (`Idleness`); else they are stopped. The signal `LOOK` has the byte read anew. The second
+byte is 1 while the command may run and none of another guard does; its process id follows. It imports nothing but the
+standard library.
 """
 
 from __future__ import annotations
@@ -21,16 +25,25 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 PREFIX = "threadcast-backends-"
 """Beginning of the folders' names in the directory for temporary files."""
-PAUSE, RESUME = signal.SIGUSR1, signal.SIGUSR2
-MOST_PAUSE_S = 10.0
-"""Longest pause in seconds: a caller that has paused the command may make no further call. Comparisons of short calls
-take 2 s at most."""
+LOOK = signal.SIGUSR1
+"""Signal at which it reads again whether the command may work: one alone, as two could come in the wrong order."""
+QUIET_S = 0.1
+"""Seconds in which the caller has to compute nothing for the command to go on."""
+WORK_S = 0.5
+"""Seconds after which the command rests once more for `QUIET_S`, to see whether anything else wants the cores."""
+LOOK_S = 0.005
+"""Seconds between two looks whether the caller computes again; its next optimised call tells that at once."""
+BUSY = 0.2
+"""Cores that the caller uses from which on it computes."""
 GIVE_BACK_S = 3.0
-"""Seconds of a pause after which other guards' commands may run in its place: longer than comparisons take."""
+"""Seconds of rest after which other guards' commands may run in its place: longer than comparisons take."""
+PID_BYTES = 4
+"""Bytes of the command's process id in the state."""
 IDLE = "idle"
 """Name of the file in the folder that the command keeps while it has nothing to do: then it needs no turn."""
 NOTHING_TO_DO = 75
@@ -77,54 +90,148 @@ class Turn:
                 self._file = None
 
 
-def main(parent: int, nice: int, file: int, lock: str, command: list[str]) -> None:
+class Idleness:
+    """Whether a command may work because nobody wants the cores: the caller's CPU clock stands, and a core is idle.
+
+    The machine is looked at while the command rests, so that only others count.
+    """
+
+    def __init__(self, caller: int) -> None:
+        self._caller, self._cpus = caller, {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
+        self.found = False
+        """Whether it may work until the next look."""
+        self.begin()
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next look."""
+        return LOOK_S if self.found else QUIET_S
+
+    def begin(self) -> None:
+        """Let the command rest, and watch from now on."""
+        self.found = False
+        self._began_s, self._idle_s = time.monotonic(), self._machine_s()
+        self._since_s, self._used_s = self._began_s, self._caller_s()
+
+    def look(self) -> bool:
+        """Look once; return whether that has changed what is `found`."""
+        now_s, used_s, found = time.monotonic(), self._caller_s(), self.found
+        since_s = now_s - self._since_s
+        if since_s < self.wait_s:
+            return False
+        is_quiet = used_s - self._used_s < BUSY * since_s
+        self._since_s, self._used_s = now_s, used_s
+        if found and not (is_quiet and now_s - self._began_s < WORK_S):
+            self.begin()
+        elif not found:
+            is_quiet = is_quiet and self._machine_s() - self._idle_s > (1 - BUSY) * since_s
+            self.begin()
+            self.found = is_quiet
+        return found != self.found
+
+    def _caller_s(self) -> float:
+        """CPU seconds of the caller."""
+        try:
+            return time.clock_gettime((~self._caller << 3) | 2)  # as clock_getcpuclockid(3) makes it
+        except OSError:  # it has ended
+            return 0.0
+
+    def _machine_s(self) -> float:
+        """Seconds for which the cores were idle so far; unbounded where Linux does not say."""
+        try:
+            lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+            return sum(int(one[4]) + int(one[5]) for one in lines if one[0] in self._cpus) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, LookupError):
+            return time.monotonic() * len(self._cpus)
+
+
+class Command:
+    """The command that a guard runs, which works or rests."""
+
+    def __init__(self, state: int, turn: Turn, idleness: Idleness, idle: Path) -> None:
+        self._state, self._turn, self._idleness, self._idle = state, turn, idleness, idle
+        self._process: subprocess.Popen[bytes] | None = None
+        self._rests_s = time.monotonic()
+        """Since when it rests; unbounded while it works."""
+
+    def begin(self, command: list[str], *, nice: int, file: int, environment: dict[str, str]) -> None:
+        """Start it; it rests at first."""
+        self._process = subprocess.Popen(
+            command, process_group=0, pass_fds=[file], env=environment, preexec_fn=partial(os.nice, nice)
+        )
+        self.apply()
+
+    @property
+    def asked(self) -> bool:
+        """Whether the caller lets it work."""
+        return os.pread(self._state, 1, 0) == b"\1"
+
+    def look(self, *_: object) -> None:
+        """Take note that the caller has changed its mind."""
+        self._idleness.begin()
+        self.apply()
+
+    def apply(self) -> None:
+        """Let it work or rest, whichever is right now."""
+        works = self.asked or self._idleness.found
+        self._rests_s = math.inf if works else min(self._rests_s, time.monotonic())
+        if self._process is None or self._process.returncode is not None:
+            return
+        goes_on = self._idle.exists() or (works and self._turn.take())
+        os.pwrite(self._state, bytes([self._turn.held]) + self._process.pid.to_bytes(PID_BYTES, "little"), 1)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGCONT if goes_on else signal.SIGSTOP)
+
+    def goes_on(self) -> bool:
+        """Look whether it has ended, or lets others work; return False where it will never work again."""
+        assert self._process is not None
+        ended = self._process.poll()
+        if ended is not None or self._idle.exists() or time.monotonic() - self._rests_s > GIVE_BACK_S:
+            self._turn.give_back()
+        self.apply()
+        return ended != NOTHING_TO_DO
+
+    def end(self) -> None:
+        """End it, and what it started."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def main(parent: int, nice: int, file: int, state: int, lock: str, command: list[str]) -> None:
     """Run the command until it and the caller have ended."""
-    os.nice(nice)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     _delete_ownerless()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     _lock(folder)
     environment = {**os.environ, "TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-    running: subprocess.Popen[bytes] | None = None
-    paused_s = math.inf
-    turn, idle = Turn(lock), folder / IDLE
-
-    def pause(number: int, _: object) -> None:
-        nonlocal paused_s
-        paused_s = time.monotonic() if number == PAUSE else math.inf
-        if running is not None and running.returncode is None and (number == PAUSE or turn.held or idle.exists()):
-            with suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGSTOP if number == PAUSE else signal.SIGCONT)
-
-    signal.signal(PAUSE, pause)
-    signal.signal(RESUME, pause)
+    turn, idleness, idle = Turn(lock), Idleness(parent), folder / IDLE
+    running = Command(state, turn, idleness, idle)
+    signal.signal(LOOK, running.look)
     closed = select.poll()
     closed.register(0, 0)  # reports that the other end was closed, and reads nothing
     try:
         while not turn.take():
             if os.getppid() != parent or closed.poll(_LOOK_S * 1e3):
                 return
-        running = subprocess.Popen([*command, str(folder)], process_group=0, pass_fds=[file], env=environment)
+        running.begin([*command, str(folder)], nice=nice, file=file, environment=environment)
         os.close(file)
-        os.write(1, b"{}\n")  # from now on it can be paused
+        os.write(1, b"{}\n")  # from now on it understands the signal
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the caller sees the end of the command's output
-        while os.getppid() == parent and not closed.poll(_LOOK_S * 1e3):
-            ended = running.poll()
-            if ended == NOTHING_TO_DO:
+        looked_s = time.monotonic()
+        while os.getppid() == parent:
+            watches = not (running.asked or idle.exists())
+            if closed.poll(1e3 * (idleness.wait_s if watches else _LOOK_S)):
                 break
-            if ended is not None or idle.exists() or time.monotonic() - paused_s > GIVE_BACK_S:
-                turn.give_back()
-            elif not turn.held and not turn.take():
-                os.killpg(running.pid, signal.SIGSTOP)
-            elif paused_s == math.inf:
-                os.killpg(running.pid, signal.SIGCONT)
-            if time.monotonic() - paused_s > MOST_PAUSE_S and turn.take():
-                pause(RESUME, None)
+            if watches and idleness.look():
+                running.apply()
+            if time.monotonic() - looked_s >= _LOOK_S:
+                looked_s = time.monotonic()
+                if not running.goes_on():
+                    break
     finally:
-        if running is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-            running.wait()
+        running.end()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -146,5 +253,5 @@ def _delete_ownerless() -> None:
 
 
 if __name__ == "__main__":
-    _parent, _nice, _file = map(int, sys.argv[1:4])
-    main(_parent, _nice, _file, sys.argv[4], sys.argv[5:])
+    _parent, _nice, _file, _state = map(int, sys.argv[1:5])
+    main(_parent, _nice, _file, _state, sys.argv[5], sys.argv[6:])

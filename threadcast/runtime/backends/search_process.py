@@ -12,7 +12,7 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -25,9 +25,13 @@ from threadcast.threads.openmp import child_environment
 NICE = 3
 """Priority of the process that builds backends (nice(2)). Beside calls that keep both of two cores busy, and six other
 busy programs, it got 0.10 of a core; at 0 it got 0.16, at 10 0.025, at 19 0.006: a search of 8 CPU seconds would never
-end. What calls may lose is bounded by pauses (`pause`)."""
+end."""
 LOCK = "learner"
 """Name of the file beside the history by which one search of all processes of a machine is at work at a time."""
+_COMMAND = (
+    "import gc, sys; gc.disable(); from threadcast.runtime.backends.search_worker import main; main(*sys.argv[1:])"
+)
+"""What the process runs. Without looks for garbage, imports and exporting a program take 0.8 of the CPU time."""
 _PIECE_BYTES = 16 * 2**20
 """Bytes of weights that are handed over before a look whether the search was closed."""
 _READ_BYTES = 65536
@@ -40,53 +44,56 @@ class SearchProcess:
 
     def __init__(self, options: Options) -> None:
         self._conditions = _conditions(options)
-        self._file = os.memfd_create("threadcast-program")
+        self._file, self._state = os.memfd_create("threadcast-program"), os.memfd_create("threadcast-turns")
         lock = "" if options.history is None else str(Path(options.history).with_name(LOCK))
-        guard = [sys.executable, "-I", search_guard.__file__, str(os.getpid()), str(NICE), str(self._file), lock]
-        command = [sys.executable, "-P", "-m", "threadcast.runtime.backends.search_worker", str(self._file)]
+        numbers = map(str, (os.getpid(), NICE, self._file, self._state))
+        guard = [sys.executable, "-I", search_guard.__file__, *numbers, lock]
+        command = [sys.executable, "-P", "-c", _COMMAND, str(self._file)]
         try:
             self._process = subprocess.Popen(
                 [*guard, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                pass_fds=[self._file], bufsize=0, env=child_environment(),
+                pass_fds=[self._file, self._state], bufsize=0, env=child_environment(),
                 # Ctrl-C is for the caller. The session is the caller's: Linux weighs priorities within one.
                 process_group=0,
             )  # fmt: skip
         except OSError:
             os.close(self._file)
+            os.close(self._state)
             raise
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._questions, self._messages = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._messages, False)
         self._writing: threading.Thread | None = None
+        self.not_written, self._closed = "", False
+        """Why the last program could not be handed over; empty where it could."""
+        self._rests, self._told_s = True, 0.0
+        """Whether it was told to rest, and when, by `time.monotonic`."""
         self.heard = False
-        """Whether it has told anything, so that it can be paused."""
+        """Whether it has told anything, so that it understands signals."""
 
     def fits(self, options: Options) -> bool:
         """Return whether it runs, and can be used under these conditions."""
         return self._conditions == _conditions(options) and self.read() is None
 
-    def begin(
-        self, content: ProgramFile, options: Options, closed: Callable[[], bool], failed: Callable[[str], None]
-    ) -> None:
-        """Hand a program over, in a thread: BERT-base's 434 MB take 0.3 s. `failed` is told why it cannot be."""
-        self._writing = threading.Thread(target=self._write, args=(content, options, closed, failed), daemon=True)
+    def begin(self, content: ProgramFile, options: Options) -> None:
+        """Hand a program over, in a thread: BERT-base's 434 MB take 0.3 s."""
+        self.not_written = ""
+        self._writing = threading.Thread(target=self._write, args=(content, options), daemon=True)
         self._writing.start()
 
-    def _write(
-        self, content: ProgramFile, options: Options, closed: Callable[[], bool], failed: Callable[[str], None]
-    ) -> None:
+    def _write(self, content: ProgramFile, options: Options) -> None:
         answer = bytes([ABANDONED])  # on which the process ends
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
             os.ftruncate(self._file, 0)
             for offset, part in content.parts():
-                while part and not closed():
+                while part and not self._closed:
                     written = os.pwrite(self._file, part[:_PIECE_BYTES], offset)
                     part, offset = part[written:], offset + written
             answer = bytes([BEGIN]) + json.dumps(asdict(options)).encode() + b"\n"
         except (OSError, MemoryError, RuntimeError) as error:  # memory ran out
-            failed(f"the program cannot be handed over: {getattr(error, 'strerror', None) or error}")
+            self.not_written = f"the program cannot be handed over: {getattr(error, 'strerror', None) or error}"
         self.answer(answer)
 
     def answer(self, text: bytes) -> None:
@@ -101,19 +108,46 @@ class SearchProcess:
         except BlockingIOError:
             return None
         self.heard |= bool(found)
+        self._told_s = 0.0  # a kept process that has begun anew works until it is told to rest
         return found
 
-    def wait(self, timeout_s: float) -> None:
-        """Return when it tells something, or after `timeout_s` seconds."""
+    def wait(self, timeout_s: float) -> float:
+        """Return when it tells something, or after `timeout_s` seconds.
+
+        Returns the share of that time in which it got the core that it wanted.
+        """
         answered = select.poll()
         answered.register(self._messages, select.POLLIN)
+        began_s, waited_s = time.monotonic(), self._waited_s()
         answered.poll(timeout_s * 1e3)
+        return 1 - (self._waited_s() - waited_s) / (time.monotonic() - began_s)
 
-    def pause(self, paused: bool) -> None:
-        """Stop it, or let it go on."""
-        self._process.send_signal(search_guard.PAUSE if paused else search_guard.RESUME)
+    def _waited_s(self) -> float:
+        """Seconds for which its first thread was ready and got no core; 0 where Linux does not say."""
+        process = int.from_bytes(os.pread(self._state, search_guard.PID_BYTES, 2), "little")
+        try:
+            return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) * 1e-9
+        except (OSError, ValueError, LookupError):
+            return 0.0
 
-    def rest(self) -> None:
+    def rest(self, rests: bool) -> None:
+        """Stop it, or let it work. Where it rests it works all the same while this process computes nothing.
+
+        It is told to rest again after a time in which it may have found that.
+        """
+        now_s, before_s = time.monotonic(), self._told_s
+        self._told_s = now_s
+        if self.heard and (rests != self._rests or (rests and now_s - before_s > search_guard.QUIET_S / 2)):
+            self._rests = rests
+            os.pwrite(self._state, bytes([not rests]), 0)
+            self._process.send_signal(search_guard.LOOK)
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether it works where it may, and not another process's."""
+        return self.heard and os.pread(self._state, 1, 1) == b"\1"
+
+    def idle(self) -> None:
         """Give back a program's memory, and end after a while, unless another program comes."""
         if self._writing is not None:
             self._writing.join()
@@ -122,9 +156,11 @@ class SearchProcess:
 
     def close(self, *, waits: bool = False) -> None:
         """End it, and delete its files."""
+        self._closed = True
         if self._writing is not None:
             self._writing.join()
         os.close(self._file)
+        os.close(self._state)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()  # on which the guard ends everything, and deletes the files
@@ -167,7 +203,7 @@ def lent(options: Options) -> SearchProcess:
 
 def give_back(process: SearchProcess) -> None:
     """Keep a process whose search has come to its end."""
-    process.rest()
+    process.idle()
     before = _KEPT.exchange(process)
     if before is not None:
         before.close()

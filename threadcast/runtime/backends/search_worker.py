@@ -1,6 +1,6 @@
 """Builds the backends for a captured forward pass, one after the other, the likeliest first; `BackendSearch` starts it.
 
-Run as a script, with the file descriptor of programs and a folder as arguments. It begins when it reads `BEGIN` and the
+`main` has the file descriptor of programs and a folder as arguments. It begins when it reads `BEGIN` and the
 options as a line of JSON from its standard input, as soon as a program is in the file. It writes one JSON document a
 line to its standard output: a way that is built, checked and timed, something that is left out, or that it wants a
 turn. A turn is a moment in which the caller computes nothing, so that times are right. Without one they are taken as
@@ -173,6 +173,7 @@ class Caller:
                 break
             if told[0] == BEGIN:
                 self._idle.unlink(missing_ok=True)
+                self.send(begun=True)
                 return Options(**json.loads(b"".join(iter(lambda: os.read(0, 1), b"\n"))))
             timeout_ms = IDLE_S * 1e3 if told[0] == DONE else timeout_ms
         sys.exit(search_guard.NOTHING_TO_DO)
@@ -429,15 +430,15 @@ def take_conditions(options: Options) -> None:
         keep_freed_memory()
 
 
-def main(file: int, folder: Path) -> None:
+def main(file: str, folder: str) -> None:
     """Search for one program after another, and tell the caller on the standard output."""
-    caller = Caller(folder)
+    caller, place = Caller(Path(folder)), Path(folder)
     for number in count():
-        options, own = caller.wait_for_program(), folder / str(number)
-        shutil.rmtree(folder / str(number - 1), ignore_errors=True)
+        options, own = caller.wait_for_program(), place / str(number)
+        shutil.rmtree(place / str(number - 1), ignore_errors=True)
         take_conditions(options)
         own.mkdir()
-        _search(file, options, own, caller)
+        _search(int(file), options, own, caller)
         gc.collect()
         return_freed_memory()
         caller.end_program()
@@ -451,7 +452,3 @@ def _search(file: int, options: Options, folder: Path, caller: Caller) -> None:
             caller.send(left_out="every backend", reason=str(error))
         else:
             search.run(BackendHistory(search.history))
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,7 +1,8 @@
 """The search for backends beside the steps of one kind of call: begun once, asked for what it finds, ended.
 
-One search of a process is at work at a time; it rests beside the steps of all kinds of calls where these are compared,
-or may lose no time, whichever it is for.
+One search of a process is at work at a time. It works in turns between the calls that it is for, in which the caller
+waits, and while the process computes nothing; so it takes no core from any call, nor from what is computed between
+calls, and what it costs is known.
 """
 
 from __future__ import annotations
@@ -17,6 +18,13 @@ from typing import Any
 from threadcast.capture.graph.captured import Captured
 from threadcast.runtime.tuner.contender import Backends, Contender, MakeBackends
 
+TURN_S, MOST_TURN_S = 0.02, 0.1
+"""Seconds of a turn between calls: caches have to be filled anew after each. Between them two calls are waited for."""
+LEAST_SHARE = 0.05
+"""Share of a core in a turn below which turns come no more rarely."""
+ASKS_S, ASK_S = 0.5, 0.002
+"""Seconds between two looks whether the search of another process is still at work, and what each takes."""
+
 _logger = logging.getLogger("threadcast")
 
 
@@ -27,6 +35,8 @@ class _Turn:
         self._lock = threading.Lock()
         self._search: weakref.ref[Backends] | None = None
         self._process = os.getpid()
+        self.worked = 0
+        """How often a search was let work, or told to rest, so far."""
 
     @property
     def search(self) -> Backends | None:
@@ -53,8 +63,9 @@ class BackendsBeside:
         self._make = make
         self._search: Backends | None = None
         self._later_too = False
-        self.beside = False
-        """Whether a search works beside the next step, or did beside the last."""
+        self._rests, self._worked = True, 0
+        self._turn_s = 0.0
+        """When the next turn may come."""
 
     @property
     def waits(self) -> bool:
@@ -109,20 +120,43 @@ class BackendsBeside:
             self._search = None
         return found
 
-    def wait(self, timeout_s: float) -> None:
-        """Return when `poll` has something to do, or after `timeout_s` seconds."""
-        if self._search is not None:
-            self._search.wait(timeout_s)
+    def wait(self, timeout_s: float) -> float:
+        """Let the search work, and return when `poll` has something to do, or after `timeout_s` seconds.
+
+        Returns the share of the time in which it got the core that it wanted.
+        """
+        if self._search is None:
+            return 1.0
+        _TURN.worked += 1
+        share = self._search.wait(timeout_s)
+        _TURN.worked += 1
+        return share
 
     def before_step(self, *, rests: bool) -> None:
-        """Let the search that is at work rest beside the next step, or work.
-
-        What contenders with threads of their own take beside it would not be what they take once it is over.
-        """
+        """Let the search that is at work rest beside the next step, or work."""
         search = _TURN.search
+        self._rests, self._worked = search is None or rests, _TURN.worked
         if search is not None:
-            search.pause(rests)
-        self.beside = search is not None and not rests
+            search.rest(rests)
+
+    @property
+    def beside(self) -> bool:
+        """Whether a search has worked since `before_step`."""
+        return not self._rests or self._worked != _TURN.worked
+
+    def turn(self, step_s: float, *, left_s: float, now_s: float) -> None:
+        """Let the search work while the caller waits, of whose `left_s` seconds this takes some, before a step.
+
+        Between two turns steps take as long as a turn, at least two of them, of `step_s` seconds each; longer where
+        other processes take the cores.
+        """
+        turn_s = min(max(TURN_S, 2 * step_s), MOST_TURN_S)
+        if self._search is None or self.beside or left_s < turn_s or now_s < self._turn_s:
+            return
+        has_turn = self._search.has_turn
+        share = self.wait(turn_s if has_turn else ASK_S)
+        self._turn_s = now_s + turn_s + step_s + (turn_s / max(share, LEAST_SHARE) if has_turn else ASKS_S)
+        self._search.rest(True)
 
     def leave_out(self, error: Exception) -> None:
         """End the search, or never begin it, because of this error."""

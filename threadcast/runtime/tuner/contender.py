@@ -89,12 +89,20 @@ class Backends(Protocol):
         """
         ...
 
-    def wait(self, timeout_s: float) -> None:
-        """Return when `poll` has something to do, or after `timeout_s` seconds."""
+    def wait(self, timeout_s: float) -> float:
+        """Let it work, and return when `poll` has something to do, or after `timeout_s` seconds.
+
+        Returns the share of the time in which it got the core that it wanted.
+        """
         ...
 
-    def pause(self, paused: bool) -> None:
-        """Leave the cores to the caller while `paused`, so that it can time its steps."""
+    @property
+    def has_turn(self) -> bool:
+        """Whether it can work now: other processes' searches may be at work in its place."""
+        ...
+
+    def rest(self, rests: bool) -> None:
+        """Let it work beside the caller, or `rest` while that computes."""
         ...
 
     def close(self) -> None:

@@ -66,7 +66,8 @@ class Offered:
     `cost_s` what its preparation is expected to take from calls. `alone`: it is compared in longer rows of calls, as
     its threads disturb others. `near`: it is about as fast as others, so that one pair of calls in which it is far
     slower shows only that something else used the cores. `earlier`: it was made for other calls, or by another
-    process: where it loses or differs, it is dropped (`Drop`) and may be offered anew.
+    process: where it loses or differs, it is dropped (`Drop`) and may be offered anew. `bit_by_bit`: its preparation
+    takes from calls what may be spent, so that it begins with whatever that is.
     """
 
     key: Key
@@ -77,6 +78,7 @@ class Offered:
     alone: bool = False
     near: bool = False
     earlier: bool = False
+    bit_by_bit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,6 +469,13 @@ class Tournament:
         """Return whether a candidate is still to be prepared or compared, and may be worth it."""
         return key == self.challenger or (key in self.entrants and self._is_open(self.entrants[key]))
 
+    def comes_first(self, key: Key) -> bool:
+        """Return whether a candidate is at work, and nothing that promises more for its cost waits for seconds."""
+        entrant = self.entrants.get(key)
+        if entrant is None or entrant.status is not Status.STAGED:
+            return False
+        return all(self._value(one) <= self._value(entrant) for one in self._waiting()[0])
+
     @property
     def outlook(self) -> Outlook:
         """What is learned next, for one who decides whether calls come here at all."""
@@ -480,7 +489,7 @@ class Tournament:
         if any(one.stage is not None and one.stage.begun for one in free):
             return Outlook(Place.CALL)
         if free:
-            return Outlook(Place.CALL, min(self._cost_s(one) + one.beyond_s for one in free))
+            return Outlook(Place.CALL, min(map(self._at_once_s, free)))
         return Outlook(Place.BESIDE if beside else None)
 
     def gain_left(self) -> float:
@@ -589,7 +598,7 @@ class Tournament:
         free, beside = self._waiting()
         if any(one.stage is not None and not one.stage.long for one in beside):
             free = [one for one in free if one.status is not Status.OFFERED]
-        affordable = [one for one in free if self._cost_s(one) + one.beyond_s <= max(event.left_s, 0.0)]
+        affordable = [one for one in free if self._at_once_s(one) <= max(event.left_s, 0.0)]
         self.held_back = bool(free) and not affordable
         chosen = max(affordable, key=lambda one: (one.status is not Status.OFFERED, self._value(one)), default=None)
         if chosen is None or event.left_s < math.inf:
@@ -639,6 +648,11 @@ class Tournament:
             return entrant.stage.cost_s
         is_new = entrant.status in (Status.OFFERED, Status.STAGED)
         return entrant.offered.cost_s if is_new else self._comparing_s(entrant)
+
+    def _at_once_s(self, entrant: Entrant) -> float:
+        """Seconds that have to be there for the next part of preparing or comparing a candidate."""
+        begins_small = entrant.offered.bit_by_bit and entrant.status is Status.OFFERED
+        return entrant.beyond_s + (0.0 if begins_small else self._cost_s(entrant))
 
     def _comparing_s(self, entrant: Entrant) -> float:
         best_s, step_s = self.best_s or 0.0, self._step_s(entrant)

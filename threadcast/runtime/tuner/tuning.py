@@ -50,8 +50,6 @@ BACKENDS = backend("backends")
 
 _PAUSE_S = 0.05
 """Seconds after which it is looked again whether another search for backends has ended."""
-_RESTED_S = 0.1
-"""Seconds that may be spent again before a search that had to rest goes on."""
 GIVE_BACK_S = 0.5
 """Seconds that storing measurements is expected to cost calls on 2 cores: as long as a process loads what it needs for
 that, steps took 1.5 to 2.5 times as long."""
@@ -149,7 +147,7 @@ class Tuning:
         self._candidates: dict[to.Key, PlanCandidate] = {}
         self._todo: deque[to.Instruction] = deque()
         """What is to be done before the next step."""
-        self._started = self._closed = self._wants_backends = self._rests = False
+        self._started = self._closed = self._wants_backends = False
         self._passes = self._passed = 0
         """Next calls that what was kept runs without being timed, and those since the last one that was."""
         self.report = Report()
@@ -165,7 +163,7 @@ class Tuning:
         self._passes = 0
         began_s = self._clock() if self._began_s is None else self._began_s
         self._began_s = None
-        what = self._prepare()
+        what = self._prepare(began_s)
         runner = self._runner_of(what)
         if isinstance(what, to.Run) and what.rest:
             self._contenders.rest()
@@ -398,7 +396,7 @@ class Tuning:
         other = tournament.best != DEFAULT or any(one.found is not None for one in self._candidates.values())
         return Calls(tournament.best_s, tournament.baseline_s, other)
 
-    def _prepare(self) -> to.Run | to.RunStage:
+    def _prepare(self, began_s: float) -> to.Run | to.RunStage:
         """Carry out all that has to be done before the next step, and return what runs it."""
         with Failure() as failure:
             if not self._started:
@@ -409,10 +407,11 @@ class Tuning:
             what = self._next()
             if self.report.reason in ("", COMPILING):
                 self.report.reason = COMPILING if self._graphs.awaits_engine else ""
-            left_s = self._budget.left_s
-            self._rests = left_s < (_RESTED_S if self._rests else 0.0)
             compares = self._tournament.comparison is not None or isinstance(what, to.RunStage)
-            self._backends.before_step(rests=compares or self._rests or self._budget.rests)
+            beside = self._budget.unlimited
+            self._backends.before_step(rests=compares or not beside)
+            if not (compares or beside or self._budget.rests) and self._tournament.comes_first(BACKENDS):
+                self._backends.turn(self._tournament.best_s or 0.0, left_s=self._budget.left_s, now_s=began_s)
             if isinstance(what, to.RunStage):
                 self._candidates[what.key].begin(anew=what.anew)
             return what
@@ -536,8 +535,8 @@ class Tuning:
     def _offer_backends(self) -> None:
         if self._backends.waits and BACKENDS not in self._tournament.entrants:
             expected = self._stored.backends(self._graphs.first)
-            cost_s = self._part_of(min(BESIDE_S, expected.cost_s))  # pauses bound the rest
-            self._offer(BACKENDS, gain=expected.gain, most=expected.most, cost_s=cost_s)
+            gain, most, cost_s = expected.gain, expected.most, expected.cost_s
+            self._offer(BACKENDS, gain=gain, most=most, cost_s=cost_s, bit_by_bit=True)
             if self._budget.unlimited and self.eager_s is not None:
                 self._prepare_candidate(BACKENDS)  # beside the plans
 
