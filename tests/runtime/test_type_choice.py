@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from threadcast.runtime.tuner.budget import START_S, Budget
+from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.type_choice import CHECKS, RECHECK, TypeChoice, Way, largest_difference
 
 
@@ -113,7 +113,8 @@ def test_calls_in_bfloat16_are_compared_again_after_writes_and_from_time_to_time
 
 
 def test_learning_in_bfloat16_loses_little() -> None:
-    choice, lost_s = TypeChoice(budget=Budget(0.05)), 0.0
+    budget, lost_s = Budget(0.05), 0.0
+    choice = TypeChoice(budget=budget)
     clock = Clock(choice)
     for _ in range(1 + CHECKS):
         clock.call(float32_s=0.5, bfloat16_s=1.0)
@@ -123,7 +124,7 @@ def test_learning_in_bfloat16_loses_little() -> None:
             lost_s += 0.5
         else:
             choice.ran_float32(started_s=0.0, seconds=0.5, settled=True)
-        assert lost_s <= START_S + 0.5 + 0.05 * (number + 1)
+        assert lost_s <= budget.start_s + 0.5 + 0.05 * (number + 1)
 
 
 @pytest.mark.parametrize(

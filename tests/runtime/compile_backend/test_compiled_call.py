@@ -18,7 +18,7 @@ from threadcast.runtime.compiled_call import _SELDOM, CompiledCall
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
-from threadcast.runtime.tuner.budget import START_S, Budget
+from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tournament import Outlook, Place
 
@@ -193,7 +193,7 @@ def test_what_graphs_lose_against_the_program_as_traced_is_within_the_budget() -
         train(call, clock, 1)
         behind_s.append(budget.behind_s - 0.05 * budget.eager_s)
     assert budget.eager_s == pytest.approx(5.0, rel=0.01)
-    assert START_S - 0.2 < max(behind_s) <= START_S
+    assert budget.start_s - 0.2 < max(behind_s) <= budget.start_s
 
 
 def test_what_other_processes_take_from_the_program_as_traced_is_not_counted_as_lost() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from threadcast.runtime.tuner.budget import START_S, Budget
+from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.tournament import (
     Compared,
     Drop,
@@ -150,7 +150,7 @@ class Calls:
         self.budget.ran(ran.call_s, eager_s=seconds if eager_s is None else eager_s)
         self.last_s, self.spent_s = ran.call_s, self.spent_s + ran.call_s
         self.eager_s += self.ways[DEFAULT].seconds
-        self.worst_s = max(self.worst_s, self.spent_s - (1 + self.budget.share) * self.eager_s - START_S)
+        self.worst_s = max(self.worst_s, self.spent_s - (1 + self.budget.share) * self.eager_s - self.budget.start_s)
         self.handle(ran)
         if isinstance(what, RunStage):
             self._left[what.key] -= 1

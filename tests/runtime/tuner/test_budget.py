@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import random
 from contextlib import ExitStack
+from itertools import pairwise
 
 import pytest
 
 from tests.runtime.tuner.simulated_calls import DEFAULT, Calls, Part, Way, as_backend, plan
-from threadcast.runtime.tuner.budget import PART, START_S, Budget
+from threadcast.runtime.tuner.budget import FIRST_S, PART, RISES_S, START_S, Budget
 from threadcast.runtime.tuner.tournament import Key, Place, Resumed
 
 SHARE = 0.05
@@ -22,15 +23,23 @@ def learning_at_once() -> None:
 
 def test_what_may_be_spent_is_the_start_a_share_and_all_that_was_gained() -> None:
     budget = Budget(0.1)
-    assert (budget.left_s, budget.behind_s) == (START_S, 0.0)
-    budget.ran(2.0, eager_s=1.0)
-    assert (budget.behind_s, budget.left_s) == (1.0, pytest.approx(START_S + 0.1 - 1.0))
-    budget.charge(1.0)
-    assert (budget.allows(START_S - 1.9), budget.allows(START_S - 1.8)) == (True, False)
-    budget.ran(1.0, eager_s=4.0)
-    assert budget.left_s == pytest.approx(START_S + 0.5 + 1.0)
-    budget.ran_eager(10.0)
-    assert budget.left_s == pytest.approx(START_S + 1.5 + 1.0)
+    assert (budget.left_s, budget.behind_s) == (FIRST_S, 0.0)
+    budget.ran(1.5, eager_s=1.0)
+    assert (budget.behind_s, budget.left_s) == (0.5, pytest.approx(FIRST_S + 0.1 - 0.5))
+    budget.charge(0.25)
+    assert (budget.allows(FIRST_S - 0.66), budget.allows(FIRST_S - 0.64)) == (True, False)
+    budget.ran(1.0, eager_s=3.0)
+    assert budget.left_s == pytest.approx(FIRST_S + 0.4 + 1.25)
+
+
+def test_a_short_program_may_fall_behind_by_less() -> None:
+    budget, starts_s = Budget(0.0), []
+    for _ in range(40):
+        starts_s.append(budget.start_s)
+        budget.ran_eager(1.0)
+    assert set(starts_s[:16]) == {FIRST_S}
+    assert all(later - before == pytest.approx(1 / RISES_S) for before, later in pairwise(starts_s[15:31]))
+    assert set(starts_s[30:]) == {START_S}
 
 
 def test_with_a_share_of_one_any_time_may_be_spent_and_without_one_the_start_and_gains() -> None:
@@ -43,7 +52,7 @@ def test_with_a_share_of_one_any_time_may_be_spent_and_without_one_the_start_and
 
 def test_what_is_spent_while_any_time_may_be_counts_neither_then_nor_later() -> None:
     budget = Budget(0.05)
-    budget.ran(2.0, eager_s=1.0)
+    budget.ran(1.5, eager_s=1.0)
     before_s = budget.left_s
     with budget.without_limit():
         budget.ran(100.0, eager_s=1.0)
@@ -67,13 +76,13 @@ def test_any_time_may_be_spent_until_the_last_that_asks_for_it_has_ended() -> No
 def test_what_one_part_spends_leaves_some_for_the_next_and_what_it_gains_is_for_all() -> None:
     whole = Budget(0.0)
     one, two, three = (whole.part() for _ in range(3))
-    assert one.left_s == PART * START_S
+    assert one.left_s == PART * FIRST_S
     one.charge(one.left_s)
     two.charge(two.left_s)
     assert one.left_s < 0.0 == pytest.approx(two.left_s)
-    assert three.left_s == pytest.approx(PART * (1 - PART) ** 2 * START_S)
+    assert three.left_s == pytest.approx(PART * (1 - PART) ** 2 * FIRST_S)
     two.ran(1.0, eager_s=11.0)
-    assert three.left_s == pytest.approx(PART * (10.0 + (1 - PART) ** 2 * START_S))
+    assert three.left_s == pytest.approx(PART * (10.0 + (1 - PART) ** 2 * FIRST_S))
     three.charge(three.left_s)
     assert whole.left_s > 0.0
     two.charge(10.0)
@@ -128,7 +137,7 @@ def test_calls_of_any_kinds_that_share_a_budget_keep_the_promise(seed: int) -> N
         before = calls.spent_s, calls.eager_s
         calls.call()
         spent_s, eager_s = spent_s + calls.spent_s - before[0], eager_s + calls.eager_s - before[1]
-        worst_s = max(worst_s, spent_s - (1 + SHARE) * eager_s - START_S)
+        worst_s = max(worst_s, spent_s - (1 + SHARE) * eager_s - budget.start_s)
     assert worst_s < most_s(*kinds)
 
 

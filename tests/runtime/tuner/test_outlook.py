@@ -11,7 +11,7 @@ from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Machine
 from threadcast.runtime.plans.step_forecasts import Question
 from threadcast.runtime.tuner import plan_maker
-from threadcast.runtime.tuner.budget import START_S, Budget, PartBudget
+from threadcast.runtime.tuner.budget import FIRST_S, Budget, PartBudget
 from threadcast.runtime.tuner.tournament import Outlook, Place
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 
@@ -74,10 +74,10 @@ def test_parts_of_calls_spend_of_the_whole_budget_and_count_where_whole_calls_ar
     part.ran(2.0, eager_s=1.0)
     part.ran_eager(1.0)
     part.charge(1.0)
-    assert (whole.left_s, part.left_s) == (START_S, START_S)
+    assert (whole.left_s, part.left_s) == (FIRST_S, FIRST_S)
     part.counts = True
     part.ran(2.0, eager_s=1.0)
-    assert part.left_s == whole.left_s == pytest.approx(START_S + 0.1 - 1.0)
+    assert part.left_s == whole.left_s == pytest.approx(FIRST_S + 0.1 - 1.0)
     with whole.without_limit():
         assert part.unlimited
 

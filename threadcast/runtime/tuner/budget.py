@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from threading import Lock
 from weakref import ref
 
-START_S = 3.0
-"""Seconds that all calls of a process together may be behind eager PyTorch, before any share of the time."""
+FIRST_S, START_S, RISES_S = 1.5, 3.0, 10.0
+"""Seconds that all calls of a process together may be behind eager PyTorch, before any share of the time: at first, and
+at last. They rise by one for each so many seconds of eager PyTorch: a short program cannot gain back what it loses."""
 PART = 2 / 3
 """Part of what others have left that one program or kind of calls may spend, so that there is something for the next:
-the first three may spend 2, 0.7 and 0.2 s before any share. A convention."""
+the first three may spend 1, 0.3 and 0.1 s at first, before any share. A convention."""
 
 
 AWAY = 10
@@ -22,7 +23,7 @@ AWAY = 10
 class Budget:
     """Counts what calls took, and what they would have taken in eager PyTorch.
 
-    All calls together take at most what eager PyTorch would have taken, `START_S` and the part `share` of it: whatever
+    All calls together take at most what eager PyTorch would have taken, `start_s` and the part `share` of it: whatever
     was gained may be spent on learning more. Each part of a budget (`part`) may spend `PART` of what all others have
     left of that, and what it has gained itself. So another one always has its turn, what it may spend grows with the
     time of all, and all may spend what one has gained. With a share of 1 any time may be spent.
@@ -91,12 +92,17 @@ class Budget:
         return self.spent_s - self.eager_s
 
     @property
+    def start_s(self) -> float:
+        """Seconds by which calls may be behind eager PyTorch now, before any share of the time."""
+        return min(max(FIRST_S, self.eager_s / RISES_S), START_S)
+
+    @property
     def left_s(self) -> float:
         """Seconds that may be spent now."""
         if self.unlimited:
             return math.inf
         whole = self._all
-        most_s = START_S + whole.share * whole.eager_s - (whole.behind_s - self.behind_s)
+        most_s = whole.start_s + whole.share * whole.eager_s - (whole.behind_s - self.behind_s)
         return (most_s if whole is self else min(most_s, PART * most_s)) - self.behind_s
 
     def allows(self, extra_s: float) -> bool:
