@@ -103,7 +103,7 @@ class CallTunings:
         checked = replace(
             spec.shadowed, eager=self._formats.reference(default), trace=partial(spec.shadowed.trace, model_format)
         )
-        stored = PlanStore(self._folder, self.machine, among=f"{spec.among(chosen)}, own operators: {self._fuse}")
+        stored = self._plans(chosen)
         fixed = family is None and kind.autocast is None
         try:
             return Tuning(
@@ -112,7 +112,7 @@ class CallTunings:
                 model_format,
                 formats,
                 self.machine,
-                call=(spec.name, kind.arguments, *([] if kind.autocast is None else [str(kind.autocast)])),
+                call=self._call(kind),
                 plans=stored if family is None else NoPlanStore(self.machine),
                 backends=spec.backends(len(self.machine), chosen) if fixed else None,
                 fuse=self._fuse and family is None,
@@ -136,6 +136,17 @@ class CallTunings:
                 _logger.info("%s: no graph for several sizes: %s", spec.title, error)
                 return FIRST_CALL
             return self._not_captured(kind, error)
+
+    def knows(self, kind: CallKind, chosen: Sequence[int] | None) -> bool:
+        """Return whether a plan is stored for calls of this kind."""
+        return self._plans(chosen).knows(self._call(kind))
+
+    def _plans(self, chosen: Sequence[int] | None) -> PlanStore:
+        among = f"{self._spec.among(chosen)}, own operators: {self._fuse}"
+        return PlanStore(self._folder, self.machine, among=among)
+
+    def _call(self, kind: CallKind) -> object:
+        return self._spec.name, kind.arguments, *([] if kind.autocast is None else [str(kind.autocast)])
 
     def first_call_runs(self) -> None:
         """Take note that PyTorch runs a first call now, which the capture of its kind may have to come after."""

@@ -14,17 +14,20 @@ from itertools import count
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
+import torch
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
+from torch.fx.experimental.symbolic_shapes import has_free_symbols
 
 from threadcast.capture.graph.fake_tensors import load_fake_tensors
 from threadcast.capture.guards.unsupported import Collective
 from threadcast.core import Machine
 from threadcast.core.errors import in_one_line
+from threadcast.core.settings import Settings
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.core_choice import core_choice
@@ -36,6 +39,7 @@ from threadcast.runtime.graph_layout import channels_last_forward, partitioned
 from threadcast.runtime.graph_parts import PartsInTurn, check_collectives, parts_of, returns_integers
 from threadcast.runtime.graph_tunings import Role
 from threadcast.runtime.plain_results import PlainResults
+from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.recurrent_layers_left import tell_of_recurrent_layers
 from threadcast.runtime.saved_inputs import computes_again, computing_again, copy_written_inputs, writes_again
 from threadcast.runtime.shared_learning import budget, told
@@ -111,6 +115,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
     """Return a callable that does what `graph`, a part of the program, does, with gradients; as `backend`."""
     parts = _Parts(budget(program.options.tuning_share).part())
     unused: list[UnusedResults] = []
+    text = _text(graph, example_inputs)
     compiler = partial(_compiled, program, parts)
     compiled = aot_autograd(
         fw_compiler=partial(compiler, "forward"),
@@ -149,13 +154,29 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         return found
     options = program.options
     passes = ShortWay(found, parts) if options.short_way and not unused else found
-    call = CompiledCall(as_traced(graph), passes, parts, budget=parts.budget, title=f"program {next(_programs_made)}")
+    plans = PlanStore(
+        Settings.read()["engine.plans"], program.machine, among=f"{options} {[one.role for one in parts]}"
+    )
+    call = CompiledCall(
+        as_traced(graph), passes, parts, budget=parts.budget, title=f"program {next(_programs_made)}",
+        found=None if text is None else plans.program(text),
+        keep=(lambda _: None) if text is None else partial(plans.note_program, text),
+    )  # fmt: skip
     for one in unused:
         one.keep_graphs = call.keep_graphs
     _calls.add(call)
     if options.fuse and any(part.role == "forward" for part in parts):
         fused_updates().adopt(example_inputs, call.steps)
     return call
+
+
+def _text(graph: GraphModule, example_inputs: Sequence[Any]) -> str | None:
+    """A text of a program and its inputs, the same in each process; None where sizes vary, so that times do."""
+    plain = all(isinstance(value, Tensor) and value.layout is torch.strided for value in example_inputs)
+    if not plain or has_free_symbols([value.shape for value in example_inputs]):
+        return None
+    given = [(value.shape, value.stride(), value.dtype, value.requires_grad) for value in example_inputs]
+    return f"{given} {graph.code}"
 
 
 def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.guard import Verdict
-from threadcast.runtime.whole_calls import AS_TRACED, Graphs, Turn, Way, WholeCalls
+from threadcast.runtime.whole_calls import AS_TRACED, Found, Graphs, Turn, Way, WholeCalls
 from threadcast.threads.forks import forks
 
 _HOOKED = 20
@@ -47,17 +47,20 @@ class CompiledCall:
     pass, and takes what is saved then for what the first call would have saved.
 
     Graphs that can run in channels last are first compared in that layout as PyTorch runs them, which shows what layout
-    to learn first; the other one is learned where that does not win, and where it is not far behind.
+    to learn first; the other one is learned where that does not win, and where it is not far behind. What was `found`
+    before for the same program runs from the first call on; `keep` is told what is found now (`WholeCalls`).
     May be called from several threads.
     """
 
     def __init__(
         self, eager: Callable[..., Any], graphs: Callable[..., Any], parts: Sequence[GraphCalls], *,
         budget: Budget | None = None, clock: Callable[[], float] = time.perf_counter, title: str = "a program",
+        found: Found | None = None, keep: Callable[[Found | None], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._eager, self._graphs, self._parts, self._clock = eager, graphs, parts, clock
         told = partial(_logger.info, "%s: %s", title)
-        self._whole = WholeCalls(Graphs(graphs, parts), Budget() if budget is None else budget, told=told)
+        known = Graphs(graphs, parts)
+        self._whole = WholeCalls(known, Budget() if budget is None else budget, told=told, found=found, keep=keep)
         self._forks, self._lock = forks.number, RLock()
         self._awaited: _Sample | None = None
         """The last call that counts, while its backward pass may still come."""

@@ -256,7 +256,8 @@ class GraphCalls:
         call = KnownCall(kind, kind, found, family)
         far = family is not None and not call.settled and not family.near(kind, given)
         further = len(self._table) > 0 and not call.shares_graph
-        if far or (found is None and self._short.wants(kind, further=further)):
+        new = found is None and self._short.wants(kind, further=further)
+        if far or (new and not self._tunings.knows(kind, fixed, self.cores.chosen)):
             return self._timed(kind, arguments)
         runner = self._new(call, given, fixed) if found is None else found
         if runner is None:

@@ -71,7 +71,7 @@ class GraphTunings:
         the CPUs that a user has asked for. None where a later call has to be captured: other threads capture now.
         """
         options: dict[str, Any] = {
-            "call": (self._role, kind.arguments),
+            "call": self._call(kind),
             "fuse": self._options.fuse and family is None,
             "store": self._store if family is None else None,
             "like": [tuning.plan for tuning in reversed(self._table.tunings) if tuning.plan is not None],
@@ -94,6 +94,15 @@ class GraphTunings:
             return Fallback(str(error))
         except Exception as error:  # noqa: BLE001 - nothing has run yet, and PyTorch can run it
             return Fallback(f"cannot capture: {in_one_line(error)}")
+
+    def knows(self, kind: CallKind, fixed: FixedWeights | None, chosen: Sequence[int] | None) -> bool:
+        """Return whether a plan is stored for calls of this kind, of this graph or of one with the same inputs."""
+        in_channels_last = self._layouts.get(kind) is not None
+        others = [str(MemoryFormat.CHANNELS_LAST)] if in_channels_last else [] if fixed is None else [installed(chosen)]
+        return self._plans(*others).knows(self._call(kind))
+
+    def _call(self, kind: CallKind) -> object:
+        return self._role, kind.arguments
 
     def _with_weights(
         self, fixed: FixedWeights, inputs: tuple[Any, ...], options: dict[str, Any], chosen: Sequence[int] | None

@@ -229,7 +229,8 @@ class Optimized:
         kind, family = call.kind, call.family
         further, part = len(self._table) > 0, self._budget.part()
         may_capture = not further or call.shares_graph or part.allows(self._tunings.capture_s)
-        if not now and (self._short.wants(kind, further=further) or not may_capture):
+        new = self._short.wants(kind, further=further) and not self._tunings.knows(kind, self.cores.chosen)
+        if not now and (new or not may_capture):
             if self._short.new_in_a_row == NEW_IN_A_ROW:
                 self._once = (
                     f"kinds of calls that came once: {differences(kind, (*self._table.kinds, *self._short.kinds))}"

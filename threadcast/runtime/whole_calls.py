@@ -21,6 +21,9 @@ from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.guard import Verdict
 from threadcast.runtime.tuner.tournament import Outlook, Place, Tournament
 
+Found = tuple[MemoryFormat, float]
+"""A layout in which a program's graphs are faster than it is, and the seconds of a call."""
+
 AS_TRACED = "eager PyTorch"
 """The program as Dynamo has traced it, under PyTorch's own autograd: what runs while nothing faster is known."""
 
@@ -107,9 +110,17 @@ class Graphs:
 
 
 class WholeCalls:
-    """Has whole calls of one program compared, as `CompiledCall` says. `told` is called with what happens."""
+    """Has whole calls of one program compared, as `CompiledCall` says. `told` is called with what happens.
 
-    def __init__(self, graphs: Graphs, budget: Budget, *, told: Callable[[str], None] = lambda _: None) -> None:
+    `found` is what was found before for the same program: the layout in which its graphs are faster, and the seconds of
+    a call. The graphs then run from the first call on. `keep` is called with what is found now; None: they are not.
+    """
+
+    def __init__(
+        self, graphs: Graphs, budget: Budget, *, told: Callable[[str], None] = lambda _: None,
+        found: Found | None = None, keep: Callable[[Found | None], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._found, self._keep = found, keep
         self.tournament = Tournament(AS_TRACED, told=told)
         self.verdicts: dict[Way, Verdict] = {}
         """How the graphs in each way compare with the fastest one before, as far as that is known."""
@@ -200,6 +211,13 @@ class WholeCalls:
 
     def _begin(self) -> None:
         self._later = []
+        if self._found is not None:
+            layout, step_s = self._found
+            self.tournament.handle(to.Resumed(Way(layout), step_s))
+        else:
+            self._offer_first()
+
+    def _offer_first(self) -> None:
         if self._graphs.has_channels_last:
             self._offer(Way(MemoryFormat.CHANNELS_LAST, plainly=True), gain=1.2)
         else:
@@ -261,6 +279,15 @@ class WholeCalls:
                     self._lost_by(one.key)
                 if one.key.plainly and not self._ordered:
                     self._after(one.key, one.verdict.gain)
+            elif isinstance(one, to.Keep):
+                assert isinstance(one.key, Way)
+                if not one.key.plainly:
+                    self._keep((one.key.layout, one.step_s))
+            elif isinstance(one, to.Drop) and one.earlier:
+                self._keep(None)
+                self._offer_first()
+            elif isinstance(one, to.Settle) and one.key == AS_TRACED and self.tournament.idle:
+                self._keep(None)
 
     def _after(self, way: Way, gain: float) -> None:
         """Offer what is learned, once it is known how fast PyTorch runs graphs in channels last."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,6 +195,46 @@ def test_what_graphs_lose_against_the_program_as_traced_is_within_the_budget() -
         behind_s.append(budget.behind_s - 0.05 * budget.eager_s)
     assert budget.eager_s == pytest.approx(5.0, rel=0.01)
     assert budget.start_s - 0.2 < max(behind_s) <= budget.start_s
+
+
+@pytest.mark.parametrize(
+    ("eager_s", "promised_s", "runs"),
+    [(0.03, 0.01, {"graphs"}), (0.005, 0.001, {"graphs", "eager"})],
+)
+def test_graphs_that_were_faster_before_run_from_the_first_call_on_and_are_compared_where_they_are_not_any_more(
+    eager_s: float, promised_s: float, runs: set[str]
+) -> None:
+    clock, way, kept = Clock(), {}, []
+    way = ways(clock, eager=(eager_s, 0.0), graphs=(0.01, 0.0))
+    call = CompiledCall(
+        way["eager"], way["graphs"], [Part(0)],  # type: ignore[list-item]
+        clock=clock, found=(MemoryFormat.AS_GIVEN, promised_s), keep=kept.append,
+    )  # fmt: skip
+    train(call, clock, 15)
+    assert set(way["ran"]) == {"graphs"}
+    train(call, clock, 400)
+    assert set(way["ran"]) == runs
+    assert way["ran"][-1] == ("graphs" if eager_s > 0.01 else "eager")
+    assert kept[-1] == (None if "eager" in runs else (MemoryFormat.AS_GIVEN, pytest.approx(0.01)))
+
+
+def test_the_layout_in_which_graphs_win_is_kept_for_the_next_process() -> None:
+    clock, kept = Clock(), []
+    way = ways(clock, eager=(0.03, 0.0), graphs=(0.01, 0.0))
+    call = CompiledCall(way["eager"], way["graphs"], [Part(0)], clock=clock, keep=kept.append)  # type: ignore[list-item]
+    train(call, clock)
+    assert {one for one, _ in kept} == {MemoryFormat.AS_GIVEN}
+
+
+def test_a_program_that_is_compiled_once_more_runs_as_was_found_before(plans_of_the_test: Path) -> None:
+    x = torch.ones(2, 3)
+    for number in range(3):
+        torch._dynamo.reset()
+        model = torch.compile(nn.Linear(3, 3 if number < 2 else 4), backend="threadcast")
+        model(x)
+        call = max(compiled_calls(), key=lambda one: one.parts[0].number)
+        assert (call.runs is MemoryFormat.AS_GIVEN) == (number == 1), "another program, and one that was not seen yet"
+        call._whole._keep((MemoryFormat.AS_GIVEN, 1.0))
 
 
 def test_what_other_processes_take_from_the_program_as_traced_is_not_counted_as_lost() -> None:

@@ -135,9 +135,10 @@ def keep_a_plan(x: Tensor, machine: Machine, *, step_s: float, curves: bool = Fa
     return plan
 
 
-def test_a_kept_plan_runs_from_the_first_call_on(machine: Machine, plans_of_the_test: Path) -> None:
+def test_a_kept_plan_runs_from_the_first_call_on(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(8)
     plan = keep_a_plan(x, machine, step_s=1.0)
+    monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "1000000")  # others are timed first
     with closing(threadcast.optimize(waves)) as call:
         assert torch.equal(call(x), waves(x))
         assert (call.reports[0].runs, call.reports[0].plan) == ("plan", plan)
@@ -257,6 +258,14 @@ def test_plans_for_fewer_cores_that_a_process_ended_before_are_made_by_the_next(
         assert found is not None
         assert sorted(found.fewer) == sorted(counts_below(len(read_machine())))
         assert found.curves is None, "nothing is left to be made"
+
+
+def test_what_runs_a_program_is_noted_until_it_is_forgotten(tmp_path: Path) -> None:
+    store, found = PlanStore(tmp_path, read_machine()), (MemoryFormat.CHANNELS_LAST, 0.25)
+    store.note_program("a program", found)
+    assert (store.program("a program"), store.program("another")) == (found, None)
+    store.note_program("a program", None)
+    assert store.program("a program") is None
 
 
 def test_a_backend_that_was_the_fastest_is_expected_to_gain_as_much_again(tmp_path: Path) -> None:

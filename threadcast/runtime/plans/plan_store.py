@@ -40,7 +40,7 @@ _OPENING_S = 0.1
 
 _MOST_BYTES = 2**26
 """Most bytes of a plan for fewer cores once it is unpacked: one of 5,000 ops has a megabyte."""
-_NAME = re.compile(r"[0-9a-f]{32}\.(json|layout|backend)")
+_NAME = re.compile(r"[0-9a-f]{32}\.(json|layout|backend|program)")
 
 _logger = logging.getLogger("threadcast")
 
@@ -86,6 +86,10 @@ class PlanStore:
             return tuple(formats)
         _note_use(path)
         return tuple(sorted(formats, key=lambda one: one != best))
+
+    def knows(self, call: object) -> bool:
+        """Return whether a plan was stored for this call. The `repr` of `call` identifies it."""
+        return self._path(repr(call), "layout").is_file()
 
     def backends(self, graph: OpGraph) -> Forecast:
         """Return what is expected of the best of the backends among the contenders: `torch.compile` and those named."""
@@ -135,6 +139,26 @@ class PlanStore:
             self._folder.mkdir(parents=True, exist_ok=True)
             with replacing(self._path(_text(graph), "backend")) as draft:
                 draft.write_text(repr(gain))
+
+    def program(self, text: str) -> tuple[MemoryFormat, float] | None:
+        """Return the layout in which the graphs of a program are faster than it is, and the seconds of its calls."""
+        path = self._path(text, "program")
+        with suppress(OSError, ValueError):
+            layout, step_s = path.read_text().rsplit(maxsplit=1)
+            found = MemoryFormat(layout), float(step_s)
+            _note_use(path)
+            return found
+        return None
+
+    def note_program(self, text: str, found: tuple[MemoryFormat, float] | None) -> None:
+        """Note what `program` is to return for this text of a program."""
+        with suppress(OSError):
+            if found is None:
+                self._path(text, "program").unlink(missing_ok=True)
+                return
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with replacing(self._path(text, "program")) as draft:
+                draft.write_text(" ".join(map(str, found)))
 
     def drop(self, graph: OpGraph) -> None:
         """Delete the plan stored for this graph, and what is noted of a backend."""
