@@ -46,7 +46,7 @@ class OwnCalls:
         if self.refused is not None:
             return
         self._update, self._pending = update, 0 if update is None else update.pending
-        self._reads = PythonState((function, *besides, *arguments), wholly=True)
+        self._reads = PythonState((function, *besides, *arguments))
         self._of_arguments = PythonState(arguments)
         if self._reads.unwatchable is not None:
             self.refused = f"it reads {self._reads.unwatchable}"

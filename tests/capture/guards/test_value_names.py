@@ -1,15 +1,16 @@
-"""A value has the name by which a user reaches it."""
+"""A value that has changed is called by the name by which a user reaches it."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 import pytest
 from torch import nn
 
-from threadcast.capture.guards.value_names import name_of
+from threadcast.capture.guards.python_state import PythonState
 
 TABLE: dict[Any, Any] = {"deep": [{"n": 1}]}
 
@@ -17,11 +18,8 @@ TABLE: dict[Any, Any] = {"deep": [{"n": 1}]}
 class Strange(list[Any]):
     """Cannot be walked through, or shown."""
 
-    def __iter__(self) -> NoReturn:
-        raise RuntimeError("not now")
-
     def __repr__(self) -> NoReturn:
-        raise RuntimeError("nor this")
+        raise RuntimeError("not now")
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -34,7 +32,7 @@ class Holder:
         self.strange = Strange([[1]])
 
     def loss(self) -> Any:
-        return self.options, self.shared, TABLE
+        return self.options, self.shared, self.strange, TABLE
 
 
 class Model(nn.Module):
@@ -43,6 +41,9 @@ class Model(nn.Module):
         self.layers = nn.Sequential(nn.ReLU(), nn.Linear(2, 2))
         self.holder = holder
 
+    def forward(self) -> Any:
+        return self.layers, self.holder.options
+
 
 def variable() -> Any:
     seen: list[int] = []
@@ -50,31 +51,38 @@ def variable() -> Any:
 
 
 HOLDER = Holder()
-MODEL = Model(HOLDER)
+MODEL: Any = Model(HOLDER)
 FUNCTION, SEEN = variable()
 
 
 @pytest.mark.parametrize(
-    ("root", "holder", "key", "name"),
+    ("root", "change", "name"),
     [
-        (MODEL, vars(MODEL.layers[1]), "in_features", "Model.layers.1.in_features"),
-        (MODEL, MODEL.layers[1]._parameters, "bias", "Model.layers.1.bias"),
-        (MODEL, MODEL.layers._modules, "0", "Model.layers.0"),
-        (MODEL, HOLDER.options, "rates", "Model.holder.options['rates']"),
-        (HOLDER.loss, HOLDER.options["rates"][0], None, "Holder.options['rates'][0]"),
-        (HOLDER.loss, HOLDER.strange[0], None, "Holder.strange[0]"),
-        (HOLDER.loss, HOLDER.shared, None, "Holder.shared"),
-        (HOLDER.loss, TABLE["deep"][0], "n", f"{__name__}.TABLE['deep'][0]['n']"),
-        (HOLDER.loss, globals(), "TABLE", f"{__name__}.TABLE"),
-        (partial(FUNCTION), SEEN, None, "seen (a variable of <lambda>)"),
-        (FUNCTION, [], None, None),
+        (MODEL, lambda: setattr(MODEL.layers[1], "in_features", 7), "Model.layers.1.in_features"),
+        (HOLDER.loss, lambda: HOLDER.options["rates"][0].append(0.2), "Holder.options['rates'][0]"),
+        (MODEL, lambda: HOLDER.options.update(rates=deque([[0.2]])), "Model.holder.options['rates']"),
+        (HOLDER.loss, lambda: HOLDER.strange[0].append(2), "Holder.strange[0]"),
+        (HOLDER.loss, lambda: HOLDER.shared.append(1), "Holder.shared"),
+        (HOLDER.loss, lambda: TABLE["deep"][0].update(n=2), f"{__name__}.TABLE['deep'][0]['n']"),
+        (HOLDER.loss, lambda: globals().update(TABLE={}), f"{__name__}.TABLE"),
+        (partial(FUNCTION), lambda: SEEN.append(1), "seen (a variable of <lambda>)"),
     ],
 )
-def test_a_value_has_the_name_by_which_a_user_reaches_it(root: Any, holder: Any, key: Any, name: str | None) -> None:
-    assert name_of((root,), holder, key) == name
+def test_a_value_has_the_name_by_which_a_user_reaches_it(root: Any, change: Callable[[], Any], name: str) -> None:
+    state = PythonState([root])
+    assert state.changed() is None
+    change()
+    assert state.changed() == name
 
 
 def test_what_cannot_be_shown_has_a_short_name() -> None:
-    found = name_of((HOLDER.loss,), next(value for key, value in HOLDER.options.items() if isinstance(key, Strange)))
-    assert found is not None
-    assert found.startswith("Holder.options[<Strange instance at ")
+    state = PythonState([HOLDER.loss])
+    next(value for key, value in HOLDER.options.items() if isinstance(key, Strange)).append(3)
+    assert (state.changed() or "").startswith("Holder.options[<Strange instance at ")
+
+
+def test_tensors_and_layers_that_a_module_holds_have_names() -> None:
+    state = PythonState([MODEL])
+    assert state.name_of(MODEL.layers[1], "bias") == "Model.layers.1.bias"
+    assert state.name_of(MODEL.layers, "0") == "Model.layers.0"
+    assert state.name_of(nn.ReLU(), "bias") is None

@@ -193,14 +193,3 @@ def test_modules_of_the_standard_library_are_told_wherever_they_lie() -> None:
         map(is_library, ("json", "json.decoder", "math", "sys", "os", "_ctypes", "builtins", "torch.nn", "numpy"))
     )
     assert not any(map(is_library, ("__main__", __name__, "transformers", None)))
-
-
-def test_where_a_program_was_frozen_all_modules_of_the_standard_library_are_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for frozen in (False, True):
-        module = ModuleType("code")
-        module.__file__ = str(tmp_path / str(frozen) / "code.py")
-        monkeypatch.setitem(sys.modules, "code", module)
-        monkeypatch.setattr(sys, "frozen", frozen, raising=False)
-        assert is_library("code") is frozen

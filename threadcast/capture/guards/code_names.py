@@ -11,15 +11,11 @@ from types import CodeType
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM"}
 _REFLECTIVE = {
-    "getattr", "hasattr", "vars", "dir", "eval", "exec", "globals", "locals", "attrgetter", "asdict", "astuple",
-    "__dict__", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__", "_getframe", "currentframe",
-    "f_globals", "f_locals",
+    "getattr", "hasattr", "setattr", "delattr", "vars", "dir", "eval", "exec", "globals", "locals", "attrgetter",
+    "asdict", "astuple", "__dict__", "__getattribute__", "__setattr__", "__delattr__", "__getstate__", "__reduce__",
+    "__reduce_ex__", "_getframe", "currentframe", "f_globals", "f_locals",
 }  # fmt: skip
-"""Names by which code reaches attributes that it does not spell out. A `case` with a class does so too."""
-
-
-_SETTING = {"setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars"}
-"""Names by which code sets attributes that it does not spell out."""
+"""Names by which code reads or sets attributes that it does not spell out. A `case` with a class does so too."""
 _IMPORTING = {"modules", "import_module", "__import__"}
 """Names by which code reaches modules that it does not import by a statement, as `sys.modules["__main__"]`."""
 
@@ -33,9 +29,7 @@ class CodeNames:
     imports: frozenset[str]
     """Modules that the code may import or look up, by full name; among them may be texts that are no module."""
     reflective: bool
-    """Whether it may read attributes by names that are computed."""
-    sets: bool
-    """Whether it may set attributes by names that are computed."""
+    """Whether it may read or set attributes by names that are computed."""
     texts: frozenset[str]
     """Its constants that are names, by which it may ask for what does not exist yet."""
 
@@ -62,7 +56,6 @@ def names_in(code: CodeType) -> CodeNames:
         matches
         or any(names.reflective for names in inner)
         or not _REFLECTIVE.isdisjoint(found["globals"] | found["attributes"]),
-        any(names.sets for names in inner) or not _SETTING.isdisjoint(found["globals"] | found["attributes"]),
         frozenset(texts).union(*(names.texts for names in inner)),
     )
 

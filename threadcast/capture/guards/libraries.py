@@ -76,8 +76,6 @@ def _places_of(module: ModuleType | None) -> tuple[str, ...]:
 @lru_cache(maxsize=1024)
 def _lies_elsewhere(*places: str) -> bool:
     """Whether a module with a name of the standard library lies elsewhere: then it is the user's own."""
-    if getattr(sys, "frozen", False):  # all modules lie in one place, the user's too
-        return False
     folders = (sysconfig.get_paths()["stdlib"], os.path.dirname(os.__file__), sysconfig.get_config_var("DESTSHARED"))
     standard = {os.path.realpath(folder) for folder in folders if folder}
     return _are_installed(*places) or (bool(places) and standard.isdisjoint(map(str, _folders_above(places))))

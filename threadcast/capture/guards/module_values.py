@@ -135,7 +135,7 @@ class ModuleValues:
         ModuleChanged where the block changed any of them. CaptureError where changes of a value would not be noticed.
         Yields the caches of functions that can be reached; CacheFilled where one holds a fake tensor at the end.
         """
-        reads = PythonState(functions, wholly=True)
+        reads = PythonState(functions)
         if reads.unwatchable is not None:
             raise CaptureError(f"cannot capture: it reads {reads.unwatchable}")
         held = (value for part in reads.modules for value in (*part._buffers.values(), *vars(part).values()))

@@ -8,11 +8,11 @@ import enum
 import fractions
 import gc
 import inspect
-import io
 import logging
 import operator
 import pathlib
 import re
+import threading
 import types
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -77,10 +77,8 @@ def slots_of(kind: type) -> Iterator[str]:
 
 CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 """Values that do not change and are compared by value."""
-_IN_MEMORY = (io.StringIO, io.BytesIO)
-"""Files that are values of the program; what others hold is not looked at."""
 _OPAQUE = (
-    logging.Logger, io.IOBase, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic,
+    logging.Filterer, torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic,
     np.dtype, range, slice, inspect.Signature, OpOverload, OpOverloadPacket,
 )  # fmt: skip
 _UNCHANGING = (
@@ -106,7 +104,7 @@ def is_opaque(value: Any) -> bool:
         return True
     if isinstance(value, (*CONSTANTS, enum.Enum)):
         return is_library(type(value).__module__)
-    return isinstance(value, _OPAQUE) and not isinstance(value, _IN_MEMORY)
+    return isinstance(value, _OPAQUE)
 
 
 def is_constant(value: Any) -> bool:
@@ -116,14 +114,11 @@ def is_constant(value: Any) -> bool:
     return isinstance(value, CONSTANTS) and is_opaque(value)
 
 
-def holds_memory(kind: type) -> bool:
-    """Whether objects of this class hold values in memory that no attribute shows."""
-    return any(base.__module__ in _HIDDEN for base in kind.__mro__)
-
-
-def may_hide_values(value: Any) -> bool:
-    """Whether an object without a dictionary of attributes may have values that can change unnoticed."""
+def hides_values(value: Any) -> bool:
+    """Whether an object may have values that no attribute shows, so that they can change unnoticed."""
     kind = type(value)
-    if isinstance(value, _UNCHANGING) or kind is object or kind.__module__.split(".")[0] in _WITHOUT_STATE:
+    if isinstance(value, threading.local) or any(base.__module__ in _HIDDEN for base in kind.__mro__):
+        return True
+    if own_dictionary(value) is not None or isinstance(value, _UNCHANGING) or kind is object:
         return False
-    return not any("__slots__" in vars(base) for base in kind.__mro__)
+    return kind.__module__.split(".")[0] not in _WITHOUT_STATE and not any("__slots__" in vars(b) for b in kind.__mro__)

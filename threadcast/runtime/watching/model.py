@@ -15,7 +15,6 @@ from torch.optim import Optimizer
 from threadcast.capture.graph.optimizers import built_in
 from threadcast.capture.guards.objects import attributes_of
 from threadcast.capture.guards.unsupported import is_plain
-from threadcast.capture.guards.value_names import name_of
 from threadcast.runtime.engines.native.library import loaded_library
 from threadcast.runtime.watching.constants import constants_of
 from threadcast.runtime.watching.hooks import hook_tables, owner_of_hooks, why_update_apart
@@ -231,18 +230,16 @@ class Watch:
             found, known = dict(now), dict(other)
             name = next((name for name in {**found, **known} if found.get(name) != known.get(name)), None)
             if name is not None:
-                return self._named(vars(module), name)
+                return self._reads.state.name_of(module, name)
         return "the mode of a module"
 
     def _moved(self) -> str | None:
         """The name of a tensor or a layer that was exchanged; None for the optimizer's state, and for moved memory."""
         found = map(dict.get, self._holders, self._names)
-        items = zip(found, self._values, self._holders, self._names, strict=True)
-        names = (self._named(holder, name) for now, before, holder, name in items if now is not before)
-        return next(filter(None, names), None)
-
-    def _named(self, holder: Any, name: str) -> str | None:
-        return name_of((self.model, *self._functions), holder, name)
+        held = {id(table): m for m in self._modules for table in (vars(m), m._parameters, m._buffers, m._modules)}
+        items = zip(found, self._values, map(id, self._holders), self._names, strict=True)
+        moved = ((held[holder], name) for now, before, holder, name in items if now is not before and holder in held)
+        return next(filter(None, (self._reads.state.name_of(module, name) for module, name in moved)), None)
 
     def _same_kinds(self) -> bool:
         """Whether all modules are still of the classes that they had: assigning `__class__` touches no dictionary."""
