@@ -1,16 +1,21 @@
 # ruff: noqa: T201
-"""What a model or a loss prints, logs or warns of is shown as by PyTorch: once in each call, and never of a capture."""
+"""What a model or a loss prints, logs, warns of or reads of files and clocks is as in PyTorch: once in each call."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
+import time
+import uuid
 import warnings
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -90,6 +95,43 @@ def test_what_calls_say_is_said_once_in_each_call(
     said = sum(record.name == "of a user" for record in caplog.records)
     of_user = sum(str(one.message) == "of a user" for one in warned)
     assert (printed.count("said"), said, of_user) == tuple(10 * (does == one) for one in ("prints", "logs", "warns"))
+
+
+READS: dict[str, tuple[Callable[[Path], float], str]] = {
+    "a clock": (lambda _: time.monotonic_ns() % 997, "reads a clock"),
+    "random bytes": (lambda _: os.urandom(1)[0], "draws random bytes"),
+    "an identifier": (lambda _: uuid.uuid4().int % 997, "draws random bytes"),
+    "a file": (lambda path: len(path.read_text()), "opens a file"),
+    "an array": (lambda path: float(np.load(path.with_suffix(".npy"))[0]), "opens a file"),
+    "a tensor": (lambda path: float(torch.load(path.with_suffix(".pt"), weights_only=True)[0]), "opens a file"),
+}
+
+
+@pytest.mark.parametrize(("read", "does"), READS.values(), ids=list(READS))
+def test_what_calls_read_of_files_and_clocks_is_read_in_each_call(
+    read: Callable[[Path], float], does: str, tmp_path: Path
+) -> None:
+    path, found = tmp_path / "text", list[float]()
+
+    def write(number: int) -> None:
+        path.write_text("1" * number)
+        np.save(path.with_suffix(".npy"), np.full(1, number))
+        torch.save(torch.full((1,), number), path.with_suffix(".pt"))
+
+    def scaled(x: Tensor) -> Tensor:
+        return x * read(path)
+
+    with closing(threadcast.optimize(scaled, cores=1, backends=False)) as call:
+        write(1)
+        with pytest.warns(UserWarning, match=f"it {does} in each call"):
+            found += [float(call(torch.ones(1))) for _ in range(2)]
+        for number in range(2, 8):
+            write(number)
+            found.append(float(call(torch.ones(1))))
+        assert does in call.reports[0].reason
+    assert len(set(found)) > 1
+    if does == "opens a file":
+        assert found == [1, 1, *range(2, 8)]
 
 
 def bool_of(_: Tensor) -> bool:

@@ -14,8 +14,8 @@ from typing import Any, NoReturn, SupportsIndex
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from threadcast.capture.guards.given_arguments import arguments_left_alone
 from threadcast.capture.guards.objects import attribute_of
+from threadcast.capture.guards.past_operators import arguments_left_alone
 from threadcast.core.arguments import check
 from threadcast.core.atomic_file import replacing
 from threadcast.core.errors import InvalidInput, NotCopyable

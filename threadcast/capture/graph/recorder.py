@@ -32,10 +32,9 @@ from threadcast.capture.graph.numbers import READS, NumberReads, Numbers, ReadRe
 from threadcast.capture.graph.program import PLAIN, TRANSPARENT, Phase, Recorded, Recording, Result
 from threadcast.capture.graph.values import Dynamic, Ref
 from threadcast.capture.guards.function_caches import CacheFilled, FunctionCaches
-from threadcast.capture.guards.given_arguments import arguments_left_alone
+from threadcast.capture.guards.past_operators import arguments_left_alone, refused_reads
 from threadcast.capture.guards.printing import Said, not_shown
 from threadcast.capture.guards.random_state import RandomStateWatch
-from threadcast.capture.guards.tensor_reads import refused_reads
 from threadcast.capture.guards.unsupported import check_operator, has_cached_weights
 from threadcast.core.errors import CaptureError
 
@@ -165,7 +164,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if refusal := self._refusal or "".join(refused[:1]):
                     raise CaptureError(f"cannot capture: the callable catches what only recording raises: {refusal}")
                 if said:
-                    raise Said(f"cannot capture: it {said[0]} in each call, which a graph would not do")
+                    raise Said(said[0])
                 random_state.check(call.target for call in self.recording.calls)
         except CaptureError:
             raise

@@ -1,28 +1,45 @@
-"""What a call prints, logs or warns of while it is recorded: it is not shown, and the call is refused.
+"""What a call prints, logs, warns of, or reads of files and clocks while it is recorded: the call is refused.
 
-A graph would print nothing. Files and streams that code holds itself, as by `from sys import stdout`, are not noticed.
+A graph would print nothing, and have built in what was read. Streams and clocks that code holds itself are not noticed
+here, as by `from time import time`; code that can reach an open file is refused (`reachable`).
 """
 
 from __future__ import annotations
 
+import builtins
+import io
 import logging
+import os
 import re
 import sys
+import time
+import uuid
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from threading import get_ident
+from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 from threadcast.capture.guards.libraries import is_library
 from threadcast.core.errors import CaptureError
 
 
 class Said(CaptureError):
-    """A call prints, logs or warns. Where only the first call does, later ones can be captured."""
+    """A call prints, logs, warns or reads a file or a clock. Where only the first does, later ones can be captured."""
+
+    def __init__(self, does: str) -> None:
+        super().__init__(f"cannot capture: it {does} in each call, which a graph would not do")
 
 
 _STREAMS = ("stdout", "stderr")
+_CLOCKS = [f"{clock}{unit}" for clock in ("time", "monotonic", "perf_counter", "process_time") for unit in ("", "_ns")]
+_READS: list[tuple[Any, str, str]] = [
+    (builtins, "open", "opens a file"), (io, "open", "opens a file"), (os, "urandom", "draws random bytes"),
+    (uuid, "uuid4", "draws random bytes"), *((time, name, "reads a clock") for name in _CLOCKS),
+]  # fmt: skip
+"""Functions that give something else in each call, and what calls of them do, in words."""
 _IN_EACH_CALL = ("always", "all", "error")
 """What filters do with warnings that every call shows. Others are shown once, by the first call."""
 
@@ -52,7 +69,8 @@ class _Stream:
 def not_shown() -> Iterator[list[str]]:
     """Within the context, what this thread prints, logs or warns of is not shown; the list gets what it does, in words.
 
-    What PyTorch itself logs and warns of is not shown, and not in the list. Not for two threads at once.
+    What PyTorch itself logs and warns of is not shown, and not in the list. Said where this thread reads a file or a
+    clock, unless a library does so for itself. Not for two threads at once.
     """
     here, found = get_ident(), list[str]()
     streams = {name: getattr(sys, name) for name in _STREAMS}
@@ -62,7 +80,7 @@ def not_shown() -> Iterator[list[str]]:
     def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
         if get_ident() != here or record.name.startswith("threadcast"):
             handle(logger, record)
-        elif record.name.partition(".")[0] != "torch" and _is_handled(logger, record):
+        elif record.name.partition(".")[0] != "torch":
             found.append("logs")
 
     def noted(message: Any, category: Any = None, *args: Any, **options: Any) -> None:
@@ -72,7 +90,18 @@ def not_shown() -> Iterator[list[str]]:
             found.append("warns")
         warn(message, category, *args, **options)
 
-    with warnings.catch_warnings():
+    def refusing(read: Callable[..., Any], does: str) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            if get_ident() != here or _is_of_a_library(sys._getframe(1), files=does == "opens a file"):
+                return read(*arguments, **options)
+            found.append(does)
+            raise Said(does)
+
+        return called
+
+    with warnings.catch_warnings(), ExitStack() as end:
+        for owner, name, does in _READS:
+            end.enter_context(patch.object(owner, name, refusing(getattr(owner, name), does)))
         warnings.simplefilter("ignore")
         vars(sys).update(standing)
         logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign,assignment]
@@ -86,15 +115,13 @@ def not_shown() -> Iterator[list[str]]:
             logging.Logger.callHandlers, warnings.warn = handle, warn  # type: ignore[method-assign]
 
 
-def _is_handled(logger: logging.Logger, record: logging.LogRecord) -> bool:
-    """Whether a handler shows the record, the one of last resort included."""
-    handlers: list[logging.Handler] = []
-    at: logging.Logger | None = logger
-    while at is not None:
-        handlers += at.handlers
-        at = at.parent if at.propagate else None
-    last = logging.lastResort
-    return any(record.levelno >= one.level for one in handlers or ([] if last is None else [last]))
+def _is_of_a_library(frame: FrameType | None, *, files: bool) -> bool:
+    """Whether what is read is read by an import, or by a library for itself; PyTorch loads `files` for others, too."""
+    name = "" if frame is None else frame.f_globals.get("__name__", "")
+    own = name.startswith("torch.") and name != "torch.serialization" if files else is_library(name)
+    while frame is not None and frame.f_globals.get("__name__") != "importlib._bootstrap":
+        frame = frame.f_back
+    return own or frame is not None
 
 
 def _action(filters: list[Any], message: str, category: type[Warning], module: str) -> str:
