@@ -30,8 +30,10 @@ from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.shared_learning import budget, planner_for
 from threadcast.runtime.tuner import first_steps, plan_maker, plan_search, tournament, tuning
 from threadcast.runtime.tuner.contender_id import ContenderId, Kind
+from threadcast.runtime.tuner.entrant import Entrant
+from threadcast.runtime.tuner.events import Instructions, Next, Ran, Run
 from threadcast.runtime.tuner.guard import Verdict
-from threadcast.runtime.tuner.tournament import Entrant, Instructions, Next, Ran, Run, Tournament
+from threadcast.runtime.tuner.tournament import Tournament
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ import threadcast
 from tests.runtime.small_training import batch, net, run_until_settled, same_state, sgd, train_eagerly
 from tests.waiting import attempts
 from threadcast.core.errors import InvalidInput
-from threadcast.runtime.tuner.tournament import Staged
+from threadcast.runtime.tuner.events import Staged
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 

@@ -38,8 +38,8 @@ from threadcast.runtime.short_calls import ShortCalls
 from threadcast.runtime.size_families import SizeFamilies
 from threadcast.runtime.tuner.budget import Budget, PartBudget
 from threadcast.runtime.tuner.contender import Kept
+from threadcast.runtime.tuner.events import Outlook, Place
 from threadcast.runtime.tuner.report import Report
-from threadcast.runtime.tuner.tournament import Outlook, Place
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.verification.functional import FunctionalShadow
 from threadcast.runtime.verification.shadow import shadow_step

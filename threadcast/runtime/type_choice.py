@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.events import Compared, Next, Offered, Ran, Run
 from threadcast.runtime.tuner.guard import Verdict
-from threadcast.runtime.tuner.tournament import Compared, Next, Offered, Ran, Run, Tournament
+from threadcast.runtime.tuner.tournament import Tournament
 from threadcast.runtime.verification.limits import shares
 
 TOLERANCE = 0.05

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from threadcast.runtime.tuner.tournament import Next, Offered, Prepare, Ran, Ready, Run, Tournament
+from threadcast.runtime.tuner.events import Next, Offered, Prepare, Ran, Ready, Run
+from threadcast.runtime.tuner.tournament import Tournament
 
 LOOP = 0
 """The optimizer's own loop, in place of a number of threads for the fused kernels."""

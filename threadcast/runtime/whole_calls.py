@@ -15,11 +15,12 @@ import torch
 from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
-from threadcast.runtime.tuner import tournament as to
+from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
 from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.events import Outlook, Place
 from threadcast.runtime.tuner.guard import Verdict
-from threadcast.runtime.tuner.tournament import Outlook, Place, Tournament
+from threadcast.runtime.tuner.tournament import Tournament
 
 Found = tuple[MemoryFormat, float]
 """A layout in which a program's graphs are faster than it is, and the seconds of a call."""

@@ -20,8 +20,8 @@ from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
 from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.events import Outlook, Place
 from threadcast.runtime.tuner.report import Report
-from threadcast.runtime.tuner.tournament import Outlook, Place
 
 pytestmark = pytest.mark.compared
 

@@ -14,7 +14,7 @@ from tests.runtime.compile_backend.running import perceptron, rows
 from threadcast.runtime.compile_backend import compiled_graphs
 from threadcast.runtime.optimized_call import OptimizedCall
 from threadcast.runtime.tuner.budget import PartBudget
-from threadcast.runtime.tuner.tournament import RunStage
+from threadcast.runtime.tuner.events import RunStage
 from threadcast.runtime.tuner.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.tournament import (
+from threadcast.runtime.tuner.entrant import Status
+from threadcast.runtime.tuner.events import (
     Compared,
     Drop,
     Event,
@@ -22,9 +23,8 @@ from threadcast.runtime.tuner.tournament import (
     Run,
     RunStage,
     Staged,
-    Status,
-    Tournament,
 )
+from threadcast.runtime.tuner.tournament import Tournament
 
 DEFAULT = "default"
 

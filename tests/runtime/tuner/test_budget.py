@@ -11,7 +11,7 @@ import pytest
 
 from tests.runtime.tuner.simulated_calls import DEFAULT, Calls, Part, Way, as_backend, plan
 from threadcast.runtime.tuner.budget import FIRST_S, PART, RISES_S, START_S, Budget
-from threadcast.runtime.tuner.tournament import Key, Place, Resumed
+from threadcast.runtime.tuner.events import Key, Place, Resumed
 
 SHARE = 0.05
 

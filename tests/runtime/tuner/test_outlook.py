@@ -12,7 +12,7 @@ from threadcast.core import Machine
 from threadcast.runtime.plans.step_forecasts import Question
 from threadcast.runtime.tuner import plan_maker
 from threadcast.runtime.tuner.budget import FIRST_S, Budget, PartBudget
-from threadcast.runtime.tuner.tournament import Outlook, Place
+from threadcast.runtime.tuner.events import Outlook, Place
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 
 

@@ -13,6 +13,7 @@ from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.curves_in_step import TRIAL_STEPS, WARM_UP, LookSchedule
 from threadcast.runtime.plans.step_forecasts import Answer
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuner.events import LeftOut, Place, Ready, Staged
 from threadcast.runtime.tuner.plan_candidate import (
     ASIDE_STEPS,
     CHECK_STEPS,
@@ -24,7 +25,6 @@ from threadcast.runtime.tuner.plan_candidate import (
     PlanCandidate,
 )
 from threadcast.runtime.tuner.plan_search import Look, Try
-from threadcast.runtime.tuner.tournament import LeftOut, Place, Ready, Staged
 
 LOOKS = LookSchedule((Case(2), Case(1)), 2, 5)
 VARIANT = Variant(MemoryFormat.AS_GIVEN)

@@ -10,15 +10,11 @@ import pytest
 
 from tests.runtime.tuner.simulated_calls import DEFAULT, Calls, Way, as_backend, plan
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.guard import CLEAR
-from threadcast.runtime.tuner.tournament import (
-    BROKEN,
-    MOST_DOUBTS,
+from threadcast.runtime.tuner.events import (
     Compared,
     Drop,
     GaveUp,
     GiveUp,
-    Illegal,
     Keep,
     Key,
     LeftOut,
@@ -29,10 +25,10 @@ from threadcast.runtime.tuner.tournament import (
     Resumed,
     Settle,
     Staged,
-    Tournament,
     Unsettle,
-    replay,
 )
+from threadcast.runtime.tuner.guard import CLEAR
+from threadcast.runtime.tuner.tournament import BROKEN, MOST_DOUBTS, Illegal, Tournament, replay
 from threadcast.runtime.tuner.watch import LOOK, are_steady
 
 

@@ -15,11 +15,11 @@ from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import Variant
 from threadcast.runtime.tuner.contender import VariantPlan
 from threadcast.runtime.tuner.contender_id import plan_of
+from threadcast.runtime.tuner.events import LeftOut, Place, Ready, Staged
 from threadcast.runtime.tuner.first_steps import FirstSteps
 from threadcast.runtime.tuner.open_contenders import OpenContenders
 from threadcast.runtime.tuner.plan_maker import PlanMaker
 from threadcast.runtime.tuner.plan_search import Look, Phase, PlanSearch, SearchStep, Try
-from threadcast.runtime.tuner.tournament import LeftOut, Place, Ready, Staged
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
 FORECAST_S = 4.0

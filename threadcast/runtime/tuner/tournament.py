@@ -19,18 +19,40 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from statistics import median, median_low
-from typing import NamedTuple
 
 from threadcast.core.gains import PAIRS_AT_LEAST
-from threadcast.runtime.tuner.guard import ALONE, CLEAR, CONFIDENT_PAIRS, Guard, Side, Verdict
+from threadcast.runtime.tuner.entrant import Entrant, Status, Turns
+from threadcast.runtime.tuner.events import (
+    Compared,
+    Drop,
+    Event,
+    GaveUp,
+    GiveUp,
+    Instructions,
+    Keep,
+    Key,
+    LeftOut,
+    Next,
+    Offered,
+    Outlook,
+    Passed,
+    Place,
+    Prepare,
+    Ran,
+    Ready,
+    Release,
+    Resumed,
+    Run,
+    RunStage,
+    Settle,
+    Staged,
+    Unsettle,
+)  # fmt: skip
+from threadcast.runtime.tuner.guard import ALONE, CLEAR, CONFIDENT_PAIRS, Verdict
 from threadcast.runtime.tuner.watch import LEAST_LOOK, Watch, are_steady
-
-Key = Hashable
-"""What identifies a candidate; its text names it in reports."""
 
 WORTH = 1.02
 """Ratio of the best candidate's seconds to another's under which it is not worth comparing."""
@@ -49,290 +71,8 @@ _RECENT, _OF_BASELINE = 15, 25
 _STORY, _LOG = 200, 5_000
 
 
-class Place(Enum):
-    """Where the next part of a candidate's preparation takes place."""
-
-    BETWEEN = "between calls"
-    CALL = "in a call"
-    BESIDE = "beside calls"
-    """Something is at work in another thread or process; what comes then is reported once it is there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """A candidate that may be prepared, or that is `ready` to run.
-
-    `gain` is the ratio of the baseline's seconds to its own that is expected, `most` the largest that is likely, and
-    `cost_s` what its preparation is expected to take from calls. `alone`: it is compared in longer rows of calls, as
-    its threads disturb others. `near`: it is about as fast as others, so that one pair of calls in which it is far
-    slower shows only that something else used the cores. `earlier`: it was made for other calls, or by another
-    process: where it loses or differs, it is dropped (`Drop`) and may be offered anew. `bit_by_bit`: its preparation
-    takes from calls what may be spent, so that it begins with whatever that is.
-    """
-
-    key: Key
-    gain: float = 1.5
-    most: float = 3.0
-    cost_s: float = 1.0
-    ready: bool = False
-    alone: bool = False
-    near: bool = False
-    earlier: bool = False
-    bit_by_bit: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """The preparation of a candidate goes on at this place; the next part is expected to cost calls `cost_s`."""
-
-    key: Key
-    place: Place
-    cost_s: float = 0.0
-    begun: bool = False
-    """Whether the part has begun and is not complete; a part that is begun anew has not."""
-    long: bool = False
-    """Whether what is at work beside calls takes long, so that others are prepared meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A candidate is prepared, and can run; its calls took `step_s` seconds (None: not known)."""
-
-    key: Key
-    step_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A candidate never runs again, for this reason. `differs`: its results are not the baseline's."""
-
-    key: Key
-    reason: str
-    differs: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """What an earlier process found runs from the first call on.
-
-    Its calls took `step_s` seconds then, and the baseline's `eager_s` (None: not known).
-    """
-
-    key: Key
-    step_s: float
-    eager_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Next:
-    """A call comes: `left_s` seconds may be spent on learning. `disturbed`: something computes on the cores, so that
-    calls tell nothing of how fast they are, and the best candidate runs."""
-
-    left_s: float
-    disturbed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """The call that `Next` was answered for has run: `seconds`, and `call_s` with all that was done around it.
-
-    `started_s` is a time of a clock. `all_cores`: it had all cores that it was prepared for; `alone`: nothing else of
-    this process computed beside it.
-    """
-
-    started_s: float
-    seconds: float
-    call_s: float
-    all_cores: bool = True
-    alone: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """So many calls have run by the best candidate, none of which was timed (`Tournament.passes`)."""
-
-    calls: int
-
-
-@dataclass(frozen=True, slots=True)
-class GaveUp:
-    """Something failed: the baseline runs for good."""
-
-    reason: str
-
-
-Event = Offered | Staged | Ready | LeftOut | Resumed | Next | Ran | Passed | GaveUp
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A candidate runs the next call. With `rest` the idle threads of all others must end first."""
-
-    key: Key
-    rest: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RunStage:
-    """A part of the preparation of a candidate runs the next call; `anew`: what has begun of it is forgotten."""
-
-    key: Key
-    anew: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    """Do the next part of a candidate's preparation now, report what follows, and ask `Next` again."""
-
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A candidate was compared with another."""
-
-    key: Key
-    verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A candidate will not run soon: release what it holds."""
-
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class Settle:
-    """A candidate runs from now on, and is watched."""
-
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class Unsettle:
-    """It is open again which candidate is the fastest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """What was kept takes `step_s` seconds, in its comparison or alone: store it for later processes."""
-
-    key: Key
-    step_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """A candidate never runs again, for this reason. One that was made `earlier` may be made anew, and offered."""
-
-    key: Key
-    reason: str
-    differs: bool = False
-    earlier: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """The baseline runs for good: release what all others hold."""
-
-    reason: str
-
-
-Instruction = Run | RunStage | Prepare | Compared | Release | Settle | Unsettle | Keep | Drop | GiveUp
-Instructions = tuple[Instruction, ...]
-
-
 class Illegal(RuntimeError):
     """An event that cannot come now: a bug in threadcast. Its text ends with the tournament's story."""
-
-
-class Status(Enum):
-    """What is known of a candidate."""
-
-    OFFERED = "offered"
-    STAGED = "is prepared"
-    READY = "is ready"
-    LOST = "was slower"
-    OUT = "never runs again"
-
-
-@dataclass(slots=True)
-class Entrant:
-    """A candidate in the tournament."""
-
-    offered: Offered
-    status: Status = Status.OFFERED
-    stage: Staged | None = None
-    step_s: float | None = None
-    """Seconds of its calls, as the last comparison or preparation found; None where they are not known."""
-    alone_s: float | None = None
-    """Seconds of its calls when it ran alone."""
-    gain: float | None = None
-    """Ratio of the baseline's seconds to its own, by comparisons."""
-    eager_s: float | None = None
-    """Seconds of the baseline's calls when it was compared last, by that."""
-    beyond_s: float = 0.0
-    """What the last attempt at a part lost that was broken off: the next one must be allowed as much."""
-    lost_s: float = 0.0
-    """What the present attempt at a part has lost so far."""
-    open: bool = False
-    """Whether it can run the next call; what has lost or does not run has to be prepared once more."""
-    doubts: int = 0
-    beside: bool = False
-    """Whether something computed beside calls of its last comparison."""
-    losses: int = 0
-    """Comparisons that it has lost: after each the best has to become slower yet for the next one."""
-    reason: str = ""
-    """Why it never runs again; empty where it may."""
-
-    @property
-    def key(self) -> Key:
-        """What identifies it."""
-        return self.offered.key
-
-    def forget_losses(self) -> None:
-        """Begin a new part of its preparation, or a new pair of a comparison."""
-        self.beyond_s = self.lost_s = 0.0
-
-    def break_off(self, *, too_dear: bool) -> None:
-        """Break off an attempt: one that was `too_dear` has to be allowed as much the next time."""
-        self.beyond_s, self.lost_s = max(self.beyond_s, self.lost_s) if too_dear else self.beyond_s, 0.0
-
-
-class _Comparison:
-    """Two candidates that are compared: `new` must be shown to be faster than `base` to be kept."""
-
-    def __init__(self, best: Key, other: Key, *, baseline: Key, alone: bool, near: bool) -> None:
-        self.best, self.other = best, other
-        self.base, self.new = (other, best) if other == baseline else (best, other)
-        self.guard = Guard(at_once=False, rows=ALONE) if alone else Guard(at_once=not near)
-
-    def next(self) -> Run:
-        key = self.base if self.guard.next_runner() == "default" else self.new
-        return Run(key, rest=self.guard.needs_rest)
-
-    def best_instead(self) -> Run:
-        return Run(self.best, rest=self.best == self.base and self.guard.plan_ran_last)
-
-    @property
-    def cost_s(self) -> float | None:
-        """Seconds by which the next pair is expected to take longer than the best alone; None: nothing is known."""
-        best: Side = "default" if self.base == self.best else "plan"
-        other: Side = "plan" if best == "default" else "default"
-        best_s, other_s = self.guard.step_s(best), self.guard.step_s(other)
-        if best_s is None or other_s is None:
-            return None
-        if best_s >= other_s:
-            return 0.0
-        return self.guard.pair_s(other) * (1 - best_s / other_s)
-
-
-class Outlook(NamedTuple):
-    """Where what is learned next takes place, and what it is expected to cost calls; None: nothing is left."""
-
-    place: Place | None
-    cost_s: float = 0.0
 
 
 class Tournament:
@@ -348,7 +88,7 @@ class Tournament:
         self.entrants: dict[Key, Entrant] = {
             baseline: Entrant(Offered(baseline, 1.0, 1.0, ready=True), Status.READY, gain=1.0, open=True)
         }
-        self.comparison: _Comparison | None = None
+        self.comparison: Turns | None = None
         self.settled = False
         """Whether what was found to be the fastest runs, and nothing else is being prepared or compared in calls."""
         self.over: str | None = None
@@ -424,7 +164,7 @@ class Tournament:
 
     @property
     def eager_s(self) -> float | None:
-        """Seconds of a call of the baseline, as comparisons of the best and its own calls have shown; None: not known."""
+        """Seconds of a call of the baseline, as comparisons of the best and its own calls show; None: not known."""
         found = [one for one in (self.entrants[self.best].eager_s, self.baseline_s) if one is not None]
         return sum(found) / len(found) if found else None
 
@@ -568,7 +308,7 @@ class Tournament:
             return *before, *self._next(event)
         return *before, Prepare(entrant.key)
 
-    def _next_compared(self, comparison: _Comparison, event: Next) -> Instructions:
+    def _next_compared(self, comparison: Turns, event: Next) -> Instructions:
         guard, entrant, cost_s = comparison.guard, self.entrants[comparison.other], comparison.cost_s
         if guard.begun:
             costs = entrant.lost_s > (BROKEN - 1) * (self.best_s or 0.0) if cost_s is None else cost_s > 0
@@ -659,7 +399,7 @@ class Tournament:
         step_s = best_s * (1 + UNKNOWN) if step_s is None else step_s
         return 2 * PAIRS_AT_LEAST * max(0.0, step_s - best_s)
 
-    def _pair_s(self, comparison: _Comparison) -> float:
+    def _pair_s(self, comparison: Turns) -> float:
         """Seconds that the next pair of a comparison is expected to cost calls."""
         entrant, cost_s = self.entrants[comparison.other], comparison.cost_s
         return entrant.beyond_s + (self._comparing_s(entrant) / PAIRS_AT_LEAST if cost_s is None else cost_s)
@@ -693,9 +433,9 @@ class Tournament:
         self._doubtful = None
         self._say(f"{self.best} and {entrant.key} are compared")
         near, entrant.beside = entrant.offered.near, False
-        self.comparison = _Comparison(self.best, entrant.key, baseline=self.baseline, alone=alone, near=near)
+        self.comparison = Turns(self.best, entrant.key, baseline=self.baseline, alone=alone, near=near)
 
-    def _judge(self, comparison: _Comparison, verdict: Verdict) -> Instructions:
+    def _judge(self, comparison: Turns, verdict: Verdict) -> Instructions:
         self.comparison, self._compared = None, True
         verdict = replace(verdict, over=str(comparison.base))
         new, base = self.entrants[comparison.new], self.entrants[comparison.base]
@@ -791,7 +531,7 @@ class Tournament:
             return self._observe(self.comparison, event, lost_s) if self._counts else ()
         return self._look(event) if self.settled and counts and what.key == self.best != self.baseline else ()
 
-    def _observe(self, comparison: _Comparison, event: Ran, lost_s: float) -> Instructions:
+    def _observe(self, comparison: Turns, event: Ran, lost_s: float) -> Instructions:
         entrant, guard = self.entrants[comparison.other], comparison.guard
         guard.observe(started_s=event.started_s, seconds=event.seconds)
         entrant.lost_s, entrant.beside = entrant.lost_s + lost_s, entrant.beside or not event.alone

@@ -26,7 +26,7 @@ from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import may_be_known
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuner import tournament as to
+from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
 from threadcast.runtime.tuner.before_run import BeforeRun
 from threadcast.runtime.tuner.budget import Budget
@@ -34,6 +34,8 @@ from threadcast.runtime.tuner.call_plans import CallPlans
 from threadcast.runtime.tuner.contender import Contender, Kept, MakeBackends, Run, VariantPlan
 from threadcast.runtime.tuner.contender_id import DEFAULT, ContenderId, Kind, backend, eager_in, plan_of
 from threadcast.runtime.tuner.core_follower import CoreFollower
+from threadcast.runtime.tuner.entrant import Status
+from threadcast.runtime.tuner.events import Place
 from threadcast.runtime.tuner.first_steps import FirstSteps, Runner
 from threadcast.runtime.tuner.open_contenders import OpenContenders
 from threadcast.runtime.tuner.plan_candidate import BESIDE_S, Calls, Means, PlanCandidate
@@ -41,7 +43,7 @@ from threadcast.runtime.tuner.plan_maker import PlanMaker, Planner
 from threadcast.runtime.tuner.plan_search import SearchStep
 from threadcast.runtime.tuner.report import COMPILING, Report
 from threadcast.runtime.tuner.timed_run import TimedRun
-from threadcast.runtime.tuner.tournament import Place, Tournament
+from threadcast.runtime.tuner.tournament import Tournament
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 from threadcast.runtime.verification.shadow import Ran, Shadowed
 
@@ -626,7 +628,7 @@ class Tuning:
 
     def _end_of_backends(self) -> None:
         entrant = self._tournament.entrants.get(BACKENDS)
-        if entrant is not None and entrant.status is not to.Status.OUT:
+        if entrant is not None and entrant.status is not Status.OUT:
             self._tournament.handle(to.LeftOut(BACKENDS, "there are no more"))
         if (variant_plan := self._plan_of(self._best)) is not None:
             self._stored.add_tried(variant_plan, self._tried)

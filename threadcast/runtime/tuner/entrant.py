@@ -1,0 +1,92 @@
+"""What a tournament knows of one candidate, and the comparison of two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from threadcast.runtime.tuner.events import Key, Offered, Run, Staged
+from threadcast.runtime.tuner.guard import ALONE, Guard, Side
+
+
+class Status(Enum):
+    """What is known of a candidate."""
+
+    OFFERED = "offered"
+    STAGED = "is prepared"
+    READY = "is ready"
+    LOST = "was slower"
+    OUT = "never runs again"
+
+
+@dataclass(slots=True)
+class Entrant:
+    """A candidate in the tournament."""
+
+    offered: Offered
+    status: Status = Status.OFFERED
+    stage: Staged | None = None
+    step_s: float | None = None
+    """Seconds of its calls, as the last comparison or preparation found; None where they are not known."""
+    alone_s: float | None = None
+    """Seconds of its calls when it ran alone."""
+    gain: float | None = None
+    """Ratio of the baseline's seconds to its own, by comparisons."""
+    eager_s: float | None = None
+    """Seconds of the baseline's calls when it was compared last, by that."""
+    beyond_s: float = 0.0
+    """What the last attempt at a part lost that was broken off: the next one must be allowed as much."""
+    lost_s: float = 0.0
+    """What the present attempt at a part has lost so far."""
+    open: bool = False
+    """Whether it can run the next call; what has lost or does not run has to be prepared once more."""
+    doubts: int = 0
+    beside: bool = False
+    """Whether something computed beside calls of its last comparison."""
+    losses: int = 0
+    """Comparisons that it has lost: after each the best has to become slower yet for the next one."""
+    reason: str = ""
+    """Why it never runs again; empty where it may."""
+
+    @property
+    def key(self) -> Key:
+        """What identifies it."""
+        return self.offered.key
+
+    def forget_losses(self) -> None:
+        """Begin a new part of its preparation, or a new pair of a comparison."""
+        self.beyond_s = self.lost_s = 0.0
+
+    def break_off(self, *, too_dear: bool) -> None:
+        """Break off an attempt: one that was `too_dear` has to be allowed as much the next time."""
+        self.beyond_s, self.lost_s = max(self.beyond_s, self.lost_s) if too_dear else self.beyond_s, 0.0
+
+
+class Turns:
+    """Two candidates that are compared: `new` must be shown to be faster than `base` to be kept."""
+
+    def __init__(self, best: Key, other: Key, *, baseline: Key, alone: bool, near: bool) -> None:
+        self.best, self.other = best, other
+        self.base, self.new = (other, best) if other == baseline else (best, other)
+        self.guard = Guard(at_once=False, rows=ALONE) if alone else Guard(at_once=not near)
+
+    def next(self) -> Run:
+        """Return what runs the next call, in turns."""
+        key = self.base if self.guard.next_runner() == "default" else self.new
+        return Run(key, rest=self.guard.needs_rest)
+
+    def best_instead(self) -> Run:
+        """Return what runs a call that does not count: the best."""
+        return Run(self.best, rest=self.best == self.base and self.guard.plan_ran_last)
+
+    @property
+    def cost_s(self) -> float | None:
+        """Seconds by which the next pair is expected to take longer than the best alone; None: nothing is known."""
+        best: Side = "default" if self.base == self.best else "plan"
+        other: Side = "plan" if best == "default" else "default"
+        best_s, other_s = self.guard.step_s(best), self.guard.step_s(other)
+        if best_s is None or other_s is None:
+            return None
+        if best_s >= other_s:
+            return 0.0
+        return self.guard.pair_s(other) * (1 - best_s / other_s)
