@@ -13,7 +13,8 @@ import threadcast
 from tests.runtime.compile_backend.running import perceptron, rows
 from threadcast.runtime.compile_backend import compiled_graphs
 from threadcast.runtime.optimized_call import OptimizedCall
-from threadcast.runtime.tuner.budget import PartBudget
+from threadcast.runtime.shared_learning import budget
+from threadcast.runtime.tuner.budget import RISES_S, START_S, PartBudget
 from threadcast.runtime.tuner.events import RunStage
 from threadcast.runtime.tuner.tuning import Tuning
 
@@ -22,8 +23,9 @@ pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 
 @pytest.fixture(autouse=True)
 def limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is what may be spent at first, and nothing comes in."""
+    """There is what may be spent without any share, and nothing comes in."""
     monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "0")
+    budget(0.0).ran_eager(START_S * RISES_S)
 
 
 def is_learned(call: Callable[[int], object], tunings: Callable[[], list[Tuning]]) -> bool:
@@ -38,9 +40,9 @@ def is_learned(call: Callable[[int], object], tunings: Callable[[], list[Tuning]
 
 
 def spend_all(tuning: Tuning) -> None:
-    budget = tuning._budget._whole if isinstance(tuning._budget, PartBudget) else tuning._budget
-    left_s = budget.left_s
-    budget.charge(left_s)
+    spent = tuning._budget._whole if isinstance(tuning._budget, PartBudget) else tuning._budget
+    left_s = spent.left_s
+    spent.charge(left_s)
     assert tuning._budget.left_s < 1e-6 < left_s
 
 
