@@ -36,8 +36,8 @@ from threadcast.scheduler.problem.engine_costs import EngineCosts
 
 if TYPE_CHECKING:
     from threadcast.capture.workloads import Mode
+    from threadcast.runtime.comparison import Comparison
     from threadcast.runtime.plain_gains import PlainGains
-    from threadcast.runtime.tuner.comparison import Comparison
 
 TRACED = 10
 """Number of steps that are traced to find pairs of ops that slow each other down; medians over them tolerate a few
@@ -97,9 +97,9 @@ def command(
         _refuse_planning(click.get_current_context())
     from threadcast.capture.workloads import capture_workload, default_mode, eager_step, graph_name
     from threadcast.collector.busy import LoadWatch, load_document
+    from threadcast.runtime.comparison import compare
     from threadcast.runtime.engines.open_engine import engine_costs, open_engine
     from threadcast.runtime.plans.sequential import sequential
-    from threadcast.runtime.tuner.comparison import compare
 
     watch = LoadWatch.of(read_machine(cores=settings["cores"]))
     workload = network.load()

@@ -16,9 +16,8 @@ from threadcast.runtime.plans.curves_in_step import ENOUGH_S, LEAST_STEPS, WARM_
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner import first_steps
 from threadcast.runtime.tuner.contender_id import DEFAULT, backend, eager_in, plan_of
-from threadcast.runtime.tuner.first_steps import FirstSteps, Runner
+from threadcast.runtime.tuner.first_steps import FirstSteps, Runner, TimedRun
 from threadcast.runtime.tuner.plan_search import Look, SearchStep, Try
-from threadcast.runtime.tuner.timed_run import TimedRun
 from threadcast.runtime.verification import shadow
 from threadcast.runtime.verification.shadow import Shadowed, leaves
 

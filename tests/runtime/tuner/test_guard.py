@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadcast.core.errors import InvalidInput
-from threadcast.runtime.tuner.guard import ALONE, LONG_PAIRS, LONG_S, Guard, Verdict, judge
+from threadcast.runtime.tuner.guard import ALONE, LONG_PAIRS, LONG_S, MAX_PAIRS, Guard, Verdict, judge
 
 
 def test_a_faster_plan_is_kept_and_an_equal_one_is_not() -> None:
@@ -265,9 +265,9 @@ def test_what_a_pair_takes_is_known_once_it_has_run() -> None:
 def test_without_a_difference_the_default_is_kept_in_the_end() -> None:
     rng = np.random.default_rng(1)
     world = World(lambda step: rng.uniform(0.9, 1.1), lambda step: rng.uniform(0.9, 1.1))
-    verdict = world.run_to_verdict(max_pairs=10)
+    verdict = world.run_to_verdict()
     assert verdict.kept == "default"
-    assert verdict.pairs <= 10
+    assert verdict.pairs <= MAX_PAIRS
 
 
 def test_a_steady_drift_does_not_make_one_of_them_faster() -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
-from threadcast.core.errors import InvalidInput
 from threadcast.core.gains import CONFIDENCE, PAIRS_AT_LEAST, Gain, gain_of
 
 Side = Literal["plan", "default"]
@@ -93,12 +92,10 @@ class Guard:
     be about as fast: there such a pair shows only that something else used the cores. `rows` is the length of turns.
     """
 
-    def __init__(self, *, max_pairs: int = MAX_PAIRS, at_once: bool = True, rows: Rows = BY_TURNS) -> None:
-        if max_pairs < PAIRS_AT_LEAST:
-            raise InvalidInput(f"max_pairs={max_pairs} must be at least {PAIRS_AT_LEAST}")
+    def __init__(self, *, at_once: bool = True, rows: Rows = BY_TURNS) -> None:
         self.verdict: Verdict | None = None
-        """The verdict, once it is clear which way is faster, or once `max_pairs` have shown no difference."""
-        self._max_pairs, self._at_once, self._rows = max_pairs, at_once, rows
+        """The verdict, once it is clear which way is faster, or once `MAX_PAIRS` have shown no difference."""
+        self._at_once, self._rows = at_once, rows
         self._long = True
         """Whether all blocks so far are long."""
         self._blocks: dict[Side, list[float]] = {"default": [], "plan": []}
@@ -179,7 +176,7 @@ class Guard:
         little = self._long and verdict.high < LITTLE
         confident = verdict.pairs >= CONFIDENT_PAIRS and (verdict.shown or little)
         enough = self._ran_s >= ENOUGH_S and verdict.high < LITTLE and verdict.low <= 1.0
-        most = min(self._max_pairs, LONG_PAIRS) if self._long else self._max_pairs
+        most = LONG_PAIRS if self._long else MAX_PAIRS
         if clear or confident or enough:
             self.verdict = verdict
         elif verdict.pairs >= most:

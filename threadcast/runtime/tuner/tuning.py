@@ -36,13 +36,12 @@ from threadcast.runtime.tuner.contender_id import DEFAULT, ContenderId, Kind, ba
 from threadcast.runtime.tuner.core_follower import CoreFollower
 from threadcast.runtime.tuner.entrant import Status
 from threadcast.runtime.tuner.events import Place
-from threadcast.runtime.tuner.first_steps import FirstSteps, Runner
+from threadcast.runtime.tuner.first_steps import FirstSteps, Runner, TimedRun
 from threadcast.runtime.tuner.open_contenders import OpenContenders
 from threadcast.runtime.tuner.plan_candidate import BESIDE_S, Calls, Means, PlanCandidate
 from threadcast.runtime.tuner.plan_maker import PlanMaker, Planner
 from threadcast.runtime.tuner.plan_search import SearchStep
 from threadcast.runtime.tuner.report import COMPILING, Report
-from threadcast.runtime.tuner.timed_run import TimedRun
 from threadcast.runtime.tuner.tournament import Tournament
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 from threadcast.runtime.verification.shadow import Ran, Shadowed
@@ -307,7 +306,7 @@ class Tuning:
 
         Returns at once where nothing but calls can tell what runs fastest.
         """
-        if self._tournament.comparison is not None or isinstance(self._tournament.chosen, to.RunStage):
+        if self._tournament.learns:
             return
         if self._planner.works:
             self._planner.wait(timeout_s)
@@ -409,8 +408,7 @@ class Tuning:
             what = self._next()
             if self.report.reason in ("", COMPILING):
                 self.report.reason = COMPILING if self._graphs.awaits_engine else ""
-            compares = self._tournament.comparison is not None or isinstance(what, to.RunStage)
-            beside = self._budget.unlimited
+            compares, beside = self._tournament.learns, self._budget.unlimited
             self._backends.before_step(rests=compares or not beside)
             if not (compares or beside or self._budget.rests) and self._tournament.comes_first(BACKENDS):
                 self._backends.turn(self._tournament.best_s or 0.0, left_s=self._budget.left_s, now_s=began_s)

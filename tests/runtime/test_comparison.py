@@ -13,11 +13,11 @@ from threadcast.capture.graph.capture import capture_forward
 from threadcast.collector.busy import Load, LoadWatch
 from threadcast.core import Case, Machine, Placement, Trace
 from threadcast.core.errors import InvalidInput
+from threadcast.runtime.comparison import FEWEST_ROUNDS, WARM_UP, compare
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.engines.executors import Executors
 from threadcast.runtime.engines.python_engine import PythonEngine
 from threadcast.runtime.plans.sequential import sequential
-from threadcast.runtime.tuner.comparison import FEWEST_ROUNDS, WARM_UP, compare
 from threadcast.scheduler.simulation.checker import check_schedule
 
 
