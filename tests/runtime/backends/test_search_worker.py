@@ -163,7 +163,7 @@ def test_a_backend_is_tried_before_it_is_asked_and_left_out_by_its_answers(
 def test_a_backend_that_is_expected_to_lose_is_never_built(
     most: float, run: Callable[..., Messages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BackendHistory, "forecast", lambda *_: Forecast(min(1.0, most), most, 1.0))
+    monkeypatch.setattr(BackendHistory, "forecast", lambda *_, **__: Forecast(min(1.0, most), most, 1.0))
     messages = run(close=1e9)
     reason = "it is expected to gain 0.5 at most, and 1 is gained already"
     left_out = [{"left_out": name, "reason": reason} for name in ("math", "numpy")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from threadcast.capture.graph.capture import capture_forward
-from threadcast.runtime.plans.backend_history import BackendHistory, NetworkKind, network_kind
+from threadcast.runtime.plans.backend_history import BackendHistory, NetworkKind, Shape, network_kind, shape_of
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,38 @@ def test_a_machine_whose_searches_found_otherwise_is_believed(tmp_path: Path) ->
     assert forecast.cost_s == 7.0
 
 
+def test_what_won_for_one_size_is_what_is_tried_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval()
+    small, large = (shape_of(capture_forward(model, torch.ones(1, 3, size, size)).graph) for size in (9, 32))
+    other = shape_of(capture_forward(nn.Conv2d(3, 8, 3).eval(), torch.ones(1, 3, 9, 9)).graph)
+    assert small.structure == large.structure != other.structure
+    path = tmp_path / "backends"
+    shares = {"openvino": 0.8, "torch.compile": 0.7, "another": 0.5}
+    BackendHistory(path).add("convolutions", shares, {}, shape=small, failed=["onnxruntime"])
+    history, names = BackendHistory(path), [*shares, "onnxruntime"]
+
+    def tried(shape: Shape) -> list[str]:
+        found: dict[str, float] = {}
+        for name in history.ordered(names, "convolutions", shape):
+            if history.forecast(name, "convolutions", found, shape).most > 1 / min([1.0, *found.values()]):
+                found[name] = shares.get(name, 1.0)
+        return [*found]
+
+    assert tried(large) == ["another"]
+    unlike = BackendHistory(None).forecast("onnxruntime", "convolutions").gain
+    for shape in (small, other, Shape()):  # what is best for the same sizes is stored elsewhere
+        assert history.forecast("onnxruntime", "convolutions", shape=shape).gain == unlike
+    assert history.of_search(names, "convolutions", large).gain == pytest.approx(2.0)
+    assert history.forecast("openvino", "convolutions", {"another": 0.25}, large).gain == pytest.approx(2.5)
+    monkeypatch.setattr(time, "time", lambda: 2.0**33)
+    assert history.forecast("onnxruntime", "convolutions", shape=large).gain == unlike, "it is not believed for ever"
+
+
+def test_what_lost_for_one_size_is_not_searched_for_another(tmp_path: Path) -> None:
+    BackendHistory(tmp_path / "backends").add("products", dict.fromkeys(NAMES, 1.2), {}, shape=Shape("a", "b"))
+    assert BackendHistory(tmp_path / "backends").of_search(NAMES, "products", Shape("a", "c")).most < 1
+
+
 def test_a_search_is_expected_to_gain_as_its_best_and_to_cost_as_its_first() -> None:
     history = BackendHistory(None)
     found, alone = history.of_search(NAMES, "products"), history.forecast("openvino", "products")
@@ -84,6 +117,7 @@ def test_a_search_is_expected_to_gain_as_its_best_and_to_cost_as_its_first() -> 
         '{"found": 3}',
         '{"schema": "threadcast.backends/1", "found": [{"kind": "products", "shares": 3}]}',
         '{"schema": "threadcast.backends/1", "found": [{"kind": "products", "shares": {"openvino": -1}}]}',
+        '{"schema": "threadcast.backends/1", "found": [{"kind": "products", "shares": {}, "shape": ["a", "b", 1]}]}',
     ],
 )
 def test_a_file_of_no_use_counts_as_empty_and_is_written_anew(tmp_path: Path, text: str) -> None:

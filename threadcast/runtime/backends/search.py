@@ -39,7 +39,7 @@ from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.backends.way_store import WayStore, key_of
 from threadcast.runtime.backends.ways import CHOOSES_CPUS, NEEDED, has
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
-from threadcast.runtime.plans.backend_history import network_kind
+from threadcast.runtime.plans.backend_history import network_kind, shape_of
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import backend
 from threadcast.threads.affinity import PinnedThread
@@ -101,7 +101,8 @@ class BackendSearch:
         history_path = None if history is None else str(history)
         kind, own = network_kind(captured.graph), None if cpus is None else list(cpus)
         keeps = memory_regime() == "kept"
-        self._options = Options(among, cores, kind, close, history_path, rough, own, keeps)
+        shape = shape_of(captured.graph)
+        self._options = Options(among, cores, kind, close, history_path, rough, own, keeps, shape=shape)
         self._limit_s = limit_s
         self.caller_s = 0.0
         """Seconds that the search has taken so far from a caller that did not wait for it."""

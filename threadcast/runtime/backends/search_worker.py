@@ -48,7 +48,7 @@ from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.backends.way_store import WayStore
 from threadcast.runtime.backends.ways import IN_BFLOAT16, NEEDED, Way
 from threadcast.runtime.backends.written_out import written_out
-from threadcast.runtime.plans.backend_history import PROGRAM, BackendHistory, NetworkKind
+from threadcast.runtime.plans.backend_history import PROGRAM, BackendHistory, NetworkKind, Shape
 from threadcast.threads.memory import free_bytes, keep_freed_memory, return_freed_memory
 
 BEGIN, GRANTED, REFUSED, DONE, ABANDONED = b"bgrdx"
@@ -79,7 +79,8 @@ class Options:
     A way is reported if its call takes up to `close` times the seconds of the fastest that is known, or of PyTorch's.
     `rough`: the program computes in bfloat16, and so may they, within `frozen.ROUGH` of its results. The search keeps
     to `cpus` (None: to those of its caller), stores the fastest way by `key`, and keeps freed memory if its caller
-    does: PyTorch, to which backends are compared, may take two and a half times as long without (Depth Anything).
+    does: PyTorch, to which backends are compared, may take two and a half times as long without (Depth Anything). What
+    was found for the same network tells what to try first (`shape`).
     """
 
     among: list[str]
@@ -91,6 +92,7 @@ class Options:
     cpus: list[int] | None = None
     keeps_memory: bool = False
     key: str = ""
+    shape: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +233,9 @@ class Search:
 
     def run(self, history: BackendHistory) -> None:
         """Report the fastest way of each backend as soon as it is known; build none that is expected to be slower."""
-        kind = self._options.kind
-        for backend in history.ordered(self._options.among, kind):
-            most, best = history.forecast(backend, kind, self._found).most, 1 / min([1.0, *self._found.values()])
+        kind, shape, failed = self._options.kind, Shape(*self._options.shape), list[str]()
+        for backend in history.ordered(self._options.among, kind, shape):
+            most, best = history.forecast(backend, kind, self._found, shape).most, 1 / min([1.0, *self._found.values()])
             if most <= best:
                 self._leave_out(backend, f"it is expected to gain {most:.3g} at most, and {best:.3g} is gained already")
                 continue
@@ -242,9 +244,11 @@ class Search:
                 self._try(backend)
             except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others remain
                 self._leave_out(backend, error)
+            if backend not in self._found:
+                failed.append(backend)
             self._costs_s[backend] = _cpu_s() - self._costs_s[PROGRAM] - before_s
             return_freed_memory()
-        history.add(kind, self._shares, self._costs_s)
+        history.add(kind, self._shares, self._costs_s, shape=shape, failed=failed)
         if self._built and self._options.key and self._options.history is not None:
             fastest = self._built[min(self._built, key=self._found.__getitem__)]
             store = WayStore(Path(self._options.history).with_name(WAYS))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import log
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -36,6 +38,11 @@ counts little, two have it tried. Chosen on the prior: of 10 to 20 % of them in 
 such."""
 _FEW, _GUESS = 3, (0.7, 0.3)
 """Networks below which shares of PyTorch's time are guessed, and the guess: typical, and in one of ten."""
+_OTHER_SIZES, _SAME_SIZES = 1.1, 1.05
+"""Times as much as expected that a backend gains at most where it is known of the same network with other sizes: over
+PyTorch, and over another backend that is known with these sizes. Conventions."""
+_DAYS = 30
+"""Days after which it is not believed any more that what was slow with other sizes still is."""
 _UNKNOWN_S = 20.0
 """CPU seconds of building a backend that nobody has built."""
 PROGRAM = "program"
@@ -75,6 +82,25 @@ def network_kind(graph: OpGraph) -> NetworkKind:
     return "products" if flops["products"] > flops["all"] / 2 else "pointwise"
 
 
+class Shape(NamedTuple):
+    """What tells a network, and its sizes, from others: two hashes, empty where they are not known."""
+
+    structure: str = ""
+    """Of its operators' kinds and their edges."""
+    sizes: str = ""
+    """Of these, and of all sizes and strides."""
+
+
+_UNKNOWN_SHAPE = Shape()
+
+
+def shape_of(graph: OpGraph) -> Shape:
+    """Return what tells the network of a graph from others."""
+    edges = [(edge.source, edge.target) for edge in graph.edges]
+    kinds, keys = [op.kind for op in graph.ops], [op.key for op in graph.ops]
+    return Shape(*(hashlib.sha256(repr((ops, edges)).encode()).hexdigest()[:16] for ops in (kinds, keys)))
+
+
 class BackendHistory:
     """The times that searches found on one machine, in a file, beside those of the prior; `path` None: no file.
 
@@ -85,12 +111,18 @@ class BackendHistory:
         self._path = path
         self._own: Sequence[dict[str, Any]] = () if path is None else _read(path)
 
-    def forecast(self, backend: str, kind: NetworkKind, shares: Mapping[str, float] | None = None) -> Forecast:
-        """Return what is expected of a backend for a network of this kind.
+    def forecast(
+        self, backend: str, kind: NetworkKind, shares: Mapping[str, float] | None = None, shape: Shape = _UNKNOWN_SHAPE
+    ) -> Forecast:
+        """Return what is expected of a backend for a network of this kind and shape.
 
         `shares` are the seconds of other backends' calls over PyTorch's, as far as they are known of this network: then
-        it is forecast from networks for which the fastest of these took about as much.
+        it is forecast from networks for which the fastest of these took about as much. What was found for the same
+        network with other sizes tells most.
         """
+        for one in self._like(shape):
+            if (like := self._with_other_sizes(one, backend, shares or {})) is not None:
+                return like
         found = [log(row[backend]) for row in self._rows(kind, backend)]
         if shares:
             fastest = min(shares, key=shares.__getitem__)
@@ -100,13 +132,36 @@ class BackendHistory:
         typical, least = np.exp(np.quantile(found, (0.5, 0.1))).tolist() if len(found) >= _FEW else _GUESS
         return Forecast(1 / typical, 1 / least, self._cost_s(backend))
 
-    def ordered(self, backends: Iterable[str], kind: NetworkKind) -> list[str]:
-        """Return `backends` with the one first that is expected to gain most for what it costs."""
-        return sorted(backends, key=lambda name: -self.forecast(name, kind).value)
+    def _like(self, shape: Shape) -> Iterator[Mapping[str, Any]]:
+        """What was found for the same network with other sizes, the last first; `PlanStore` knows the same sizes."""
+        for one in reversed(self._own):
+            structure, sizes, day = one.get("shape", ("", "", 0))
+            if structure and structure == shape.structure and sizes != shape.sizes and _today() - day <= _DAYS:
+                yield one
 
-    def of_search(self, backends: Iterable[str], kind: NetworkKind) -> Forecast:
+    def _with_other_sizes(self, row: Mapping[str, Any], backend: str, shares: Mapping[str, float]) -> Forecast | None:
+        """What is expected of a backend where the row is of the same network; None where that does not tell."""
+        cost_s, known = self._cost_s(backend), row["shares"]
+        if backend in row["failed"]:
+            return Forecast(0.0, 0.0, cost_s)
+        if backend not in known:
+            return None
+        fastest = min(shares.keys() & known.keys(), key=shares.__getitem__, default=None)
+        share = known[backend] if fastest is None else known[backend] / known[fastest] * shares[fastest]
+        return Forecast(1 / share, (_OTHER_SIZES if fastest is None else _SAME_SIZES) / share, cost_s)
+
+    def ordered(self, backends: Iterable[str], kind: NetworkKind, shape: Shape = _UNKNOWN_SHAPE) -> list[str]:
+        """Return `backends` with the one first that is expected to gain most for what it costs.
+
+        Where one has won with other sizes, that is the first: others are not expected to be built.
+        """
+        known = any(self._like(shape))
+        of = {name: self.forecast(name, kind, shape=shape) for name in backends}
+        return sorted(of, key=lambda name: -(of[name].gain if known else of[name].value))
+
+    def of_search(self, backends: Iterable[str], kind: NetworkKind, shape: Shape = _UNKNOWN_SHAPE) -> Forecast:
         """Return what is expected of the best of `backends`, at least one; the cost is what the first one takes."""
-        found = [self.forecast(name, kind) for name in self.ordered(backends, kind)]
+        found = [self.forecast(name, kind, shape=shape) for name in self.ordered(backends, kind, shape)]
         cost_s = found[0].cost_s + self._cost_s(PROGRAM)
         return Forecast(max(one.gain for one in found), max(one.most for one in found), cost_s)
 
@@ -126,17 +181,31 @@ class BackendHistory:
                 return float(median(costs))
         return _UNKNOWN_S
 
-    def add(self, kind: NetworkKind, shares: Mapping[str, float], cost_s: Mapping[str, float]) -> None:
-        """Store the seconds of each backend's call over PyTorch's, of one network, and what building each took."""
-        if self._path is None or not shares:
+    def add(
+        self, kind: NetworkKind, shares: Mapping[str, float], cost_s: Mapping[str, float], *,
+        shape: Shape = _UNKNOWN_SHAPE, failed: Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        """Store the seconds of each backend's call over PyTorch's, of one network, and what building each took.
+
+        `failed` are the backends that cannot run it.
+        """
+        failed = [*failed] if shape.structure else []
+        if self._path is None or not (shares or failed):
             return
-        found = [*_read(self._path), {"kind": kind, "shares": dict(shares), "cost_s": dict(cost_s)}][-_KEPT:]
+        new: dict[str, Any] = {"kind": kind, "shares": dict(shares), "cost_s": dict(cost_s)}
+        if shape.structure:
+            new |= {"shape": [*shape, _today()], "failed": failed}
+        found = [*_read(self._path), new][-_KEPT:]
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(self._path) as draft:
                 draft.write_text(json.dumps({"schema": SCHEMA, "found": found}))
         except OSError as error:
             _logger.warning("what backends were found to take is not stored: %s", error)
+
+
+def _today() -> int:
+    return int(time.time() // 86_400)
 
 
 @cache
@@ -158,4 +227,6 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 def _is_usable(one: dict[str, Any]) -> bool:
     numbers = [*one["shares"].values(), *one.get("cost_s", {}).values()]
-    return "kind" in one and all(number > 0 for number in numbers)
+    structure, sizes, day = one.get("shape", ("", "", 0))
+    shaped = not structure or (isinstance(sizes, str) and isinstance(day, int) and isinstance(one["failed"], list))
+    return "kind" in one and shaped and all(number > 0 for number in numbers)

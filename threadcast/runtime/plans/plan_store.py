@@ -24,7 +24,7 @@ from threadcast.core.errors import FormatError
 from threadcast.core.json_reading import member, number, parse
 from threadcast.core.printable import printable
 from threadcast.runtime.plans.backend_history import NAME as HISTORY
-from threadcast.runtime.plans.backend_history import BackendHistory, Forecast, network_kind
+from threadcast.runtime.plans.backend_history import BackendHistory, Forecast, network_kind, shape_of
 from threadcast.runtime.plans.variant import MemoryFormat
 
 Extra = Literal["formats", "fused", "backends"]
@@ -97,7 +97,9 @@ class PlanStore:
             gain = float(self._path(_text(graph), "backend").read_text())
             return Forecast(gain, gain, _OPENING_S)
         named = [name for name in _NAMED if name in self._among]
-        return BackendHistory(self._folder / HISTORY).of_search([*named, "torch.compile"], network_kind(graph))
+        return BackendHistory(self._folder / HISTORY).of_search(
+            [*named, "torch.compile"], network_kind(graph), shape_of(graph)
+        )
 
     def read(self, graph: OpGraph) -> StoredPlan | None:
         """Return the plan stored for this graph; None where there is none that can be read."""
