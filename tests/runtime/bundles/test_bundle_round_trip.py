@@ -158,7 +158,7 @@ def test_the_first_step_after_loading_runs_the_stored_plan(
         captured = tuned.captured
         plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=2)
         variant_plan = VariantPlan(Variant(MemoryFormat.AS_GIVEN), captured, plan, captured.graph, None)
-        tuned._stored.write(variant_plan, 1.0, tried=frozenset())
+        tuned._stored.write(variant_plan, 1.0)
     save(tmp_path / "bundle", Places.of(Settings.read()), plans_only=True)
     monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path / "other"))
     load(tmp_path / "bundle", Places.of(Settings.read()))

@@ -23,7 +23,7 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Plan, read_machine
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
+from threadcast.runtime.plans.plan_store import BELIEVED, Extra, PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.contender import Contender, VariantPlan
@@ -60,6 +60,24 @@ def test_what_is_kept_comes_back_for_the_same_graph_only(
     assert PlanStore(tmp_path / "plans", other).read(captured.graph) is None
     store.drop(captured.graph)
     assert store.read(captured.graph) is None
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_what_was_slower_is_believed_by_some_processes(
+    tmp_path: Path, captured: Captured, machine: Machine, planned: bool
+) -> None:
+    tried: frozenset[Extra] = frozenset({"formats", "backends"})
+    PlanStore(tmp_path, machine).note_tried(captured.graph, tried, planned=planned)
+    assert not PlanStore(tmp_path, machine).tried(captured.graph, planned=not planned), "something else was the best"
+    assert not PlanStore(tmp_path, machine, among="openvino 2").tried(captured.graph, planned=planned)
+    assert not PlanStore(tmp_path, Machine.uniform("other", 3)).tried(captured.graph, planned=planned)
+    asked = [PlanStore(tmp_path, machine).tried(captured.graph, planned=planned) for _ in range(BELIEVED + 1)]
+    assert asked == [tried] * (BELIEVED - 1) + [frozenset()] * 2
+    PlanStore(tmp_path, machine).note_tried(captured.graph, tried, planned=planned)
+    assert PlanStore(tmp_path, machine).tried(captured.graph, planned=planned) == tried
+    for path in tmp_path.glob("*.tried"):
+        path.write_text('{"tried": 3}')
+    assert not PlanStore(tmp_path, machine).tried(captured.graph, planned=planned), "a damaged file is as good as none"
 
 
 def test_the_layout_that_was_best_comes_first(
@@ -131,7 +149,8 @@ def keep_a_plan(x: Tensor, machine: Machine, *, step_s: float, curves: bool = Fa
         plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=2)
         problem = Problem(captured.graph, made_up_curves(captured.graph, machine), machine) if curves else None
         variant_plan = VariantPlan(Variant(MemoryFormat.AS_GIVEN), captured, plan, captured.graph, problem)
-        tuned._stored.write(variant_plan, step_s, tried=frozenset({"fused", "backends"}))
+        tuned._stored.write(variant_plan, step_s)
+        tuned._stored.note_tried(captured, frozenset({"fused", "backends"}))
     return plan
 
 
@@ -169,7 +188,7 @@ def test_a_plan_is_stored_once_it_has_won_though_a_search_for_backends_goes_on(
             plans=store, fuse=False, clock=clock, backends=lambda *_: search, budget=Budget(0.05),
         )
     ) as tuned:  # fmt: skip
-        run_until(tuned, lambda: (found := store.read(captured.graph)) is not None and "formats" in found.tried)
+        run_until(tuned, lambda: "formats" in store.tried(captured.graph, planned=True))
         assert not search.over
 
 
@@ -185,7 +204,8 @@ def test_memory_formats_that_an_earlier_process_did_not_come_to_are_tried(
 
     captured, store = capture_forward(convolved, images), PlanStore(tmp_path, machine)
     plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=2)
-    store.write("a call", captured.graph, StoredPlan(plan, stored, 1.0, tried=frozenset(tried)))
+    store.write("a call", captured.graph, StoredPlan(plan, stored, 1.0))
+    store.note_tried(captured.graph, frozenset(tried), planned=True)
     formats = MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST
     with closing(
         Tuning(convolved, lambda _: captured, ModelFormat(None), formats, machine, call="a call", plans=store)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,11 +18,12 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
 from threadcast.runtime.fusion import products
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.plan_store import Extra, PlanStore
+from threadcast.runtime.plans.plan_store import BELIEVED, Extra, PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import tournament as to
 from threadcast.runtime.tuner.contender import Contender
-from threadcast.runtime.tuner.contender_id import backend
+from threadcast.runtime.tuner.contender_id import Kind, backend
+from threadcast.runtime.tuner.plan_search import SearchStep
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.tuner.watch import LOOK
 from threadcast.threads.affinity import thread_ids
@@ -30,9 +33,8 @@ pytestmark = pytest.mark.usefixtures("planned_at_once")
 
 def stored_tried(tuning: Tuning, machine: Machine, folder: Path) -> frozenset[Extra]:
     """What a later process finds to have been tried beside the plan that is stored."""
-    stored = PlanStore(folder, machine).read(tuning.captured.graph)
-    assert stored is not None
-    return stored.tried
+    assert PlanStore(folder, machine).read(tuning.captured.graph) is not None
+    return PlanStore(folder, machine).tried(tuning.captured.graph, planned=True)
 
 
 def test_a_backend_is_left_when_it_no_longer_does_what_the_default_does(machine: Machine, tmp_path: Path) -> None:
@@ -87,6 +89,51 @@ def test_a_backend_that_lost_to_the_plan_is_not_tried_by_later_processes(machine
         run(tuned, 2 * LOOK)
         assert tuned.report.runs == "plan"
         assert "backends" in stored_tried(tuned, machine, tmp_path)
+
+
+@pytest.mark.parametrize("backend_s", [0.1, 1.0, 2.0])
+@pytest.mark.parametrize("plan_s", [0.5, 2.0])
+def test_a_later_process_learns_nothing_again(
+    machine: Machine, tmp_path: Path, plan_s: float, backend_s: float
+) -> None:
+    """Whatever has won: PyTorch takes 1 s. Each tenth process looks again."""
+    runs, began = [], []
+
+    def of(seconds: float) -> Callable[[torch.Tensor], torch.Tensor]:
+        def call(x: torch.Tensor) -> torch.Tensor:
+            clock.now_s += seconds
+            return function(x)
+
+        return call
+
+    for _ in range(BELIEVED + 1):
+        clock = Clock(1e-6)
+        with made(clock, machine, tmp_path, backend=Contender(backend("found"), of(backend_s))) as tuned:
+            tuned._budget.share = 0.9
+            run_of = tuned._run_of
+
+            def timed(runner: Any, run_of: Callable[[Any], Any] = run_of, clock: Clock = clock) -> Any:
+                is_plan = isinstance(runner, SearchStep) or runner.kind is Kind.PLAN
+
+                def call(*arguments: Any) -> Any:
+                    result, _ = run_of(runner)(*arguments)
+                    clock.now_s += plan_s if is_plan else 0.0
+                    return result, None
+
+                return call
+
+            tuned._run_of = timed  # type: ignore[method-assign]
+            run(tuned, 400)
+            assert not tuned.learning
+            runs.append(tuned.report.runs)
+            began.append({str(one).split(",")[0] for one in tuned._tournament.entrants} - {"default"})
+    fastest = min({"plan": plan_s, "default": 1.0, "found": backend_s}.items(), key=lambda one: one[1])[0]
+    assert runs == [fastest] * len(runs)
+    assert began[0] == began[BELIEVED] == {"plan", "backends", "found"}
+    if fastest == "found":  # a plan that had won before runs until it is opened
+        began = [one - {"plan"} for one in began]
+    again: set[str] = {"default": set(), "plan": {"plan"}, "found": {"backends", "found"}}[fastest]
+    assert began[1:BELIEVED] == [again] * (BELIEVED - 1)
 
 
 def test_backends_that_an_error_ended_are_tried_by_later_processes(

@@ -28,7 +28,11 @@ from threadcast.runtime.plans.backend_history import BackendHistory, Forecast, n
 from threadcast.runtime.plans.variant import MemoryFormat
 
 Extra = Literal["formats", "fused", "backends"]
-"""What is tried beside a plan of operators as they are: other memory formats, fused operators, and backends."""
+"""What is tried for a call: plans in all memory formats, with fused operators, and backends."""
+
+BELIEVED = 10
+"""Processes of which the last one tries again what was found to be slower: the machine may have been busy. A
+convention."""
 
 MOST_FILES = 4_000
 """Most files in the folder of plans, two for each kind of call: beyond, a write deletes those that were not used for
@@ -40,7 +44,7 @@ _OPENING_S = 0.1
 
 _MOST_BYTES = 2**26
 """Most bytes of a plan for fewer cores once it is unpacked: one of 5,000 ops has a megabyte."""
-_NAME = re.compile(r"[0-9a-f]{32}\.(json|layout|backend|program)")
+_NAME = re.compile(r"[0-9a-f]{32}\.(json|layout|backend|program|tried)")
 
 _logger = logging.getLogger("threadcast")
 
@@ -51,8 +55,7 @@ class StoredPlan:
 
     `fused`: whether the plan is for the graph with fused operators. `fewer` holds plans for fewer cores, by number of
     cores; in the file they are compressed. While some of these are missing, `curves` are the curves of the
-    plan's graph, to make them from. `tried` says what the plan was compared with beside PyTorch's default, of which a
-    step took `eager_s` seconds (None: not known).
+    plan's graph, to make them from. A step of PyTorch's default took `eager_s` seconds (None: not known).
     """
 
     plan: Plan
@@ -61,7 +64,6 @@ class StoredPlan:
     fused: bool = False
     fewer: Mapping[int, Plan] = field(default_factory=dict)
     curves: CurveTable | None = None
-    tried: frozenset[Extra] = frozenset()
     eager_s: float | None = None
 
 
@@ -118,7 +120,7 @@ class PlanStore:
         """Store a plan for this graph, and its memory format for this call."""
         document: dict[str, Any] = {
             "layout": stored.memory_format, "fused": stored.fused, "step_s": stored.step_s,
-            "eager_s": stored.eager_s, "tried": sorted(stored.tried), "plan": stored.plan.to_json(),
+            "eager_s": stored.eager_s, "plan": stored.plan.to_json(),
             "fewer": {str(cores): packed(plan) for cores, plan in stored.fewer.items()},
             "curves": {} if stored.curves is None else to_codes(stored.curves),
         }  # fmt: skip
@@ -137,10 +139,38 @@ class PlanStore:
 
     def note_backend(self, graph: OpGraph, gain: float) -> None:
         """Note that a backend was the fastest for this graph, by this ratio of the default's seconds to its own."""
+        self._note(_text(graph), "backend", repr(gain))
+
+    def tried(self, graph: OpGraph, *, planned: bool) -> frozenset[Extra]:
+        """Return what was found to be slower than what runs the graph, a plan if it is `planned`, or than PyTorch.
+
+        Of `BELIEVED` processes that ask the last one learns of nothing.
+        """
+        path = self._path(_text(graph), "tried")
+        try:
+            found, was_planned, asked = read_tried(path.read_text())
+        except FileNotFoundError:
+            return frozenset()
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            _logger.warning("%s is of no use: %s", printable(str(path)), error)
+            return frozenset()
+        if was_planned != planned or asked + 1 >= BELIEVED:
+            return frozenset()
+        self._note_tried(graph, found, planned=planned, asked=asked + 1)
+        return found
+
+    def note_tried(self, graph: OpGraph, tried: frozenset[Extra], *, planned: bool) -> None:
+        """Note what `tried` is to return."""
+        self._note_tried(graph, tried, planned=planned, asked=0)
+
+    def _note_tried(self, graph: OpGraph, tried: frozenset[Extra], *, planned: bool, asked: int) -> None:
+        self._note(_text(graph), "tried", json.dumps({"tried": sorted(tried), "planned": planned, "asked": asked}))
+
+    def _note(self, text: str, suffix: str, content: str) -> None:
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            with replacing(self._path(_text(graph), "backend")) as draft:
-                draft.write_text(repr(gain))
+            with replacing(self._path(text, suffix)) as draft:
+                draft.write_text(content)
 
     def program(self, text: str) -> tuple[MemoryFormat, float] | None:
         """Return the layout in which the graphs of a program are faster than it is, and the seconds of its calls."""
@@ -154,13 +184,11 @@ class PlanStore:
 
     def note_program(self, text: str, found: tuple[MemoryFormat, float] | None) -> None:
         """Note what `program` is to return for this text of a program."""
+        if found is not None:
+            self._note(text, "program", " ".join(map(str, found)))
+            return
         with suppress(OSError):
-            if found is None:
-                self._path(text, "program").unlink(missing_ok=True)
-                return
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with replacing(self._path(text, "program")) as draft:
-                draft.write_text(" ".join(map(str, found)))
+            self._path(text, "program").unlink(missing_ok=True)
 
     def drop(self, graph: OpGraph) -> None:
         """Delete the plan stored for this graph, and what is noted of a backend."""
@@ -216,6 +244,13 @@ class NoPlanStore(PlanStore):
     def write(self, call: object, graph: OpGraph, stored: StoredPlan) -> None:
         """Do nothing."""
 
+    def tried(self, graph: OpGraph, *, planned: bool) -> frozenset[Extra]:
+        """Return nothing."""
+        return frozenset()
+
+    def note_tried(self, graph: OpGraph, tried: frozenset[Extra], *, planned: bool) -> None:
+        """Do nothing."""
+
     def note_backend(self, graph: OpGraph, gain: float) -> None:
         """Do nothing."""
 
@@ -234,9 +269,18 @@ def stored_plan(document: Any) -> StoredPlan:
     fewer = _FewerPlans({int(cores): text for cores, text in written.items()})
     curves = member(document, "curves", dict, default={})
     known = from_codes(curves) if curves else None
-    tried = frozenset(extra for extra in get_args(Extra) if extra in member(document, "tried", list, default=[]))
     eager_s = None if document.get("eager_s") is None else number(document, "eager_s", minimum=0.0)
-    return StoredPlan(plan, MemoryFormat(layout), step_s, fused, fewer, known, tried, eager_s)
+    return StoredPlan(plan, MemoryFormat(layout), step_s, fused, fewer, known, eager_s)
+
+
+def read_tried(text: str) -> tuple[frozenset[Extra], bool, int]:
+    """Return what the text of a file says was tried, whether beside a plan, and how often that was asked after.
+
+    ValueError, LookupError or TypeError where it says nothing.
+    """
+    document = parse(text, what="it")
+    tried = frozenset(extra for extra in get_args(Extra) if extra in member(document, "tried", list))
+    return tried, member(document, "planned", bool), member(document, "asked", int)
 
 
 class _FewerPlans(Mapping[int, Plan]):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from threadcast.capture.graph.captured import Captured
-from threadcast.core import Machine, Plan
+from threadcast.core import Machine, OpGraph, Plan
 from threadcast.runtime.plans.backend_history import Forecast
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
@@ -28,6 +28,8 @@ class CallPlans:
         """What is stored of each variant_plan."""
         self._fewer: dict[VariantPlan, Mapping[int, Plan]] = {}
         """Plans for fewer cores, by number of cores, that were made since the variant_plan was."""
+        self._tried: tuple[OpGraph, bool, frozenset[Extra]] | None = None
+        """What is stored of what was tried: for which graph, whether beside a plan, and what."""
 
     def read(self, graphs: VariantGraphs) -> tuple[VariantPlan, StoredPlan] | None:
         """Return the variant_plan stored for the first graph of the call, and what is stored of it.
@@ -56,13 +58,10 @@ class CallPlans:
         """Note that a backend was the fastest for a graph, by this gain."""
         self._plans.note_backend(captured.graph, gain)
 
-    def write(
-        self, variant_plan: VariantPlan, step_s: float, *, tried: frozenset[Extra], eager_s: float | None = None
-    ) -> None:
-        """Store a variant_plan whose steps take `step_s` seconds, and eager PyTorch's `eager_s`; it is faster than what
-        was `tried` beside it."""
+    def write(self, variant_plan: VariantPlan, step_s: float, *, eager_s: float | None = None) -> None:
+        """Store a variant_plan whose steps take `step_s` seconds, and eager PyTorch's `eager_s`."""
         plan, variant = variant_plan.plan, variant_plan.variant
-        stored = StoredPlan(plan, variant.memory_format, step_s, variant.fused, tried=tried, eager_s=eager_s)
+        stored = StoredPlan(plan, variant.memory_format, step_s, variant.fused, eager_s=eager_s)
         self._write(variant_plan, stored)
 
     def _write(self, variant_plan: VariantPlan, stored: StoredPlan) -> None:
@@ -75,6 +74,7 @@ class CallPlans:
     def drop(self, captured: Captured) -> None:
         """Delete what is stored for a graph without fused operators."""
         self._plans.drop(captured.graph)
+        self._stored = {one: stored for one, stored in self._stored.items() if one.unfused is not captured.graph}
 
     def fewer(self, variant_plan: VariantPlan) -> Mapping[int, Plan]:
         """The known plans of a variant_plan for fewer cores, by number of cores."""
@@ -86,8 +86,17 @@ class CallPlans:
         if variant_plan in self._stored and fewer.keys() != variant_plan.fewer.keys():
             self._write(variant_plan, self._stored[variant_plan])
 
-    def add_tried(self, variant_plan: VariantPlan, tried: frozenset[Extra]) -> None:
-        """Note what has been tried beside a variant_plan, where that is stored."""
-        stored = self._stored.get(variant_plan)
-        if stored is not None and tried != stored.tried:
-            self._write(variant_plan, replace(stored, tried=tried))
+    def tried(self, captured: Captured, beside: VariantPlan | None) -> frozenset[Extra]:
+        """Return what earlier processes found to be slower than the stored plan, or without one than PyTorch."""
+        graph, planned = captured.graph if beside is None else beside.unfused, beside is not None
+        tried = self._plans.tried(graph, planned=planned)
+        self._tried = graph, planned, tried
+        return tried
+
+    def note_tried(self, captured: Captured, tried: frozenset[Extra]) -> None:
+        """Note what was found to be slower than the plan that was stored last, or than PyTorch without one."""
+        plan = next(reversed(self._stored), None)
+        graph, planned = captured.graph if plan is None else plan.unfused, plan is not None
+        if self._tried != (graph, planned, tried):
+            self._tried = graph, planned, tried
+            self._plans.note_tried(graph, tried, planned=planned)

@@ -58,6 +58,8 @@ that, steps took 1.5 to 2.5 times as long."""
 RAISED, RAISED_SHARE = 3, 0.05
 """Steps in which operators raise because of values, and their share, from which on PyTorch runs all: each costs what
 was run until then."""
+FOUND_BEFORE = "an earlier process found nothing that is faster"
+"""The reason of a report where nothing is tried."""
 LOOKING_SHARE = 0.01
 """Share of a call that a look at its arguments may take: less is lost in the noise of calls."""
 
@@ -175,7 +177,7 @@ class Tuning:
         if timed.raised is not None and (self.captured.raises or difference is None):
             self._after_raising(timed.raised)  # it says nothing of the plan's speed, nor of its numbers
             return result
-        if self._wants_backends and difference is None and self._backends.waits:
+        if self._awaits_backends and difference is None:
             self._search_backends(arguments, result)
         self._observe(what, timed, self._clock() - began_s, difference)
         if self.kept is not None and runner == self._best and not self._first_steps.compares(runner):
@@ -271,7 +273,7 @@ class Tuning:
         """Whether it is still being learned what runs fastest; also while something has not been tried."""
         if self._closed or self._tournament.over is not None:
             return False
-        if not (self.settled and self._tournament.idle) or self._todo or not self._backends.over:
+        if not (self.settled and self._tournament.idle) or self._todo or self._backends.works or self._awaits_backends:
             return True
         return not self._tournament.confirmed
 
@@ -285,7 +287,7 @@ class Tuning:
         """What is learned next, and where."""
         if self._closed or not (self._started or self.settled):
             return to.Outlook(None if self._closed else to.Place.CALL)
-        if self._wants_backends and self._backends.waits:
+        if self._awaits_backends:
             return to.Outlook(to.Place.CALL)
         return self._tournament.outlook
 
@@ -314,7 +316,7 @@ class Tuning:
             self._graphs.wait(self._graphs.awaited, timeout_s)
         elif self._backends.works:
             self._backends.wait(timeout_s)
-        elif self._backends.waits and self._wants_backends:  # another search is at work
+        elif self._awaits_backends:  # another search is at work
             time.sleep(min(timeout_s, _PAUSE_S))
 
     @property
@@ -356,7 +358,7 @@ class Tuning:
         if self._graphs.formats == (MemoryFormat.AS_GIVEN,):
             return MemoryFormat.AS_GIVEN
         rests = self.settled and (self._tournament.idle or self._tournament.held_back)
-        if not rests or self._backends.waits:
+        if not rests or (self._backends.waits and (self._wants_backends or self._tournament.waits(BACKENDS))):
             return None
         best = self._best
         return best.memory_format or (MemoryFormat.AS_GIVEN if best.variant is None else best.variant.memory_format)
@@ -379,6 +381,11 @@ class Tuning:
         self._release_all()
 
     # what runs the next step
+
+    @property
+    def _awaits_backends(self) -> bool:
+        """Whether a search for backends is to begin with the next step, unless another one is at work."""
+        return self._wants_backends and self._backends.waits
 
     @property
     def _best(self) -> ContenderId:
@@ -501,6 +508,9 @@ class Tuning:
                 candidate.open()
                 self._resume(candidate, found[1])
                 return
+            if "formats" in self._known_from_before(None):
+                self._offer_backends()
+                return
             for other in self._like:
                 if (like := self._graphs.plan_like(other)) is not None:
                     self._offer(self._add(PlanCandidate.of(like, self._means)).key, earlier=True)
@@ -512,17 +522,21 @@ class Tuning:
         self._offer_all(self._graphs.formats)
 
     def _resume(self, candidate: PlanCandidate, stored: StoredPlan) -> None:
-        tried = stored.tried
         self._todo.extend(self._tournament.handle(to.Resumed(candidate.key, stored.step_s, stored.eager_s)))
-        if "backends" in tried:
-            self._backends.never()
-        if "fused" in tried or candidate.variant.fused:
-            self._fuse = False
-        if "formats" in tried:
+        self._fuse = self._fuse and not candidate.variant.fused
+        if "formats" in self._known_from_before(candidate.found):
             self._offer_backends()
             return
         self._offer_eager(candidate)
         self._offer_all([one for one in self._graphs.formats if one is not candidate.variant.memory_format])
+
+    def _known_from_before(self, beside: VariantPlan | None) -> frozenset[Extra]:
+        """What earlier processes found to be slower than a plan, or than PyTorch, so that it is not tried again."""
+        tried = self._stored.tried(self._graphs.first, beside)
+        if "backends" in tried:
+            self._backends.never()
+        self._fuse = self._fuse and "fused" not in tried
+        return tried
 
     def _offer_all(self, formats: Sequence[MemoryFormat]) -> None:
         """Offer a plan in each of these memory formats, and backends."""
@@ -628,18 +642,20 @@ class Tuning:
         entrant = self._tournament.entrants.get(BACKENDS)
         if entrant is not None and entrant.status is not Status.OUT:
             self._tournament.handle(to.LeftOut(BACKENDS, "there are no more"))
-        if (variant_plan := self._plan_of(self._best)) is not None:
-            self._stored.add_tried(variant_plan, self._tried)
+        self._stored.note_tried(self._graphs.first, self._tried)
 
     @property
     def _tried(self) -> frozenset[Extra]:
-        """What was tried beside the best plan, so that a later process need not."""
+        """What was found to be slower than the best, so that a later process need not try it."""
         waits = self._tournament.waits
         waiting = {one.variant.fused for one in self._candidates.values() if waits(one.key)}
         waiting |= {False for one in self._graphs.formats if waits(eager_in(one))}
         found: list[Extra] = [] if False in waiting else ["formats"]
         found += [] if self._fuse or True in waiting else ["fused"]
-        return frozenset([*found, "backends"] if self._backends.finished else found)
+        lost = self._backends.finished and self._best.kind is not Kind.BACKEND
+        open_ones = filter(waits, self._tournament.entrants)
+        lost = lost and not any(isinstance(one, ContenderId) and one.kind is Kind.BACKEND for one in open_ones)
+        return frozenset([*found, "backends"] if lost else found)
 
     def _prepare_candidate(self, key: to.Key) -> None:
         assert isinstance(key, ContenderId)
@@ -699,13 +715,14 @@ class Tuning:
                 self._follower.end(restore=True)
             case to.Keep(key, step_s):
                 if (variant_plan := self._plan_of(key)) is not None:
-                    self._stored.write(variant_plan, step_s, tried=self._tried, eager_s=self._tournament.eager_s)
+                    self._stored.write(variant_plan, step_s, eager_s=self._tournament.eager_s)
+                    self._stored.note_tried(self._graphs.first, self._tried)
             case to.GiveUp(reason):
                 self._given_up(reason)
 
     def conclude(self) -> None:
         """Report what is the fastest so far, though others may still be tried."""
-        if self.eager_s is None and self._best == DEFAULT:
+        if self.eager_s is None and self._best == DEFAULT and not self.settled:
             return
         self.report.contender, self.fastest = self._best, self._contenders[self._best]
         if (variant_plan := self._plan_of(self._best)) is not None:
@@ -745,12 +762,14 @@ class Tuning:
         if contender.kind is Kind.BACKEND and (gain := self._tournament.entrants[contender].gain) is not None:
             self._stored.note_backend(self._graphs.first, gain)
         self.conclude()
+        self._stored.note_tried(self._graphs.first, self._tried)
         if variant_plan is not None:
-            self._stored.add_tried(variant_plan, self._tried)
             self._follower.follow(self._contenders.engines[variant_plan], variant_plan, self._stored)
         slow = [one for one in self._candidates.values() if one.step_s is not None]
         if contender == DEFAULT and slow and not self.report.verdicts and self.eager_s is not None:
             self.report.reason = f"{slow[0].key} took {slow[0].step_s:.3g} s a call, PyTorch {self.eager_s:.3g} s"
+        elif contender == DEFAULT and not self._candidates and not self.report.reason:
+            self.report.reason = FOUND_BEFORE
         self._offer_fused()
 
     def _give_up(self, reason: str) -> None:
