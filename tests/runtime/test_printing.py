@@ -99,9 +99,12 @@ def test_what_calls_say_is_said_once_in_each_call(
 
 READS: dict[str, tuple[Callable[[Path], float], str]] = {
     "a clock": (lambda _: time.monotonic_ns() % 997, "reads a clock"),
-    "random bytes": (lambda _: os.urandom(1)[0], "draws random bytes"),
-    "an identifier": (lambda _: uuid.uuid4().int % 997, "draws random bytes"),
+    "random bytes": (lambda _: os.urandom(1)[0], "draws random numbers"),
+    "a generator": (lambda _: float(np.random.default_rng().random()), "draws random numbers"),
+    "an identifier": (lambda _: uuid.uuid4().int % 997, "draws random numbers"),
     "a file": (lambda path: len(path.read_text()), "opens a file"),
+    "a file that is there": (lambda path: 1.0 + path.exists() + os.path.getsize(path), "looks at a file"),
+    "a folder": (lambda path: len(os.listdir(path.parent)), "looks at a folder"),
     "an array": (lambda path: float(np.load(path.with_suffix(".npy"))[0]), "opens a file"),
     "a tensor": (lambda path: float(torch.load(path.with_suffix(".pt"), weights_only=True)[0]), "opens a file"),
 }
@@ -115,6 +118,7 @@ def test_what_calls_read_of_files_and_clocks_is_read_in_each_call(
 
     def write(number: int) -> None:
         path.write_text("1" * number)
+        (tmp_path / str(number)).touch()
         np.save(path.with_suffix(".npy"), np.full(1, number))
         torch.save(torch.full((1,), number), path.with_suffix(".pt"))
 

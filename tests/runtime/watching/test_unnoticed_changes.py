@@ -7,17 +7,20 @@ import builtins
 import contextvars
 import ctypes
 import dataclasses
+import datetime
 import enum
 import io
 import operator
 import os
 import re
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import date
 from functools import wraps
 from types import MappingProxyType, MethodType
 from typing import Any
@@ -214,6 +217,23 @@ def executed(x: Tensor) -> Any:
 def test_code_of_texts_is_refused(read: Callable[[Tensor], Any]) -> None:
     assert PythonState([read]).unwatchable == "what texts name that are run as code (eval, exec, compile)"
     assert PythonState([lambda x: read(x) * 2]).unwatchable is not None
+
+
+clock = time.perf_counter
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda x: x * clock(), lambda x, draw=os.urandom: x * draw(1)[0], lambda x: x * datetime.datetime.now().second,
+     lambda x: x * date.today().day],
+    ids=["clock", "random bytes", "datetime", "date"],
+)  # fmt: skip
+def test_what_gives_something_else_each_time_is_refused(read: Callable[[Tensor], Any]) -> None:
+    assert "which gives something else each time" in str(PythonState([read]).unwatchable)
+
+
+def test_dates_that_code_does_not_ask_for_are_no_obstacle() -> None:
+    assert PythonState([lambda x: x * 2 if isinstance(x, date | datetime.datetime) else x]).unwatchable is None
 
 
 def test_methods_and_functions_of_ones_own_called_eval_run_no_texts() -> None:

@@ -1,7 +1,7 @@
 """What a call prints, logs, warns of, or reads of files and clocks while it is recorded: the call is refused.
 
 A graph would print nothing, and have built in what was read. Streams and clocks that code holds itself are not noticed
-here, as by `from time import time`; code that can reach an open file is refused (`reachable`).
+here, as by `from time import time`; code that can reach one is refused (`reachable`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
 from threadcast.capture.guards.libraries import is_library
 from threadcast.core.errors import CaptureError
 
@@ -35,9 +37,11 @@ class Said(CaptureError):
 
 _STREAMS = ("stdout", "stderr")
 _CLOCKS = [f"{clock}{unit}" for clock in ("time", "monotonic", "perf_counter", "process_time") for unit in ("", "_ns")]
-_READS: list[tuple[Any, str, str]] = [
-    (builtins, "open", "opens a file"), (io, "open", "opens a file"), (os, "urandom", "draws random bytes"),
-    (uuid, "uuid4", "draws random bytes"), *((time, name, "reads a clock") for name in _CLOCKS),
+READS: list[tuple[Any, str, str]] = [
+    (builtins, "open", "opens a file"), (io, "open", "opens a file"), (os, "stat", "looks at a file"),
+    (os, "listdir", "looks at a folder"), *((time, name, "reads a clock") for name in _CLOCKS),
+    *((owner, name, "draws random numbers")
+      for owner, name in ((os, "urandom"), (uuid, "uuid4"), (np.random, "default_rng"))),
 ]  # fmt: skip
 """Functions that give something else in each call, and what calls of them do, in words."""
 _IN_EACH_CALL = ("always", "all", "error")
@@ -92,7 +96,7 @@ def not_shown() -> Iterator[list[str]]:
 
     def refusing(read: Callable[..., Any], does: str) -> Callable[..., Any]:
         def called(*arguments: Any, **options: Any) -> Any:
-            if get_ident() != here or _is_of_a_library(sys._getframe(1), files=does == "opens a file"):
+            if get_ident() != here or _is_of_a_library(sys._getframe(1), files=does.endswith(("file", "folder"))):
                 return read(*arguments, **options)
             found.append(does)
             raise Said(does)
@@ -100,7 +104,7 @@ def not_shown() -> Iterator[list[str]]:
         return called
 
     with warnings.catch_warnings(), ExitStack() as end:
-        for owner, name, does in _READS:
+        for owner, name, does in READS:
             end.enter_context(patch.object(owner, name, refusing(getattr(owner, name), does)))
         warnings.simplefilter("ignore")
         vars(sys).update(standing)
@@ -116,12 +120,14 @@ def not_shown() -> Iterator[list[str]]:
 
 
 def _is_of_a_library(frame: FrameType | None, *, files: bool) -> bool:
-    """Whether what is read is read by an import, or by a library for itself; PyTorch loads `files` for others, too."""
-    name = "" if frame is None else frame.f_globals.get("__name__", "")
-    own = name.startswith("torch.") and name != "torch.serialization" if files else is_library(name)
-    while frame is not None and frame.f_globals.get("__name__") != "importlib._bootstrap":
+    """Whether what is read is read by an import, or by a library for itself; many read `files` for others."""
+    names = []
+    while frame is not None:
+        names.append(str(frame.f_globals.get("__name__")))
         frame = frame.f_back
-    return own or frame is not None
+    by = next((name for name in names if not files or name.partition(".")[0] not in sys.stdlib_module_names), "")
+    own = by.startswith("torch.") and by != "torch.serialization" if files else is_library(by)
+    return own or "importlib._bootstrap" in names
 
 
 def _action(filters: list[Any], message: str, category: type[Warning], module: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import datetime
 import enum
 import gc
 import operator
@@ -45,6 +46,7 @@ from threadcast.capture.guards.objects import (
     own_dictionary,
     slots_of,
 )
+from threadcast.capture.guards.printing import READS
 
 MOST = 20_000
 """Most items of lists, dictionaries, sets and arrays that are watched: more would take longer than a small step."""
@@ -61,6 +63,11 @@ _REFUSED = {
        for function in (torch.get_num_threads, torch.get_num_interop_threads)},
 }  # fmt: skip
 """By id, functions of libraries that give what is not looked at, in words."""
+_HELD = {id(getattr(owner, name)): f"{name}, which gives something else each time" for owner, name, _ in READS}
+"""The same of those that the recorder notices where they are called by way of their module (`time.time()`)."""
+_DATES = {id(datetime.date), id(datetime.datetime)}
+_TODAY = {"now", "utcnow", "today"}
+_FOLLOWED = _REFUSED.keys() | _DATES
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _MANAGING = {"unittest", "threading", "multiprocessing", "concurrent", "asyncio"}
 """Libraries whose classes run tests, threads and processes."""
@@ -223,6 +230,8 @@ class Reachable:
             for place in (*found, *operators):
                 if id(place.value) not in self.places and not is_opaque(place.value):
                     pending.append(place)
+        if self.places.keys() & _DATES and self._names & _TODAY:
+            self._cannot("datetime, which gives something else each time")
 
     def _followed(self, table: Dictionary) -> Iterator[Place]:
         """The values in a dictionary from which others can be reached."""
@@ -237,7 +246,7 @@ class Reachable:
             elif (
                 table.kind != "library"
                 or isinstance(value, ModuleType)
-                or id(value) in _REFUSED
+                or id(value) in _FOLLOWED
                 or runs_users_code(value)
             ):
                 yield table.place.part(value, key, item=table.kind == "items")
@@ -245,8 +254,8 @@ class Reachable:
     def _visit(self, place: Place) -> Iterator[Place]:
         """Note what is to be watched of a value, and yield what can be reached from it."""
         value, kind = place.value, type(place.value)
-        if id(value) in _REFUSED:
-            self._cannot(_REFUSED[id(value)])
+        if (reason := _REFUSED.get(id(value)) or _HELD.get(id(value))) is not None:
+            self._cannot(reason)
         elif isinstance(value, Tensor):
             self.tensors.append(value)
             self._add_attributes(place)
