@@ -29,7 +29,7 @@ from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.contender import Contender, VariantPlan
 from threadcast.runtime.tuner.contender_id import DEFAULT, backend, eager_in, plan_of
 from threadcast.runtime.tuner.tuning import Tuning
-from threadcast.runtime.tuner.watch import LOOK
+from threadcast.runtime.tuner.watch import LOOK, MOST_EAGER
 from threadcast.scheduler.policies import Problem
 
 
@@ -167,7 +167,7 @@ def test_a_kept_plan_that_has_become_slow_is_compared_again(machine: Machine) ->
     x = torch.ones(8)
     keep_a_plan(x, machine, step_s=1e-9)
     with closing(threadcast.optimize(waves)) as call:
-        for _ in range(LOOK + 2):
+        for _ in range(MOST_EAGER + LOOK + 2):
             assert torch.equal(call(x), waves(x))
         (tuned,) = call._optimized._table.tunings
         assert tuned._tournament.challenger == DEFAULT

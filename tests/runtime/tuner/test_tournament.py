@@ -29,7 +29,7 @@ from threadcast.runtime.tuner.events import (
 )
 from threadcast.runtime.tuner.guard import CLEAR
 from threadcast.runtime.tuner.tournament import BROKEN, MOST_DOUBTS, Illegal, Tournament, replay
-from threadcast.runtime.tuner.watch import LOOK, are_steady
+from threadcast.runtime.tuner.watch import LOOK, MOST_EAGER, are_steady
 
 
 @pytest.fixture(autouse=True)
@@ -368,6 +368,15 @@ def test_a_plan_of_other_calls_is_compared_whatever_it_promises_and_made_anew_wh
     calls.settle()
     assert any(isinstance(one, Drop) and one.earlier for one in calls.done) == dropped
     assert calls.best == (DEFAULT if dropped else "plan")
+
+
+@pytest.mark.parametrize("later_s", [0.5, 0.9])
+def test_the_first_calls_of_a_process_raise_no_doubt_about_what_an_earlier_one_found(later_s: float) -> None:
+    calls = resumed(5.0, before_s=0.5)
+    calls.call(MOST_EAGER)
+    calls.ways["plan"].seconds = later_s
+    calls.call(LOOK + 1)
+    assert any(isinstance(one, Unsettle) for one in calls.done) == (later_s == 0.9)
 
 
 def test_what_an_earlier_process_found_can_come_only_first() -> None:

@@ -52,7 +52,7 @@ from threadcast.runtime.tuner.events import (
     Unsettle,
 )  # fmt: skip
 from threadcast.runtime.tuner.guard import ALONE, CLEAR, CONFIDENT_PAIRS, Verdict
-from threadcast.runtime.tuner.watch import LEAST_LOOK, Watch, are_steady
+from threadcast.runtime.tuner.watch import LEAST_LOOK, MOST_EAGER, Watch, are_steady
 
 WORTH = 1.02
 """Ratio of the best candidate's seconds to another's under which it is not worth comparing."""
@@ -604,6 +604,7 @@ class Tournament:
         )  # fmt: skip
         self._say(f"{event.key} was found by an earlier process; a call took {event.step_s:.3g} s")
         self._become(event.key, before=self.baseline)
+        self._watch.wait = MOST_EAGER  # the first calls of a process are slow ones
         self.settled = self._compared = True
         return (Settle(event.key),)
 
