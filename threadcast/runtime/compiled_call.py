@@ -17,11 +17,12 @@ from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.fallback import saves_by_hooks
 from threadcast.runtime.fused_updates import Steps
 from threadcast.runtime.graph_calls import GraphCalls
+from threadcast.runtime.plans.plan_store import FasterGraphs
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.guard import Verdict
-from threadcast.runtime.whole_calls import AS_TRACED, Found, Graphs, Turn, Way, WholeCalls
+from threadcast.runtime.whole_calls import AS_TRACED, Graphs, Turn, Way, WholeCalls
 from threadcast.threads.forks import forks
 
 _HOOKED = 20
@@ -55,7 +56,7 @@ class CompiledCall:
     def __init__(
         self, eager: Callable[..., Any], graphs: Callable[..., Any], parts: Sequence[GraphCalls], *,
         budget: Budget | None = None, clock: Callable[[], float] = time.perf_counter, title: str = "a program",
-        found: Found | None = None, keep: Callable[[Found | None], None] = lambda _: None,
+        found: FasterGraphs | None = None, keep: Callable[[FasterGraphs | None], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._eager, self._graphs, self._parts, self._clock = eager, graphs, parts, clock
         told = partial(_logger.info, "%s: %s", title)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from threadcast.runtime.graph_calls import GraphCalls
+from threadcast.runtime.plans.plan_store import FasterGraphs
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
 from threadcast.runtime.tuner import events as to
@@ -21,9 +22,6 @@ from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.events import Outlook, Place
 from threadcast.runtime.tuner.guard import Verdict
 from threadcast.runtime.tuner.tournament import Tournament
-
-Found = tuple[MemoryFormat, float]
-"""A layout in which a program's graphs are faster than it is, and the seconds of a call."""
 
 AS_TRACED = "eager PyTorch"
 """The program as Dynamo has traced it, under PyTorch's own autograd: what runs while nothing faster is known."""
@@ -113,13 +111,13 @@ class Graphs:
 class WholeCalls:
     """Has whole calls of one program compared, as `CompiledCall` says. `told` is called with what happens.
 
-    `found` is what was found before for the same program: the layout in which its graphs are faster, and the seconds of
-    a call. The graphs then run from the first call on. `keep` is called with what is found now; None: they are not.
+    `found` is what was found before for the same program, so that its graphs run from the first call on. `keep` is
+    called with what is found now; with None where they are not faster.
     """
 
     def __init__(
         self, graphs: Graphs, budget: Budget, *, told: Callable[[str], None] = lambda _: None,
-        found: Found | None = None, keep: Callable[[Found | None], None] = lambda _: None,
+        found: FasterGraphs | None = None, keep: Callable[[FasterGraphs | None], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._found, self._keep = found, keep
         self.tournament = Tournament(AS_TRACED, told=told)
@@ -213,8 +211,8 @@ class WholeCalls:
     def _begin(self) -> None:
         self._later = []
         if self._found is not None:
-            layout, step_s = self._found
-            self.tournament.handle(to.Resumed(Way(layout), step_s))
+            layout, step_s, eager_s = self._found
+            self.tournament.handle(to.Resumed(Way(layout), step_s, eager_s))
         else:
             self._offer_first()
 
@@ -282,8 +280,8 @@ class WholeCalls:
                     self._after(one.key, one.verdict.gain)
             elif isinstance(one, to.Keep):
                 assert isinstance(one.key, Way)
-                if not one.key.plainly:
-                    self._keep((one.key.layout, one.step_s))
+                if not one.key.plainly and (eager_s := self.tournament.eager_s) is not None:
+                    self._keep(FasterGraphs(one.key.layout, one.step_s, eager_s))
             elif isinstance(one, to.Drop) and one.earlier:
                 self._keep(None)
                 self._offer_first()

@@ -16,6 +16,7 @@ from tests.waiting import attempts
 from threadcast.runtime import whole_calls
 from threadcast.runtime.compile_backend import backend, compiled_calls, compiled_graphs
 from threadcast.runtime.compiled_call import _SELDOM, CompiledCall
+from threadcast.runtime.plans.plan_store import FasterGraphs
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.short_way import ShortWay
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
@@ -208,14 +209,14 @@ def test_graphs_that_were_faster_before_run_from_the_first_call_on_and_are_compa
     way = ways(clock, eager=(eager_s, 0.0), graphs=(0.01, 0.0))
     call = CompiledCall(
         way["eager"], way["graphs"], [Part(0)],  # type: ignore[list-item]
-        clock=clock, found=(MemoryFormat.AS_GIVEN, promised_s), keep=kept.append,
+        clock=clock, found=FasterGraphs(MemoryFormat.AS_GIVEN, promised_s, 0.03), keep=kept.append,
     )  # fmt: skip
     train(call, clock, 15)
     assert set(way["ran"]) == {"graphs"}
     train(call, clock, 400)
     assert set(way["ran"]) == runs
     assert way["ran"][-1] == ("graphs" if eager_s > 0.01 else "eager")
-    assert kept[-1] == (None if "eager" in runs else (MemoryFormat.AS_GIVEN, pytest.approx(0.01)))
+    assert kept[-1] == (None if "eager" in runs else FasterGraphs(MemoryFormat.AS_GIVEN, pytest.approx(0.01), 0.03))
 
 
 def test_the_layout_in_which_graphs_win_is_kept_for_the_next_process() -> None:
@@ -223,7 +224,7 @@ def test_the_layout_in_which_graphs_win_is_kept_for_the_next_process() -> None:
     way = ways(clock, eager=(0.03, 0.0), graphs=(0.01, 0.0))
     call = CompiledCall(way["eager"], way["graphs"], [Part(0)], clock=clock, keep=kept.append)  # type: ignore[list-item]
     train(call, clock)
-    assert {one for one, _ in kept} == {MemoryFormat.AS_GIVEN}
+    assert kept[-1] == (MemoryFormat.AS_GIVEN, pytest.approx(0.01), pytest.approx(0.03))
 
 
 def test_a_program_that_is_compiled_once_more_runs_as_was_found_before(plans_of_the_test: Path) -> None:
@@ -234,7 +235,7 @@ def test_a_program_that_is_compiled_once_more_runs_as_was_found_before(plans_of_
         model(x)
         call = max(compiled_calls(), key=lambda one: one.parts[0].number)
         assert (call.runs is MemoryFormat.AS_GIVEN) == (number == 1), "another program, and one that was not seen yet"
-        call._whole._keep((MemoryFormat.AS_GIVEN, 1.0))
+        call._whole._keep(FasterGraphs(MemoryFormat.AS_GIVEN, 1.0, 2.0))
 
 
 def test_what_other_processes_take_from_the_program_as_traced_is_not_counted_as_lost() -> None:

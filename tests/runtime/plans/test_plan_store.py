@@ -23,7 +23,7 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Plan, read_machine
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.plan_store import BELIEVED, Extra, PlanStore, StoredPlan
+from threadcast.runtime.plans.plan_store import BELIEVED, Extra, FasterGraphs, PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.contender import Contender, VariantPlan
@@ -281,7 +281,7 @@ def test_plans_for_fewer_cores_that_a_process_ended_before_are_made_by_the_next(
 
 
 def test_what_runs_a_program_is_noted_until_it_is_forgotten(tmp_path: Path) -> None:
-    store, found = PlanStore(tmp_path, read_machine()), (MemoryFormat.CHANNELS_LAST, 0.25)
+    store, found = PlanStore(tmp_path, read_machine()), FasterGraphs(MemoryFormat.CHANNELS_LAST, 0.25, 0.5)
     store.note_program("a program", found)
     assert (store.program("a program"), store.program("another")) == (found, None)
     store.note_program("a program", None)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
@@ -65,6 +65,14 @@ class StoredPlan:
     fewer: Mapping[int, Plan] = field(default_factory=dict)
     curves: CurveTable | None = None
     eager_s: float | None = None
+
+
+class FasterGraphs(NamedTuple):
+    """The layout in which a program's graphs are faster than the program, and the seconds of calls by both."""
+
+    layout: MemoryFormat
+    step_s: float
+    eager_s: float
 
 
 class PlanStore:
@@ -172,20 +180,20 @@ class PlanStore:
             with replacing(self._path(text, suffix)) as draft:
                 draft.write_text(content)
 
-    def program(self, text: str) -> tuple[MemoryFormat, float] | None:
-        """Return the layout in which the graphs of a program are faster than it is, and the seconds of its calls."""
+    def program(self, text: str) -> FasterGraphs | None:
+        """Return what was found of the graphs of a program, which this text identifies; None where nothing was."""
         path = self._path(text, "program")
-        with suppress(OSError, ValueError):
-            layout, step_s = path.read_text().rsplit(maxsplit=1)
-            found = MemoryFormat(layout), float(step_s)
+        with suppress(OSError, ValueError, TypeError):
+            layout, step_s, eager_s = json.loads(path.read_text())
+            found = FasterGraphs(MemoryFormat(layout), float(step_s), float(eager_s))
             _note_use(path)
             return found
         return None
 
-    def note_program(self, text: str, found: tuple[MemoryFormat, float] | None) -> None:
+    def note_program(self, text: str, found: FasterGraphs | None) -> None:
         """Note what `program` is to return for this text of a program."""
         if found is not None:
-            self._note(text, "program", " ".join(map(str, found)))
+            self._note(text, "program", json.dumps(found))
             return
         with suppress(OSError):
             self._path(text, "program").unlink(missing_ok=True)
