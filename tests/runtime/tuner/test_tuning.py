@@ -105,7 +105,7 @@ def test_the_engine_that_has_tried_a_plan_runs_it_and_is_not_compared_again(mach
         for i in attempts():
             x = torch.arange(3.0) + i
             torch.testing.assert_close(tuned(x), function(x))
-            for candidate in tuned._candidates.values():
+            for candidate in tuned._candidates.plan_candidates.values():
                 engine = engine if candidate.maker is None else candidate.maker.engine
             if tuned._tournament.comparison is not None:
                 assert list(tuned._contenders.engines.values()) == [engine]
@@ -127,7 +127,7 @@ def test_a_plan_is_waited_for_while_it_is_made(
     monkeypatch.setattr(plan_maker, "ForecastingPlanner", WaitedFor)
     with made(Clock(), machine, tmp_path) as tuned:
         tuned.wait(1.0)
-        run_until(tuned, lambda: any(one.works for one in tuned._candidates.values()))
+        run_until(tuned, lambda: any(one.works for one in tuned._candidates.plan_candidates.values()))
         process = tuned._planner._process
         assert isinstance(process, SequentialPlanner)
         assert process.waits == 0
@@ -164,7 +164,7 @@ def test_what_was_kept_and_raises_is_left_in_a_call_that_is_not_looked_at(machin
         def raises(_: torch.Tensor) -> torch.Tensor:
             raise ValueError("no memory")
 
-        tuned.fastest = replace(tuned.fastest, run=raises)
+        tuned._kept = replace(tuned._kept, run=raises)
         run(tuned, 1)
         assert (tuned.raised, tuned.left) == ("ValueError: no memory", "a plan raised ValueError: no memory")
         run(tuned, 2)

@@ -1,0 +1,449 @@
+"""What may run one kind of call: offered to a tournament, prepared, and dropped, as that decides."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from threadcast.capture.graph.captured import Captured
+from threadcast.core import Machine
+from threadcast.core.errors import ThreadcastError
+from threadcast.core.signal_handlers import Failure
+from threadcast.runtime.engines.native.library import return_free_memory
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.plan_store import Extra, StoredPlan
+from threadcast.runtime.plans.step_feedback import StepFeedback
+from threadcast.runtime.plans.step_forecasts import may_be_known
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuner import events as to
+from threadcast.runtime.tuner.backends_beside import BackendsBeside
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.call_plans import CallPlans
+from threadcast.runtime.tuner.contender import VariantPlan
+from threadcast.runtime.tuner.contender_id import DEFAULT, ContenderId, Kind, backend, eager_in, plan_of
+from threadcast.runtime.tuner.core_follower import CoreFollower
+from threadcast.runtime.tuner.entrant import Status
+from threadcast.runtime.tuner.first_steps import FirstSteps
+from threadcast.runtime.tuner.open_contenders import OpenContenders
+from threadcast.runtime.tuner.plan_candidate import BESIDE_S, Calls, Means, PlanCandidate
+from threadcast.runtime.tuner.plan_maker import PlanMaker, Planner
+from threadcast.runtime.tuner.report import Report
+from threadcast.runtime.tuner.tournament import Tournament
+from threadcast.runtime.tuner.variant_graphs import VariantGraphs
+
+BACKENDS = backend("backends")
+"""Stands for all backends until they are found."""
+GIVE_BACK_S = 0.5
+"""Seconds that storing measurements is expected to cost calls on 2 cores: as long as a process loads what it needs for
+that, steps took 1.5 to 2.5 times as long."""
+
+FOUND_BEFORE = "an earlier process found nothing that is faster"
+"""The reason of a report where nothing is tried."""
+
+_logger = logging.getLogger("threadcast")
+
+
+class Candidates:
+    """Carries out between steps what `tournament` decides, and tells it what came of it.
+
+    For the other arguments see `Tuning`.
+    """
+
+    def __init__(
+        self, tournament: Tournament, graphs: VariantGraphs, contenders: OpenContenders, first_steps: FirstSteps,
+        backends: BackendsBeside, stored: CallPlans, machine: Machine, *, budget: Budget, planner: Planner,
+        model_format: ModelFormat, store: str | None, feedback: StepFeedback | None, fuse: bool,
+        like: Sequence[VariantPlan], clock: Callable[[], float] = time.perf_counter,
+    ) -> None:  # fmt: skip
+        self.tournament, self.graphs, self.contenders, self.backends = tournament, graphs, contenders, backends
+        self._stored, self._machine, self._budget, self._planner = stored, machine, budget, planner
+        self._format, self._store, self._feedback = model_format, store, feedback
+        self._fuse, self._like, self._clock = fuse, like, clock
+        self._means = Means(
+            graphs, contenders, first_steps, self._maker, may_be_known(store), None if feedback is None else []
+        )
+        self.plan_candidates: dict[to.Key, PlanCandidate] = {}
+        """The plans that are offered, made or not."""
+        self.follower = CoreFollower(machine)
+        self._todo: deque[to.Instruction] = deque()
+        """What is to be done before the next step."""
+        self._wants_backends = False
+        self._capture_s = 0.0
+        """Seconds that the last capture took from a call."""
+        self.report = Report()
+        """What runs the calls, and why."""
+        self.fastest = contenders[DEFAULT]
+        """The fastest contender of the last comparison."""
+
+    @property
+    def best(self) -> ContenderId:
+        """What is the fastest so far."""
+        best = self.tournament.best
+        assert isinstance(best, ContenderId)
+        return best
+
+    def plan_of(self, contender: to.Key) -> VariantPlan | None:
+        """The plan of a contender; None where it has none, or not yet."""
+        candidate = self.plan_candidates.get(contender)
+        return None if candidate is None else candidate.found
+
+    @property
+    def _calls(self) -> Calls:
+        """What is known of calls."""
+        tournament = self.tournament
+        other = tournament.best != DEFAULT or any(one.found is not None for one in self.plan_candidates.values())
+        return Calls(tournament.best_s, tournament.baseline_s, other)
+
+    @property
+    def pending(self) -> bool:
+        """Whether something is to be done before the next step."""
+        return bool(self._todo)
+
+    @property
+    def awaits_backends(self) -> bool:
+        """Whether a search for backends is to begin with the next step, unless another one is at work."""
+        return self._wants_backends and self.backends.waits
+
+    @property
+    def plans(self) -> Sequence[VariantPlan]:
+        """The plans of all variants that have been searched, the fastest first."""
+        found = [one for one in self.plan_candidates.values() if one.found is not None]
+        found.sort(key=lambda one: math.inf if one.step_s is None else one.step_s)
+        return [one.found for one in found if one.found is not None]
+
+    def next(self) -> to.Run | to.RunStage:
+        """Prepare what comes next, and return what runs the next step."""
+        waits = not self._budget.turn()
+        while True:
+            self.carry_out()
+            disturbed = waits or self._planner.works or self._budget.rests
+            self._todo.extend(self.tournament.handle(to.Next(self._budget.left_s, disturbed)))
+            what = self._todo.pop()
+            self.carry_out()
+            if isinstance(what, to.Run | to.RunStage):
+                if not waits:
+                    self._budget.learns(self.tournament.learns)
+                return what
+            assert isinstance(what, to.Prepare)
+            self._prepare(what.key)
+
+    def begin(self) -> None:
+        """Begin with the plan that an earlier process stored, else with one of other calls, where one fits."""
+        try:
+            if (found := self._stored.read(self.graphs)) is not None:
+                candidate = self._add(PlanCandidate.of(found[0], self._means))
+                candidate.open()
+                self._resume(candidate, found[1])
+                return
+            if "formats" in self._known_from_before(None):
+                self._offer_backends()
+                return
+            for other in self._like:
+                if (like := self.graphs.plan_like(other)) is not None:
+                    self._offer(self._add(PlanCandidate.of(like, self._means)).key, earlier=True)
+                    self._offer_backends()
+                    return
+        except ThreadcastError as error:
+            _logger.warning("a stored plan does not run and is made anew: %s", error)
+            self.plan_candidates.clear()
+        self._offer_all(self.graphs.formats)
+
+    def _resume(self, candidate: PlanCandidate, stored: StoredPlan) -> None:
+        self._todo.extend(self.tournament.handle(to.Resumed(candidate.key, stored.step_s, stored.eager_s)))
+        self._fuse = self._fuse and not candidate.variant.fused
+        if "formats" in self._known_from_before(candidate.found):
+            self._offer_backends()
+            return
+        self._offer_eager(candidate)
+        self._offer_all([one for one in self.graphs.formats if one is not candidate.variant.memory_format])
+
+    def _known_from_before(self, beside: VariantPlan | None) -> frozenset[Extra]:
+        """What earlier processes found to be slower than a plan, or than PyTorch, so that it is not tried again."""
+        tried = self._stored.tried(self.graphs.first, beside)
+        if "backends" in tried:
+            self.backends.never()
+        self._fuse = self._fuse and "fused" not in tried
+        return tried
+
+    def _offer_all(self, formats: Sequence[MemoryFormat]) -> None:
+        """Offer a plan in each of these memory formats, and backends."""
+        looks_s = self._means.first_steps.looks.calls * (self.tournament.baseline_s or 0.0)
+        for i, memory_format in enumerate(formats):
+            candidate = PlanCandidate(Variant(memory_format), self._means, capture_s=self._capture_s if i else 0.0)
+            self._offer(self._add(candidate).key, gain=1.5 - 0.02 * i, cost_s=0.2 + looks_s / 2)
+        self._offer_backends()
+
+    def _offer_backends(self) -> None:
+        if self.backends.waits and BACKENDS not in self.tournament.entrants:
+            expected = self._stored.backends(self.graphs.first)
+            gain, most, cost_s = expected.gain, expected.most, expected.cost_s
+            self._offer(BACKENDS, gain=gain, most=most, cost_s=cost_s, bit_by_bit=True)
+            if self._budget.unlimited and self.tournament.baseline_s is not None:
+                self._prepare(BACKENDS)  # beside the plans
+
+    def _offer_eager(self, candidate: PlanCandidate) -> None:
+        """Offer PyTorch in the memory format of a plan, where that may be faster than the plan."""
+        key, given = eager_in(candidate.variant.memory_format), candidate.variant.memory_format is MemoryFormat.AS_GIVEN
+        if not (given or candidate.variant.fused or candidate.far_faster or key in self.tournament.entrants):
+            self._offer(key, gain=1.1, most=10.0, cost_s=0.0)
+
+    def _offer_fused(self) -> None:
+        """Have the fastest plan's variant tried with fused operators, once a plan of each memory format was."""
+        if not self._fuse or any(one.found is None and not one.left_out for one in self.plan_candidates.values()):
+            return
+        fastest = next(iter(self.plans), None)
+        if fastest is None or (self.tournament.entrants[plan_of(fastest.variant)].offered.earlier and self._like):
+            return
+        self._fuse = False
+        variant = Variant(fastest.variant.memory_format, fused=True)
+        cost_s = 0.0 if self.graphs.is_compiled(variant) else self._part_of(BESIDE_S)
+        candidate = PlanCandidate(variant, self._means, capture_s=cost_s)
+        step_s, eager_s = self.plan_candidates[plan_of(fastest.variant)].step_s, self.tournament.baseline_s
+        gain = eager_s / step_s if step_s and eager_s else 1.0
+        self._offer(self._add(candidate).key, gain=1.05 * gain, most=1.5 * gain, cost_s=cost_s)
+
+    def _part_of(self, seconds: float) -> float:
+        """What calls lose of so many seconds that something computes beside them on one core."""
+        return seconds / max(1, len(self._machine) - 1)
+
+    def _offer(self, key: ContenderId, **options: Any) -> None:
+        self._todo.extend(self.tournament.handle(to.Offered(key, **options)))
+
+    def _add(self, candidate: PlanCandidate) -> PlanCandidate:
+        self.plan_candidates[candidate.key] = candidate
+        if candidate.found is not None:
+            self.report.predicted_s[str(candidate.variant)] = candidate.found.plan.makespan_s
+        return candidate
+
+    def look(self) -> None:
+        """Report what has happened since the last step: plans, compiled loops, backends, stale contenders."""
+        self._planner.unlimited = self._budget.unlimited
+        tournament = self.tournament
+        for candidate in list(self.plan_candidates.values()):
+            if candidate.works and candidate.poll(self._calls):
+                self._staged(candidate)
+        if tournament.comparison is None:
+            self._look_for_backends()
+        self._give_back()
+        for key in {self.best, tournament.challenger} - {None, DEFAULT}:
+            assert isinstance(key, ContenderId)
+            if tournament.entrants[key].open and not self.contenders[key].holds():
+                if key.kind is Kind.BACKEND:  # weights were written to, which they need not be in later processes
+                    self.backends.search_later_too()
+                self._todo.extend(tournament.handle(to.LeftOut(key, "what it took for constant was changed")))
+
+    def _maker(self, captured: Captured, variant: Variant) -> PlanMaker:
+        """What makes plans of the graph of a variant."""
+        self._planner.begin(self)
+        before = partial(self._format.set, variant.memory_format)
+        return PlanMaker(captured, self._machine, planner=self._planner, store=self._store, before=before)
+
+    def _give_back(self) -> None:
+        """Have stored what looks have shown."""
+        looked, feedback = self._means.looked, self._feedback
+        if feedback is None or not looked or feedback.working or not self.tournament.settled:
+            return
+        if self._budget.allows(self._part_of(GIVE_BACK_S)):
+            feedback.add_looks(looked)
+            looked.clear()
+
+    def _look_for_backends(self) -> None:
+        """Report what the search for backends has found."""
+        if not self.backends.works:
+            return
+        try:
+            found = self.backends.poll(unlimited=self._budget.unlimited)
+        except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
+            self.backends.leave_out(error)
+            found = None
+        if found is not None:
+            self.contenders.add(found)
+            self._offer(found.id, gain=found.gain or 2.0, most=10.0, ready=True, alone=True)
+        if self.backends.over:
+            self._end_of_backends()
+
+    def _end_of_backends(self) -> None:
+        entrant = self.tournament.entrants.get(BACKENDS)
+        if entrant is not None and entrant.status is not Status.OUT:
+            self.tournament.handle(to.LeftOut(BACKENDS, "there are no more"))
+        self._stored.note_tried(self.graphs.first, self._tried)
+
+    @property
+    def _tried(self) -> frozenset[Extra]:
+        """What was found to be slower than the best, so that a later process need not try it."""
+        waits = self.tournament.waits
+        waiting = {one.variant.fused for one in self.plan_candidates.values() if waits(one.key)}
+        waiting |= {False for one in self.graphs.formats if waits(eager_in(one))}
+        found: list[Extra] = [] if False in waiting else ["formats"]
+        found += [] if self._fuse or True in waiting else ["fused"]
+        lost = self.backends.finished and self.best.kind is not Kind.BACKEND
+        open_ones = filter(waits, self.tournament.entrants)
+        lost = lost and not any(isinstance(one, ContenderId) and one.kind is Kind.BACKEND for one in open_ones)
+        return frozenset([*found, "backends"] if lost else found)
+
+    def _prepare(self, key: to.Key) -> None:
+        assert isinstance(key, ContenderId)
+        if key == BACKENDS:
+            self._wants_backends = True
+            self.tournament.handle(to.Staged(key, to.Place.BESIDE, long=True))
+        elif key.kind is Kind.BACKEND:
+            self._todo.extend(self.tournament.handle(to.LeftOut(key, "it was released")))
+        elif key.memory_format is not None:
+            self.contenders.open_eager(key.memory_format)
+            self.tournament.handle(to.Ready(key))
+        else:
+            return_free_memory()
+            candidate, began_s = self.plan_candidates[key], self._clock()
+            candidate.prepare(self._calls)
+            if candidate.searching:
+                self._capture_s = max(self._capture_s, self._clock() - began_s)
+            self._staged(candidate)
+
+    def _staged(self, candidate: PlanCandidate) -> None:
+        """Report how far the preparation of a plan is."""
+        event = candidate.stage(self._calls)
+        self._todo.extend(self.tournament.handle(event))
+        if not isinstance(event, to.Ready) or (found := candidate.found) is None:
+            return
+        self.report.predicted_s[str(candidate.variant)] = found.plan.makespan_s
+        if self.report.measuring:
+            self._report_plan(found)
+        self._offer_eager(candidate)
+
+    def observe(self, what: to.Run | to.RunStage, event: to.Ran, difference: str | None) -> None:
+        """Take note of a step; `difference`: its results are not PyTorch's."""
+        if difference is not None:
+            text = f"its results are not PyTorch's: {difference}"
+            self._todo.extend(self.tournament.handle(to.LeftOut(what.key, text, differs=True)))
+            return
+        self._todo.extend(self.tournament.handle(event))
+        if isinstance(what, to.RunStage):
+            candidate = self.plan_candidates[what.key]
+            candidate.observe(event.seconds, self._calls)
+            self._staged(candidate)
+        if not self.tournament.goes_on:  # another one's turn
+            self._budget.learns(False)
+
+    def carry_out(self) -> None:
+        """Carry out what is to be done. What Ctrl-C interrupts is begun anew later."""
+        while self._todo:
+            self._do(self._todo[0])
+            self._todo.popleft()
+
+    def _do(self, instruction: to.Instruction) -> None:
+        match instruction:
+            case to.Compared(key, verdict):
+                self.report.verdicts[str(key)] = verdict
+                if self.best != DEFAULT:
+                    self.conclude()
+            case to.Release(key):
+                assert isinstance(key, ContenderId)
+                self.contenders.close(key, self.plan_of(key))
+            case to.Drop(key, reason, differs, earlier):
+                assert isinstance(key, ContenderId)
+                self._drop(key, reason, differs=differs, earlier=earlier)
+            case to.Settle(key):
+                assert isinstance(key, ContenderId)
+                self._settle(key)
+            case to.Unsettle():
+                self.follower.end(restore=True)
+            case to.Keep(key, step_s):
+                if (variant_plan := self.plan_of(key)) is not None:
+                    self._stored.write(variant_plan, step_s, eager_s=self.tournament.eager_s)
+                    self._stored.note_tried(self.graphs.first, self._tried)
+            case to.GiveUp(reason):
+                self._given_up(reason)
+
+    def conclude(self) -> None:
+        """Report what is the fastest so far, though others may still be tried."""
+        if self.tournament.baseline_s is None and self.best == DEFAULT and not self.tournament.settled:
+            return
+        self.report.contender, self.fastest = self.best, self.contenders[self.best]
+        if (variant_plan := self.plan_of(self.best)) is not None:
+            self._report_plan(variant_plan)
+
+    def _report_plan(self, of: VariantPlan) -> None:
+        self.report.layout, self.report.plan, self.report.fused = of.variant.memory_format, of.plan, of.variant.fused
+
+    def _drop(self, key: ContenderId, reason: str, *, differs: bool, earlier: bool) -> None:
+        if differs:
+            _logger.warning("%s is not used: %s", key, reason)
+        variant_plan = self.plan_of(key)
+        if differs and variant_plan is not None:
+            self._stored.drop(self.graphs.as_captured(variant_plan.variant))
+        self.contenders.close(key, variant_plan)
+        if self.report.contender == key:
+            self.report.contender = None
+        candidate = self.plan_candidates.get(key)
+        if candidate is not None and candidate.found is None:
+            candidate.leave_out(reason)
+        if not earlier:
+            if differs:
+                self.report.reason = f"{key}: {reason}"
+            return
+        self.plan_candidates.pop(key, None)
+        self.report = Report(reason=f"{key}: {reason}" if differs else "")
+        self._like = ()
+        self._offer_all(self.graphs.formats)
+
+    def _settle(self, contender: ContenderId) -> None:
+        if self.tournament.idle:
+            self._planner.done(self)
+        variant_plan = self.plan_of(contender)
+        if contender == DEFAULT and self.tournament.idle:
+            for captured in {self.graphs.first, *(self.graphs.as_captured(one.variant) for one in self.plans)}:
+                self._stored.drop(captured)
+        if contender.kind is Kind.BACKEND and (gain := self.tournament.entrants[contender].gain) is not None:
+            self._stored.note_backend(self.graphs.first, gain)
+        self.conclude()
+        self._stored.note_tried(self.graphs.first, self._tried)
+        if variant_plan is not None:
+            self.follower.follow(self.contenders.engines[variant_plan], variant_plan, self._stored)
+        slow, eager_s = [one for one in self.plan_candidates.values() if one.step_s], self.tournament.baseline_s
+        if contender == DEFAULT and slow and not self.report.verdicts and eager_s is not None:
+            self.report.reason = f"{slow[0].key} took {slow[0].step_s:.3g} s a call, PyTorch {eager_s:.3g} s"
+        elif contender == DEFAULT and not self.plan_candidates and not self.report.reason:
+            self.report.reason = FOUND_BEFORE
+        self._offer_fused()
+
+    def give_up(self, reason: str) -> None:
+        """Run the default for good."""
+        self._todo.clear()
+        self._todo.extend(self.tournament.handle(to.GaveUp(reason)))
+        self.carry_out()
+
+    def _given_up(self, reason: str) -> None:
+        _logger.warning("this step runs as before: %s", reason)
+        self._release()
+        self.report.contender, self.report.reason = DEFAULT, reason
+        self.fastest = self.contenders[DEFAULT]
+
+    def close(self) -> None:
+        """End engines, searches and what makes plans."""
+        self._todo.clear()
+        self._release()
+
+    def _release(self) -> None:
+        self._budget.learns(False)
+        self.follower.end(restore=False)
+        self.backends.close()
+        for candidate in self.plan_candidates.values():
+            candidate.close()
+        self._planner.done(self)
+        self.contenders.close_all()
+
+    def search_backends(self, arguments: tuple[Any, ...], result: Any) -> None:
+        """Begin the search for backends by the example of a step and its result."""
+        with Failure() as failure:
+            if self.backends.make(self.graphs.captured_in(MemoryFormat.AS_GIVEN), arguments, result):
+                self._format.set(MemoryFormat.AS_GIVEN)
+                self.backends.start()
+        if failure.error is not None:  # the step has run; only what follows from it fails
+            self.backends.leave_out(failure.error)
+        if self.backends.over:
+            self._end_of_backends()
