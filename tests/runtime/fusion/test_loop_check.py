@@ -118,8 +118,8 @@ def test_one_wrong_element_is_enough() -> None:
 
         wanted = [Ref(clusters.program.slot_of(i)) for i in kernel.nodes]
         inputs = [torch.rand(40, 50) + 1 for _ in kernel.inputs]
-        assert loop_check._compare(clusters, kernel, wanted, operator, inputs) is None
-        assert (loop_check._compare(clusters, kernel, wanted, nearly, inputs) is not None) == found
+        assert loop_check._compare(clusters, kernel, wanted, operator, inputs, inputs) is None
+        assert (loop_check._compare(clusters, kernel, wanted, nearly, inputs, inputs) is not None) == found
 
 
 def _moved(stored: Stored, offset: int) -> Stored:

@@ -11,24 +11,21 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
 from threadcast.capture.graph.captured import Captured
-from threadcast.capture.graph.dependencies import edges
-from threadcast.capture.graph.program import Node, Program
-from threadcast.capture.graph.values import Ref, find_refs, map_refs
-from threadcast.core.graph import OpGraph
+from threadcast.capture.graph.program import Node
+from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec
 from threadcast.runtime.engines.native.library import native_library
 from threadcast.runtime.fusion.clusters import specs_of
 from threadcast.runtime.fusion.edge_sums import ADDS, EdgeSum, edge_sums
+from threadcast.runtime.fusion.replacing import Block, rebuilt
 
 ORDER, ADD = "edge_order", "gather_add"
 """Kinds of the two operators in graphs."""
@@ -48,41 +45,20 @@ def with_edge_sums(captured: Captured) -> Captured:
     return _rewritten(captured, sums) if sums and _add_as_pytorch() else captured
 
 
-class _Block(NamedTuple):
-    """A node of the new program. Slots are those of the old one; further nodes have slots behind them."""
-
-    slot: int
-    node: Node
-    id: str
-    op: Op
-
-
 def _rewritten(captured: Captured, sums: Sequence[EdgeSum]) -> Captured:
     """The program with these sums by our operators, and without the nodes that nothing needs any more."""
-    old, first = captured.program, len(captured.program.inputs)
+    first = len(captured.program.inputs)
     replaced = {first + node for one in sums for node in one.replaced}
-    needed = {ref.slot for ref in find_refs(old.outputs)}
-    kept: list[_Block] = []
+    needed = {ref.slot for ref in find_refs(captured.program.outputs)}
+    kept: list[Block] = []
     for block in reversed(list(_blocks(captured, sums))):
         if block.slot not in replaced or block.slot in needed:
             kept.append(block)
             needed.update(ref.slot for ref in block.node.refs())
-    kept.reverse()
-    slots = {slot: slot for slot in range(first)} | {block.slot: first + i for i, block in enumerate(kept)}
-
-    def renumbered(ref: Ref) -> Ref:
-        return Ref(slots[ref.slot], ref.item)
-
-    nodes = tuple(
-        Node(node.target, map_refs(renumbered, node.args), map_refs(renumbered, node.kwargs), node.phase)
-        for node in (block.node for block in kept)
-    )
-    program = Program(old.inputs, nodes, map_refs(renumbered, old.outputs), old.structure)
-    ids, ops = tuple(block.id for block in kept), tuple(block.op for block in kept)
-    return replace(captured, graph=OpGraph(ids, ops, edges(nodes, old.inputs)), program=program)
+    return rebuilt(captured, kept[::-1])
 
 
-def _blocks(captured: Captured, sums: Sequence[EdgeSum]) -> Iterator[_Block]:
+def _blocks(captured: Captured, sums: Sequence[EdgeSum]) -> Iterator[Block]:
     """All nodes in the program's order, an order of edges before the first sum that needs it."""
     program, graph, specs = captured.program, captured.graph, specs_of(captured)
     order, add = _operators()
@@ -92,21 +68,21 @@ def _blocks(captured: Captured, sums: Sequence[EdgeSum]) -> Iterator[_Block]:
     for i, node in enumerate(program.nodes):
         slot, one = program.slot_of(i), by_node.get(i)
         if one is None:
-            yield _Block(slot, node, graph.ids[i], graph.ops[i])
+            yield Block(slot, node, graph.ids[i], graph.ops[i])
             continue
         ordered = TensorSpec((one.rows + 2,), "int32"), TensorSpec(specs[one.to].shape, "int32")
         if (one.to, one.rows) not in orders:
             orders[one.to, one.rows] = further
             made = Op(ORDER, (specs[one.to],), {"rows": one.rows}, ordered)
             # An id without a dot: it is no part of a call of PyTorch's.
-            yield _Block(further, Node(order, (one.to, one.rows), {}, node.phase), f"{ORDER}_of_{graph.ids[i]}", made)
+            yield Block(further, Node(order, (one.to, one.rows), {}, node.phase), f"{ORDER}_of_{graph.ids[i]}", made)
             further += 1
         by = orders[one.to, one.rows]
         args = (one.source, one.origin, one.scale, one.to, Ref(by, 0), Ref(by, 1), one.rows)
         known = {**specs, Ref(by, 0): ordered[0], Ref(by, 1): ordered[1]}
         inputs = tuple(known[ref] for ref in dict.fromkeys(find_refs(args)))
         op = _op(one, inputs, graph.ops[i].outputs[0], specs[one.to].numel)
-        yield _Block(slot, Node(add, args, {}, node.phase), f"{graph.ids[i]}.fused", op)
+        yield Block(slot, Node(add, args, {}, node.phase), f"{graph.ids[i]}.fused", op)
 
 
 def _op(one: EdgeSum, inputs: tuple[TensorSpec, ...], result: TensorSpec, count: int) -> Op:

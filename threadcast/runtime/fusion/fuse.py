@@ -21,6 +21,7 @@ from threadcast.runtime.fusion.faster import with_faster_operators
 from threadcast.runtime.fusion.kernels import Kernel, kernel_of
 from threadcast.runtime.fusion.library import FusedOperators
 from threadcast.runtime.fusion.loop_check import LoopChecks
+from threadcast.runtime.fusion.parts import bases
 
 KIND = "fused_pointwise"
 
@@ -158,7 +159,12 @@ class _Rewriting:
             )
         kernel = self._kernels[block - self._n_nodes]
         phase = self._captured.program.nodes[kernel.nodes[-1]].phase
-        return Node(self._operators[block - self._n_nodes], tuple(map(self._renumbered, kernel.inputs)), {}, phase)
+        return Node(
+            self._operators[block - self._n_nodes],
+            tuple(self._renumbered(part.base) for part in kernel.parts),
+            {},
+            phase,
+        )
 
     def _renumbered(self, ref: Ref) -> Ref:
         new = self._slots[ref.slot]
@@ -172,7 +178,7 @@ class _Rewriting:
         if block < self._n_nodes:
             return self._captured.graph.ops[block]
         kernel, group = self._kernels[block - self._n_nodes], self._clusters.groups[block - self._n_nodes]
-        inputs = tuple(self._clusters.specs[ref] for ref in kernel.inputs)
+        inputs = tuple(self._clusters.specs[ref] for ref in bases(kernel.parts))
         flops = sum(self._captured.graph.ops[i].flops for i in group.nodes)
         moved = sum(spec.size_bytes for spec in (*inputs, *kernel.outputs))
         attributes = {"operator": kernel.name, "fused": [self._captured.graph.ops[i].kind for i in group.nodes]}

@@ -9,6 +9,7 @@ from typing import Any
 from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.tensor import TensorSpec
 from threadcast.runtime.fusion.clusters import Clusters, Group
+from threadcast.runtime.fusion.parts import Part
 from threadcast.runtime.fusion.pointwise import HELPERS
 
 PRELUDE = f"""#include <ATen/cpu/vec/vec.h>
@@ -56,6 +57,8 @@ class Kernel:
     symbol: str
     shape: tuple[int, ...]
     inputs: tuple[Ref, ...]
+    parts: tuple[Part, ...]
+    """What is read in place of each input."""
     outputs: tuple[TensorSpec, ...]
     nodes: tuple[int, ...]
     """The nodes whose results are the outputs, in the same order."""
@@ -64,7 +67,9 @@ class Kernel:
     @property
     def name(self) -> str:
         """The operator's name; it differs from those of operators with the same loop and other shapes."""
-        return f"fused_{_digest(repr((self.symbol, self.shape, self.outputs, self.stores)))}"
+        placed = [part.placed for part in self.parts]
+        read = (placed,) if any(part.whole for part in self.parts) else ()
+        return f"fused_{_digest(repr((self.symbol, self.shape, self.outputs, self.stores, *read)))}"
 
     @property
     def schema(self) -> str:
@@ -102,7 +107,8 @@ def kernel_of(clusters: Clusters, group: Group) -> Kernel:
     source, symbol = _function("\n".join(lines), len(inputs), len(stores))
     shape = graph.ops[group.nodes[0]].outputs[0].shape
     nodes = (*read, *group.concatenated)
-    return Kernel(source, symbol, shape, inputs, tuple(outputs), nodes, tuple(stored for _, stored in stores))
+    read_as = tuple(map(clusters.part_of, inputs))
+    return Kernel(source, symbol, shape, inputs, read_as, tuple(outputs), nodes, tuple(stored for _, stored in stores))
 
 
 def _leaves(clusters: Clusters, i: int, group: Group) -> bool:

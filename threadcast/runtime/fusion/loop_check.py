@@ -11,7 +11,7 @@ equal numbers may differ more than a product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -26,6 +26,7 @@ from threadcast.core.tensor import TensorSpec
 from threadcast.runtime.fusion.clusters import MAX_NODES, Clusters
 from threadcast.runtime.fusion.kernels import Kernel, Stored
 from threadcast.runtime.fusion.library import FusedOperators
+from threadcast.runtime.fusion.parts import Part, bases
 from threadcast.runtime.fusion.pointwise import ONEDNNS
 
 aten = torch.ops.aten
@@ -61,8 +62,8 @@ class LoopChecks:
         loop = kernel.source, nodes
         if loop not in self._found:
             self._found[loop] = self._of_loop(clusters, kernel)
-        specs = tuple(clusters.specs[ref] for ref in kernel.inputs)
-        operator = kernel.name, specs, nodes
+        specs = {ref: clusters.specs[ref] for ref in bases(kernel.parts)}
+        operator = kernel.name, tuple(specs.values()), nodes
         if self._found[loop] is None and operator not in self._found:
             self._found[operator] = self._of_operator(clusters, kernel, specs)
         return self._found[loop] or self._found[operator]
@@ -70,24 +71,27 @@ class LoopChecks:
     def _of_loop(self, clusters: Clusters, kernel: Kernel) -> str | None:
         values = _stored(clusters, kernel)
         small = replace(
-            kernel, shape=(LENGTH,), outputs=tuple(TensorSpec((LENGTH,)) for _ in values),
+            kernel, shape=(LENGTH,), parts=tuple(map(Part, kernel.inputs)),
+            outputs=tuple(TensorSpec((LENGTH,)) for _ in values),
             stores=tuple(Stored(n, 0, (1,)) for n in range(len(values))),
         )  # fmt: skip
         (operator,) = self.operators.of([small])
         numbers = [_numbers()[n * _SHIFT :][: 2 * LENGTH] for n in range(len(kernel.inputs))]
         dense, strided = [x[:LENGTH] for x in numbers], [x[::2] for x in numbers]
         strided[0] = strided[0][:1].expand(LENGTH)
-        found = (_compare(clusters, kernel, values, operator, inputs) for inputs in (dense, strided))
+        found = (_compare(clusters, kernel, values, operator, inputs, inputs) for inputs in (dense, strided))
         return next((difference for difference in found if difference is not None), None)
 
-    def _of_operator(self, clusters: Clusters, kernel: Kernel, specs: Sequence[TensorSpec]) -> str | None:
-        if max((spec.numel for spec in (*specs, *kernel.outputs)), default=0) > LARGEST:
+    def _of_operator(self, clusters: Clusters, kernel: Kernel, specs: Mapping[Ref, TensorSpec]) -> str | None:
+        if max((spec.numel for spec in (*specs.values(), *kernel.outputs)), default=0) > LARGEST:
             return None
         generator = torch.Generator().manual_seed(1)
-        inputs = [_placed(spec, generator) for spec in specs]
+        values = {ref: _placed(spec, generator) for ref, spec in specs.items()}
+        inputs = [values[part.base] for part in kernel.parts]
         wanted = [Ref(clusters.program.slot_of(i)) for i in kernel.nodes]
         (operator,) = self.operators.of([kernel])
-        return _compare(clusters, kernel, wanted, operator, inputs)
+        parts = [part.of(x) for part, x in zip(kernel.parts, inputs, strict=True)]
+        return _compare(clusters, kernel, wanted, operator, inputs, parts)
 
 
 def _stored(clusters: Clusters, kernel: Kernel) -> list[Ref]:
@@ -113,9 +117,11 @@ def _needed(clusters: Clusters, kernel: Kernel, wanted: Sequence[Ref]) -> list[i
 
 
 def _compare(
-    clusters: Clusters, kernel: Kernel, wanted: Sequence[Ref], operator: Callable[..., Any], inputs: Sequence[Tensor]
-) -> str | None:
-    found = operator(*inputs)
+    clusters: Clusters, kernel: Kernel, wanted: Sequence[Ref], operator: Callable[..., Any], given: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+) -> str | None:  # fmt: skip
+    """Compare the operator's results of what it is `given` with the nodes' of the kernel's inputs."""
+    found = operator(*given)
     inputs = [x.contiguous() for x in inputs]  # strided, eager computes some operators one by one, and rounds otherwise
     exact = _program(clusters, kernel, wanted, None).run(inputs)
     generator = torch.Generator().manual_seed(2)

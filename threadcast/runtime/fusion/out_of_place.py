@@ -22,7 +22,7 @@ from threadcast.runtime.fusion.pointwise import formula, named
 
 aten = torch.ops.aten
 
-_APART = {
+APART = {
     aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int, aten.unsafe_split.Tensor,
     aten.unsafe_split_with_sizes.default, aten.unsafe_chunk.default,
 }  # fmt: skip
@@ -112,4 +112,4 @@ def _lies_in(captured: Captured, ref: Ref) -> dict[int, int | None]:
 def _apart(captured: Captured, one: dict[int, int | None], other: dict[int, int | None]) -> bool:
     """Whether two values, given by what they lie in, share no element."""
     n, nodes = len(captured.program.inputs), captured.program.nodes
-    return any(one[slot] != other[slot] and nodes[slot - n].target in _APART for slot in one.keys() & other.keys())
+    return any(one[slot] != other[slot] and nodes[slot - n].target in APART for slot in one.keys() & other.keys())

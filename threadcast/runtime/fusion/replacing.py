@@ -1,12 +1,15 @@
-"""Replaces nodes of a captured program one by one."""
+"""Replaces nodes of a captured program."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from threadcast.capture.graph.captured import Captured
+from threadcast.capture.graph.dependencies import edges
 from threadcast.capture.graph.program import Node, Program
+from threadcast.capture.graph.values import Ref, map_refs
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
 
@@ -20,3 +23,29 @@ def with_nodes(captured: Captured, others: Mapping[int, tuple[Node, Op]]) -> Cap
         captured, graph=OpGraph(graph.ids, ops, graph.edges),
         program=Program(program.inputs, nodes, program.outputs, program.structure),
     )  # fmt: skip
+
+
+class Block(NamedTuple):
+    """A node of a new program. Slots are those of the old one; further nodes have slots behind them."""
+
+    slot: int
+    node: Node
+    id: str
+    op: Op
+
+
+def rebuilt(captured: Captured, blocks: Sequence[Block]) -> Captured:
+    """Return `captured` with these nodes, in an order in which each value is there before it is read."""
+    old, first = captured.program, len(captured.program.inputs)
+    slots = {slot: slot for slot in range(first)} | {block.slot: first + i for i, block in enumerate(blocks)}
+
+    def renumbered(ref: Ref) -> Ref:
+        return Ref(slots[ref.slot], ref.item)
+
+    nodes = tuple(
+        Node(node.target, map_refs(renumbered, node.args), map_refs(renumbered, node.kwargs), node.phase)
+        for node in (block.node for block in blocks)
+    )
+    program = Program(old.inputs, nodes, map_refs(renumbered, old.outputs), old.structure)
+    ids, ops = tuple(block.id for block in blocks), tuple(block.op for block in blocks)
+    return replace(captured, graph=OpGraph(ids, ops, edges(nodes, old.inputs)), program=program)

@@ -208,10 +208,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("send_home", &send_home);
   module.def("is_pinned", &is_pinned);
   module.def("define_fused", [](const std::string& schema, const std::string& name, const std::string& path,
-                                const std::string& symbol, std::vector<int64_t> sizes, size_t inputs,
+                                const std::string& symbol, std::vector<int64_t> sizes,
+                                const std::vector<std::tuple<int64_t, std::vector<int64_t>, std::vector<int64_t>,
+                                                             std::vector<int64_t>>>& inputs,
                                 std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> outputs,
                                 const std::vector<std::tuple<size_t, int64_t, std::vector<int64_t>>>& stores) {
-    FusedSpec spec{std::move(sizes), inputs, std::move(outputs), {}};
+    FusedSpec spec{std::move(sizes), {}, std::move(outputs), {}};
+    for (const auto& [offset, part, strides, whole] : inputs) spec.inputs.push_back({offset, part, strides, whole});
     for (const auto& [output, offset, strides] : stores) spec.stores.push_back({output, offset, strides});
     define_fused(schema, name, path, symbol, std::move(spec));
   }, py::kw_only(), py::arg("schema"), py::arg("name"), py::arg("path"), py::arg("symbol"), py::arg("sizes"),
@@ -219,6 +222,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("define_aggregation", &define_aggregation);
   module.def("define_products", &define_products);
   module.def("define_pools", &define_pools);
+  module.def("define_counts", &define_counts);
   module.attr("tagged") = kTagged;
   py::class_<Untouched>(module, "Untouched", py::custom_type_setup(collect_cycles_of<Untouched>))
       .def(py::init<const std::vector<py::object>&, const std::vector<py::object>&, const std::vector<py::object>&>(),

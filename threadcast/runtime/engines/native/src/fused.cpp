@@ -6,6 +6,8 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <numeric>
 
 #include "openmp.h"
@@ -21,17 +23,27 @@ using Loop = void (*)(char* const* operands, const int64_t* strides, int64_t cou
 
 // The loop's dimensions, outermost first, those that lie one after the other in all operands made one.
 struct Walk {
+  std::vector<std::vector<int64_t>> given;    // sizes, then strides, of each input for which this was made
   std::vector<int64_t> sizes;
   std::vector<std::vector<int64_t>> strides;  // of each dimension, by operand
-  std::vector<char*> operands;
-  Loop loop = nullptr;
   int64_t count = 1;
 
-  // Runs elements `from` to `to` of all, in loops along the innermost dimension.
-  void run(int64_t from, int64_t to) const {
+  bool fits(const std::vector<at::Tensor>& inputs) const {
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      const size_t dims = inputs[k].dim();
+      const at::IntArrayRef known(given[k]);
+      if (known.size() != 2 * dims || inputs[k].sizes() != known.slice(0, dims) ||
+          inputs[k].strides() != known.slice(dims))
+        return false;
+    }
+    return true;
+  }
+
+  // Runs elements `from` to `to` of all, in loops along the innermost dimension. `operands` are the first elements.
+  void run(Loop loop, const std::vector<char*>& operands, int64_t from, int64_t to) const {
     const size_t inner = sizes.size() - 1;
     const int64_t length = sizes[inner];
-    std::vector<char*> at(operands.size());
+    c10::SmallVector<char*, 24> at(operands.size());
     while (from < to) {
       int64_t row = from / length;
       const int64_t first = from % length;
@@ -48,13 +60,13 @@ struct Walk {
   }
 };
 
-struct Portion { const Walk* walk; int64_t chunk; };
+struct Portion { const Walk* walk; Loop loop; const std::vector<char*>* operands; int64_t chunk; };
 
 void run_portions(void* data) {
-  const auto& portion = *static_cast<const Portion*>(data);
+  const auto& [walk, loop, operands, chunk] = *static_cast<const Portion*>(data);
   // A team may be smaller than it was asked to be.
-  for (int64_t from = omp_rank() * portion.chunk; from < portion.walk->count; from += omp_team() * portion.chunk)
-    portion.walk->run(from, std::min(portion.walk->count, from + portion.chunk));
+  for (int64_t from = omp_rank() * chunk; from < walk->count; from += omp_team() * chunk)
+    walk->run(loop, *operands, from, std::min(walk->count, from + chunk));
 }
 
 class Fused : public c10::OperatorKernel {
@@ -68,49 +80,63 @@ class Fused : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack* stack) {
     std::vector<at::Tensor> inputs, outputs;
-    for (const c10::IValue& value : torch::jit::last(*stack, spec_.inputs)) inputs.push_back(value.toTensor());
-    torch::jit::drop(*stack, spec_.inputs);
+    inputs.reserve(spec_.inputs.size());
+    for (const c10::IValue& value : torch::jit::last(*stack, spec_.inputs.size())) inputs.push_back(value.toTensor());
+    torch::jit::drop(*stack, spec_.inputs.size());
+    outputs.reserve(spec_.outputs.size());
     for (const auto& [sizes, strides] : spec_.outputs)
       outputs.push_back(at::detail::empty_strided_cpu(sizes, strides, at::kFloat));
-    const Walk walk = walk_of(inputs, outputs);
-    const int64_t most = std::max<int64_t>(1, walk.count / kGrain);
+    const Walk* walk = first_.load(std::memory_order_acquire);
+    std::unique_ptr<const Walk> made;
+    if (walk == nullptr || !walk->fits(inputs)) {
+      made = std::make_unique<const Walk>(walk_of(inputs));
+      const Walk* none = nullptr;
+      walk = made.get();
+      if (first_.compare_exchange_strong(none, walk, std::memory_order_release)) made.release();  // NOLINT: it stays
+    }
+    std::vector<char*> operands;
+    operands.reserve(inputs.size() + spec_.stores.size());
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      TORCH_CHECK(inputs[k].scalar_type() == at::kFloat, "a fused operator takes float32, got ", inputs[k].scalar_type());
+      operands.push_back(static_cast<char*>(inputs[k].data_ptr()) + spec_.inputs[k].offset * sizeof(float));
+    }
+    for (const Store& store : spec_.stores)
+      operands.push_back(static_cast<char*>(outputs[store.output].data_ptr()) + store.offset * sizeof(float));
+    const int64_t most = std::max<int64_t>(1, walk->count / kGrain);
     const int threads = static_cast<int>(std::min<int64_t>(most, omp_most_threads()));
     if (threads <= 1) {
-      walk.run(0, walk.count);
+      walk->run(loop_, operands, 0, walk->count);
     } else {
       // Whole cache lines to each thread.
-      Portion portion{&walk, ((walk.count + threads - 1) / threads + 15) / 16 * 16};
+      Portion portion{walk, loop_, &operands, ((walk->count + threads - 1) / threads + 15) / 16 * 16};
       omp_parallel(run_portions, &portion, threads);
     }
     for (at::Tensor& output : outputs) stack->push_back(std::move(output));
   }
 
  private:
-  Walk walk_of(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs) const {
+  Walk walk_of(const std::vector<at::Tensor>& inputs) const {
     const size_t dims = spec_.sizes.size(), operands = inputs.size() + spec_.stores.size();
     Walk walk;
-    walk.loop = loop_;
-    walk.operands.reserve(operands);
     std::vector<std::vector<int64_t>> given(dims, std::vector<int64_t>(operands, 0));
     for (size_t k = 0; k < inputs.size(); ++k) {
-      const at::Tensor& input = inputs[k];
-      TORCH_CHECK(input.scalar_type() == at::kFloat, "a fused operator takes float32, got ", input.scalar_type());
-      walk.operands.push_back(static_cast<char*>(input.data_ptr()));
-      TORCH_CHECK(input.dim() <= static_cast<int64_t>(dims), "a fused operator was made for other shapes than ",
-                  input.sizes());
-      const size_t missing = dims - input.dim();
-      for (int64_t d = 0; d < input.dim(); ++d) {
-        const bool fits = input.size(d) == spec_.sizes[missing + d];
-        TORCH_CHECK(fits || input.size(d) == 1, "a fused operator was made for other shapes than ", input.sizes());
-        given[missing + d][k] = fits && input.size(d) != 1 ? input.stride(d) : 0;
+      walk.given.push_back(inputs[k].sizes().vec());
+      walk.given[k].insert(walk.given[k].end(), inputs[k].strides().begin(), inputs[k].strides().end());
+      const Part& part = spec_.inputs[k];
+      TORCH_CHECK(part.whole.empty() || part.whole == walk.given[k],
+                  "a fused operator was made for parts of other tensors than ", inputs[k].sizes());
+      const at::IntArrayRef sizes = part.whole.empty() ? inputs[k].sizes() : at::IntArrayRef(part.sizes);
+      const at::IntArrayRef strides = part.whole.empty() ? inputs[k].strides() : at::IntArrayRef(part.strides);
+      TORCH_CHECK(sizes.size() <= dims, "a fused operator was made for other shapes than ", sizes);
+      const size_t missing = dims - sizes.size();
+      for (size_t d = 0; d < sizes.size(); ++d) {
+        const bool fits = sizes[d] == spec_.sizes[missing + d];
+        TORCH_CHECK(fits || sizes[d] == 1, "a fused operator was made for other shapes than ", sizes);
+        given[missing + d][k] = fits && sizes[d] != 1 ? strides[d] : 0;
       }
     }
-    for (size_t s = 0; s < spec_.stores.size(); ++s) {
-      const Store& store = spec_.stores[s];
-      auto* first = static_cast<char*>(outputs[store.output].data_ptr()) + store.offset * sizeof(float);
-      walk.operands.push_back(first);
-      for (size_t d = 0; d < dims; ++d) given[d][inputs.size() + s] = store.strides[d];
-    }
+    for (size_t s = 0; s < spec_.stores.size(); ++s)
+      for (size_t d = 0; d < dims; ++d) given[d][inputs.size() + s] = spec_.stores[s].strides[d];
     for (size_t d : order_) {
       if (spec_.sizes[d] == 1) continue;
       walk.count *= spec_.sizes[d];
@@ -135,9 +161,25 @@ class Fused : public c10::OperatorKernel {
   Loop loop_;
   FusedSpec spec_;
   std::vector<size_t> order_;  // dimensions, the one that lies widest in the first result first
+  std::atomic<const Walk*> first_{nullptr};  // for the inputs that came first; others are rare
 };
 
+// Adds 1 to each number.
+void count_steps(at::TensorList steps) {
+  for (const at::Tensor& step : steps) {
+    TORCH_CHECK(step.scalar_type() == at::kFloat && step.numel() == 1, "steps are counted in one float32 each");
+    *step.data_ptr<float>() += 1;
+  }
+}
+
 }  // namespace
+
+void define_counts() {
+  if (c10::Dispatcher::singleton().findSchema({"threadcast::count_", ""})) return;
+  static auto* library = new torch::Library(torch::Library::FRAGMENT, "threadcast", std::nullopt, __FILE__, __LINE__);
+  library->def("count_(Tensor(a!)[] steps) -> ()");
+  library->impl("count_", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(count_steps)));
+}
 
 void define_fused(const std::string& schema, const std::string& name, const std::string& path,
                   const std::string& symbol, FusedSpec spec) {

@@ -14,12 +14,22 @@ struct Store {
   std::vector<int64_t> strides;
 };
 
+// What the loop reads of an input: all, where `whole` is empty, else a view of a tensor whose sizes and strides are the
+// numbers of `whole`. Strides and offset in elements.
+struct Part {
+  int64_t offset = 0;
+  std::vector<int64_t> sizes, strides, whole;
+};
+
 struct FusedSpec {
   std::vector<int64_t> sizes;  // of the loop
-  size_t inputs = 0;
+  std::vector<Part> inputs;
   std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> outputs;  // sizes and strides of each
   std::vector<Store> stores;
 };
+
+// Defines `threadcast::count_`, which adds 1 to each of some numbers.
+void define_counts();
 
 // Defines `threadcast::name` with this schema, which runs `symbol` of the shared object at `path` on tensors of
 // float32 that are broadcast to the loop's sizes. Throws std::runtime_error where the object cannot be loaded.
