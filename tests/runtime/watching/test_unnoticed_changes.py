@@ -22,8 +22,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from functools import wraps
-from types import MappingProxyType, MethodType
-from typing import Any
+from types import MappingProxyType, MethodType, ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -306,6 +306,30 @@ def matched(owner: Any) -> Any:
     match owner:
         case Plain(zq=found):
             return found
+
+
+class Shared:
+    """A class of which no code spells out an attribute."""
+
+    zr: ClassVar[Any] = 1.0
+
+
+SETTINGS: Any = ModuleType("settings_of_a_user")
+CHOSEN = "".join(("z", "r"))
+
+
+@pytest.mark.parametrize("value", [1.0, {"a": [1.0]}])
+@pytest.mark.parametrize("owner", [Shared, Shared(), SETTINGS], ids=["class", "object of a class", "module"])
+def test_attributes_of_classes_and_modules_may_have_computed_names(owner: Any, value: Any) -> None:
+    holder = type(owner) if isinstance(owner, Shared) else owner
+    holder.zr = value
+    state = PythonState([lambda x: x * getattr(owner, CHOSEN)])
+    assert (state.unwatchable, state.changed()) == (None, None)
+    if isinstance(value, dict):
+        value["a"][0] += 1.0
+    else:
+        holder.zr = 2.0
+    assert ".zr" in str(state.changed())
 
 
 GETTER = operator.attrgetter("zq")

@@ -34,7 +34,13 @@ from torch import Tensor, nn
 from torch._library.custom_ops import OPDEFS, CustomOpDef
 
 from threadcast.capture.guards.code_names import names_in
-from threadcast.capture.guards.libraries import attributes_read_by, is_library, is_of_library, runs_users_code
+from threadcast.capture.guards.libraries import (
+    attributes_read_by,
+    is_library,
+    is_of_library,
+    is_users_own,
+    runs_users_code,
+)
 from threadcast.capture.guards.objects import (
     attribute_of,
     attributes_of,
@@ -194,6 +200,8 @@ class Reachable:
             names |= {name for name in inherited if not followed or _calls_or_lists(items[name])}
             own = _MODULE_OWN.union(FOLLOWS_PARAMETERS if isinstance(holder, nn.RNNBase) else ())
             return frozenset((names | set(items) if self._reflective else names) - own)
+        if self._reflective and isinstance(holder, ModuleType | type) and _is_users_own(holder):
+            read = read.union(name for name in items if not followed or _is_data(items[name]))  # others lead anywhere
         if isinstance(holder, ModuleType):
             return frozenset(read)
         if isinstance(holder, type):
@@ -444,6 +452,17 @@ class Reachable:
 
     def _cannot(self, reason: str) -> None:
         self.unwatchable = self.unwatchable or reason
+
+
+def _is_users_own(holder: ModuleType | type) -> bool:
+    return is_users_own(holder.__name__ if isinstance(holder, ModuleType) else holder.__module__)
+
+
+def _is_data(value: Any, depth: int = 8) -> bool:
+    """Whether it is a constant, or a container of nothing else; one may hold itself."""
+    if type(value) not in (dict, list, tuple, set, frozenset) or not depth:
+        return is_constant(value)
+    return all(_is_data(one, depth - 1) for one in (value.values() if isinstance(value, dict) else value))
 
 
 def _is_left_out(kind: type) -> bool:
