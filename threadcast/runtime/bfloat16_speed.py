@@ -10,6 +10,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from threadcast.threads.openmp import torch_threads
+
 RUNS = 7
 """Runs of each operator, of which the shortest counts. A convention."""
 MOST_S = 0.1
@@ -38,13 +40,8 @@ def bfloat16_speed() -> Bfloat16Speed:
     matrix = torch.ones(512, 512, dtype=torch.float32)
     image = torch.ones(2, 64, 28, 28, dtype=torch.float32)
     weight = torch.ones(64, 64, 3, 3, dtype=torch.float32)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            return Bfloat16Speed(_ratio(torch.mm, matrix, matrix), _ratio(_convolution, image, weight))
-    finally:
-        torch.set_num_threads(before)
+    with torch_threads(1), torch.no_grad(), torch.autocast("cpu", enabled=False):
+        return Bfloat16Speed(_ratio(torch.mm, matrix, matrix), _ratio(_convolution, image, weight))
 
 
 def _convolution(image: Tensor, weight: Tensor) -> Tensor:

@@ -17,8 +17,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -113,6 +113,20 @@ def set_own_threads(number: int) -> None:
     library = _torch_library()
     if library is not None and hasattr(library, "omp_set_num_threads"):
         library.omp_set_num_threads(number)
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Within the context PyTorch runs operators with this many threads, unless something else changes that."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() == number:
+            torch.set_num_threads(before)
 
 
 @cache

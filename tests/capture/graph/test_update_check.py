@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from torch.nn.functional import mse_loss
 from threadcast.capture.graph import update_check
 from threadcast.capture.graph.capture import capture_training
 from threadcast.capture.graph.captured import Captured
-from threadcast.capture.graph.optimizers import OptimizerRefused
+from threadcast.capture.graph.optimizers import OptimizerRefused, updates_of
+from threadcast.threads.openmp import torch_threads
 
 NOT_RIGHT = r"fused kernel of \w+ is not right for"
 
@@ -41,6 +43,23 @@ def fused_kernels(found: Captured) -> int:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_kernels_that_are_right_are_used(optimizer: Any, dtype: torch.dtype) -> None:
     assert fused_kernels(captured(optimizer, dtype, lr=0.1)) == 2
+
+
+def test_only_the_kernel_is_checked_with_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, step, threads = torch._fused_sgd_, update_check._step, set[tuple[str, int]]()
+
+    def noted(name: str, function: Any, *args: Any, **kwargs: Any) -> None:
+        threads.add((name, torch.get_num_threads()))
+        function(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "_fused_sgd_", partial(noted, "kernel", kernel))
+    monkeypatch.setattr(update_check, "_step", partial(noted, "step", step))
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(3))])
+    with torch_threads(3):
+        (update,) = updates_of(optimizer).values()
+        assert update_check.fused_step_is_right(update, torch.ones(3), [])
+        assert torch.get_num_threads() == 3
+    assert threads == {("kernel", 3), ("step", 3), ("step", 1)}, "the kernel's steps, and those of the optimizer's loop"
 
 
 def test_a_kernel_that_leaves_parameters_as_they_are_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import torch
+from threadcast.threads.openmp import torch_threads
 
 GAIN = 1.25
 """How many times as fast an operator of our own has to be on this machine to stand in place of PyTorch's."""
@@ -19,14 +19,11 @@ def times_as_fast(
 
     With more threads it would be how they divide the work that counts, and most operators of a plan have few.
     """
-    best, before = [float("inf")] * 2, torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    best = [float("inf")] * 2
+    with torch_threads(1):
         for _ in range(_TRIES):
             for which, run in enumerate((ours, theirs)):
                 begin_s = clock()
                 run()
                 best[which] = min(best[which], clock() - begin_s)
-    finally:
-        torch.set_num_threads(before)
     return best[1] / best[0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from threadcast.runtime.verification.limits import (
     real_type,
     sizes_of,
 )
+from threadcast.threads.openmp import torch_threads
 
 REORDERED = 4
 """A plan may differ by this many times the difference between eager's results with one thread and with several. It adds
@@ -126,15 +127,9 @@ def sensitivities(
     return found
 
 
-@contextmanager
-def other_threads() -> Iterator[None]:
+def other_threads() -> AbstractContextManager[None]:
     """Within the context PyTorch runs operators with one thread where it had several, and with two where it had one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2 if before == 1 else 1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return torch_threads(2 if torch.get_num_threads() == 1 else 1)
 
 
 def nudges_for(values: Iterable[Any]) -> tuple[Nudge, ...]:
