@@ -345,6 +345,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "seeded": lambda m, x: (torch.manual_seed(3), dropout(m.layer(x)))[1],
     "branch by chance": lambda m, x: m.layer(x) if torch.rand(()) < 0.5 else m.layer(x * 2),
     "branch by Python's chance": lambda m, x: m.layer(x) * random.choice([1, 2]),
+    "by NumPy's chance": lambda m, x: m.layer(x) * np.random.rand(),
 }  # fmt: skip
 
 

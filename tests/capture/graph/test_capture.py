@@ -330,20 +330,6 @@ def test_numbers_of_a_tensor_that_is_not_an_argument_cannot_be_captured(read: Ca
     assert capture_forward(lambda x: x * torch.tensor([2.0]).tolist()[0], torch.ones(3)).run().tolist() == [2.0] * 3
 
 
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lambda x: x * 2 if x.sum() > 0 else x, "Control flow"),
-        (lambda x: x[x > 0], "cannot capture"),
-        (lambda x: torch.ones(int(x.sum().item())), "cannot capture"),
-        (lambda x: x @ torch.ones(7, 7), "cannot capture"),
-    ],
-)
-def test_what_cannot_be_captured_says_why(function: Callable[[Tensor], Any], message: str) -> None:
-    with pytest.raises(CaptureError, match=message):
-        capture_forward(function, torch.ones(3, 3))
-
-
 def test_unknown_optimizers_and_settings_are_named() -> None:
     model = nn.Linear(2, 2)
     arguments = (torch.ones(1, 2),), torch.ones(1, 2)

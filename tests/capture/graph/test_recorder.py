@@ -100,6 +100,8 @@ def test_operators_made_of_others_are_recorded_as_these_also_without_autograd() 
     [
         (lambda x: x[x > 0], "DynamicOutputShape"),
         (lambda x: x if x.sum() > 0 else -x, "DataDependentOutput"),
+        (lambda x: torch.ones(int(x.sum().item())), "Control flow"),
+        (lambda x: x @ torch.ones(7, 7), "RuntimeError"),
         (lambda x: x.numpy(), "RuntimeError"),
         (lambda x: x.tolist(), "DataDependentOutput"),
         (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "cond"),
