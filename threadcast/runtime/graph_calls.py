@@ -37,7 +37,7 @@ from threadcast.runtime.shared_learning import planner_for, told
 from threadcast.runtime.short_calls import ShortCalls
 from threadcast.runtime.size_families import SizeFamilies
 from threadcast.runtime.tuner.budget import Budget, PartBudget
-from threadcast.runtime.tuner.contender import Kept
+from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.events import Outlook, Place
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
@@ -137,10 +137,10 @@ class GraphCalls:
             found = self._in_use()
             return bool(found) and all(isinstance(one, Fallback) or one.kept is not None for one in found)
 
-    def keeps(self, runner: Tuning, kept: Kept) -> bool:
+    def keeps(self, runner: Tuning, kept: Contender) -> bool:
         """Return whether `runner`, which decides what runs calls of one kind, still has `kept` run them."""
         with self._lock:
-            return runner.kept == kept
+            return runner.kept is kept
 
     def watch(self, watcher: Watcher | None) -> None:
         """Have `watcher` told of each of the next calls that something other than PyTorch may run."""

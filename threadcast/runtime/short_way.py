@@ -27,7 +27,7 @@ from threadcast.runtime.graph_calls import GraphCalls
 from threadcast.runtime.plain_results import PlainResults
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.before_run import Draws
-from threadcast.runtime.tuner.contender import Kept
+from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.threads.forks import forks
 
@@ -151,7 +151,7 @@ class _Way:
 
     part: GraphCalls
     runner: Tuning
-    kept: Kept
+    kept: Contender
     layout: MemoryFormat
 
     @property
@@ -357,7 +357,7 @@ class _Seen:
         self._done(Passes(results, forward, backward, first, second, self._casts, self._deterministic))
 
 
-def _numbers_of(runner: Tuning, arguments: int) -> tuple[Kept, Sequence[int | None], list[Any]] | None:
+def _numbers_of(runner: Tuning, arguments: int) -> tuple[Contender, Sequence[int | None], list[Any]] | None:
     """What runs a graph, the numbers of its results in its engine, and what that takes beside the arguments."""
     kept = runner.kept
     if kept is None or kept.engine is None:

@@ -37,27 +37,20 @@ class VariantPlan:
 class Contender:
     """One of the ways to run a call that are compared by time. `holds()` returns whether its results are still valid:
     False once something that it took for constant has changed. `gain` is the ratio of PyTorch's seconds to its own that
-    another process has found; None: not known. `own_threads`: it does not compute on OpenMP's."""
+    another process has found; None: not known. `own_threads`: it does not compute on OpenMP's. `engine` is what runs a
+    plan; None: it is none."""
 
     id: ContenderId
     run: Run
     holds: Callable[[], bool] = lambda: True
     gain: float | None = None
     own_threads: bool = False
+    engine: Engine | None = None
 
     @property
     def name(self) -> str:
         """The contender's name in reports."""
         return str(self.id)
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What was found to run a kind of call fastest."""
-
-    run: Run
-    engine: Engine | None
-    """The engine that `run` uses; None where it uses none."""
 
 
 class Backends(Protocol):

@@ -60,7 +60,7 @@ class OpenContenders:
             return engine.captured.finish(result, inputs)
 
         contender = plan_of(variant_plan.variant)
-        self._contenders[contender] = Contender(contender, run)
+        self._contenders[contender] = Contender(contender, run, engine=engine)
         return new
 
     def take_over(self, variant_plan: VariantPlan, engine: Engine) -> None:

@@ -28,7 +28,7 @@ from threadcast.runtime.tuner.before_run import BeforeRun
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.call_plans import CallPlans
 from threadcast.runtime.tuner.candidates import BACKENDS, Candidates
-from threadcast.runtime.tuner.contender import Contender, Kept, MakeBackends, Run, VariantPlan
+from threadcast.runtime.tuner.contender import Contender, MakeBackends, Run, VariantPlan
 from threadcast.runtime.tuner.contender_id import DEFAULT, ContenderId, Kind, plan_of
 from threadcast.runtime.tuner.first_steps import FirstSteps, Runner, TimedRun
 from threadcast.runtime.tuner.open_contenders import OpenContenders
@@ -155,8 +155,8 @@ class Tuning:
         if difference is None and self._candidates.awaits_backends:
             self._candidates.search_backends(arguments, result)
         self._observe(what, timed, self._clock() - began_s, difference)
-        if self.kept is not None and runner == self._best and not self._first_steps.compares(runner):
-            self._kept, self._passes = self._contenders[self._best], self._tournament.passes
+        if (kept := self.kept) is not None and runner == kept.id and not self._first_steps.compares(runner):
+            self._kept, self._passes = kept, self._tournament.passes
         return result
 
     def _pass(self, kept: Contender, arguments: tuple[Any, ...]) -> Any:
@@ -342,13 +342,9 @@ class Tuning:
         self._backends.end()
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> Contender | None:
         """What runs all calls until something changes; None while anything is being learned."""
-        if self.learning or not self.settled:
-            return None
-        variant_plan = self._candidates.plan_of(self._best)
-        engine = None if variant_plan is None else self._contenders.engines.get(variant_plan)
-        return Kept(self._contenders[self._best].run, engine)
+        return None if self.learning or not self.settled else self._contenders[self._best]
 
     @property
     def runs_in(self) -> MemoryFormat | None:
