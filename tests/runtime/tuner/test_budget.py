@@ -218,3 +218,15 @@ def test_what_an_earlier_process_has_found_gains_from_the_first_call_on() -> Non
     calls.handle(Resumed("plan", 0.5, eager_s=1.0))
     calls.call(20)
     assert calls.budget.behind_s == pytest.approx(-10.0)
+
+
+def test_a_comparison_that_waits_for_seconds_lets_others_learn() -> None:
+    budget = Budget(0.0)
+    one, other = (Calls({"slow": Way(0.11)}, default_s=0.1, budget=budget.part()) for _ in range(2))
+    one.until(lambda: one.tournament.learns)
+    one.budget.charge(1_000.0)
+    one.call(10)
+    assert one.tournament.comparison is not None
+    assert not one.tournament.learns
+    budget.ran(0.0, eager_s=1_000.0)
+    other.until(lambda: other.tournament.learns)

@@ -186,7 +186,7 @@ class Tournament:
     @property
     def learns(self) -> bool:
         """Whether the call that comes, or ran last, tells something of a candidate."""
-        return self.comparison is not None or isinstance(self.chosen, RunStage)
+        return isinstance(self.chosen, RunStage) or (self.comparison is not None and self._counts)
 
     @property
     def goes_on(self) -> bool:
