@@ -23,6 +23,7 @@ from torch.nn.functional import mse_loss
 
 import threadcast
 from threadcast.capture.guards.printing import not_shown
+from threadcast.core.errors import CaptureError
 from threadcast.runtime.tuner.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
@@ -172,6 +173,20 @@ def test_what_only_the_first_call_prints_hinders_no_plan(capsys: pytest.CaptureF
             assert call(x).equal(x * 2)
         assert isinstance(call._optimized._last, Tuning)
     assert capsys.readouterr().out == "said\n"
+
+
+def test_what_is_kept_meanwhile_reads_and_shows_afterwards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with not_shown():
+        kept, stream = (time.time, open, os.stat), sys.stdout
+        with pytest.raises(CaptureError, match="reads a clock"):
+            kept[0]()
+        stream.write("of a capture")
+    stream.write("of a user")
+    assert capsys.readouterr().out == "of a user"
+    assert kept[0]() > 0
+    with kept[1](tmp_path / "text", "w") as file:
+        file.write("said")
+    assert kept[2](tmp_path / "text").st_size == 4
 
 
 def test_other_threads_print_while_one_captures(capsys: pytest.CaptureFixture[str]) -> None:

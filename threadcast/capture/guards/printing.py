@@ -49,16 +49,16 @@ _IN_EACH_CALL = ("always", "all", "error")
 
 
 class _Stream:
-    """Stands for a stream: what the thread `here` writes is noted in `found` and not shown."""
+    """Stands for a stream: what a thread of `here` writes is noted in `found` and not shown."""
 
-    def __init__(self, stream: Any, here: int, found: list[str]) -> None:
+    def __init__(self, stream: Any, here: set[int], found: list[str]) -> None:
         self._stream, self._here, self._found = stream, here, found
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        if get_ident() != self._here:
+        if get_ident() not in self._here:
             written: int = self._stream.write(text)
             return written
         self._found.append("prints")
@@ -76,13 +76,14 @@ def not_shown() -> Iterator[list[str]]:
     What PyTorch itself logs and warns of is not shown, and not in the list. Said where this thread reads a file or a
     clock, unless a library does so for itself. Not for two threads at once.
     """
-    here, found = get_ident(), list[str]()
+    found = list[str]()
+    here = {get_ident()}  # empty afterwards: what is imported meanwhile may keep what stands for a function or stream
     streams = {name: getattr(sys, name) for name in _STREAMS}
     standing = {name: _Stream(stream, here, found) for name, stream in streams.items() if stream is not None}
     handle, warn, filters = logging.Logger.callHandlers, warnings.warn, list(warnings.filters)
 
     def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
-        if get_ident() != here or record.name.startswith("threadcast"):
+        if get_ident() not in here or record.name.startswith("threadcast"):
             handle(logger, record)
         elif record.name.partition(".")[0] != "torch":
             found.append("logs")
@@ -90,13 +91,15 @@ def not_shown() -> Iterator[list[str]]:
     def noted(message: Any, category: Any = None, *args: Any, **options: Any) -> None:
         name = sys._getframe(1).f_globals.get("__name__", "")
         kind = type(message) if isinstance(message, Warning) else category or UserWarning
-        if get_ident() == here and not is_library(name) and _action(filters, str(message), kind, name) in _IN_EACH_CALL:
+        seen = get_ident() in here and not is_library(name)
+        if seen and _action(filters, str(message), kind, name) in _IN_EACH_CALL:
             found.append("warns")
         warn(message, category, *args, **options)
 
     def refusing(read: Callable[..., Any], does: str) -> Callable[..., Any]:
         def called(*arguments: Any, **options: Any) -> Any:
-            if get_ident() != here or _is_of_a_library(sys._getframe(1), files=does.endswith(("file", "folder"))):
+            files = does.endswith(("file", "folder"))
+            if get_ident() not in here or _is_of_a_library(sys._getframe(1), files=files):
                 return read(*arguments, **options)
             found.append(does)
             raise Said(does)
@@ -113,6 +116,7 @@ def not_shown() -> Iterator[list[str]]:
         try:
             yield found
         finally:
+            here.clear()
             for name, stream in standing.items():
                 if getattr(sys, name) is stream:  # else another thread has put its own there
                     setattr(sys, name, streams[name])
