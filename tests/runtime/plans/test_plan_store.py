@@ -292,9 +292,12 @@ def test_a_backend_that_was_the_fastest_is_expected_to_gain_as_much_again(tmp_pa
     graph, machine = capture_forward(lambda x: x.sin(), torch.ones(8)).graph, read_machine()
     store = PlanStore(tmp_path / "plans", machine, among="openvino 2026")
     before = store.backends(graph)
-    store.note_backend(graph, 3.5)
+    store.note_backend(graph, 3.5, 0.01)
     noted = PlanStore(tmp_path / "plans", machine, among="openvino 2026").backends(graph)
-    assert (noted.gain, noted.most) == (3.5, 3.5)
+    assert (noted.gain, noted.most, noted.step_s) == (3.5, 3.5, 0.01)
+    others = store.backends(graph, {"openvino": 1e-3})
+    assert (others.step_s, others.most < 1e3) == (None, True), "faster than any other"
+    assert store.backends(graph, {"openvino": 0.5, "torch.compile": 0.5}).most == 0
     assert noted.cost_s < before.cost_s
     assert PlanStore(tmp_path / "plans", machine, among="openvino 2027").backends(graph) == before
     store.drop(graph)

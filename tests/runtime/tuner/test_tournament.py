@@ -13,6 +13,7 @@ from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.events import (
     Compared,
     Drop,
+    Expected,
     GaveUp,
     GiveUp,
     Keep,
@@ -108,6 +109,15 @@ def test_what_is_expected_to_gain_most_for_its_cost_comes_first() -> None:
 def test_what_has_shown_to_be_too_slow_is_not_compared() -> None:
     calls = settled({"fast": plan(0.5), "slow": plan(1.5)})
     assert (calls.best, calls.compared("slow"), calls.tournament.gain_left()) == ("fast", 0, 1.0)
+
+
+def test_what_is_expected_of_a_candidate_may_change_while_it_is_prepared() -> None:
+    tournament = Tournament(DEFAULT)
+    tournament.handle(Offered("backends", gain=3.0, most=4.0))
+    tournament.handle(Staged("backends", Place.BESIDE, long=True))
+    assert (tournament.idle, tournament.gain_left()) == (False, 3.0)
+    tournament.handle(Expected("backends", 0.9, 1.0))
+    assert (tournament.idle, tournament.gain_left()) == (True, 1.0)
 
 
 @pytest.mark.parametrize("bit_by_bit", [False, True])

@@ -45,7 +45,7 @@ from threadcast.runtime.backends.operator_questions import OPERATORS, of_integer
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
 from threadcast.runtime.backends.rough_forms import RoughForms
 from threadcast.runtime.backends.way_store import NAME as WAYS
-from threadcast.runtime.backends.way_store import WayStore
+from threadcast.runtime.backends.way_store import WayStore, name_of
 from threadcast.runtime.backends.ways import IN_BFLOAT16, NEEDED, Way
 from threadcast.runtime.backends.written_out import written_out
 from threadcast.runtime.plans.backend_history import PROGRAM, BackendHistory, NetworkKind, Shape
@@ -219,6 +219,8 @@ class Search:
         self._rough_forms = RoughForms(program.module, rough=options.rough)
         self._best_s = float("inf")
         self._built: dict[str, Built] = {}
+        self._stored: str | None = None
+        """The backend whose way is stored."""
         self._found: dict[str, float] = {}
         """Seconds of each backend's call over PyTorch's."""
         self._shares: dict[str, float] = {}
@@ -247,12 +249,20 @@ class Search:
             if backend not in self._found:
                 failed.append(backend)
             self._costs_s[backend] = _cpu_s() - self._costs_s[PROGRAM] - before_s
+            self._store()
             return_freed_memory()
         history.add(kind, self._shares, self._costs_s, shape=shape, failed=failed)
-        if self._built and self._options.key and self._options.history is not None:
-            fastest = self._built[min(self._built, key=self._found.__getitem__)]
-            store = WayStore(Path(self._options.history).with_name(WAYS))
-            store.write(self._options.key, asdict(fastest), self._read.weights_digest(), self._infinite)
+
+    def _store(self) -> None:
+        """Keep the fastest way so far for later processes: this one may end before all are built."""
+        options, fastest = self._options, min(self._built, key=self._found.__getitem__, default=None)
+        if fastest is None or fastest == self._stored or not options.key or options.history is None:
+            return
+        store, weights = WayStore(Path(options.history).with_name(WAYS)), self._read.weights_digest()
+        if self._stored is not None:
+            store.drop(name_of(options.key, weights, self._infinite))
+        self._stored = fastest
+        store.write(options.key, asdict(self._built[fastest]), weights, self._infinite)
 
     def _try(self, backend: str) -> None:
         built: dict[Way, tuple[Path, TensorCall, float]] = {}

@@ -6,7 +6,7 @@ from threadcast.core.errors import BundleError, FormatError
 from threadcast.core.json_reading import check_schema, member, parse
 from threadcast.runtime.plans.backend_history import NAME as BACKENDS
 from threadcast.runtime.plans.backend_history import SCHEMA
-from threadcast.runtime.plans.plan_store import read_tried, stored_plan
+from threadcast.runtime.plans.plan_store import read_backend, read_tried, stored_plan
 from threadcast.runtime.plans.variant import MemoryFormat
 
 
@@ -18,7 +18,7 @@ def check_plan_file(name: str, content: bytes) -> None:
             MemoryFormat(content.decode())
             return
         if name.endswith(".backend"):
-            float(content)
+            read_backend(content.decode())
             return
         if name.endswith(".tried"):
             read_tried(content.decode())

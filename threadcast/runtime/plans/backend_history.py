@@ -12,6 +12,7 @@ from functools import cache
 from math import log
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -61,6 +62,8 @@ class Forecast:
     """The ratio that one network of ten exceeds."""
     cost_s: float
     """CPU seconds of building, checking and timing it."""
+    step_s: float | None = None
+    """Seconds of a call by it, where it was built and was the fastest; None: not known."""
 
     @property
     def value(self) -> float:
@@ -159,10 +162,17 @@ class BackendHistory:
         of = {name: self.forecast(name, kind, shape=shape) for name in backends}
         return sorted(of, key=lambda name: -(of[name].gain if known else of[name].value))
 
-    def of_search(self, backends: Iterable[str], kind: NetworkKind, shape: Shape = _UNKNOWN_SHAPE) -> Forecast:
-        """Return what is expected of the best of `backends`, at least one; the cost is what the first one takes."""
-        found = [self.forecast(name, kind, shape=shape) for name in self.ordered(backends, kind, shape)]
-        cost_s = found[0].cost_s + self._cost_s(PROGRAM)
+    def of_search(
+        self, backends: Iterable[str], kind: NetworkKind, shape: Shape = _UNKNOWN_SHAPE,
+        shares: Mapping[str, float] = MappingProxyType({}),
+    ) -> Forecast:  # fmt: skip
+        """Return what is expected of the best of `backends`, at least one, whose `shares` are not known.
+
+        The cost is what the first one takes.
+        """
+        left = [name for name in self.ordered(backends, kind, shape) if name not in shares]
+        found = [self.forecast(name, kind, shares, shape) for name in left] or [Forecast(0.0, 0.0, 0.0)]
+        cost_s = found[0].cost_s + (0.0 if shares else self._cost_s(PROGRAM))
         return Forecast(max(one.gain for one in found), max(one.most for one in found), cost_s)
 
     def _rows(self, kind: NetworkKind, *backends: str) -> list[Mapping[str, float]]:

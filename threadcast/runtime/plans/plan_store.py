@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -101,15 +102,18 @@ class PlanStore:
         """Return whether a plan was stored for this call. The `repr` of `call` identifies it."""
         return self._path(repr(call), "layout").is_file()
 
-    def backends(self, graph: OpGraph) -> Forecast:
-        """Return what is expected of the best of the backends among the contenders: `torch.compile` and those named."""
-        with suppress(OSError, ValueError):
-            gain = float(self._path(_text(graph), "backend").read_text())
-            return Forecast(gain, gain, _OPENING_S)
-        named = [name for name in _NAMED if name in self._among]
-        return BackendHistory(self._folder / HISTORY).of_search(
-            [*named, "torch.compile"], network_kind(graph), shape_of(graph)
-        )
+    def backends(self, graph: OpGraph, shares: Mapping[str, float] = MappingProxyType({})) -> Forecast:
+        """Return what is expected of the best of the backends among the contenders: `torch.compile` and those named.
+
+        With `shares`, seconds of some backends' calls over PyTorch's, it is what is expected of the others.
+        """
+        if not shares:
+            with suppress(OSError, ValueError):
+                gain, step_s = read_backend(self._path(_text(graph), "backend").read_text())
+                return Forecast(gain, gain, _OPENING_S, step_s)
+        names = [*(name for name in _NAMED if name in self._among), "torch.compile"]
+        history = BackendHistory(self._folder / HISTORY)
+        return history.of_search(names, network_kind(graph), shape_of(graph), shares)
 
     def read(self, graph: OpGraph) -> StoredPlan | None:
         """Return the plan stored for this graph; None where there is none that can be read."""
@@ -145,9 +149,9 @@ class PlanStore:
         except OSError as error:
             _logger.warning("the plan is not stored: %s", error)
 
-    def note_backend(self, graph: OpGraph, gain: float) -> None:
-        """Note that a backend was the fastest for this graph, by this ratio of the default's seconds to its own."""
-        self._note(_text(graph), "backend", repr(gain))
+    def note_backend(self, graph: OpGraph, gain: float, step_s: float) -> None:
+        """Note that a backend was the fastest for this graph: ratio of the default's seconds to its own, and these."""
+        self._note(_text(graph), "backend", f"{gain!r} {step_s!r}")
 
     def tried(self, graph: OpGraph, *, planned: bool) -> frozenset[Extra]:
         """Return what was found to be slower than what runs the graph, a plan if it is `planned`, or than PyTorch.
@@ -242,9 +246,9 @@ class NoPlanStore(PlanStore):
         """Return `formats` as they are."""
         return tuple(formats)
 
-    def backends(self, graph: OpGraph) -> Forecast:
+    def backends(self, graph: OpGraph, shares: Mapping[str, float] = MappingProxyType({})) -> Forecast:
         """Return what is expected of backends without what was found on this machine."""
-        return BackendHistory(None).of_search([*_NAMED, "torch.compile"], network_kind(graph))
+        return BackendHistory(None).of_search([*_NAMED, "torch.compile"], network_kind(graph), shares=shares)
 
     def read(self, graph: OpGraph) -> None:
         """Return None."""
@@ -259,7 +263,7 @@ class NoPlanStore(PlanStore):
     def note_tried(self, graph: OpGraph, tried: frozenset[Extra], *, planned: bool) -> None:
         """Do nothing."""
 
-    def note_backend(self, graph: OpGraph, gain: float) -> None:
+    def note_backend(self, graph: OpGraph, gain: float, step_s: float) -> None:
         """Do nothing."""
 
     def drop(self, graph: OpGraph) -> None:
@@ -279,6 +283,12 @@ def stored_plan(document: Any) -> StoredPlan:
     known = from_codes(curves) if curves else None
     eager_s = None if document.get("eager_s") is None else number(document, "eager_s", minimum=0.0)
     return StoredPlan(plan, MemoryFormat(layout), step_s, fused, fewer, known, eager_s)
+
+
+def read_backend(text: str) -> tuple[float, float]:
+    """Return the gain of a backend, and the seconds of its calls, from the text of a file; ValueError without them."""
+    gain, step_s = map(float, text.split())
+    return gain, step_s
 
 
 def read_tried(text: str) -> tuple[frozenset[Extra], bool, int]:

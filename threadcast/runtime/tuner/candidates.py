@@ -73,6 +73,8 @@ class Candidates:
         self._todo: deque[to.Instruction] = deque()
         """What is to be done before the next step."""
         self._wants_backends = False
+        self._backend_s: float | None = None
+        """Seconds of a call by the backend that an earlier process found to be the fastest; None: there is none."""
         self._capture_s = 0.0
         """Seconds that the last capture took from a call."""
         self.report = Report()
@@ -180,10 +182,10 @@ class Candidates:
 
     def _offer_backends(self) -> None:
         if self.backends.waits and BACKENDS not in self.tournament.entrants:
-            expected = self._stored.backends(self.graphs.first)
-            gain, most, cost_s = expected.gain, expected.most, expected.cost_s
+            expected = self._stored.backends(self.graphs.first, {})
+            gain, most, cost_s, self._backend_s = expected.gain, expected.most, expected.cost_s, expected.step_s
             self._offer(BACKENDS, gain=gain, most=most, cost_s=cost_s, bit_by_bit=True)
-            if self._budget.unlimited and self.tournament.baseline_s is not None:
+            if self._budget.unlimited or self._backend_s is not None:
                 self._prepare(BACKENDS)  # beside the plans
 
     def _offer_eager(self, candidate: PlanCandidate) -> None:
@@ -263,9 +265,24 @@ class Candidates:
             found = None
         if found is not None:
             self.contenders.add(found)
-            self._offer(found.id, gain=found.gain or 2.0, most=10.0, ready=True, alone=True)
+            gain, step_s = self.tournament.entrants[BACKENDS].offered.gain, self._backend_s
+            if step_s is not None and self.tournament.entrants.keys() == {DEFAULT, BACKENDS}:
+                resumed = to.Resumed(found.id, step_s, gain * step_s, alone=True)
+                self._todo.extend(self.tournament.handle(resumed))
+            else:
+                self._offer(found.id, gain=found.gain or 2.0, most=10.0, ready=True, alone=True)
         if self.backends.over:
             self._end_of_backends()
+
+    def _expect_backends(self) -> None:
+        """Expect of the backends that are still to be found what those that were compared tell."""
+        entrants, gains = self.tournament.entrants, dict[str, float]()
+        for key, one in entrants.items():
+            if isinstance(key, ContenderId) and key.kind is Kind.BACKEND and one.gain is not None:
+                gains[key.backend.partition(",")[0]] = one.gain
+        if gains and BACKENDS in entrants and entrants[BACKENDS].status is not Status.OUT:
+            expected = self._stored.backends(self.graphs.first, gains)
+            self.tournament.handle(to.Expected(BACKENDS, expected.gain, expected.most))
 
     def _end_of_backends(self) -> None:
         entrant = self.tournament.entrants.get(BACKENDS)
@@ -339,6 +356,7 @@ class Candidates:
         match instruction:
             case to.Compared(key, verdict):
                 self.report.verdicts[str(key)] = verdict
+                self._expect_backends()
                 if self.best != DEFAULT:
                     self.conclude()
             case to.Release(key):
@@ -398,8 +416,9 @@ class Candidates:
         if contender == DEFAULT and self.tournament.idle:
             for captured in {self.graphs.first, *(self.graphs.as_captured(one.variant) for one in self.plans)}:
                 self._stored.drop(captured)
-        if contender.kind is Kind.BACKEND and (gain := self.tournament.entrants[contender].gain) is not None:
-            self._stored.note_backend(self.graphs.first, gain)
+        entrant = self.tournament.entrants[contender]
+        if contender.kind is Kind.BACKEND and entrant.gain is not None and entrant.step_s is not None:
+            self._stored.note_backend(self.graphs.first, entrant.gain, entrant.step_s)
         self.conclude()
         self._stored.note_tried(self.graphs.first, self._tried)
         if variant_plan is not None:

@@ -79,12 +79,22 @@ class LeftOut:
 class Resumed:
     """What an earlier process found runs from the first call on.
 
-    Its calls took `step_s` seconds then, and the baseline's `eager_s` (None: not known).
+    Its calls took `step_s` seconds then, and the baseline's `eager_s` (None: not known). `alone`: see `Offered`.
     """
 
     key: Key
     step_s: float
     eager_s: float | None = None
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected of a candidate is now this; see `Offered`."""
+
+    key: Key
+    gain: float
+    most: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +135,7 @@ class GaveUp:
     reason: str
 
 
-Event = Offered | Staged | Ready | LeftOut | Resumed | Next | Ran | Passed | GaveUp
+Event = Offered | Expected | Staged | Ready | LeftOut | Resumed | Next | Ran | Passed | GaveUp
 
 
 @dataclass(frozen=True, slots=True)

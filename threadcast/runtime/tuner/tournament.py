@@ -29,6 +29,7 @@ from threadcast.runtime.tuner.events import (
     Compared,
     Drop,
     Event,
+    Expected,
     GaveUp,
     GiveUp,
     Instructions,
@@ -129,6 +130,9 @@ class Tournament:
                 self._watch.passed(event.calls)
             case Offered():
                 return self._offered(event)
+            case Expected():
+                entrant = self._entrant(event.key, "expected")
+                entrant.offered = replace(entrant.offered, gain=event.gain, most=event.most)
             case Staged():
                 entrant = self._entrant(event.key, "staged", but=(self.best, self.challenger))
                 if entrant.status is Status.LOST:  # what it took says little of what it will take
@@ -598,10 +602,10 @@ class Tournament:
         if self._compared or self.comparison is not None or event.key in self.entrants:
             raise self._illegal(f"{event.key} is resumed too late")
         eager_s, gain = event.eager_s, event.eager_s and event.eager_s / max(1e-9, event.step_s)
+        offered = Offered(event.key, ready=True, alone=event.alone, earlier=True)
         self.entrants[event.key] = Entrant(
-            Offered(event.key, ready=True, earlier=True), Status.READY, step_s=event.step_s, gain=gain, eager_s=eager_s,
-            open=True,
-        )  # fmt: skip
+            offered, Status.READY, step_s=event.step_s, gain=gain, eager_s=eager_s, open=True
+        )
         self._say(f"{event.key} was found by an earlier process; a call took {event.step_s:.3g} s")
         self._become(event.key, before=self.baseline)
         self._watch.wait = MOST_EAGER  # the first calls of a process are slow ones

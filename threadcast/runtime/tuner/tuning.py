@@ -312,7 +312,7 @@ class Tuning:
             self._planner.wait(timeout_s)
         elif self._graphs.awaited is not None:
             self._graphs.wait(self._graphs.awaited, timeout_s)
-        elif self._backends.works:
+        elif self._backends.works and self.eager_s is not None:  # else calls tell that
             self._backends.wait(timeout_s)
         elif self._candidates.awaits_backends:  # another search is at work
             time.sleep(min(timeout_s, _PAUSE_S))
@@ -385,9 +385,9 @@ class Tuning:
             what = self._candidates.next()
             if self.report.reason in ("", COMPILING):
                 self.report.reason = COMPILING if self._graphs.awaits_engine else ""
-            compares, beside = self._tournament.learns, self._budget.unlimited
-            self._backends.before_step(rests=compares or not beside)
-            if not (compares or beside or self._budget.rests) and self._tournament.comes_first(BACKENDS):
+            compares, unlimited = self._tournament.learns, self._budget.unlimited
+            self._backends.before_step(rests=compares or not unlimited or self.eager_s is None)
+            if not (compares or unlimited or self._budget.rests) and self._tournament.comes_first(BACKENDS):
                 self._backends.turn(self._tournament.best_s or 0.0, left_s=self._budget.left_s, now_s=began_s)
             if isinstance(what, to.RunStage):
                 self._candidates.plan_candidates[what.key].begin(anew=what.anew)
