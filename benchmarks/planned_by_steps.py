@@ -6,8 +6,9 @@ from contextlib import closing
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
-from threadcast.runtime.tuner.plan_maker import PlanMaker, Planner, SolvedProblem
+from threadcast.runtime.tuner.plan_maker import PlanMaker, SolvedProblem
 from threadcast.runtime.tuner.plan_search import PlanSearch
+from threadcast.runtime.tuner.planning import Planner
 
 
 def planned_by_steps(captured: Captured, machine: Machine) -> SolvedProblem:

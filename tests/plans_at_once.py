@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from tests.runtime.conftest import Decided, SequentialPlanner
 from tests.whole_calls import by_the_graphs
-from threadcast.runtime.tuner import plan_maker, plan_search, tournament, tuning
+from threadcast.runtime.tuner import plan_search, planning, tournament, tuning
 from threadcast.runtime.whole_calls import WholeCalls
 
 
@@ -19,7 +19,7 @@ def plans_at_once() -> Iterator[None]:
     with ExitStack() as end:
         for owner, name, value in (
             (tournament, "are_steady", lambda _: True),
-            (plan_maker, "ForecastingPlanner", SequentialPlanner),
+            (planning, "ForecastingPlanner", SequentialPlanner),
             (plan_search, "HOPELESS", math.inf),
             (plan_search, "SLOWER", math.inf),
             (plan_search, "FAR", math.inf),

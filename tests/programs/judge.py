@@ -30,7 +30,7 @@ from threadcast.runtime.compile_backend import backend, compiled_calls, compiled
 from threadcast.runtime.engines.engine import Engine
 from threadcast.runtime.fallback import why_not_captured
 from threadcast.runtime.graph_calls import Role
-from threadcast.runtime.tuner import plan_maker, plan_search, tournament, tuning
+from threadcast.runtime.tuner import plan_search, planning, tournament, tuning
 from threadcast.runtime.whole_calls import WholeCalls
 
 Way = Literal["graphs", "gradients", "short way", "optimize"]
@@ -198,7 +198,7 @@ def _plans_at_once() -> Iterator[None]:
         patch.dict("os.environ", settings | {"THREADCAST_ENGINE_PLANS": plans}),
         patch.object(tournament, "are_steady", lambda _: True),
         patch.object(tuning, "Tournament", Decided),
-        patch.object(plan_maker, "ForecastingPlanner", SequentialPlanner),
+        patch.object(planning, "ForecastingPlanner", SequentialPlanner),
         patch.object(WholeCalls, "next_turn", by_the_graphs),
         patch.multiple(plan_search, HOPELESS=math.inf, SLOWER=math.inf, FAR=math.inf),
     ):

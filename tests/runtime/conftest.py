@@ -28,7 +28,7 @@ from threadcast.runtime.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.shared_learning import budget, planner_for
-from threadcast.runtime.tuner import first_steps, plan_maker, plan_search, tournament, tuning
+from threadcast.runtime.tuner import first_steps, plan_search, planning, tournament, tuning
 from threadcast.runtime.tuner.contender_id import ContenderId, Kind
 from threadcast.runtime.tuner.entrant import Entrant
 from threadcast.runtime.tuner.events import Instructions, Next, Ran, Run
@@ -68,7 +68,7 @@ def learning_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def nothing_planned() -> None:
     """No plan that a test before has asked for disturbs calls."""
-    plan_maker._at_work.clear()
+    planning._at_work.clear()
     planner_for.cache_clear()
 
 
@@ -141,7 +141,7 @@ def nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def planned_at_once(monkeypatch: pytest.MonkeyPatch, nothing_is_left_out: None) -> None:
     """Plans come without another process, and nothing is left out."""
-    monkeypatch.setattr(plan_maker, "ForecastingPlanner", SequentialPlanner)
+    monkeypatch.setattr(planning, "ForecastingPlanner", SequentialPlanner)
 
 
 @pytest.fixture

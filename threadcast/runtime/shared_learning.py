@@ -7,7 +7,7 @@ from functools import lru_cache
 from threadcast.core import Machine
 from threadcast.runtime.fallback import Told
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.plan_maker import Planner
+from threadcast.runtime.tuner.planning import Planner
 
 
 @lru_cache(maxsize=8)

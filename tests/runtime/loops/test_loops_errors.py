@@ -13,7 +13,7 @@ from tests.runtime.conftest import SequentialPlanner
 from tests.runtime.loops.reference import STEPS, Make, trains_as_eager
 from tests.runtime.random_plans import make_random_plan
 from threadcast.runtime.plans.step_forecasts import Answer
-from threadcast.runtime.tuner import plan_maker
+from threadcast.runtime.tuner import planning
 
 pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")
 
@@ -30,7 +30,7 @@ def any_order(request: pytest.FixtureRequest, plans_win: None, monkeypatch: pyte
             plan = make_random_plan(self._question.graph, (0,), seed=request.param)
             return Answer(plan, answer.curves, plan.makespan_s)
 
-    monkeypatch.setattr(plan_maker, "ForecastingPlanner", RandomPlanner)
+    monkeypatch.setattr(planning, "ForecastingPlanner", RandomPlanner)
 
 
 class Words(nn.Module):

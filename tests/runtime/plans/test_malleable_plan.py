@@ -199,8 +199,8 @@ def test_a_process_that_ends_while_plans_of_fewer_cores_are_made_prints_nothing(
     script = """
 import math, torch, threadcast
 from torch import nn
-from threadcast.runtime.tuner import plan_maker
-plan_maker.ANSWER_S = math.inf  # else a slow machine's plan may be given up, which is said
+from threadcast.runtime.tuner import planning
+planning.ANSWER_S = math.inf  # else a slow machine's plan may be given up, which is said
 model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
 step = threadcast.optimize_training(model, nn.functional.mse_loss, torch.optim.SGD(model.parameters(), lr=0.1))
 calls = 0

@@ -10,7 +10,7 @@ from tests.runtime.tuner.simulated_calls import DEFAULT, Calls, Part, Way, plan
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Machine
 from threadcast.runtime.plans.step_forecasts import Question
-from threadcast.runtime.tuner import plan_maker
+from threadcast.runtime.tuner import planning
 from threadcast.runtime.tuner.budget import FIRST_S, Budget, PartBudget
 from threadcast.runtime.tuner.events import Outlook, Place
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
@@ -86,13 +86,13 @@ def test_a_plan_that_is_made_for_another_model_disturbs_as_long_as_plans_take(
     monkeypatch: pytest.MonkeyPatch, machine: Machine
 ) -> None:
     """A model that is not called any more asks for no answer, and disturbs no other one for ever."""
-    monkeypatch.setattr(plan_maker, "ForecastingPlanner", SequentialPlanner)
+    monkeypatch.setattr(planning, "ForecastingPlanner", SequentialPlanner)
     now_s = [0.0]
-    mine, other = (plan_maker.Planner(machine, clock=lambda: now_s[0]) for _ in range(2))
+    mine, other = (planning.Planner(machine, clock=lambda: now_s[0]) for _ in range(2))
     assert not mine.works
     other.ask(Question(capture_forward(lambda x: x * 2, torch.ones(3)).graph, machine, NATIVE_ENGINE, {}))
     assert mine.works
-    now_s[0] = plan_maker.PATIENCE_S * len(machine) + 0.1
+    now_s[0] = planning.PATIENCE_S * len(machine) + 0.1
     assert not mine.works
     now_s[0] = 0.0
     assert mine.works

@@ -21,7 +21,7 @@ from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.curves_in_step import LookSchedule, curves_in_step
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
-from threadcast.runtime.tuner import plan_maker
+from threadcast.runtime.tuner import plan_maker, planning
 from threadcast.runtime.tuner.plan_search import Look
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 from threadcast.threads.affinity import thread_ids
@@ -38,9 +38,9 @@ def test_a_step_whose_planning_fails_runs_as_before(monkeypatch: pytest.MonkeyPa
 def test_a_plan_that_takes_too_long_is_given_up(planned_at_once: None) -> None:
     clock = Clock()
     graph = capture_forward(lambda x: x * 2, torch.ones(3)).graph
-    planner = plan_maker.Planner(read_machine(), clock=clock)
+    planner = planning.Planner(read_machine(), clock=clock)
     asked = planner.ask(Question(graph, read_machine(), NATIVE_ENGINE, {}))
-    clock.now_s = plan_maker.ANSWER_S + 1.0
+    clock.now_s = planning.ANSWER_S + 1.0
     for _ in range(2):
         with pytest.raises(ExecutionError, match="planning took longer than"):
             planner.answer(asked)
@@ -53,7 +53,7 @@ def test_a_plan_that_takes_long_leaves_all_cores_to_steps(planned_at_once: None)
     table = curves_in_step(captured.graph, {Case(1): [_trace(captured, machine)]})
     question = Question(captured.graph, machine, NATIVE_ENGINE, {}, curves=table)
     clock, threads = Clock(), torch.get_num_threads()
-    planner = plan_maker.Planner(machine, clock=clock)
+    planner = planning.Planner(machine, clock=clock)
     torch.set_num_threads(4)
     try:
         planner.ask(question)
@@ -73,9 +73,9 @@ def test_a_plan_that_takes_long_leaves_all_cores_to_steps(planned_at_once: None)
 def test_a_plan_that_takes_long_is_not_given_up_on_many_cores_either(cores: int, planned_at_once: None) -> None:
     machine, clock = Machine.uniform("many", cores), Clock()
     graph = capture_forward(lambda x: x * 2, torch.ones(3)).graph
-    with closing(plan_maker.Planner(machine, clock=clock)) as planner:
+    with closing(planning.Planner(machine, clock=clock)) as planner:
         planner.ask(Question(graph, machine, NATIVE_ENGINE, {}))
-        clock.now_s = 0.99 * plan_maker.ANSWER_S
+        clock.now_s = 0.99 * planning.ANSWER_S
         assert (planner.free, planner.yields) == (False, True)
 
 
@@ -87,7 +87,7 @@ def test_a_number_of_threads_that_is_set_while_a_plan_is_made_stays(
     machine, threads = Machine.uniform("four", 4), torch.get_num_threads()
     torch.set_num_threads(4)
     try:
-        plan_maker.Planner(machine).beside(lambda: None if sets is None else torch.set_num_threads(sets))
+        planning.Planner(machine).beside(lambda: None if sets is None else torch.set_num_threads(sets))
         assert torch.get_num_threads() == left
     finally:
         torch.set_num_threads(threads)
@@ -97,7 +97,7 @@ def test_a_plan_keeps_its_core_where_learning_may_lose_any_time(planned_at_once:
     machine, clock = Machine.uniform("four", 4), Clock()
     captured = capture_forward(lambda x: x * 2, torch.ones(3))
     table = curves_in_step(captured.graph, {Case(1): [_trace(captured, machine)]})
-    with closing(plan_maker.Planner(machine, clock=clock)) as planner:
+    with closing(planning.Planner(machine, clock=clock)) as planner:
         planner.ask(Question(captured.graph, machine, NATIVE_ENGINE, {}, curves=table))
         clock.now_s = 5.0
         planner.unlimited = True
@@ -118,12 +118,12 @@ def test_loops_are_compiled_beside_steps_for_large_plans_alone(
             super().__init__(cpus=cpus, compiles=compiles, background=background)
             asked.append(compiles)
 
-    monkeypatch.setattr(plan_maker, "ForecastingPlanner", Process)
-    monkeypatch.setattr(plan_maker, "is_compiled", lambda: known)
-    monkeypatch.setattr(plan_maker, "SMALL", small)
-    monkeypatch.setattr(plan_maker, "AS_PYTHON", most)
+    monkeypatch.setattr(planning, "ForecastingPlanner", Process)
+    monkeypatch.setattr(planning, "is_compiled", lambda: known)
+    monkeypatch.setattr(planning, "SMALL", small)
+    monkeypatch.setattr(planning, "AS_PYTHON", most)
     graph = capture_forward(lambda x: x * 2, torch.ones(3)).graph
-    planner = plan_maker.Planner(read_machine())
+    planner = planning.Planner(read_machine())
     planner.ask(Question(graph, read_machine(), NATIVE_ENGINE, {}))
     assert asked == [compiles]
 
@@ -133,7 +133,7 @@ def test_one_planner_answers_several_users_and_ends_with_the_last(planned_at_onc
     captured = capture_forward(lambda x: x * 2, torch.ones(3))
     table = curves_in_step(captured.graph, {Case(1): [_trace(captured, machine)]})
     question = Question(captured.graph, machine, NATIVE_ENGINE, {}, curves=table)
-    planner, users = plan_maker.Planner(machine), [_User(), _User()]
+    planner, users = planning.Planner(machine), [_User(), _User()]
     for user in users:
         planner.begin(user)
     first = planner.ask(question)
@@ -155,9 +155,9 @@ def test_a_planner_outlasts_the_thread_that_asked_first() -> None:
     captured = capture_forward(lambda x: x * 2, torch.ones(3))
     table = curves_in_step(captured.graph, {case: [_trace(captured, machine)] for case in machine.cases()})
     question = Question(captured.graph, machine, NATIVE_ENGINE, {}, curves=table)
-    with closing(plan_maker.Planner(machine)) as planner:
+    with closing(planning.Planner(machine)) as planner:
 
-        def ask() -> plan_maker.Asked:
+        def ask() -> planning.Asked:
             asked = planner.ask(question)
             planner.wait(HANGS_S)
             return asked
@@ -172,7 +172,7 @@ def test_a_planner_outlasts_the_thread_that_asked_first() -> None:
 
 def test_what_a_look_has_shown_is_forgotten_when_it_begins_once_more(machine: Machine) -> None:
     captured = capture_forward(lambda x: x * 2, torch.ones(3))
-    maker = plan_maker.PlanMaker(captured, machine, planner=plan_maker.Planner(machine))
+    maker = plan_maker.PlanMaker(captured, machine, planner=planning.Planner(machine))
     with closing(maker):
         timed = []
         for goes_on in (False, True, True, False, True):
@@ -186,7 +186,7 @@ def test_what_a_look_has_shown_is_forgotten_when_it_begins_once_more(machine: Ma
 def test_plans_that_are_asked_for_while_one_is_made_are_made_after_it(machine: Machine, planned_at_once: None) -> None:
     captured = capture_forward(lambda x: x * 2, torch.ones(3))
     found: list[Answer | None] = [None, None]
-    with closing(plan_maker.Planner(machine)) as planner:
+    with closing(planning.Planner(machine)) as planner:
         makers = [plan_maker.PlanMaker(captured, machine, planner=planner) for _ in found]
         for maker in makers:
             for look in range(LookSchedule.of(machine).uniform):

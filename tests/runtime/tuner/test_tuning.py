@@ -29,7 +29,7 @@ from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuner import plan_maker
+from threadcast.runtime.tuner import planning
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.events import Passed, Place, Ran, Staged
 from threadcast.runtime.tuner.plan_maker import PlanMaker
@@ -65,7 +65,7 @@ def test_beside_a_plan_for_other_calls_nothing_is_tried_and_slow_steps_mean_noth
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, works = Clock(), True
-    monkeypatch.setattr(plan_maker.Planner, "works", property(lambda _: works))
+    monkeypatch.setattr(planning.Planner, "works", property(lambda _: works))
     with made(clock, machine, tmp_path) as tuned:
         run(tuned, 200)
         assert (tuned.report.runs, tuned.ran) == ("measuring", None)
@@ -124,7 +124,7 @@ class WaitedFor(SequentialPlanner):
 def test_a_plan_is_waited_for_while_it_is_made(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_maker, "ForecastingPlanner", WaitedFor)
+    monkeypatch.setattr(planning, "ForecastingPlanner", WaitedFor)
     with made(Clock(), machine, tmp_path) as tuned:
         tuned.wait(1.0)
         run_until(tuned, lambda: any(one.works for one in tuned._candidates.plan_candidates.values()))
@@ -301,7 +301,7 @@ class FailsLater(SequentialPlanner):
 def test_a_plan_goes_on_where_no_further_one_can_be_made(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(plan_maker, "ForecastingPlanner", FailsLater)
+    monkeypatch.setattr(planning, "ForecastingPlanner", FailsLater)
     monkeypatch.setattr(FailsLater, "asked", 0)
     with caplog.at_level(logging.WARNING), made(Clock(), machine, tmp_path, formats=tuple(MemoryFormat)) as tuned:
         run_until(tuned, lambda: not tuned.report.measuring)
@@ -365,7 +365,7 @@ def test_on_a_large_machine_each_op_is_looked_at_where_forecasts_say(
     if len(machine) < 2:
         pytest.skip("one core has one thread count")
     monkeypatch.setattr(curves_in_step, "UNIFORM", 1)  # so that two cores are many
-    monkeypatch.setattr(plan_maker, "ForecastingPlanner", LookingPlanner)
+    monkeypatch.setattr(planning, "ForecastingPlanner", LookingPlanner)
     LookingPlanner.asked.clear()
     with made(Clock(), machine, tmp_path) as tuned:
         run_until(tuned, lambda: not tuned.report.measuring)

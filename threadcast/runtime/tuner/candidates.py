@@ -31,7 +31,8 @@ from threadcast.runtime.tuner.entrant import Status
 from threadcast.runtime.tuner.first_steps import FirstSteps
 from threadcast.runtime.tuner.open_contenders import OpenContenders
 from threadcast.runtime.tuner.plan_candidate import BESIDE_S, Calls, Means, PlanCandidate
-from threadcast.runtime.tuner.plan_maker import PlanMaker, Planner
+from threadcast.runtime.tuner.plan_maker import PlanMaker
+from threadcast.runtime.tuner.planning import Planner
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tournament import Tournament
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs

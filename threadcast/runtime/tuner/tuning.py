@@ -32,8 +32,8 @@ from threadcast.runtime.tuner.contender import Contender, MakeBackends, Run, Var
 from threadcast.runtime.tuner.contender_id import DEFAULT, ContenderId, Kind, plan_of
 from threadcast.runtime.tuner.first_steps import FirstSteps, Runner, TimedRun
 from threadcast.runtime.tuner.open_contenders import OpenContenders
-from threadcast.runtime.tuner.plan_maker import Planner
 from threadcast.runtime.tuner.plan_search import SearchStep
+from threadcast.runtime.tuner.planning import Planner
 from threadcast.runtime.tuner.report import COMPILING, Report
 from threadcast.runtime.tuner.tournament import Tournament
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
