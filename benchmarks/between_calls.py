@@ -2,9 +2,10 @@
 
     python benchmarks/between_calls.py [--case training|operator] [--seconds 20] [--json]
 
-Each case runs in fresh processes, by turns: in eager PyTorch, by `torch.compile(backend="threadcast")`, in eager
-PyTorch. Counted is what the script computes outside of the model and its backward pass: loss and Adam of `training`; in
-`operator`, which infers, an element-wise operator of some 0.5 ms after each call. Nothing is stored.
+Each case runs in fresh processes, by turns: in eager PyTorch, by threadcast, in eager PyTorch. Counted is what the
+script computes outside of the model and its backward pass: loss and Adam of `training`, by
+`torch.compile(backend="threadcast")`; in `operator`, which infers by `optimize` and has backends searched, an
+element-wise operator of some 0.5 ms after each call. Nothing is stored.
 `ratio` is to the median of both eager runs; `waited` is the share of a core for which threads were ready and got none,
 which other processes cause, too. Fails where a ratio is above 1.05.
 """
@@ -20,12 +21,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import torch
 from torch import nn
+
+import threadcast
 
 Seconds = tuple[int, float, float]
 """Of one second: steps, mean seconds of a step outside of calls, and the share of a core that was waited for."""
@@ -66,7 +70,8 @@ CASES: dict[str, Callable[[Callable[[nn.Module], Any]], Iterator[float]]] = {"tr
 def run(case: str, seconds: int, *, by_threadcast: bool) -> Iterator[Seconds]:
     """What each second was like, after the first step."""
     torch.manual_seed(0)
-    steps = CASES[case](lambda model: torch.compile(model, backend="threadcast") if by_threadcast else model)
+    ours = threadcast.optimize if case == "operator" else partial(torch.compile, backend="threadcast")
+    steps = CASES[case](ours if by_threadcast else lambda model: model)
     next(steps)
     for _ in range(seconds):
         end_s, waited_s, outside_s = time.perf_counter() + 1.0, _waited_s(), list[float]()

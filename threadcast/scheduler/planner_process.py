@@ -87,7 +87,7 @@ class PlannerProcess:
         assert self._process.stdout is not None
         self._questions, self._answers = self._process.stdin, self._process.stdout
         if background:
-            _to_lowest_priority(self._process.pid)
+            to_lowest_priority(self._process.pid)
         if cpus is not None:
             with suppress(OSError):  # the process has ended, as `result` says, or the CPUs were taken away
                 os.sched_setaffinity(self._process.pid, cpus)
@@ -168,7 +168,7 @@ class PlannerProcess:
         self._answers.close()
 
 
-def _to_lowest_priority(process: int) -> None:
+def to_lowest_priority(process: int) -> None:
     """Lower the priority of a process's first thread, and of all that it starts from now on."""
     with suppress(OSError):  # it has ended, or the system knows no such priority
         os.setpriority(os.PRIO_PROCESS, process, _NICEST)

@@ -56,6 +56,8 @@ CLOSE = 1.3
 setting differ by 10 to 20 % between two processes."""
 _OVERDUE = 1.5
 """Ratio to a turn's seconds after which the caller waits no longer for its end."""
+_BEGINS_S = 0.1
+"""Longest wait in seconds for the start of a process that then rests: beside what follows it would take a core."""
 _EXTRA_S = 0.1
 """Seconds that a piece of opening a backend may take longer than expected on a machine that is no slower."""
 _logger = logging.getLogger("threadcast")
@@ -167,6 +169,7 @@ class BackendSearch:
                 self._dropped = weakref.finalize(self, self._process.close)
                 self._dropped.atexit = False  # it ends with this process in any case
                 self._process.begin(content, self._options)
+                self._process.wait(0.0 if self._process.heard else _BEGINS_S)
             except OSError as error:
                 self.broken_off = True
                 self._end("every backend", f"no process can be started: {error.strerror}")

@@ -1,14 +1,13 @@
 """Adds measurements of operators in steps to the store, and sends them to the service that `engine.feedback` names.
 
 Run as a script, `python -m threadcast.runtime.plans.rows_process STORE`, it does that with the document (`step_rows`)
-on its standard input, at the lowest priority, and ends after `LONGEST_S` seconds at the latest. Its status is 0 if all
+on its standard input, and ends after `LONGEST_S` seconds at the latest. Its status is 0 if all
 is stored and sent; else the last line of its standard error says why not.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from threadcast.runtime.plans.step_rows import rows_of, service_of
 
 LONGEST_S = 60
 """Seconds after which the script ends, whatever it waits for."""
-_NICEST = 19
 
 
 def add_rows(rows: Sequence[Measurement], store_url: str, settings: Settings) -> None:
@@ -43,7 +41,6 @@ def add_rows(rows: Sequence[Measurement], store_url: str, settings: Settings) ->
 
 def main(store_url: str) -> None:
     """Add what the standard input has."""
-    os.nice(_NICEST)
     signal.alarm(LONGEST_S)
     try:
         add_rows(rows_of(json.load(sys.stdin.buffer)), store_url, Settings.read())

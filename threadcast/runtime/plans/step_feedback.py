@@ -15,6 +15,7 @@ from typing import IO
 from threadcast.core import Affinity, Case, Machine, Op, OpGraph, Placement, Trace
 from threadcast.core.measurement_documents import batch_document
 from threadcast.runtime.plans.step_rows import Observed, measurements
+from threadcast.scheduler.planner_process import to_lowest_priority
 from threadcast.threads.openmp import child_environment
 
 SUMMARY_S = 60.0
@@ -160,11 +161,13 @@ def _started(store: str, document: bytes) -> subprocess.Popen[bytes]:
     with tempfile.TemporaryFile() as given:
         given.write(document)
         given.seek(0)
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command, stdin=given, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             env=child_environment(),
             process_group=0,  # Ctrl-C is for the caller
         )  # fmt: skip
+    to_lowest_priority(process.pid)
+    return process
 
 
 def _last_line(stream: IO[bytes] | None) -> str:
