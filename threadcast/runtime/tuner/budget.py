@@ -14,8 +14,6 @@ at last. They rise by one for each so many seconds of eager PyTorch: a short pro
 PART = 2 / 3
 """Part of what others have left that one program or kind of calls may spend, so that there is something for the next:
 the first three may spend 1, 0.3 and 0.1 s at first, before any share. A convention."""
-
-
 AWAY = 10
 """Calls of others in a row after which one that learns is not expected to be called soon. A convention."""
 
