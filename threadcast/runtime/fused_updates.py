@@ -28,7 +28,7 @@ from threadcast.core.errors import in_one_line
 from threadcast.runtime.fused_fit import FusedFit
 from threadcast.runtime.fused_step import FusedStep
 from threadcast.runtime.update_contest import LOOP, UpdateContest
-from threadcast.runtime.watching.own_steps import OwnSteps
+from threadcast.runtime.watching.hooks import OwnSteps
 from threadcast.threads.forks import forks
 
 _LOOKED = 50

@@ -29,14 +29,14 @@ class ModuleState:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._owners = {id(vars(part)): isinstance(part, nn.RNNBase) for part in module.modules()}
         self._held: list[tuple[Any, str, Contents]] = []
+        """Containers with their names and contents; names of those that hold attributes end with a point."""
         for part in module.modules():
-            self._keep(vars(part), type(part).__name__)
+            kind, own = type(part).__name__, FOLLOWS_PARAMETERS if isinstance(part, nn.RNNBase) else ()
+            self._keep(vars(part), f"{kind}.")
             for name, value in vars(part).items():
                 if isinstance(value, list | dict | set):
-                    own = isinstance(part, nn.RNNBase) and name in FOLLOWS_PARAMETERS
-                    self._keep(value, "" if own else f"{type(part).__name__}.{name}")
+                    self._keep(value, "" if name in own else f"{kind}.{name}")
         self._gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
 
     def restore(self) -> str | None:
@@ -45,7 +45,7 @@ class ModuleState:
         for container, name, contents in self._held:
             if _same(container, contents):
                 continue
-            changed = changed or self._described(container, name, contents)
+            changed = changed or _described(container, name, contents)
             container.clear()
             if isinstance(container, list):
                 container.extend(contents)
@@ -60,14 +60,13 @@ class ModuleState:
     def _keep(self, container: Any, name: str) -> None:
         self._held.append((container, name, dict(container) if isinstance(container, dict) else tuple(container)))
 
-    def _described(self, container: Any, name: str, contents: Contents) -> str | None:
-        """Which item of a container has changed, as text; None where PyTorch itself has set all that have."""
-        if id(container) not in self._owners or not isinstance(contents, dict):
-            return name or None
-        own = FOLLOWS_PARAMETERS if self._owners[id(container)] else ()
-        changed = (key for key in {**contents, **container} if not same(container.get(key), contents.get(key)))
-        attribute = next((key for key in changed if key not in own), None)
-        return None if attribute is None else f"{name}.{attribute}"
+
+def _described(container: Any, name: str, contents: Contents) -> str | None:
+    """Which item of a container has changed, as text; None where PyTorch itself has set all that have."""
+    if not name.endswith(".") or not isinstance(contents, dict):
+        return name or None
+    changed = (key for key in {**contents, **container} if not same(container.get(key), contents.get(key)))
+    return next((f"{name}{key}" for key in changed if key not in FOLLOWS_PARAMETERS), None)
 
 
 def _same(container: Any, contents: Contents) -> bool:

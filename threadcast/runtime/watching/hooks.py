@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 from torch.nn.modules import module as module_globals
@@ -101,3 +102,26 @@ def _of_a_schedule(step: Any, kind: type) -> bool:
 def _only_count(hooks: dict[Any, Any]) -> bool:
     """Whether all hooks say that a step is the same without them, as those of `malleable`, which count steps."""
     return all(attribute_of(hook, "only_counts", False) for hook in hooks.values())
+
+
+class OwnSteps:
+    """Answers what `why_update_apart` finds out in less time, where nothing was hooked or replaced since."""
+
+    def __init__(self) -> None:
+        self._seen: WeakKeyDictionary[Optimizer, tuple[Any, ...]] = WeakKeyDictionary()
+        """Hooks and methods of each optimizer when its steps were found to be its own."""
+
+    def are_own(self, optimizer: Optimizer) -> bool:
+        """Return whether the next step of this optimizer is; its type must be one of `capture.optimizers.NUMBERS`."""
+        kind: Any = type(optimizer)
+        own = vars(optimizer).get
+        found = (
+            kind.step, kind.zero_grad, kind._init_group, own("step"), own("zero_grad"), own("_init_group"),
+            tuple(optimizer._optimizer_step_pre_hooks), tuple(optimizer._optimizer_step_post_hooks),
+            tuple(optimizer_globals._global_optimizer_pre_hooks), tuple(optimizer_globals._global_optimizer_post_hooks),
+        )  # fmt: skip
+        if self._seen.get(optimizer) != found:
+            if why_update_apart(optimizer) is not None:
+                return False
+            self._seen[optimizer] = found
+        return True
