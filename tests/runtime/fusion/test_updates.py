@@ -38,7 +38,7 @@ def layers(wide: int = 12) -> nn.Sequential:
 def captured_step(model: nn.Module, optimizer: Optimizer) -> Captured:
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
     target = torch.tensor([0, 1, 2, 0, 1])
-    cross_entropy(model(x), target).backward()
+    torch.autograd.backward(cross_entropy(model(x), target))
     optimizer.step()  # its first step makes its state
     optimizer.zero_grad()
     return capture_training(model, cross_entropy, optimizer, (x,), target)
@@ -83,3 +83,28 @@ def test_each_update_that_must_stays_alone() -> None:
     sharing_a_step(optimizer, model)
     captured = captured_step(model, optimizer)
     assert with_updates_together(captured) is captured
+
+
+class OfTwoTypes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.second(self.first(x).double())
+        return found
+
+
+def test_parameters_of_each_type_are_updated_apart() -> None:
+    found = []
+    for together in (False, True):
+        torch.manual_seed(0)
+        model = OfTwoTypes()
+        optimizer = Adam(model.parameters(), lr=0.1)
+        captured = captured_step(model, optimizer)
+        if together:
+            captured = with_updates_together(captured)
+            assert Counter(op.kind for op in captured.graph.ops)[TOGETHER] == 2
+        captured.run()
+        found.append(numbers(model, optimizer))
+    assert all(one.equal(other) for one, other in zip(*found, strict=True))

@@ -55,7 +55,8 @@ def _kinds(captured: Captured) -> Iterable[list[int]]:
         known = all(_counts(captured, j) and uses[step] == 1 for step, j in _count(captured, i))
         if max(map(len, lists)) > 1 or not known:
             continue
-        kinds[repr((node.target, others, node.kwargs, [len(one) for one in lists]))].append(i)
+        dtype, lengths = captured.graph.ops[i].inputs[0].dtype, [len(one) for one in lists]
+        kinds[repr((node.target, dtype, lengths, others, node.kwargs))].append(i)
     return kinds.values()
 
 
