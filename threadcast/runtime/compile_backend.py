@@ -6,9 +6,10 @@ between them: optimizers, hooks, clipping, accumulation. Each graph is a `GraphC
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -31,7 +32,7 @@ from threadcast.core.settings import Settings
 from threadcast.runtime.compile_options import CompileOptions
 from threadcast.runtime.compiled_call import CompiledCall
 from threadcast.runtime.core_choice import core_choice
-from threadcast.runtime.fused_updates import fused_updates
+from threadcast.runtime.fused_updates import Steps, fused_updates
 from threadcast.runtime.graph_as_traced import as_traced
 from threadcast.runtime.graph_by_pytorch import as_pytorch, forward_of
 from threadcast.runtime.graph_calls import GraphCalls
@@ -55,6 +56,7 @@ _programs: WeakValueDictionary[int, Program] = WeakValueDictionary()
 """Programs that use only some cores, by the number (`id`) of `given`, which they keep alive."""
 _calls: WeakSet[CompiledCall] = WeakSet()
 _numbers, _programs_made = count(1), count(1)
+_logger = logging.getLogger("threadcast")
 _WEIGHT = "threadcast_weight"
 """Key in the metadata of inputs that are weights."""
 
@@ -113,9 +115,16 @@ def backend(
 
 def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Return a callable that does what `graph`, a part of the program, does, with gradients; as `backend`."""
-    parts = _Parts(budget(program.options.tuning_share).part())
+    options, text = program.options, _text(graph, example_inputs)
+    among = str(replace(options, tuning_share=1.0, verify_every=0))
+    plans = PlanStore(Settings.read()["engine.plans"], program.machine, among=among)
+    if text is not None and options.tuning_share < 1 and plans.is_program_left(text):
+        _logger.info("a program runs as torch.compile traced it: its graphs were not faster before")
+        if options.fuse and torch.is_grad_enabled():
+            fused_updates().adopt(example_inputs, Steps())
+        return as_traced(graph)
+    parts = _Parts(budget(options.tuning_share).part())
     unused: list[UnusedResults] = []
-    text = _text(graph, example_inputs)
     compiler = partial(_compiled, program, parts)
     compiled = aot_autograd(
         fw_compiler=partial(compiler, "forward"),
@@ -152,11 +161,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
                 stacklevel=3,
             )
         return found
-    options = program.options
     passes = ShortWay(found, parts) if options.short_way and not unused else found
-    plans = PlanStore(
-        Settings.read()["engine.plans"], program.machine, among=f"{options} {[one.role for one in parts]}"
-    )
     call = CompiledCall(
         as_traced(graph), passes, parts, budget=parts.budget, title=f"program {next(_programs_made)}",
         found=None if text is None else plans.program(text),
@@ -176,7 +181,7 @@ def _text(graph: GraphModule, example_inputs: Sequence[Any]) -> str | None:
     if not plain or has_free_symbols([value.shape for value in example_inputs]):
         return None
     given = [(value.shape, value.stride(), value.dtype, value.requires_grad) for value in example_inputs]
-    return f"{given} {graph.code}"
+    return f"{torch.is_grad_enabled()} {given} {graph.code}"
 
 
 def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -20,7 +20,7 @@ from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.events import Outlook, Place
-from threadcast.runtime.tuner.guard import Verdict
+from threadcast.runtime.tuner.guard import LITTLE, Verdict
 from threadcast.runtime.tuner.tournament import Tournament
 
 AS_TRACED = "eager PyTorch"
@@ -283,10 +283,11 @@ class WholeCalls:
                 if not one.key.plainly and (eager_s := self.tournament.eager_s) is not None:
                     self._keep(FasterGraphs(one.key.layout, one.step_s, eager_s))
             elif isinstance(one, to.Drop) and one.earlier:
-                self._keep(None)
                 self._offer_first()
             elif isinstance(one, to.Settle) and one.key == AS_TRACED and self.tournament.idle:
-                self._keep(None)
+                gains = [verdict.high for way, verdict in self.verdicts.items() if not way.plainly]
+                if gains and max(gains) < LITTLE:
+                    self._keep(None)
 
     def _after(self, way: Way, gain: float) -> None:
         """Offer what is learned, once it is known how fast PyTorch runs graphs in channels last."""

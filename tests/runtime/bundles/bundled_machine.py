@@ -14,7 +14,7 @@ from threadcast.core.settings import Settings
 from threadcast.runtime.backends.way_store import WayStore
 from threadcast.runtime.bundles.places import Places
 from threadcast.runtime.plans.backend_history import BackendHistory
-from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
+from threadcast.runtime.plans.plan_store import FasterGraphs, PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.store import Store
 
@@ -32,14 +32,15 @@ def move_to(folder: Path, monkeypatch: pytest.MonkeyPatch, *, feedback: str = "l
 
 
 def fill(places: Places) -> list[Measurement]:
-    """Store a plan, a gain and a history of backends, one that was built, three compiled files, and measurements of two
-    ops in steps; return these."""
+    """Store a plan, a gain, what runs a program, a history of backends, one that was built, three compiled files, and
+    measurements of two ops in steps; return these."""
     graph = capture_forward(lambda x: (x * 2).sin() + 1, torch.ones(8)).graph
     plan = make_random_plan(graph, (places.machine.cores[0].id,), seed=1)
     stored = StoredPlan(plan, MemoryFormat.AS_GIVEN, 1e-3)
     PlanStore(places.plans, places.machine).write("call", graph, stored)
     BackendHistory(places.plans / "backends").add("products", {"openvino": 0.5}, {"openvino": 1.5})
     PlanStore(places.plans, places.machine).note_backend(graph, 2.0, 0.01)
+    PlanStore(places.plans, places.machine).note_program("a program", FasterGraphs(MemoryFormat.AS_GIVEN, 1e-3, 2e-3))
     built = places.plans.parent / "model.onnx"
     built.write_bytes(b"a model")
     WayStore(places.plans / "ways").write("0" * 32, {"file": str(built)}, "", [])

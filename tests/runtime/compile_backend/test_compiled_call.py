@@ -238,6 +238,17 @@ def test_a_program_that_is_compiled_once_more_runs_as_was_found_before(plans_of_
         call._whole._keep(FasterGraphs(MemoryFormat.AS_GIVEN, 1.0, 2.0))
 
 
+def test_a_program_whose_graphs_were_not_faster_is_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = nn.Linear(3, 3), torch.ones(2, 3)
+    for share, calls in ("0.05", 1), ("0.05", 1), ("1", 2):
+        monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", share)
+        torch._dynamo.reset()
+        assert torch.equal(torch.compile(model, backend="threadcast")(x), model(x))
+        assert len(compiled_calls()) == calls
+        if share == "0.05":
+            compiled_calls()[0]._whole._keep(None)
+
+
 def test_what_other_processes_take_from_the_program_as_traced_is_not_counted_as_lost() -> None:
     clock, part, budget, seconds = Clock(), Part(0), Budget(0.05), [0.01]
 

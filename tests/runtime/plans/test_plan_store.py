@@ -280,12 +280,16 @@ def test_plans_for_fewer_cores_that_a_process_ended_before_are_made_by_the_next(
         assert found.curves is None, "nothing is left to be made"
 
 
-def test_what_runs_a_program_is_noted_until_it_is_forgotten(tmp_path: Path) -> None:
+def test_what_runs_a_program_is_noted_and_that_nothing_is_faster_is_believed_by_most_processes(tmp_path: Path) -> None:
     store, found = PlanStore(tmp_path, read_machine()), FasterGraphs(MemoryFormat.CHANNELS_LAST, 0.25, 0.5)
     store.note_program("a program", found)
     assert (store.program("a program"), store.program("another")) == (found, None)
-    store.note_program("a program", None)
-    assert store.program("a program") is None
+    assert not store.is_program_left("a program")
+    for _ in range(2):
+        store.note_program("a program", None)
+        assert store.program("a program") is None
+        left = [store.is_program_left("a program") for _ in range(BELIEVED + 1)]
+        assert left == [True] * (BELIEVED - 1) + [False] * 2
 
 
 def test_a_backend_that_was_the_fastest_is_expected_to_gain_as_much_again(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ engine, fused operators and what backends have built, which are machine code."""
 CURVES = "curves/measurements.csv"
 
 _PATHS: Mapping[str, re.Pattern[str]] = {
-    "plan": re.compile(rf"plans/([0-9a-f]{{32}}\.(json|layout|backend|tried)|{BACKENDS})"),
+    "plan": re.compile(rf"plans/([0-9a-f]{{32}}\.(json|layout|backend|tried|program)|{BACKENDS})"),
     "curves": re.compile(re.escape(CURVES)),
     "compiled": re.compile(
         r"compiled/[A-Za-z0-9][A-Za-z0-9._+-]*/[A-Za-z_][A-Za-z0-9_]*\.so"

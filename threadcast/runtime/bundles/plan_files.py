@@ -6,13 +6,13 @@ from threadcast.core.errors import BundleError, FormatError
 from threadcast.core.json_reading import check_schema, member, parse
 from threadcast.runtime.plans.backend_history import NAME as BACKENDS
 from threadcast.runtime.plans.backend_history import SCHEMA
-from threadcast.runtime.plans.plan_store import read_backend, read_tried, stored_plan
+from threadcast.runtime.plans.plan_store import read_backend, read_program, read_tried, stored_plan
 from threadcast.runtime.plans.variant import MemoryFormat
 
 
 def check_plan_file(name: str, content: bytes) -> None:
     """Raise BundleError where optimised steps could not read this file: a plan, a memory format, a backend's gain,
-    what was tried, or the history of backends."""
+    what was tried, what runs a program, or the history of backends."""
     try:
         if name.endswith(".layout"):
             MemoryFormat(content.decode())
@@ -22,6 +22,9 @@ def check_plan_file(name: str, content: bytes) -> None:
             return
         if name.endswith(".tried"):
             read_tried(content.decode())
+            return
+        if name.endswith(".program"):
+            read_program(content.decode())
             return
         document = parse(content, what=name)
         if name == BACKENDS:

@@ -188,19 +188,26 @@ class PlanStore:
         """Return what was found of the graphs of a program, which this text identifies; None where nothing was."""
         path = self._path(text, "program")
         with suppress(OSError, ValueError, TypeError):
-            layout, step_s, eager_s = json.loads(path.read_text())
-            found = FasterGraphs(MemoryFormat(layout), float(step_s), float(eager_s))
+            found = read_program(path.read_text())
             _note_use(path)
-            return found
+            return found if isinstance(found, FasterGraphs) else None
         return None
 
     def note_program(self, text: str, found: FasterGraphs | None) -> None:
-        """Note what `program` is to return for this text of a program."""
-        if found is not None:
-            self._note(text, "program", json.dumps(found))
-            return
-        with suppress(OSError):
-            self._path(text, "program").unlink(missing_ok=True)
+        """Note what `program` is to return for this text of a program; None: its graphs are not faster."""
+        self._note(text, "program", json.dumps(0 if found is None else found))
+
+    def is_program_left(self, text: str) -> bool:
+        """Return whether the graphs of a program were found not to be faster.
+
+        Of `BELIEVED` processes that ask the last one learns of nothing.
+        """
+        with suppress(OSError, ValueError, TypeError):
+            asked = read_program(self._path(text, "program").read_text())
+            if isinstance(asked, int) and asked + 1 < BELIEVED:
+                self._note(text, "program", json.dumps(asked + 1))
+                return True
+        return False
 
     def drop(self, graph: OpGraph) -> None:
         """Delete the plan stored for this graph, and what is noted of a backend."""
@@ -299,6 +306,18 @@ def read_tried(text: str) -> tuple[frozenset[Extra], bool, int]:
     document = parse(text, what="it")
     tried = frozenset(extra for extra in get_args(Extra) if extra in member(document, "tried", list))
     return tried, member(document, "planned", bool), member(document, "asked", int)
+
+
+def read_program(text: str) -> FasterGraphs | int:
+    """Return what the text of a file says of a program's graphs; how often that was asked after where they are slower.
+
+    ValueError or TypeError where it says nothing.
+    """
+    found = parse(text, what="it")
+    if isinstance(found, int):
+        return found
+    layout, step_s, eager_s = found
+    return FasterGraphs(MemoryFormat(layout), float(step_s), float(eager_s))
 
 
 class _FewerPlans(Mapping[int, Plan]):
