@@ -29,7 +29,7 @@ from warmup_others import OtherWork
 from warmup_states import cold
 from warmup_turns import Side, TooLong, at_most
 
-from threadcast.runtime.engines.native.library import native_library
+from threadcast.runtime.engine.native.library import native_library
 from threadcast.threads.memory import KEEPING
 
 FOLDER = ROOT / "build" / "compiled"

@@ -28,11 +28,11 @@ from run_facts import RunFacts
 from threadcast import networks
 from threadcast.capture.graph.capture import capture_training
 from threadcast.capture.graph.captured import Captured
+from threadcast.cli.plain.gains import measure_plain_gains
 from threadcast.core import Case, Machine, Plan, read_machine
 from threadcast.networks import Workload
-from threadcast.runtime.engines.native.engine import NativeEngine
-from threadcast.runtime.fusion.fuse import fused
-from threadcast.runtime.plain_gains import measure_plain_gains
+from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.operators.fuse import fused
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.variant import MemoryFormat

@@ -20,12 +20,12 @@ from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.program import below_autograd
 from threadcast.core import Case, Machine, Placement, Plan, read_machine
-from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.engines.executors import Executors
-from threadcast.runtime.engines.native.engine import NativeEngine
-from threadcast.runtime.engines.native.library import native_library
-from threadcast.runtime.engines.native.lowering import Values, native_program
-from threadcast.runtime.engines.python_engine import PythonEngine
+from threadcast.runtime.engine.engine import Engine
+from threadcast.runtime.engine.executors import Executors
+from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.native.library import native_library
+from threadcast.runtime.engine.native.lowering import Values, native_program
+from threadcast.runtime.engine.python_engine import PythonEngine
 from threadcast.runtime.plans.sequential import sequential
 
 OPS = 10_000

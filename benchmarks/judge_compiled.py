@@ -14,7 +14,7 @@ import torch
 from judge_quick import called, compared, eager_inference, eager_trainings, trained
 from judged import Judged, begin_again, eager_training, state_of
 
-from threadcast.runtime.compile_backend import compiled_calls, compiled_calls_learn, compiled_graphs
+from threadcast.runtime.doors.compile_backend import compiled_calls, compiled_calls_learn, compiled_graphs
 
 FIRST_CALLS = 4
 """Calls before it is looked whether anything is still learned."""

@@ -37,7 +37,7 @@ from judged import (
 )
 
 import threadcast
-from threadcast.runtime.verification.sensitivity import other_threads
+from threadcast.runtime.check.sensitivity import other_threads
 from threadcast.threads.memory import keep_freed_memory
 
 SEED = 5

@@ -37,9 +37,9 @@ from judged import (
 )
 
 import threadcast
-from threadcast.runtime.fallback import FirstCall
+from threadcast.runtime.calls.fallback import FirstCall
+from threadcast.runtime.check.sensitivity import other_threads
 from threadcast.runtime.tuner.tuning import Tuning
-from threadcast.runtime.verification.sensitivity import other_threads
 
 SEED = 5
 

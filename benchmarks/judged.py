@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from threadcast.runtime.verification.limits import largest_of_groups
-from threadcast.runtime.verification.running_means import scales_of_means
+from threadcast.runtime.check.limits import largest_of_groups
+from threadcast.runtime.check.running_means import scales_of_means
 
 LEARNING_RATE = 1e-3
 TOLERANCE = 1e-3

@@ -34,7 +34,7 @@ from threadcast import networks
 from threadcast.capture.graph.capture import capture_training
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import read_machine
-from threadcast.runtime.engines.native.engine import NativeEngine
+from threadcast.runtime.engine.native.engine import NativeEngine
 from threadcast.runtime.plans.malleable_plan import MalleablePlan
 
 Rows = list[dict[str, object]]

@@ -23,7 +23,7 @@ from planned_by_steps import planned_by_steps
 from threadcast import networks
 from threadcast.capture.graph.capture import capture_training
 from threadcast.core import Plan, read_machine
-from threadcast.runtime.engines.native.engine import NativeEngine
+from threadcast.runtime.engine.native.engine import NativeEngine
 from threadcast.runtime.plans.malleable_plan import MalleablePlan
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Launch, Policy, Problem, State

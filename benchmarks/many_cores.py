@@ -46,7 +46,7 @@ LIBRARIES = (
 )  # fmt: skip
 GRACE_S, LEAST_S, END_S = 5.0, 3.0, 8.0
 """What a part may take beyond its share before it is killed, the least share, and what is kept for the end."""
-_NATIVE = "from threadcast.runtime.engines.native.library import native_library; native_library()"
+_NATIVE = "from threadcast.runtime.engine.native.library import native_library; native_library()"
 _PLANNER = "threadcast.scheduler.compile_planner"
 
 

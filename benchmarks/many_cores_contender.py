@@ -23,7 +23,7 @@ from many_cores_cases import CASES
 
 from threadcast import optimize, optimize_training
 from threadcast.networks import Workload
-from threadcast.runtime.optimized_model import OptimizedModel
+from threadcast.runtime.doors.optimized_model import OptimizedModel
 from threadcast.threads.memory import keep_freed_memory, peak_bytes
 from threadcast.threads.openmp import end_idle_workers
 

@@ -21,8 +21,8 @@ from tests.runtime.random_engines import RandomEngines
 from threadcast import networks
 from threadcast.core import Machine
 from threadcast.core.errors import ExecutionError
-from threadcast.runtime.engines.executors import Executors
-from threadcast.runtime.engines.native.library import compiler
+from threadcast.runtime.engine.executors import Executors
+from threadcast.runtime.engine.native.library import compiler
 
 PART = "correctness"
 FIRST_S = 5.0

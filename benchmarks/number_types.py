@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from turns import median_s
 
 import threadcast
-from threadcast.runtime.bfloat16_speed import bfloat16_speed
+from threadcast.runtime.doors.bfloat16_speed import bfloat16_speed
 
 TURN_S = 0.5
 

@@ -22,7 +22,7 @@ from run_facts import RunFacts
 from turns import median_s
 
 from threadcast.core import read_machine
-from threadcast.runtime.fusion import pools, products
+from threadcast.runtime.operators import pools, products
 
 TURN_S = 0.05
 

@@ -23,7 +23,7 @@ from planner_scale_graphs import SHAPES, large_problem
 from run_facts import RunFacts
 
 from threadcast.core import Plan
-from threadcast.runtime.engines.replay import arrange
+from threadcast.runtime.engine.replay import arrange
 from threadcast.runtime.plans.plan_store import packed
 from threadcast.scheduler.compile_planner import compile_planner
 from threadcast.scheduler.planner import BUDGET_S, QUICK_S, plan, plan_each

@@ -26,7 +26,7 @@ from run_facts import RunFacts
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Case, read_machine
 from threadcast.networks import load
-from threadcast.runtime.engines.native.engine import NativeEngine
+from threadcast.runtime.engine.native.engine import NativeEngine
 from threadcast.runtime.plans.sequential import sequential
 
 TURN_S = 1.0

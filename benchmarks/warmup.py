@@ -34,7 +34,7 @@ from warmup_shapes import SEQUENCES
 from warmup_states import again, cold
 from warmup_turns import Record, by_turns
 
-from threadcast.runtime.engines.native.library import native_library
+from threadcast.runtime.engine.native.library import native_library
 
 FOLDER = ROOT / "build" / "warmup"
 PARTS = ("zoo", "scripts", "pairs", "shapes")

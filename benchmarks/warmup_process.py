@@ -29,7 +29,7 @@ from warmup_shapes import SEQUENCES, sequence
 
 import threadcast
 from threadcast.networks import Workload
-from threadcast.runtime.compile_backend import compiled_calls_learn, compiled_graphs
+from threadcast.runtime.doors.compile_backend import compiled_calls_learn, compiled_graphs
 
 LEARNING_RATE = 1e-3
 

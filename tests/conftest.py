@@ -59,7 +59,7 @@ def _compile_engine() -> None:
     It is compiled once for each version of its sources, and taken from the user's cache where `make setup` has put it.
     Where there is no compiler, tests are skipped or do without.
     """
-    from threadcast.runtime.engines.native import library
+    from threadcast.runtime.engine.native import library
 
     built = library.library_folder() / f"{library.NAME}.so"
     if built.is_file():

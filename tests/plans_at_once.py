@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 from tests.runtime.conftest import Decided, SequentialPlanner
 from tests.whole_calls import by_the_graphs
+from threadcast.runtime.compiled.whole_calls import WholeCalls
 from threadcast.runtime.tuner import plan_search, planning, tournament, tuning
-from threadcast.runtime.whole_calls import WholeCalls
 
 
 @contextmanager

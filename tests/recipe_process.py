@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 import threadcast
 from tests.plans_at_once import plans_at_once
 from tests.runtime.loops.reference import EagerStep
-from threadcast.runtime.compile_backend import backend
+from threadcast.runtime.doors.compile_backend import backend
 from threadcast.runtime.tuner.tuning import Tuning
 
 Trained = list[list[Tensor]]

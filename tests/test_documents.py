@@ -22,7 +22,7 @@ from threadcast import optimize, optimize_training
 from threadcast.cli.main import COMMANDS, cli
 from threadcast.core import Machine
 from threadcast.core.settings_table import SETTINGS
-from threadcast.runtime.compile_backend import backend, compiled_graphs
+from threadcast.runtime.doors.compile_backend import backend, compiled_graphs
 from threadcast.scheduler.planner import SEARCH
 from threadcast.scheduler.policies import names
 from threadcast.service.app import create_app

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from threadcast.runtime.compile_backend import backend, compiled_graphs
-from threadcast.runtime.shared_learning import budget, planner_for
+from threadcast.runtime.calls.shared_learning import budget, planner_for
+from threadcast.runtime.doors.compile_backend import backend, compiled_graphs
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

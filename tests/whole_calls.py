@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from threadcast.runtime.compiled.whole_calls import Turn, Way, WholeCalls
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.whole_calls import Turn, Way, WholeCalls
 
 layouts: dict[WholeCalls, MemoryFormat] = {}
 """Of programs that are not to run as given."""

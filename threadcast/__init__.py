@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from threadcast.malleable.attach import attach
-    from threadcast.runtime.optimize import optimize, optimize_training
+    from threadcast.runtime.doors.optimize import optimize, optimize_training
 
 __version__ = "0.1.0"
 
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> object:
         from threadcast.threads.garbage import without_garbage_collection
 
         with without_garbage_collection():  # nothing of what is imported is garbage: half of the time
-            from threadcast.runtime import optimize as module
+            from threadcast.runtime.doors import optimize as module
         return getattr(module, name)
     if name == "attach":
         from threadcast.malleable.attach import attach

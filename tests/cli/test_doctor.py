@@ -31,7 +31,7 @@ from threadcast.cli.findings import (
 from threadcast.collector.busy import Load, LoadWatch
 from threadcast.collector.counters import EVENTS, CounterStatus, CountingPlan, Event
 from threadcast.core import Cache, Core, Machine, UsableCores, read_machine, usable_cores
-from threadcast.runtime.bfloat16_speed import Bfloat16Speed
+from threadcast.runtime.doors.bfloat16_speed import Bfloat16Speed
 
 V1_CPU = Path("/sys/fs/cgroup/cpu")
 FOUR = UsableCores((0, 1, 2, 3), 4)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from threadcast.cli.findings import State
 from threadcast.cli.output import Output
+from threadcast.cli.plain.gains import PlainGains, Setting, Spread, TimedSetting
 from threadcast.cli.plain_gains import lines, times, to_findings, to_json
 from threadcast.core.gains import Gain
-from threadcast.runtime.plain_gains import PlainGains, Setting, Spread, TimedSetting
 
 MEDIAN = Spread(0.05, 0.04, 0.06)
 

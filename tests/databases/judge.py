@@ -18,9 +18,9 @@ from tests.runtime.random_engines import RandomEngine, RandomEngines, Refused
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.optimizers import FirstStepMissing, NoUpdate, OptimizerRefused
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.parameter_update import ParameterUpdate
-from threadcast.runtime.verification.differences import Difference
-from threadcast.runtime.verification.shadow import Shadowed, checked_step, leaves
+from threadcast.runtime.check.differences import Difference
+from threadcast.runtime.check.shadow import Shadowed, checked_step, leaves
+from threadcast.runtime.updates.parameter_update import ParameterUpdate
 
 
 class Judge:

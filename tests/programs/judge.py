@@ -25,13 +25,13 @@ from tests.runtime.random_engines import RandomEngines
 from tests.whole_calls import by_the_graphs
 from threadcast.capture.graph.capture import capture_graph
 from threadcast.core.errors import CaptureError
-from threadcast.runtime import compile_backend
-from threadcast.runtime.compile_backend import backend, compiled_calls, compiled_graphs
-from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.fallback import why_not_captured
-from threadcast.runtime.graph_calls import Role
+from threadcast.runtime.calls.fallback import why_not_captured
+from threadcast.runtime.compiled.graph_calls import Role
+from threadcast.runtime.compiled.whole_calls import WholeCalls
+from threadcast.runtime.doors import compile_backend
+from threadcast.runtime.doors.compile_backend import backend, compiled_calls, compiled_graphs
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.tuner import plan_search, planning, tournament, tuning
-from threadcast.runtime.whole_calls import WholeCalls
 
 Way = Literal["graphs", "gradients", "short way", "optimize"]
 WAYS: tuple[Way, ...] = ("graphs", "gradients", "short way", "optimize")

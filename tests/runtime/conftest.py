@@ -18,16 +18,16 @@ from tests.runtime.random_plans import made_up_curves
 from tests.runtime.small_training import Net, net, sgd
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Plan, read_machine
-from threadcast.runtime import call_in_types
-from threadcast.runtime.bfloat16_speed import Bfloat16Speed
-from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.engines.executors import Executors
-from threadcast.runtime.engines.native.engine import NativeEngine
-from threadcast.runtime.engines.python_engine import PythonEngine
-from threadcast.runtime.optimize import OptimizedStep
+from threadcast.runtime.calls.shared_learning import budget, planner_for
+from threadcast.runtime.doors import call_in_types
+from threadcast.runtime.doors.bfloat16_speed import Bfloat16Speed
+from threadcast.runtime.doors.optimize import OptimizedStep
+from threadcast.runtime.engine.engine import Engine
+from threadcast.runtime.engine.executors import Executors
+from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.python_engine import PythonEngine
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
-from threadcast.runtime.shared_learning import budget, planner_for
 from threadcast.runtime.tuner import first_steps, plan_search, planning, tournament, tuning
 from threadcast.runtime.tuner.contender_id import ContenderId, Kind
 from threadcast.runtime.tuner.entrant import Entrant

@@ -11,10 +11,10 @@ from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, read_machine
 from threadcast.core.errors import ExecutionError, InvalidInput, PlanError
-from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.engines.executors import Executors
-from threadcast.runtime.engines.native.engine import NativeEngine
-from threadcast.runtime.engines.python_engine import PythonEngine
+from threadcast.runtime.engine.engine import Engine
+from threadcast.runtime.engine.executors import Executors
+from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.python_engine import PythonEngine
 
 Kind = Literal["native", "python"]
 KINDS: tuple[Kind, ...] = ("native", "python")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from tests.waiting import attempts
-from threadcast.runtime.optimize import OptimizedCall, OptimizedStep
+from threadcast.runtime.doors.optimize import OptimizedCall, OptimizedStep
 
 
 class Net(nn.Module):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import threadcast
-from threadcast.runtime.optimized import Optimized
+from threadcast.runtime.doors.optimized import Optimized
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.patience import Patience
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from tests.runtime.compile_backend.conftest import graphs_alone, nothing_compiled  # noqa: F401
+from tests.runtime.compiled.conftest import graphs_alone, nothing_compiled  # noqa: F401
 from tests.runtime.loops.reference import STEPS, sgd
 from tests.runtime.loops.ways import WAYS, Run, Way, agrees_with_eager
 

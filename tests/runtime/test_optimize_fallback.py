@@ -16,9 +16,9 @@ from tests.runtime.small_training import batch, same_state, train_eagerly
 from tests.runtime.taken_turn import Taken
 from threadcast.capture.guards import one_capture
 from threadcast.capture.guards.one_capture import NoTurn
-from threadcast.runtime import optimized_call
-from threadcast.runtime.fallback import Fallback, FirstCall
-from threadcast.runtime.shared_learning import budget
+from threadcast.runtime.calls.fallback import Fallback, FirstCall
+from threadcast.runtime.calls.shared_learning import budget
+from threadcast.runtime.doors import optimized_call
 from threadcast.runtime.tuner.plan_maker import PlanMaker
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.patience import Patience

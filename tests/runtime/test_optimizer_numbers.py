@@ -27,9 +27,9 @@ from tests.capture.graph.test_optimizer_settings import (
 )
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Plan
-from threadcast.runtime.engines.engine import Engine
+from threadcast.runtime.calls.short import NEW_IN_A_ROW
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.plans.sequential import sequential
-from threadcast.runtime.short_calls import NEW_IN_A_ROW
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

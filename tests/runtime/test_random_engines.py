@@ -11,7 +11,7 @@ from tests.runtime import random_engines as module
 from tests.runtime.random_engines import RandomEngines, random_engines
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.core.errors import ExecutionError
-from threadcast.runtime.engines.python_engine import PythonEngine
+from threadcast.runtime.engine.python_engine import PythonEngine
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.runtime.small_training import batch, net, run_until_settled, same_sta
 from threadcast.core import OpGraph, read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.malleable.thread_masks import ThreadMasks
-from threadcast.runtime import model_cores
+from threadcast.runtime.plans import model_cores
 from threadcast.runtime.plans.plan_store import PlanStore, StoredPlan
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.threads.this_process import this_process

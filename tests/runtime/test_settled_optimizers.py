@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 import threadcast
 from tests.capture.graph.test_optimizer_settings import SETTINGS, STEPS, Net, batch, moved_alike, train_eagerly, twins
 from tests.runtime.small_training import run_until_settled
-from threadcast.runtime.optimize import OptimizedStep
+from threadcast.runtime.doors.optimize import OptimizedStep
 from threadcast.runtime.tuner.watch import LOOK
 
 pytestmark = pytest.mark.usefixtures("one_thread", "plans_win")

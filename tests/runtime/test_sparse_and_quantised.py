@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 import threadcast
-from threadcast.runtime.compile_backend import backend
+from threadcast.runtime.doors.compile_backend import backend
 
 STEPS = 12
 

@@ -18,10 +18,10 @@ import threadcast
 from tests.runtime.compiler import needs_compiler
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.captured import Captured
-from threadcast.runtime import optimized_call as optimize_file
 from threadcast.runtime.backends import weight_versions
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
-from threadcast.runtime.engines.native.library import native_library
+from threadcast.runtime.doors import optimized_call as optimize_file
+from threadcast.runtime.engine.native.library import native_library
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import backend
 

@@ -17,8 +17,8 @@ import threadcast
 from tests.runtime.small_training import batch, net, run_until_settled, same_state, train_eagerly
 from threadcast.core import Case, Edge, Machine, Op, OpGraph, TensorSpec, Trace
 from threadcast.core.errors import ExecutionError
+from threadcast.runtime.doors.traced_step import TracedStep, timeline_page
 from threadcast.runtime.plans.sequential import sequential
-from threadcast.runtime.traced_step import TracedStep, timeline_page
 from threadcast.runtime.tuner.guard import Verdict
 from threadcast.threads.this_process import this_process
 

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import threadcast
 from tests.runtime.failing_op import at_checkpoints, checkpoint
-from threadcast.runtime.own_calls import OwnCalls
+from threadcast.runtime.doors.own_calls import OwnCalls
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:threadcast runs this as")]
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import threadcast
 from tests.runtime.two_types import CALLS, call_until_captured, in_bfloat16, network
-from threadcast.runtime import call_in_types
-from threadcast.runtime.type_choice import largest_difference
+from threadcast.runtime.doors import call_in_types
+from threadcast.runtime.doors.type_choice import largest_difference
 
 
 @pytest.mark.usefixtures("fast_cpu")

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from threadcast.runtime.doors.type_choice import TypeChoice
 from threadcast.runtime.tuner.tuning import Tuning
-from threadcast.runtime.type_choice import TypeChoice
 
 CALLS = 80
 """Calls in which both types have learned what runs them."""

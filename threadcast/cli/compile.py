@@ -56,7 +56,7 @@ def _planner() -> bool:
 
 
 def _engine() -> bool:
-    from threadcast.runtime.engines.native.library import is_compiled, native_library
+    from threadcast.runtime.engine.native.library import is_compiled, native_library
 
     if is_compiled():
         return False

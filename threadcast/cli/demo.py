@@ -226,8 +226,8 @@ def _run(
     observed: Mapping[str, Sequence[Measurement]], watch: LoadWatch, *, steps: int,
 ) -> RunReport:  # fmt: skip
     """Plan the network, then run eager steps and planned steps in turn on the real cores."""
-    from threadcast.runtime.comparison import compare
-    from threadcast.runtime.engines.open_engine import engine_costs, open_engine
+    from threadcast.cli.comparison import compare
+    from threadcast.runtime.engine.open_engine import engine_costs, open_engine
     from threadcast.scheduler.planner import plan
     from threadcast.scheduler.problem import Problem
 

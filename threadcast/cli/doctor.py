@@ -21,7 +21,7 @@ from threadcast.core import Machine, UsableCores, read_machine, usable_cores
 from threadcast.core.settings import Settings
 
 if TYPE_CHECKING:
-    from threadcast.runtime.plain_gains import PlainGains
+    from threadcast.cli.plain.gains import PlainGains
 
 NETWORK = "pathnet:small"
 """What --gains times: convolutions of 64 images of 32 pixels, 0.05 s a step on 2 cores, in which malloc and memory
@@ -70,8 +70,8 @@ def command(output: Output, settings: Settings, network: str | None) -> None:
 
 
 def _gains(network: str, output: Output) -> PlainGains:
+    from threadcast.cli.plain.gains import measure_plain_gains
     from threadcast.networks import names
-    from threadcast.runtime.plain_gains import measure_plain_gains
 
     name, _, size = network.partition(":")
     named = {"network": name, "size": size or None} if name in names() else {"network": network}
@@ -111,7 +111,7 @@ def _torch() -> tuple[str | None, int | None]:
 def _bfloat16() -> list[Finding]:
     if importlib.util.find_spec("torch") is None:
         return []
-    from threadcast.runtime.bfloat16_speed import bfloat16_speed
+    from threadcast.runtime.doors.bfloat16_speed import bfloat16_speed
 
     return [findings.check_bfloat16(findings.read_cpu_flags(), bfloat16_speed())]
 

@@ -21,7 +21,7 @@ from threadcast.core.sysfs import format_cpus, read_int, read_text
 if TYPE_CHECKING:
     from threadcast.collector.busy import Load
     from threadcast.collector.counters import CountingPlan
-    from threadcast.runtime.bfloat16_speed import Bfloat16Speed
+    from threadcast.runtime.doors.bfloat16_speed import Bfloat16Speed
 
 COMPILERS = ("c++", "g++", "clang++")
 BFLOAT16_FLAGS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "BF16"}

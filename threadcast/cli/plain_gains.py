@@ -10,7 +10,7 @@ from threadcast.cli.output import table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from threadcast.runtime.plain_gains import PlainGains
+    from threadcast.cli.plain.gains import PlainGains
 
 
 def to_json(gains: PlainGains) -> dict[str, Any]:

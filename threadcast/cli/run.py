@@ -36,8 +36,8 @@ from threadcast.scheduler.problem.engine_costs import EngineCosts
 
 if TYPE_CHECKING:
     from threadcast.capture.workloads import Mode
-    from threadcast.runtime.comparison import Comparison
-    from threadcast.runtime.plain_gains import PlainGains
+    from threadcast.cli.comparison import Comparison
+    from threadcast.cli.plain.gains import PlainGains
 
 TRACED = 10
 """Number of steps that are traced to find pairs of ops that slow each other down; medians over them tolerate a few
@@ -96,9 +96,9 @@ def command(
     if plan_file is not None:
         _refuse_planning(click.get_current_context())
     from threadcast.capture.workloads import capture_workload, default_mode, eager_step, graph_name
+    from threadcast.cli.comparison import compare
     from threadcast.collector.busy import LoadWatch, load_document
-    from threadcast.runtime.comparison import compare
-    from threadcast.runtime.engines.open_engine import engine_costs, open_engine
+    from threadcast.runtime.engine.open_engine import engine_costs, open_engine
     from threadcast.runtime.plans.sequential import sequential
 
     watch = LoadWatch.of(read_machine(cores=settings["cores"]))
@@ -157,7 +157,7 @@ def _refuse_planning(context: click.Context) -> None:
 
 
 def _plain_gains(network: NetworkChoice, mode: Mode, steps: int, output: Output) -> PlainGains:
-    from threadcast.runtime.plain_gains import ROUNDS, STEPS, measure_plain_gains
+    from threadcast.cli.plain.gains import ROUNDS, STEPS, measure_plain_gains
 
     with output.progress("timing plain PyTorch") as bar:
         return measure_plain_gains(

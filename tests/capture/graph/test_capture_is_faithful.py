@@ -20,7 +20,7 @@ from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.optimizers import NoUpdate
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.engines.replay import arrange
+from threadcast.runtime.engine.replay import arrange
 
 aten = torch.ops.aten
 

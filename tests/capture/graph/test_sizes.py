@@ -16,7 +16,7 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.values import Dynamic
 from threadcast.core import Case, Machine, read_machine
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.engines.open_engine import open_engine
+from threadcast.runtime.engine.open_engine import open_engine
 from threadcast.runtime.plans.sequential import sequential
 
 

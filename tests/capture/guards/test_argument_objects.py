@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.optimized_model import Formatted
+from threadcast.runtime.doors.optimized_model import Formatted
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 

@@ -21,7 +21,6 @@ from tests.runtime.compiler import needs_compiler
 from tests.waiting import attempts
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.core.errors import CaptureError
-from threadcast.runtime import call_in_types, optimized_call
 from threadcast.runtime.backends import search_worker
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import ROUGH, FlatModule
@@ -31,13 +30,14 @@ from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.program_file import ReadProgram, program_file, read_program
 from threadcast.runtime.backends.search_worker import Options, Search
 from threadcast.runtime.backends.ways import IN_BFLOAT16
-from threadcast.runtime.bfloat16_speed import Bfloat16Speed
-from threadcast.runtime.in_bfloat16 import InBfloat16
+from threadcast.runtime.doors import call_in_types, optimized_call
+from threadcast.runtime.doors.bfloat16_speed import Bfloat16Speed
+from threadcast.runtime.doors.in_bfloat16 import InBfloat16
+from threadcast.runtime.doors.type_choice import largest_difference
 from threadcast.runtime.plans.backend_history import BackendHistory
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import backend
 from threadcast.runtime.tuner.tuning import Tuning
-from threadcast.runtime.type_choice import largest_difference
 
 pytestmark = pytest.mark.usefixtures("folder")
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import threadcast
-from threadcast.runtime.optimized_step import OptimizedStep
+from threadcast.runtime.doors.optimized_step import OptimizedStep
 
 STEPS = 8
 """Steps between two things that a loop does: enough to measure, plan and run by the plan."""

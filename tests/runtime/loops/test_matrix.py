@@ -20,7 +20,7 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
-from tests.runtime.compile_backend.conftest import graphs_alone, nothing_compiled  # noqa: F401
+from tests.runtime.compiled.conftest import graphs_alone, nothing_compiled  # noqa: F401
 from tests.runtime.loops.reference import STEPS, Net, batch, sgd
 from tests.runtime.loops.ways import WAYS, Loop, Run, Way, agrees_with_eager
 

@@ -22,7 +22,7 @@ from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import EngineClosed, ExecutionError
-from threadcast.runtime.engines.native.library import native_library
+from threadcast.runtime.engine.native.library import native_library
 from threadcast.runtime.plans.malleable_plan import MalleablePlan, counts_below
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat, Variant

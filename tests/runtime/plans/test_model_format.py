@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.runtime.backends.weight_versions import WeightVersions
-from threadcast.runtime.optimized_model import Formatted
+from threadcast.runtime.doors.optimized_model import Formatted
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of, formats_with_equal_results
 from threadcast.runtime.plans.variant import MemoryFormat
 

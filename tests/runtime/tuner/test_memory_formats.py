@@ -21,8 +21,9 @@ from tests.waiting import attempts
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
-from threadcast.runtime import call_formats
-from threadcast.runtime.optimize import OptimizedCall, OptimizedStep
+from threadcast.runtime.calls import formats as call_formats
+from threadcast.runtime.check.shadow import Shadowed, leaves
+from threadcast.runtime.doors.optimize import OptimizedCall, OptimizedStep
 from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
@@ -30,7 +31,6 @@ from threadcast.runtime.tuner import tuning
 from threadcast.runtime.tuner.contender_id import ContenderId, Kind
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
-from threadcast.runtime.verification.shadow import Shadowed, leaves
 
 
 def run_until_learned(step: OptimizedCall | OptimizedStep, call: Callable[[int], object]) -> None:

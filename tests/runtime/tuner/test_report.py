@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from threadcast.core import Placement, Plan
-from threadcast.runtime.optimize import OptimizedCall, optimize
+from threadcast.runtime.doors.optimize import OptimizedCall, optimize
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.contender_id import DEFAULT, backend, eager_in, plan_of
 from threadcast.runtime.tuner.guard import Verdict

@@ -16,7 +16,7 @@ from tests.waiting import attempts
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
-from threadcast.runtime.fusion import products
+from threadcast.runtime.operators import products
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import BELIEVED, Extra, PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat

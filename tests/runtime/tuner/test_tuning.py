@@ -20,6 +20,7 @@ from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Case, CurveTable, Machine, OpGraph, Placement, Trace
 from threadcast.core.errors import CaptureError, ExecutionError
+from threadcast.runtime.check.shadow import Shadowed, leaves
 from threadcast.runtime.plans import curves_in_step
 from threadcast.runtime.plans.curves_in_step import LOOK_CALLS, TRIAL_STEPS, WARM_UP, LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
@@ -37,7 +38,6 @@ from threadcast.runtime.tuner.plan_search import Look, SearchStep, Try
 from threadcast.runtime.tuner.tournament import MOST_PASSED
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.tuner.watch import LOOK
-from threadcast.runtime.verification.shadow import Shadowed, leaves
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.runtime.compiler import needs_compiler
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
-from threadcast.runtime.fusion import pools, products
+from threadcast.runtime.operators import pools, products
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 

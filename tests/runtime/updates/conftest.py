@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.runtime.updates.pairs import Clock
-from threadcast.runtime.engines.native.library import native_library
-from threadcast.runtime.fused_updates import FusedUpdates
+from threadcast.runtime.engine.native.library import native_library
+from threadcast.runtime.updates.fused_updates import FusedUpdates
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from threadcast.runtime.fused_updates import FusedUpdates, OptimizerUpdate, Steps
+from threadcast.runtime.updates.fused_updates import FusedUpdates, OptimizerUpdate, Steps
 
 Made = Callable[..., Optimizer]
 

@@ -11,11 +11,11 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 import threadcast
-import threadcast.runtime.fused_updates as module
+import threadcast.runtime.updates.fused_updates as module
 from tests.runtime.updates.pairs import OPTIMIZERS, Clock, Fails, Look, Pair, some_parameters
-from threadcast.runtime.fused_fit import FusedFit
-from threadcast.runtime.fused_updates import FusedUpdates, Steps, fused_updates
-from threadcast.runtime.update_contest import LEAST_S, LOOP, UpdateContest
+from threadcast.runtime.updates.fused_fit import FusedFit
+from threadcast.runtime.updates.fused_updates import FusedUpdates, Steps, fused_updates
+from threadcast.runtime.updates.update_contest import LEAST_S, LOOP, UpdateContest
 
 
 def test_the_loop_stays_where_it_is_faster(updates: FusedUpdates, clock: Clock) -> None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer, RMSprop
 
 from tests.runtime.updates.pairs import OPTIMIZERS, Clock, Look, Made, Pair, some_gradients, some_parameters
-from threadcast.runtime.fused_fit import FusedFit
-from threadcast.runtime.fused_updates import FusedUpdates, Steps
+from threadcast.runtime.updates.fused_fit import FusedFit
+from threadcast.runtime.updates.fused_updates import FusedUpdates, Steps
 
 
 @pytest.mark.parametrize(

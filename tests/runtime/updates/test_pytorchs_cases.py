@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from tests.databases.pytorch_databases import TRAINABLE, optim_db
 from tests.runtime.updates.pairs import Clock, some_gradients
 from threadcast.capture.graph.optimizers import NUMBERS
-from threadcast.runtime.fused_updates import FusedUpdates, Steps
+from threadcast.runtime.updates.fused_updates import FusedUpdates, Steps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

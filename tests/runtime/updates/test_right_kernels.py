@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from tests.runtime.updates.pairs import OPTIMIZERS, Clock, Made, Pair, some_gradients, some_parameters
-from threadcast.runtime.fused_fit import FusedFit
-from threadcast.runtime.fused_updates import FusedUpdates
+from threadcast.runtime.updates.fused_fit import FusedFit
+from threadcast.runtime.updates.fused_updates import FusedUpdates
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tests.runtime.compiler import HAS_COMPILER, needs_compiler
-from threadcast.runtime.engines.native.library import native_library
+from threadcast.runtime.engine.native.library import native_library
 from threadcast.runtime.watching import model as model_watch
 from threadcast.runtime.watching import python_values
 from threadcast.runtime.watching.model import Watch

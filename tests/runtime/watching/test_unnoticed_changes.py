@@ -37,7 +37,7 @@ import threadcast
 from threadcast import networks
 from threadcast.capture.guards import reachable
 from threadcast.capture.guards.python_state import PythonState
-from threadcast.runtime.engines.native.library import native_library
+from threadcast.runtime.engine.native.library import native_library
 from threadcast.runtime.watching.python_values import ReadsWatch
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -1,1 +1,23 @@
-"""Other runtimes that run a whole module for inference, with its parameters as constants: ONNX Runtime and others."""
+"""Other libraries as candidates for a whole inference call: ONNX Runtime, OpenVINO, frozen `torch.compile`.
+
+They fuse more than PyTorch, and for some networks nothing else comes near. But each brings large libraries, copies the
+weights, takes seconds to build, and computes some operators otherwise than PyTorch. So:
+
+*Built elsewhere.* `search` is a candidate's view of a search: it begins, is asked for what it found, is paused, ends.
+The work is done in one child process (`search_process`, `search_worker`), watched by a small guard that ends it and
+deletes its files whatever happens (`search_guard`). The child gets the captured program as data (`program_file`),
+exports it (`exported`, `written_out`), builds the likeliest way first (`ways`), checks and times it. What is worth it
+is opened in the caller's process and compared there in the caller's own calls, by `tuner`. The fastest way is stored
+with its files (`way_store`), so that later processes open it without a child.
+
+*Right for what it is given.* A library that agrees on the example may differ for other numbers. From the program it
+follows what may go wrong: NaN that gets lost (`lost_nans`), integers too large (`integer_ranges`), digits that go
+(`rough_forms`, `constant_rows`, `onnx_forms`), signs (`number_signs`). What a library's operators do on this very
+processor it is asked itself, once (`library_facts`, `operator_questions`). Each call is looked at (`number_guard`): NaN
+or infinities that the example had not make PyTorch run it, and so does whatever a library raises.
+
+*Fresh.* Libraries hold copies of the weights; `weight_versions` sees when the caller's have changed, and the backend is
+left. Results get PyTorch's strides and share memory as PyTorch's do (`result_memory`).
+
+Which library runs a call is decided by time alone, once it is right.
+"""

@@ -15,7 +15,7 @@ from threadcast.capture.graph.program import Node
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.number_guard import NumberGuard
 from threadcast.runtime.backends.result_memory import ResultMemory
-from threadcast.runtime.verification.limits import real_type, shares
+from threadcast.runtime.check.limits import real_type, shares
 
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
 """Tolerances of a backend's results: `RELATIVE` to each number, or `ABSOLUTE` times the largest number of its tensor or

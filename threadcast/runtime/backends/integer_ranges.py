@@ -22,7 +22,7 @@ from threadcast.runtime.backends.memory_of_values import Memories
 from threadcast.runtime.backends.number_signs import operator_of
 from threadcast.runtime.backends.onnx_forms import computes_otherwise, is_power_of_two
 from threadcast.runtime.backends.program_file import ReadProgram
-from threadcast.runtime.verification.limits import real_type
+from threadcast.runtime.check.limits import real_type
 
 MOST = 2**20
 """Largest size of integers that arguments are taken to have where nothing says more, more than any vocabulary's. Calls

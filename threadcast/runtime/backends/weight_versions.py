@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from threadcast.capture.graph.captured import Captured
-from threadcast.runtime.engines.native.library import loaded_library
+from threadcast.runtime.engine.native.library import loaded_library
 from threadcast.runtime.plans.shared_memory import held_by, leave_out
 
 

@@ -10,8 +10,8 @@ from threadcast.core import Machine
 from threadcast.core.settings import Settings
 from threadcast.core.topology import read_machine
 from threadcast.runtime.backends.way_store import NAME as WAYS
-from threadcast.runtime.engines.native.library import NAME, library_folder
-from threadcast.runtime.fusion.library import fused_folder
+from threadcast.runtime.engine.native.library import NAME, library_folder
+from threadcast.runtime.operators.library import fused_folder
 from threadcast.runtime.plans.step_forecasts import store_of
 
 

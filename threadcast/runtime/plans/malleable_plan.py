@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import EngineClosed, ThreadcastError
-from threadcast.runtime.engines.engine import Engine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.scheduler.planner_process import PlannerProcess
 from threadcast.scheduler.policies import Problem

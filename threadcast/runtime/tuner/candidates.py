@@ -14,7 +14,7 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
 from threadcast.core.errors import ThreadcastError
 from threadcast.core.signal_handlers import Failure
-from threadcast.runtime.engines.native.library import return_free_memory
+from threadcast.runtime.engine.native.library import return_free_memory
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import Extra, StoredPlan
 from threadcast.runtime.plans.step_feedback import StepFeedback

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import OpGraph, Plan
-from threadcast.runtime.engines.engine import Engine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.plans.variant import Variant
 from threadcast.runtime.tuner.contender_id import ContenderId
 from threadcast.scheduler.policies import Problem

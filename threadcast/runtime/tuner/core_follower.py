@@ -9,7 +9,7 @@ from weakref import ref
 
 from threadcast.core import Core, Machine, Plan
 from threadcast.core.errors import ThreadcastError
-from threadcast.runtime.engines.engine import Engine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.plans.malleable_plan import MalleablePlan
 from threadcast.runtime.tuner.call_plans import CallPlans
 from threadcast.runtime.tuner.contender import VariantPlan

@@ -13,12 +13,12 @@ from typing import Any
 from threadcast.capture.graph.captured import Captured
 from threadcast.core.errors import in_one_line
 from threadcast.core.signal_handlers import Failure
+from threadcast.runtime.check.shadow import Shadowed, checked_step
 from threadcast.runtime.plans.curves_in_step import WARM_UP, LookSchedule
 from threadcast.runtime.plans.variant import Variant
 from threadcast.runtime.tuner.contender import Run
 from threadcast.runtime.tuner.contender_id import ContenderId, Kind, plan_of
 from threadcast.runtime.tuner.plan_search import Look, SearchStep
-from threadcast.runtime.verification.shadow import Shadowed, checked_step
 
 _MOST = 4
 """Steps by a plan that are compared at most, where none shows whether its results are right. A convention: branches

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from threadcast.core import Machine
-from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.engines.native.engine import lender
-from threadcast.runtime.engines.native.library import return_free_memory
-from threadcast.runtime.engines.open_engine import open_engine
+from threadcast.runtime.engine.engine import Engine
+from threadcast.runtime.engine.native.engine import lender
+from threadcast.runtime.engine.native.library import return_free_memory
+from threadcast.runtime.engine.open_engine import open_engine
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.variant import MemoryFormat

@@ -11,9 +11,9 @@ from typing import Any
 
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Case, CurveTable, Machine, Plan, Trace
-from threadcast.runtime.engines.engine import Engine
-from threadcast.runtime.engines.native.library import return_free_memory
-from threadcast.runtime.engines.open_engine import engine_costs, open_engine
+from threadcast.runtime.engine.engine import Engine
+from threadcast.runtime.engine.native.library import return_free_memory
+from threadcast.runtime.engine.open_engine import engine_costs, open_engine
 from threadcast.runtime.plans.curves_in_step import (
     MOST_STEPS,
     WARM_UP,

@@ -16,7 +16,8 @@ from typing import Any
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Core, Machine
 from threadcast.core.signal_handlers import Failure
-from threadcast.runtime.engines.open_engine import open_engine
+from threadcast.runtime.check.shadow import Ran, Shadowed
+from threadcast.runtime.engine.open_engine import open_engine
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
@@ -37,7 +38,6 @@ from threadcast.runtime.tuner.planning import Planner
 from threadcast.runtime.tuner.report import COMPILING, Report
 from threadcast.runtime.tuner.tournament import Tournament
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
-from threadcast.runtime.verification.shadow import Ran, Shadowed
 
 _PAUSE_S = 0.05
 """Seconds after which it is looked again whether another search for backends has ended."""

@@ -10,12 +10,12 @@ from torch import Tensor
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.guards.one_capture import NoTurn
 from threadcast.core.errors import CaptureError, ThreadcastError
-from threadcast.runtime.engines.native.library import is_being_compiled, wait_for_library
-from threadcast.runtime.engines.open_engine import has_native_engine
-from threadcast.runtime.fusion.faster import with_faster_operators
-from threadcast.runtime.fusion.fuse import fused, loops_of
-from threadcast.runtime.fusion.kernels import Kernel
-from threadcast.runtime.fusion.library import are_being_compiled, are_compiled, wait_for
+from threadcast.runtime.engine.native.library import is_being_compiled, wait_for_library
+from threadcast.runtime.engine.open_engine import has_native_engine
+from threadcast.runtime.operators.faster import with_faster_operators
+from threadcast.runtime.operators.fuse import fused, loops_of
+from threadcast.runtime.operators.kernels import Kernel
+from threadcast.runtime.operators.library import are_being_compiled, are_compiled, wait_for
 from threadcast.runtime.plans.model_format import formats_with_equal_results
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant

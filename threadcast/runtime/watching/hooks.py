@@ -15,7 +15,7 @@ from torch.optim import optimizer as optimizer_globals
 
 from threadcast.capture.graph.optimizers import NUMBERS, NoUpdate
 from threadcast.capture.guards.objects import attribute_of
-from threadcast.runtime.engines.native.library import loaded_library
+from threadcast.runtime.engine.native.library import loaded_library
 
 ALL_MODULES = "all modules"
 """The owner, in words, of hooks that PyTorch calls for each module."""

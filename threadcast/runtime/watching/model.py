@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from threadcast.capture.graph.optimizers import built_in
 from threadcast.capture.guards.objects import attributes_of
 from threadcast.capture.guards.unsupported import is_plain
-from threadcast.runtime.engines.native.library import loaded_library
+from threadcast.runtime.engine.native.library import loaded_library
 from threadcast.runtime.watching.constants import constants_of
 from threadcast.runtime.watching.hooks import hook_tables, owner_of_hooks, why_update_apart
 from threadcast.runtime.watching.patience import Patience

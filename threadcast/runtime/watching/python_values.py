@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from threadcast.capture.guards.python_state import PythonState, Table
-from threadcast.runtime.engines.native.library import loaded_library
+from threadcast.runtime.engine.native.library import loaded_library
 
 
 class ReadsWatch:

@@ -1,0 +1,165 @@
+"""Optimised steps whose plans are wrong: refused at their first step, or stopped by a shadow step later on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import threadcast
+from tests.runtime.check.wrong_kernels import with_wrong_kernel, wrong
+from tests.runtime.compiler import skip_without_compiler
+from tests.runtime.small_training import batch, net, run_until_settled, same_state, sgd, train_eagerly
+from threadcast import networks
+from threadcast.capture.graph.captured import Captured
+from threadcast.core.errors import WrongResult
+from threadcast.runtime.calls import formats as call_formats
+from threadcast.runtime.check import shadow
+from threadcast.runtime.doors import optimized_step
+from threadcast.runtime.doors.optimize import OptimizedStep
+from threadcast.runtime.engine import open_engine as engines
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuner.tuning import Tuning
+
+QUICK = ("lenet", "dcgan_generator", "lstm", "phased_lstm", "transformer")
+"""Networks that are always trained, of one kind each; tests of the system train all."""
+
+
+@pytest.fixture(params=["python", "native"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Optimised steps run on this engine."""
+    if request.param == "python":
+        monkeypatch.setattr(engines, "has_native_engine", lambda: False)
+    else:
+        skip_without_compiler()
+    return str(request.param)
+
+
+@pytest.fixture
+def verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every optimised step is compared with eager's."""
+    monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "1")
+
+
+@pytest.fixture
+def miscompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Lets captured training steps have a kernel that gives wrong results as long as `wrong.on` is set."""
+    capture = optimized_step.capture_step
+
+    def exchange(kind: str) -> None:
+        def captured(*args: object, **kwargs: object) -> Captured:
+            return with_wrong_kernel(capture(*args, **kwargs), kind)[0]  # type: ignore[arg-type]
+
+        monkeypatch.setattr(optimized_step, "capture_step", captured)
+
+    yield exchange
+    wrong.on = True
+
+
+def until_a_plan_runs(step: OptimizedStep, call: Callable[[int], object]) -> None:
+    """`call` with 0, 1, 2 and so on, until a plan has run two steps: of the first the caller gets eager's result."""
+    ran = 0
+    for number in range(100):
+        call(number)
+        tuning = step._optimized._last
+        assert isinstance(tuning, Tuning), step.reports
+        ran += tuning.ran is not None
+        if ran == 2:
+            return
+    raise AssertionError(f"no plan ran: {step.reports}")
+
+
+@pytest.mark.parametrize("kind", ["relu", "_fused_sgd_"])
+def test_a_plan_with_a_wrong_kernel_is_never_kept(
+    kind: str, engine: str, miscompiled: Callable[[str], None], caplog: pytest.LogCaptureFixture,
+    planned_at_once: None,
+) -> None:  # fmt: skip
+    miscompiled(kind)
+    mine, eager = net(), net()
+    my_optimizer, eager_optimizer = sgd(mine), sgd(eager)
+    with closing(threadcast.optimize_training(mine, cross_entropy, my_optimizer)) as step:
+
+        def check(seed: int) -> None:
+            with caplog.at_level(logging.WARNING, "threadcast"):
+                found = step(*batch(seed))
+            torch.testing.assert_close(found, train_eagerly(eager, eager_optimizer, *batch(seed)))
+
+        run_until_settled(step, check)
+        assert [report.runs for report in step.reports] == ["default"]
+        assert "results are not PyTorch's" in step.reports[0].reason
+    same_state(mine, eager)
+    assert "results are not PyTorch's" in caplog.text
+
+
+def test_a_plan_that_cannot_be_compared_is_left_to_pytorch_and_says_why(
+    engine: str, miscompiled: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    miscompiled("relu")
+    monkeypatch.setattr(shadow, "free_bytes", lambda: 1000)
+    mine, eager = net(), net()
+    my_optimizer, eager_optimizer = sgd(mine), sgd(eager)
+    with closing(threadcast.optimize_training(mine, cross_entropy, my_optimizer)) as step:
+        for seed in range(6):
+            with caplog.at_level(logging.WARNING, "threadcast"):
+                found = step(*batch(seed))
+            torch.testing.assert_close(found, train_eagerly(eager, eager_optimizer, *batch(seed)))
+        assert [report.runs for report in step.reports] == ["default"]
+        assert "cannot be compared" in step.reports[0].reason
+        assert "are free" in step.reports[0].reason
+    same_state(mine, eager)
+    assert "cannot be compared" in caplog.text
+
+
+def test_a_kernel_that_goes_wrong_later_is_found_by_a_shadow_step(
+    engine: str, verified: None, miscompiled: Callable[[str], None], planned_at_once: None
+) -> None:
+    miscompiled("relu")
+    wrong.on = False
+    model = net()
+    with closing(threadcast.optimize_training(model, cross_entropy, sgd(model))) as step:
+        until_a_plan_runs(step, lambda seed: step(*batch(seed)))
+        wrong.on = True
+        with pytest.raises(WrongResult, match=r"operator 'relu' \(relu of \[4, 6, 8, 8\]\)"):
+            step(*batch(4))
+        wrong.on = False
+        step(*batch(5))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.system) for name in networks.names()],
+)
+def test_every_network_passes_its_shadow_steps(
+    name: str, verified: None, planned_at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # channels last, convolutions add up in another order, which AdamW's first steps may magnify
+    monkeypatch.setattr(call_formats, "formats_of", lambda *_: (MemoryFormat.AS_GIVEN,))
+    skip_without_compiler()
+    workload = networks.load(name, size="tiny", batch=4)
+    assert workload.loss is not None
+    model = workload.model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    with closing(threadcast.optimize_training(model, workload.loss, optimizer)) as step:
+        until_a_plan_runs(step, lambda _: step(*workload.inputs, workload.target))
+        assert step.reports[0].runs == "measuring", step.reports[0].reason
+    with closing(threadcast.optimize(model.eval(), backends=False)) as call:
+        for _ in range(2):
+            call(*workload.inputs)
+        assert call.reports[0].runs == "measuring", call.reports[0].reason
+
+
+@pytest.mark.parametrize("name", ["lenet", "lstm", "dcgan_discriminator", "transformer"])
+def test_settled_plans_of_networks_pass_every_fifth_step(name: str, plans_win: None) -> None:
+    skip_without_compiler()
+    workload = networks.load(name, size="tiny", batch=2)
+    assert workload.loss is not None
+    optimizer = torch.optim.AdamW(workload.model.train().parameters(), lr=0.01)
+    with closing(threadcast.optimize_training(workload.model, workload.loss, optimizer, cores=1)) as step:
+        run_until_settled(step, lambda _: step(*workload.inputs, workload.target))
+        assert step.reports[0].runs == "plan", step.reports[0].reason
+        for _ in range(10):
+            step(*workload.inputs, workload.target)

@@ -1,0 +1,243 @@
+"""Once a thread has run a step, lanes run its own parallel regions: no OpenMP workers beside them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.runtime.compiler import needs_compiler
+from tests.waiting import HANGS_S, eventually
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
+from threadcast.core import Machine, Placement, Plan
+from threadcast.runtime.engine.native.engine import NativeEngine, lender
+from threadcast.threads.affinity import thread_ids
+from threadcast.threads.openmp import end_idle_workers
+
+pytestmark = needs_compiler
+
+T = TypeVar("T")
+X = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def captured() -> Captured:
+    return capture_forward(lambda x: x.sin() + x.cos(), torch.randn(64))
+
+
+def wide_engine(captured: Captured, machine: Machine, *, most: int | None = None) -> NativeEngine:
+    """An engine that runs every operator on all cores of `machine`, or on the first `most`."""
+    if len(machine) < 2:
+        pytest.skip("one core has no lane beside the caller")
+    cores = tuple(core.id for core in machine.cores)[:most]
+    ops = (Placement(op, cores, len(cores), float(i), i + 1.0) for i, op in enumerate(captured.graph.ids))
+    return NativeEngine(captured, Plan(len(cores), "wide", tuple(ops)), machine)
+
+
+@pytest.fixture(params=[None, 1], ids=["all cores", "one core"])
+def engine(request: pytest.FixtureRequest, captured: Captured, machine: Machine) -> Iterator[NativeEngine]:
+    with wide_engine(captured, machine, most=request.param) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """PyTorch uses two threads, also in threads that are new."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def in_a_thread(work: Callable[[], T]) -> T:
+    """What `work` returns in a thread that has led no OpenMP workers before."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
+def workers_of(op: Callable[[], object]) -> set[int]:
+    """The threads that there are more after `op`, without the pinned ones of engines."""
+    before = set(thread_ids())
+    op()
+    return {made for made in set(thread_ids()) - before if not name_of(made).startswith("tc-cpu")}
+
+
+def name_of(thread: int) -> str:
+    try:
+        with open(f"/proc/self/task/{thread}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+ROWS, IMAGE = X.reshape(1024, 1024), X.reshape(4, 16, 128, 128)
+OPERATORS: dict[str, Callable[[], Tensor]] = {
+    "sum": lambda: X.sum(),
+    "product": lambda: X * 2,
+    "few": lambda: X[:40_000].exp(),
+    "softmax": lambda: ROWS.softmax(1),
+    "cumulative sum": lambda: ROWS.cumsum(0),
+    "sort": lambda: torch.sort(ROWS[:100])[0],
+    "product of matrices": lambda: ROWS[:300] @ ROWS.T,
+    "convolution": lambda: torch.nn.functional.conv2d(IMAGE, IMAGE[:, :, :3, :3].contiguous()),
+    "decomposition": lambda: torch.linalg.qr(ROWS[:, :64])[1],
+}
+"""Loops of torch, MKL and oneDNN, with several forms of work sharing."""
+
+
+@pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS.keys())
+def test_an_operator_after_a_step_starts_no_workers_and_gives_the_same_bits(
+    op: Callable[[], Tensor], engine: NativeEngine, captured: Captured
+) -> None:
+    expected = in_a_thread(op)
+
+    def work() -> set[int]:
+        torch.get_num_threads()  # else oneDNN would use as many as there are CPUs
+        engine.run(captured.bind())  # ends OpenMP's workers of this thread
+        found: list[Tensor] = []
+        made = workers_of(lambda: found.append(op()))
+        assert torch.equal(found[0], expected)
+        return made
+
+    assert not in_a_thread(work)
+
+
+def test_after_a_step_the_threads_of_an_operator_have_cores_of_their_own(
+    engine: NativeEngine, captured: Captured, machine: Machine
+) -> None:
+    """The caller, which a step moves, may be anywhere again. Free workers were left on its core for 0.1 s at a time."""
+
+    def work() -> None:
+        before, others = os.sched_getaffinity(0), set(thread_ids())
+        engine.run(captured.bind())
+        for size in range(2, len(machine) + 1):
+            torch.set_num_threads(size)
+            assert torch.equal(X * 2, X + X)
+        masks = [os.sched_getaffinity(thread) for thread in lanes() | set(thread_ids()) - others]
+        assert masks
+        assert all(len(mask) == 1 for mask in masks)
+        assert len(set().union(*masks)) == len(masks)
+        assert os.sched_getaffinity(0) == before
+
+    in_a_thread(work)
+
+
+def test_more_threads_than_lanes_are_openmps(engine: NativeEngine, captured: Captured) -> None:
+    def work() -> set[int]:
+        torch.set_num_threads(5)
+        engine.run(captured.bind())
+        return workers_of(lambda: X * 2)
+
+    assert len(in_a_thread(work)) == 4
+
+
+def lanes() -> set[int]:
+    return {thread for thread in thread_ids() if name_of(thread).startswith("tc-cpu")}
+
+
+def test_lanes_that_are_lent_end_with_the_engine(captured: Captured, machine: Machine) -> None:
+    def work() -> None:
+        before = lanes()
+        engine = wide_engine(captured, machine)
+        engine.run(captured.bind())
+        assert torch.equal(X * 2, X + X)
+        assert lanes() - before
+        engine.close()
+        assert eventually(lambda: not lanes() - before)
+        assert torch.equal(X * 2, X + X)
+
+    in_a_thread(work)
+
+
+def test_operators_run_on_lanes_for_as_long_as_their_lender_lives(machine: Machine) -> None:
+    if len(machine) < 2:
+        pytest.skip("one core has no lane beside the caller")
+
+    def work() -> None:
+        before = lanes()
+        lend = lender(machine)
+        end_idle_workers()
+        lend()
+        assert not workers_of(lambda: X * 2)
+        assert lanes() - before
+        del lend
+        assert eventually(lambda: not lanes() - before)
+        assert torch.equal(X * 2, X + X)
+
+    in_a_thread(work)
+
+
+def test_threads_that_step_and_run_operators_at_once_wait_for_nobody(engine: NativeEngine, captured: Captured) -> None:
+    """Each finds the other's step on the lanes now and then, and the other's region."""
+    expected = in_a_thread(lambda: (X * 2).sum())
+
+    def work(_: int) -> bool:
+        right = True
+        for _ in range(200):
+            engine.run(captured.bind())
+            right = right and torch.equal((X * 2).sum(), expected)
+        return right
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(work, range(3))) == [True] * 3
+
+
+@pytest.mark.parametrize("flushes", [True, False])
+def test_lanes_take_small_numbers_for_zero_where_the_calling_thread_does(
+    flushes: bool, engine: NativeEngine, machine: Machine
+) -> None:
+    """The mode is the calling thread's; the lanes were made in another one."""
+    small = torch.full((1 << 20,), 1e-40)
+    doubled = capture_forward(lambda x: x * 2, small)
+
+    def work() -> tuple[Tensor, Tensor]:
+        if not torch.set_flush_denormal(flushes):
+            pytest.skip("this CPU cannot take small numbers for zero")
+        with wide_engine(doubled, machine) as other:
+            by_lanes = other.run(doubled.bind())
+            return by_lanes, small * 2
+
+    by_step, after_it = in_a_thread(work)
+    assert (by_step == 0).all() == flushes
+    assert torch.equal(by_step == 0, after_it == 0)
+    assert len((by_step == 0).unique()) == 1
+
+
+FORK = """
+import os, signal
+import torch
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.core import Placement, Plan, read_machine
+from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.threads.openmp import end_idle_workers
+
+machine = read_machine()
+machine = machine.limited_to([core.id for core in machine.cores[:2]])
+cores = tuple(core.id for core in machine.cores)
+captured = capture_forward(lambda x: x.sin() + x.cos(), torch.randn(64))
+ops = (Placement(op, cores, len(cores), float(i), i + 1.0) for i, op in enumerate(captured.graph.ids))
+torch.set_num_threads(len(cores))
+x = torch.randn(1 << 20)
+with NativeEngine(captured, Plan(len(cores), "wide", tuple(ops)), machine) as engine:
+    engine.run(captured.bind())
+    end_idle_workers()  # libgomp would wait for its workers, which stay in the parent, too
+    child = os.fork()
+    if child == 0:
+        signal.alarm(500)
+        (x * 2).sum()  # the lanes are the parent's
+        os._exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_has_no_lanes() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=HANGS_S, check=False)
+    assert done.stdout == "7\n", done.stderr

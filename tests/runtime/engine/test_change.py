@@ -1,0 +1,270 @@
+"""Engines that go on by another plan, on other cores, in the middle of a step or between two."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.runtime.compiler import needs_compiler, skip_without_compiler
+from tests.runtime.failing_op import Seen, at_checkpoints, checkpoint
+from tests.runtime.random_plans import make_random_plan
+from tests.waiting import eventually
+from threadcast.capture.graph.capture import capture_forward, capture_training
+from threadcast.capture.graph.captured import Captured
+from threadcast.core import Core, Machine, Plan
+from threadcast.core.errors import ExecutionError, PlanError
+from threadcast.malleable.limits import Limits
+from threadcast.malleable.thread_masks import ThreadMasks
+from threadcast.runtime.engine.engine import Engine
+from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.python_engine import PythonEngine
+from threadcast.threads.affinity import thread_ids
+from threadcast.threads.this_process import this_process
+
+STAGES = 14
+
+
+def ladder(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Two branches that meet now and then, that write in place, with checkpoints in both."""
+    left, right, kept = x, x * 2, x.clone()
+    for i in range(STAGES // 2):
+        left, right = checkpoint(left.sin()), checkpoint(right.cos())
+        kept.add_(left)
+        if i % 2:
+            left = left + right + kept
+    return left + right, kept
+
+
+@pytest.fixture(scope="module")
+def captured() -> Captured:
+    return capture_forward(ladder, torch.linspace(0, 1, 16, dtype=torch.float64))
+
+
+@pytest.fixture(params=[NativeEngine, PythonEngine])
+def engine_of(request: pytest.FixtureRequest) -> Callable[..., Engine]:
+    if request.param is NativeEngine:
+        skip_without_compiler()
+    found: Callable[..., Engine] = request.param
+    return found
+
+
+def ids(machine: Machine) -> tuple[int, ...]:
+    return tuple(core.id for core in machine.cores)
+
+
+class AtCheckpoint:
+    """Calls `act` once, when the `number`-th checkpoint of a step is reached."""
+
+    def __init__(self, number: int, act: Callable[[], None]) -> None:
+        self.number, self.act, self.reached, self.lock = number, act, count(), threading.Lock()
+
+    def __call__(self, _: Tensor) -> None:
+        with self.lock:
+            if next(self.reached) == self.number:
+                self.act()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_step_goes_on_by_another_plan_from_any_op(
+    captured: Captured, machine: Machine, engine_of: Callable[..., Engine], seed: int
+) -> None:
+    one = machine.limited_to(ids(machine)[:1])
+    wide = make_random_plan(captured.graph, ids(machine), seed=seed)
+    narrow = make_random_plan(captured.graph, ids(one), seed=seed + 10)
+    expected = captured.run()
+    with engine_of(captured, wide, machine) as engine:
+        for number in range(STAGES):
+            core = machine.cores[number % len(machine)]
+            seen = Seen()
+            with (
+                at_checkpoints(seen),
+                at_checkpoints(AtCheckpoint(number, lambda core=core: engine.change(narrow, one, [core]))),
+            ):
+                found = engine.run(captured.bind())
+            assert all(map(torch.equal, found, expected))
+            del found
+            assert seen.alive() == 0, "values are let go, whichever plan was to let them go"
+            engine.change(wide, machine, machine.cores)
+            assert all(map(torch.equal, engine.run(captured.bind()), expected))
+
+
+@needs_compiler
+def test_no_op_begins_on_a_core_that_was_given_up(captured: Captured, machine: Machine) -> None:
+    one = machine.limited_to(ids(machine)[:1])
+    wide, narrow = (make_random_plan(captured.graph, ids(on), seed=3) for on in (machine, one))
+    last = machine.cores[-1]
+    with NativeEngine(captured, wide, machine) as engine:
+        changed: list[float] = []
+        cpus: list[int] = []
+
+        def change() -> None:
+            engine.change(narrow, one, [last])
+            changed.append(0.0)
+
+        def note(_: Tensor) -> None:
+            if changed:
+                cpus.extend(os.sched_getaffinity(0))
+
+        with at_checkpoints(note), at_checkpoints(AtCheckpoint(4, change)):
+            _, trace = engine.run_traced(captured.bind())
+        later = sorted(trace.ops, key=lambda op: op.start_s)[-len(trace.ops) // 3 :]
+        assert {op.cores for op in later} == {(last.id,)}
+        assert len({op.id for op in trace.ops}) == len(captured.graph)
+        assert set(cpus) == {last.cpus[0]}
+
+
+class Changing(threading.Thread):
+    """Changes an engine's plan, again and again, until its end."""
+
+    def __init__(self, engine: Engine, plans: Sequence[tuple[Plan, Machine, Sequence[Core]]]) -> None:
+        super().__init__()
+        self.made, self._engine, self._plans, self._ending = 0, engine, plans, threading.Event()
+
+    def run(self) -> None:
+        choose = random.Random(0)
+        while not self._ending.is_set():
+            self._engine.change(*choose.choice(self._plans))
+            self.made += 1
+
+    def end(self) -> None:
+        self._ending.set()
+        if self.ident is not None:
+            self.join()
+
+
+@needs_compiler
+def test_plans_that_are_changed_all_the_time_change_no_result(machine: Machine) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(12, 12), nn.Tanh()] * 6).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    x, y = torch.randn(8, 12, dtype=torch.float64), torch.randn(8, 12, dtype=torch.float64)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    captured = capture_training(model, nn.functional.mse_loss, optimizer, (x,), y)
+    one = machine.limited_to(ids(machine)[:1])
+    plans: list[tuple[Plan, Machine, Sequence[Core]]] = []
+    for seed in range(6):
+        plans.append((make_random_plan(captured.graph, ids(machine), seed=seed, max_width=1), machine, machine.cores))
+        core = machine.cores[seed % len(machine)]
+        plans.append((make_random_plan(captured.graph, ids(one), seed=seed), one, [core]))
+    losses: list[list[float]] = []
+    for resized in (False, True):
+        model.load_state_dict(before)
+        for state in optimizer.state.values():
+            state["momentum_buffer"].zero_()
+        with NativeEngine(captured, *plans[0][:2]) as engine:
+            changing = Changing(engine, plans)
+            if resized:
+                changing.start()
+            losses.append([])
+            try:
+                while len(losses[-1]) < 150 or (resized and changing.made < 1000):
+                    losses[-1].append(float(engine.run(captured.bind((x,), y))["loss"]))
+            finally:
+                changing.end()
+    steps = min(map(len, losses))
+    assert losses[0][:steps] == losses[1][:steps]
+
+
+@needs_compiler
+def test_the_caller_runs_where_the_process_may_afterwards(captured: Captured, machine: Machine) -> None:
+    mask = os.sched_getaffinity(0)
+    last = machine.cores[-1]
+    one = machine.limited_to([machine.cores[0].id])
+    wide, narrow = (make_random_plan(captured.graph, ids(on), seed=3) for on in (machine, one))
+    threads = ThreadMasks(cores=this_process().cores)
+
+    def shrink() -> None:
+        this_process().cores.assign(last.cpus)
+        threads.restrict(last.cpus)
+        engine.change(narrow, one, [last])
+
+    try:
+        threads.restrict(mask)
+        with NativeEngine(captured, wide, machine) as engine, at_checkpoints(AtCheckpoint(2, shrink)):
+            engine.run(captured.bind())
+            assert os.sched_getaffinity(0) == set(last.cpus)
+            assert this_process().cores.mask_of(os.getpid()) == threads.mask_of(os.getpid()) == set(last.cpus)
+            threads.restrict(mask)
+            assert os.sched_getaffinity(0) == mask, "a pin that ended is not taken for the program's own"
+            engine.run(captured.bind())
+            assert os.sched_getaffinity(0) == mask
+    finally:
+        this_process().cores.assign(mask)
+        os.sched_setaffinity(0, mask)
+
+
+@needs_compiler
+def test_an_engines_own_pin_is_no_limit_from_outside(captured: Captured, machine: Machine) -> None:
+    limits = Limits(this_process().cores)
+    cores = limits.cores()
+    found: list[tuple[object, object]] = []
+    plan = make_random_plan(captured.graph, ids(machine)[:1], seed=0)
+    one = machine.limited_to(ids(machine)[:1])
+
+    def look(_: Tensor) -> None:
+        found.append((this_process().cores.mask_of(os.getpid()), limits.cores()))
+
+    with NativeEngine(captured, plan, one) as engine, at_checkpoints(look):
+        engine.run(captured.bind())
+    assert found
+    assert all(one == (None, cores) for one in found)
+
+
+@needs_compiler
+def test_a_closed_engine_has_no_threads_whatever_plans_it_had(captured: Captured, machine: Machine) -> None:
+    before = len(thread_ids())
+    one = machine.limited_to(ids(machine)[:1])
+    wide, narrow = (make_random_plan(captured.graph, ids(on), seed=3) for on in (machine, one))
+    engine = NativeEngine(captured, wide, machine)
+    for core in machine.cores:
+        engine.change(narrow, one, [core])
+        engine.run(captured.bind())
+    engine.close()
+    assert eventually(lambda: len(thread_ids()) <= before)
+
+
+def test_cores_of_another_machine_are_refused_where_they_cannot_be(captured: Captured, machine: Machine) -> None:
+    plan = make_random_plan(captured.graph, ids(machine), seed=0)
+    strange = [Core(99 + i, (4090 + i,), group=0) for i in range(len(machine))]
+    with PythonEngine(captured, plan, machine) as engine:
+        with pytest.raises(PlanError, match="cores"):
+            engine.change(plan, machine, strange)
+        assert all(map(torch.equal, engine.run(captured.bind()), captured.run()))
+
+
+@needs_compiler
+def test_a_closed_engine_is_not_changed(captured: Captured, machine: Machine) -> None:
+    plan = make_random_plan(captured.graph, ids(machine), seed=0)
+    engine = NativeEngine(captured, plan, machine)
+    engine.close()
+    with pytest.raises(ExecutionError, match="closed"):
+        engine.change(plan, machine, machine.cores)
+
+
+@pytest.fixture(autouse=True)
+def nothing_given() -> Iterator[None]:
+    yield
+    this_process().cores._cpus = None
+
+
+def test_threads_of_core_sets_that_were_used_once_do_not_pile_up(captured: Captured, machine: Machine) -> None:
+    x = torch.linspace(0, 1, 16, dtype=torch.float64)
+    expected, most = captured.program.run(captured.bind(x)), 0
+    plans = [make_random_plan(captured.graph, ids(machine), seed=seed, max_factor=4) for seed in range(24)]
+    with PythonEngine(captured, plans[0], machine) as engine:
+        for plan in plans:
+            engine.change(plan, machine, machine.cores)
+            torch.testing.assert_close(engine.run(captured.bind(x)), expected)
+            teams, needed = engine._executors._executors, set(engine._replay.teams)
+            assert needed == set(teams)
+            executors = [one for one in threading.enumerate() if one.name == "threadcast-executor"]
+            assert len(executors) == len(teams)
+            most = max(most, len(teams))
+    assert most > 1

@@ -1,0 +1,210 @@
+"""An exception in any op, in any executor, ends the step cleanly, and the next one works."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.runtime.compiler import skip_without_compiler
+from tests.runtime.failing_op import Seen, at_checkpoints, checkpoint
+from tests.runtime.random_plans import make_random_plan
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.captured import Captured
+from threadcast.core import Machine
+from threadcast.runtime.engine.engine import Engine
+from threadcast.runtime.engine.executors import Executors
+from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.python_engine import PythonEngine
+from threadcast.runtime.engine.step import Step
+
+CHECKPOINTS = 12
+
+
+class Unforeseen(Exception):  # no RuntimeError: an exception of the user's own kind must come back as it was
+    pass
+
+
+def ladder(x: Tensor) -> Tensor:
+    """Two branches that meet now and then, with checkpoints in both."""
+    left, right = x, x * 2
+    for i in range(CHECKPOINTS // 2):
+        left, right = checkpoint(left.sin()), checkpoint(right.cos())
+        if i % 2:
+            left = left + right
+    return left + right
+
+
+@pytest.fixture(scope="module")
+def captured() -> Captured:
+    return capture_forward(ladder, torch.ones(16))
+
+
+def replaying(captured: Captured, machine: Machine, executors: Executors, seed: int) -> Engine:
+    cores = tuple(core.id for core in machine.cores)
+    return PythonEngine(captured, make_random_plan(captured.graph, cores, seed=seed), machine, executors=executors)
+
+
+def native(captured: Captured, machine: Machine, executors: Executors, seed: int) -> Engine:
+    skip_without_compiler()
+    cores = tuple(core.id for core in machine.cores)
+    return NativeEngine(captured, make_random_plan(captured.graph, cores, seed=seed, max_factor=1 + seed), machine)
+
+
+@pytest.fixture(params=[replaying, native])
+def make(request: pytest.FixtureRequest) -> Callable[..., Engine]:
+    found: Callable[..., Engine] = request.param
+    return found
+
+
+class FailAt:
+    """Raises when the `number`-th checkpoint of a step is reached."""
+
+    def __init__(self, number: int, error: BaseException) -> None:
+        self.left, self.error = number, error
+        self.lock = threading.Lock()
+
+    def __call__(self, value: Tensor) -> None:
+        with self.lock:
+            self.left -= 1
+            if self.left == -1:
+                raise self.error
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_error_at_any_op_comes_back_and_the_next_step_works(
+    seed: int, make: Callable[..., Engine], captured: Captured, machine: Machine, executors: Executors
+) -> None:
+    engine = make(captured, machine, executors, seed)
+    expected = captured.run()
+    for number in range(CHECKPOINTS):
+        error, seen = Unforeseen(number), Seen()
+        with at_checkpoints(seen), at_checkpoints(FailAt(number, error)), pytest.raises(Unforeseen) as raised:
+            engine.run(captured.bind())
+        assert raised.value is error
+        assert "raise self.error" in traceback.format_exception(error)[-2]
+        assert seen.alive() <= 1, "the traceback may hold what the op that raised was given, nothing else may be held"
+        del raised
+        error.__traceback__ = None
+        assert seen.alive() == 0
+        assert torch.equal(engine.run(captured.bind()), expected)
+
+
+def test_an_error_of_torch_itself_comes_back(
+    make: Callable[..., Engine], captured: Captured, machine: Machine, executors: Executors
+) -> None:
+    product = capture_forward(lambda x, y: (x @ y).sin(), torch.ones(4, 4), torch.ones(4, 4))
+    engine = make(product, machine, executors, 1)
+    with pytest.raises(RuntimeError, match="cannot be multiplied") as raised:
+        engine.run([torch.ones(4, 4), torch.ones(5, 4)])
+    assert type(raised.value) is RuntimeError
+    assert torch.equal(engine.run(product.bind()), product.run())
+
+
+def test_a_failed_step_runs_no_further_ops(captured: Captured, machine: Machine, executors: Executors) -> None:
+    engine = replaying(captured, machine, executors, 0)
+    reached: list[int] = []
+    with (
+        at_checkpoints(lambda value: reached.append(1)),
+        at_checkpoints(FailAt(0, Unforeseen())),
+        pytest.raises(Unforeseen),
+    ):
+        engine.run(captured.bind())
+    assert len(reached) <= len(machine)
+
+
+@pytest.mark.parametrize("make", [replaying])
+def test_ctrl_c_ends_the_step_and_the_next_one_works(
+    make: Callable[..., Engine],
+    captured: Captured,
+    machine: Machine,
+    executors: Executors,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make(captured, machine, executors, 0)
+    seen, reached = Seen(), itertools.count()
+    stopped = threading.Event()
+    stop = Step.stop
+
+    def stop_and_tell(step: Step, error: BaseException) -> None:
+        stop(step, error)
+        stopped.set()
+
+    monkeypatch.setattr(Step, "stop", stop_and_tell)
+
+    def press(value: Tensor) -> None:
+        if next(reached) >= 3:  # every op from here on waits until the step is ended, however busy the machine is
+            if not stopped.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
+            stopped.wait(60)
+
+    def interrupt(*_: Any) -> None:
+        if not stopped.is_set():
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with at_checkpoints(press), at_checkpoints(seen), pytest.raises(KeyboardInterrupt):
+            engine.run(captured.bind())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(seen.values) < CHECKPOINTS
+    assert seen.alive() == 0
+    assert torch.equal(engine.run(captured.bind()), captured.run())
+
+
+def test_ctrl_c_waits_for_the_end_of_a_native_step(captured: Captured, machine: Machine, executors: Executors) -> None:
+    if len(machine) < 2:
+        pytest.skip("needs a second core")
+    engine = native(captured, machine, executors, 0)
+    pressed, main = threading.Event(), threading.get_ident()
+
+    def press(value: Tensor) -> None:
+        if not pressed.is_set() and threading.get_ident() != main:  # in the main thread Python's own code would raise
+            pressed.set()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with at_checkpoints(press), pytest.raises(KeyboardInterrupt):
+            engine.run(captured.bind())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert pressed.is_set()
+    assert torch.equal(engine.run(captured.bind()), captured.run())
+
+
+def test_an_interrupt_at_any_moment_leaves_the_engine_usable(
+    make: Callable[..., Engine], captured: Captured, machine: Machine, executors: Executors
+) -> None:
+    engine = make(captured, machine, executors, 1)
+    expected = captured.run()
+    rng = random.Random(0)
+
+    def interrupt(*_: Any) -> None:
+        raise Unforeseen
+
+    def run_until_interrupted(timer: threading.Timer) -> None:
+        timer.start()
+        for _ in range(100_000):  # far more than fit into the few milliseconds until the interrupt
+            engine.run(captured.bind())
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        for _ in range(200):
+            timer = threading.Timer(rng.uniform(1e-3, 4e-3), os.kill, (os.getpid(), signal.SIGUSR1))
+            with pytest.raises(Unforeseen):
+                run_until_interrupted(timer)
+            timer.join()
+            assert torch.equal(engine.run(captured.bind()), expected)
+    finally:
+        signal.signal(signal.SIGUSR1, before)

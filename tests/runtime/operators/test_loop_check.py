@@ -1,0 +1,186 @@
+"""A generated loop that does not give what its operators give is not used, whatever is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.runtime.compiler import needs_compiler
+from threadcast.capture.graph.capture import capture_forward
+from threadcast.capture.graph.values import Ref
+from threadcast.core.errors import ExecutionError
+from threadcast.runtime.operators import fuse, loop_check, pointwise
+from threadcast.runtime.operators.clusters import Clusters
+from threadcast.runtime.operators.fuse import KIND, fused
+from threadcast.runtime.operators.kernels import Kernel, Stored, kernel_of
+from threadcast.runtime.operators.library import FusedOperators
+from threadcast.runtime.operators.loop_check import LARGEST, LoopChecks
+
+pytestmark = needs_compiler
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests have found to be right is not known here."""
+    monkeypatch.setattr(fuse, "_checks", LoopChecks(fuse._operators))
+
+
+def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return ((x * y).relu() + x.exp()) @ y, -(x.sigmoid() - y)
+
+
+WRONG = {
+    "another number": (aten.exp.default, "{self}.exp() * V(1.0001f)"),
+    "of nan": (aten.relu.default, "V::blendv(V(0), {self}, {self} > V(0))"),
+    "of infinity": (aten.sigmoid.default, "{self}.exp() / (V(1) + {self}.exp())"),
+    "of large numbers": (aten.relu.default, "at::vec::clamp(({self}), V(0), V(1e30f))"),
+    "the sign of zero": (aten.neg.default, "V(0) - {self}"),
+    "operands in another order": (aten.sub.Tensor, "{other} - {alpha} * {self}"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_loop_is_refused_by_name_and_its_operators_run_as_they_are(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    operator, formula = WRONG[name]
+    x, y = torch.randn(9, 9), torch.randn(9, 9)
+    captured = capture_forward(function, x, y)
+    right = fused(captured)
+    assert right is not None
+    monkeypatch.setitem(pointwise.POINTWISE, operator, formula)
+    with caplog.at_level("WARNING", "threadcast"):
+        found = fused(captured)
+    (warning,) = [text for text in caplog.messages if "not fused" in text]
+    assert operator._schema.name.removeprefix("aten::") in warning
+    assert sum(op.kind == KIND for op in right.graph.ops) == 2
+    assert found is not None, "the other group is fused"
+    assert sum(op.kind == KIND for op in found.graph.ops) == 1
+    torch.testing.assert_close(found.run(x, y), function(x, y), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("wrong", ["{self} * sigmoid({self} * V(1.702f))", "gelu({self}) * V(1.0001f)"])
+def test_gelu_may_round_as_its_first_argument_and_no_more(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = capture_forward(lambda x: torch.nn.functional.gelu(x) * 2, torch.randn(9, 9))
+    assert fused(captured) is not None
+    monkeypatch.setitem(pointwise.ONEDNNS, aten.gelu.default, wrong)
+    assert fused(captured) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_loops_are_tried_in_their_own_type_whatever_the_default_is(dtype: torch.dtype) -> None:
+    loop_check._numbers.cache_clear()
+    captured = capture_forward(function, torch.randn(9, 9), torch.randn(9, 9))
+    torch.set_default_dtype(dtype)
+    try:
+        found = fused(captured)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found is not None
+    assert sum(op.kind == KIND for op in found.graph.ops) == 2
+
+
+def test_results_in_another_place_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def together(x: Tensor, y: Tensor) -> Tensor:
+        return torch.cat([x.exp() * y, x + y], 1)
+
+    def swapped(*of: Any) -> Kernel:
+        kernel = kernel_of(*of)
+        places = [stored.offset for stored in reversed(kernel.stores)]
+        return replace(kernel, stores=tuple(map(_moved, kernel.stores, places)))
+
+    captured = capture_forward(together, torch.ones(4, 7), torch.ones(4, 7))
+    assert fused(captured) is not None
+    monkeypatch.setattr(fuse, "kernel_of", swapped)
+    assert fused(captured) is None
+
+
+def test_one_wrong_element_is_enough() -> None:
+    x, y = torch.ones(40, 50), torch.ones(40, 50)
+    chains: tuple[tuple[Callable[..., Tensor], bool], ...] = (
+        (lambda x, y: (x * y).exp(), True), (lambda x, y: (x * y).div(y, rounding_mode="floor"), False)
+    )  # fmt: skip
+    for chain, found in chains:
+        clusters = Clusters(capture_forward(chain, x, y))
+        kernel = kernel_of(clusters, clusters.groups[0])
+        (operator,) = fuse._operators.of([kernel])
+
+        def nearly(*inputs: Tensor, operator: Callable[..., Tensor] = operator) -> Tensor:
+            result = operator(*inputs).clone()
+            result.view(-1)[-1] += 0.5
+            return result
+
+        wanted = [Ref(clusters.program.slot_of(i)) for i in kernel.nodes]
+        inputs = [torch.rand(40, 50) + 1 for _ in kernel.inputs]
+        assert loop_check._compare(clusters, kernel, wanted, operator, inputs, inputs) is None
+        assert (loop_check._compare(clusters, kernel, wanted, nearly, inputs, inputs) is not None) == found
+
+
+def _moved(stored: Stored, offset: int) -> Stored:
+    return replace(stored, offset=offset)
+
+
+def test_nodes_that_only_a_refused_group_computed_itself_are_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def masked(x: Tensor) -> Tensor:
+        return torch.where(x < 0.5, torch.scalar_tensor(2.0) * x, x.exp()) + 1
+
+    x = torch.randn(5, 7)
+    captured = capture_forward(lambda x: (masked(x), (x * 3).tanh()), x)
+    monkeypatch.setitem(pointwise.POINTWISE, aten.exp.default, "{self}")
+    found = fused(captured) or captured
+    torch.testing.assert_close(found.run(x), (masked(x), (x * 3).tanh()), rtol=2e-6, atol=2e-6)
+
+
+def test_each_loop_and_each_shape_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[int, ...]] = []
+
+    class Counting(FusedOperators):
+        def of(self, kernels: Any) -> list[Any]:
+            tried.extend(kernel.shape for kernel in kernels)
+            return super().of(kernels)
+
+    checks = LoopChecks(Counting())
+    shapes = ((4, 9), (4, 9), (3, 5), (2, LARGEST))
+    for shape in shapes:
+        clusters = Clusters(capture_forward(lambda x: (x * 2).exp() - 3, torch.ones(shape)))
+        kernel = kernel_of(clusters, clusters.groups[0])
+        assert checks.difference(clusters, kernel) is None
+    assert tried[1:] == [(4, 9), (3, 5)]
+
+
+@pytest.mark.parametrize(
+    "chain", [lambda x, y: x.exp() - y.exp() - (x - y), lambda x, y: x.exp().div(y.exp(), rounding_mode="floor") * 2]
+)
+def test_rounding_that_an_operator_enlarges_is_no_difference(chain: Callable[[Tensor, Tensor], Tensor]) -> None:
+    captured = capture_forward(chain, torch.ones(4, 4), torch.ones(4, 4))
+    assert fused(captured) is not None
+
+
+def test_quotients_that_overflow_are_rounded_down_as_eager_does() -> None:
+    x, y = torch.tensor([1.0, -1.0, 3e38, 2.0] * 8), torch.tensor([1e-40, 1e-40, 0.3, 0.3] * 8)
+
+    def floor(x: Tensor, y: Tensor) -> Tensor:
+        return x.div(y, rounding_mode="floor") * 1
+
+    found = fused(capture_forward(floor, x, y))
+    assert found is not None
+    assert torch.equal(found.run(x, y), floor(x, y))
+
+
+def test_a_fused_operator_that_would_write_to_an_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class InPlace(FusedOperators):
+        def of(self, kernels: Any) -> list[Any]:
+            return [aten.mul_.Tensor for _ in kernels]
+
+    x, y = torch.randn(9, 9), torch.randn(9, 9)
+    captured = capture_forward(lambda x, y: (x * y).relu() @ y, x, y)
+    assert fused(captured) is not None
+    monkeypatch.setattr(fuse, "_operators", InPlace())
+    with pytest.raises(ExecutionError, match="write to an input"):
+        fused(captured)

@@ -1,0 +1,1 @@
+"""Times networks in plain PyTorch, at several settings."""

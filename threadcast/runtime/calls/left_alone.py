@@ -1,0 +1,110 @@
+"""Calls that run as given without a closer look, because those before them did and they look alike at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from threadcast.runtime.calls.fallback import Fallback
+
+CALLS, SHORT_CALLS = 20, 500
+"""Calls that are not looked at, after one that PyTorch runs fastest, and after one too short to gain: looking takes
+0.02 to 0.1 ms, in which caches cool down too. They are in no report; those too short to gain are not counted as steps.
+"""
+
+
+class CallsLeftAlone:
+    """Tells which of the next calls need no closer look: the next few that look like the one before at a glance.
+
+    `arguments` are those of a call, or a tuple of its positional arguments and a dict of its named ones.
+    """
+
+    def __init__(self) -> None:
+        self.short = False
+        """Whether they are too short to gain anything."""
+        self.rest = 0
+        """Number of calls that are left alone without a glance: no other kind of calls is learned."""
+        self._same: Fallback | None = None
+        """Why the last of them were."""
+        self._rests = 0
+        """Number of calls in the last rest of those."""
+        self._calls = 0
+        self._glance: Callable[[tuple[Any, ...]], object] = _shapes
+        self._alike: object = None
+
+    def has(self, arguments: tuple[Any, ...]) -> bool:
+        """Return whether a call is one of them."""
+        return self._calls > 0 and self._glance(arguments) == self._alike
+
+    def count(self) -> None:
+        """Count a call that was one of them."""
+        self._calls -= 1
+
+    def after_short(self, arguments: tuple[Any, ...]) -> None:
+        """Leave the next calls with the same shapes alone, after one that was too short to gain."""
+        self._begin(SHORT_CALLS, _shapes, arguments, short=True)
+
+    def after_fastest(self, arguments: tuple[Any, ...]) -> None:
+        """Leave the next calls with the same shapes alone, after one that PyTorch runs fastest."""
+        self._begin(CALLS, _shapes, arguments)
+
+    def after_varying(self, arguments: tuple[Any, ...]) -> None:
+        """Leave the next calls with the same numbers of dimensions alone, after one whose sizes vary."""
+        self._begin(CALLS, _dimensions, arguments)
+
+    def for_changes(self, calls: int) -> None:
+        """Leave so many next calls alone, whatever their arguments, as something that they read changes too often."""
+        self.rest, self._same = calls, None
+
+    def after_same(self, fallback: Fallback) -> None:
+        """Leave the next calls alone, whatever their arguments; twice as many as before where that was for this reason.
+
+        So looks cost less and less, and one that comes too late has kept a plan from as many calls as before at most.
+        Other arguments may bring another reason, hooks stay: those have a limit.
+        """
+        self._rests = 2 * self._rests if fallback == self._same else CALLS
+        if not fallback.hooks:
+            self._rests = min(self._rests, SHORT_CALLS)
+        self.rest, self._same = self._rests, fallback
+
+    def _begin(
+        self,
+        calls: int,
+        glance: Callable[[tuple[Any, ...]], object],
+        arguments: tuple[Any, ...],
+        *,
+        short: bool = False,
+    ) -> None:
+        self._calls, self._glance, self._alike, self.short = calls, glance, glance(arguments), short
+
+
+def _shapes(arguments: tuple[Any, ...]) -> object:
+    """What tells calls of other shapes apart at a glance: number, names and shapes of the arguments."""
+    positional, named = _positional_and_named(arguments)
+    return (
+        torch.is_autocast_enabled("cpu"),
+        [value.shape if isinstance(value, Tensor) and not value.is_nested else type(value) for value in positional],
+        [
+            (name, value.shape if isinstance(value, Tensor) and not value.is_nested else None)
+            for name, value in named.items()
+        ],
+    )
+
+
+def _dimensions(arguments: tuple[Any, ...]) -> object:
+    """What tells calls whose sizes vary apart at a glance: number, names and numbers of dimensions of the arguments."""
+    positional, named = _positional_and_named(arguments)
+    return (
+        torch.is_autocast_enabled("cpu"),
+        len(positional),
+        [value.ndim if isinstance(value, Tensor) else type(value) for value in positional[:2]],
+        [(name, value.ndim if isinstance(value, Tensor) else None) for name, value in named.items()],
+    )
+
+
+def _positional_and_named(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    positional = arguments[0] if isinstance(arguments[0], tuple) else arguments
+    return positional, arguments[-1] if isinstance(arguments[-1], dict) else {}

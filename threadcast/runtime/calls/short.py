@@ -1,0 +1,65 @@
+"""Finds out which kinds of calls are too short or too seldom to gain anything, before their graph is captured."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from threadcast.runtime.calls.kinds import CallKind
+
+TIMED = 3
+"""Calls of a kind that are timed before it is decided; the first does not count, as it fills caches."""
+LONG = 50
+"""A first call that takes so many times as long as the shortest step worth planning is not too short."""
+
+
+NEW_IN_A_ROW = 8
+"""Calls in a row that are each the first of a kind, after which a user is told."""
+MOST_KINDS = 1_000
+"""Most kinds whose times are remembered; of more, those that came first are forgotten."""
+
+
+class ShortCalls:
+    """Times the first calls of each kind in eager PyTorch. `least_s` are the fewest seconds of a call worth planning;
+    with 0 only the first call of `further` kinds is timed."""
+
+    def __init__(self, least_s: float) -> None:
+        self._least_s = least_s
+        self._seconds: OrderedDict[CallKind, list[float]] = OrderedDict()
+        self.new_in_a_row = 0
+        """Number of last calls that were each the first of a kind."""
+
+    def wants(self, kind: CallKind, *, further: bool) -> bool:
+        """Return whether one more call of this kind has to be timed.
+
+        `further`: other kinds were captured before. Then the first call is timed in any case: a kind may never come
+        again, as where an argument is a number that changes in every call.
+        """
+        known, seconds = kind in self._seconds, self._seconds.get(kind, ())
+        timed = self._least_s > 0 and len(seconds) < TIMED and not (seconds and seconds[0] >= LONG * self._least_s)
+        timed = timed or (further and not known)
+        self.new_in_a_row = self.new_in_a_row + 1 if timed and not known else 0
+        return timed
+
+    def ran(self, kind: CallKind, seconds: float | None) -> None:
+        """Record the seconds of a call of this kind in eager PyTorch; None where another thread disturbed it."""
+        self._seconds.setdefault(kind, []).extend([] if seconds is None else [seconds])
+        if len(self._seconds) > MOST_KINDS:
+            self._seconds.popitem(last=False)
+
+    def why_left_alone(self, kind: CallKind) -> str | None:
+        """Return why calls of this kind are not worth planning; None where they may be."""
+        seconds = min(self._seconds.get(kind, [])[1:], default=self._least_s)
+        if seconds >= self._least_s:
+            return None
+        return f"a call takes {seconds * 1e6:.0f} us, too short to gain (engine.least_step_us)"
+
+    def take(self, kind: CallKind) -> list[float]:
+        """Return the seconds of the calls of this kind that were timed, and forget them: it is captured."""
+        self.new_in_a_row = 0
+        return self._seconds.pop(kind, [])
+
+    @property
+    def kinds(self) -> Iterable[CallKind]:
+        """The kinds that were timed."""
+        return self._seconds

@@ -1,0 +1,49 @@
+"""What is to be optimised: a call in eager PyTorch, how it is captured, and in which other ways it may run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from threadcast.capture.graph.captured import Captured
+from threadcast.capture.graph.values import Dynamic
+from threadcast.runtime.check.shadow import Shadowed
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuner.contender import MakeBackends
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class CallSpec:
+    """A call that is to run by a faster equivalent with the same effect on the model, and what that may be."""
+
+    shadowed: Shadowed
+    """The call in eager PyTorch; its `trace` takes the model's memory format before the call's arguments."""
+    capture: Callable[[tuple[Any, ...], ModelFormat, Dynamic | None], Captured]
+    """Given a call's arguments, returns its graph in the current memory format, right for all values of the sizes."""
+    name: str
+    """Identifies the call in stored plans, for other processes."""
+    title: str
+    """Names it for people."""
+    watched: tuple[nn.Module | None, Optimizer | None] = (None, None)
+    """The model and the optimizer whose tensors the graphs hold."""
+    functions: Sequence[Callable[..., Any]] = ()
+    """Other callables that the graphs have built in, such as a loss."""
+    backends: Callable[[int, Sequence[int] | None], MakeBackends | None] = lambda *_: None
+    """Makes searches for further contenders for so many cores, on these CPUs only (None: on any)."""
+    among: Callable[[Sequence[int] | None], str] = lambda _: ""
+    """Names what such a search on these CPUs looks among."""
+    most: int | None = None
+    """The largest number of cores to use; None: all that the process has."""
+    formats: Sequence[MemoryFormat] | None = None
+    """The memory formats to try; None: by the kinds of layers and arguments."""
+    reordered: Optimizer | None = None
+    """The optimizer whose state takes the model's memory format, too; None: the one that is watched."""
+    is_step: bool = True
+    """Whether a call is a step of its own, and no part of one, which the caller counts."""
+    counts: bool = True
+    """Whether it counts where models choose cores."""

@@ -1,0 +1,22 @@
+"""Runs what `torch.compile` hands over: Dynamo's graph as traced, or the graphs that AOTAutograd makes of it, by plans.
+
+Dynamo calls the backend once for each graph that it has traced, and guards when it holds. The backend returns one
+callable for it, a program (`compiled_call`), which can run in two ways:
+
+- *as traced* (`graph_as_traced`): Dynamo's graph, operator by operator, under PyTorch's own autograd, at eager's speed.
+  This is the baseline, and runs while nothing better is known.
+- *by its graphs*: AOTAutograd divides it into a forward and a backward graph below autograd. `graph_calls` runs one of
+  them, by PyTorch or by a plan: `graph_tunings` captures kinds of its calls, as `calls/tunings` does for `optimize`.
+
+`whole_calls` decides between the two by times of whole calls, in each memory format (`kinds_in_channels_last`), in one
+tournament a program. The wrappers that AOTAutograd puts around graphs cost more than small graphs gain; once a program
+runs by its graphs, `short_way` does in C++ what they do.
+
+A graph has corners which only PyTorch knows, and each has a file: operators that no plan may run divide a graph
+(`graph_parts`); gradients of results that no loss used are undefined, and not zeros (`unused_results`,
+`undefined_gradients`); a checkpoint computes again, and a backward pass needs inputs as they were before the program
+wrote to them (`saved_inputs`); weights of frozen graphs stay the same tensors (`fixed_weights`); results are handed on
+as they are (`plain_results`); recurrent layers stay eager (`recurrent_layers_left`).
+
+`compile_options` are the options that `torch.compile` may be given for us.
+"""

@@ -1,0 +1,257 @@
+"""Runs one graph of Dynamo's by the graphs that AOTAutograd made of it, or by eager PyTorch, whichever is faster."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from threading import RLock
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from threadcast.core.signal_handlers import Failure
+from threadcast.runtime.calls.fallback import saves_by_hooks
+from threadcast.runtime.compiled.graph_calls import GraphCalls
+from threadcast.runtime.compiled.short_way import ShortWay
+from threadcast.runtime.compiled.whole_calls import AS_TRACED, Graphs, Turn, Way, WholeCalls
+from threadcast.runtime.plans.plan_store import FasterGraphs
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.guard import Verdict
+from threadcast.runtime.updates.fused_updates import Steps
+from threadcast.threads.forks import forks
+
+_HOOKED = 20
+"""Calls in a row whose tensors were saved by hooks, after which no others are expected. A convention."""
+_AWAITED = 4
+"""Calls after which no backward pass is expected any more: the forward pass alone counts."""
+_SELDOM = 20
+"""Calls from one that is timed, once the fastest way is known, to the next one. A convention."""
+_logger = logging.getLogger("threadcast")
+
+
+class CompiledCall:
+    """A callable that does what `eager` does, with gradients: by `graphs`, or by `eager` itself.
+
+    `eager` runs all calls until something is known to be faster, but for those in which the graphs learn or are
+    compared; what these lose is counted in `budget`. AOTAutograd and the graphs' own bookkeeping take time in each
+    call, which only the comparison of whole calls shows: once all `parts` (the graphs for inference, or for forward and
+    backward pass) have settled, calls run by turns in both ways (`WholeCalls`); where a way around AOTAutograd's
+    wrappers (`ShortWay`) is open to the graphs, by that. The backward pass counts, what the caller does between does
+    not. What runs all calls is looked at again from time to time.
+
+    Where tensors are saved by hooks, the graphs run: `torch.utils.checkpoint` calls the program again in the backward
+    pass, and takes what is saved then for what the first call would have saved.
+
+    Graphs that can run in channels last are first compared in that layout as PyTorch runs them, which shows what layout
+    to learn first; the other one is learned where that does not win, and where it is not far behind. What was `found`
+    before for the same program runs from the first call on; `keep` is told what is found now (`WholeCalls`).
+    May be called from several threads.
+    """
+
+    def __init__(
+        self, eager: Callable[..., Any], graphs: Callable[..., Any], parts: Sequence[GraphCalls], *,
+        budget: Budget | None = None, clock: Callable[[], float] = time.perf_counter, title: str = "a program",
+        found: FasterGraphs | None = None, keep: Callable[[FasterGraphs | None], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._eager, self._graphs, self._parts, self._clock = eager, graphs, parts, clock
+        told = partial(_logger.info, "%s: %s", title)
+        known = Graphs(graphs, parts)
+        self._whole = WholeCalls(known, Budget() if budget is None else budget, told=told, found=found, keep=keep)
+        self._forks, self._lock = forks.number, RLock()
+        self._awaited: _Sample | None = None
+        """The last call that counts, while its backward pass may still come."""
+        self._later = 0
+        """Calls since that one."""
+        self._runs: Callable[..., Any] | None = None
+        """What runs the next calls without being timed; None where that is asked before each."""
+        self._for_good = False
+        """Whether that runs all further calls, whatever its speed."""
+        self._settled: Way | str | None = None
+        """What was found to be the fastest when nothing was being learned the last time."""
+        self._hooked = 0
+        """Calls in a row whose tensors were saved by hooks."""
+        self._untimed = 0
+        """Calls so far of which none was timed, since the last one that was."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        runs = self._runs
+        if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
+            return self._eager(*arguments)  # each of its gradients is looked at
+        if not self._for_good and torch.is_grad_enabled() and saves_by_hooks():
+            if runs is not self._graphs:
+                self._hooked += 1
+                for part in self._parts:
+                    part.use(part.layout, counts=True)
+            return self._graphs(*arguments)
+        if runs is None and self._forks != forks.number:  # the lock may be held by a thread that did not come along
+            runs = self._eager
+        if runs is not None:
+            self._untimed += 1
+            if self._untimed <= _SELDOM or self._for_good or self._forks != forks.number:
+                return runs(*arguments)
+        with self._lock:
+            self._hooked = 0
+            sample = self._next(tuple([value for value in arguments if type(value) is int]))
+        run = self._by(sample.turn)
+        if not sample.turn.counts:
+            return run(*arguments)
+        result = run(*arguments)
+        sample.forward_s = self._clock() - sample.started_s
+        with self._lock:
+            if sample.waits_for_backward(result):
+                self._awaited, self._later = sample, 0
+            else:
+                self._observe(sample, 0.0)
+        return result
+
+    def _next(self, sizes: tuple[int, ...]) -> _Sample:
+        """What runs the call that comes. Whatever fails there, it can run as before."""
+        if self._runs is not None:
+            self._whole.passed(self._untimed)
+            self._runs, self._untimed = None, 0
+        waiting = self._awaited
+        if waiting is not None:
+            self._later += 1
+            if self._later > _AWAITED:  # its backward pass never comes
+                self._observe(waiting, 0.0)
+        now_s = self._clock()
+        with Failure() as failure:
+            return _Sample(self, self._whole.next_turn(sizes, now_s=now_s, waiting=self._awaited is not None), now_s)
+        self._leave(str(failure))
+        return _Sample(self, Turn(None), now_s)
+
+    def _by(self, turn: Turn) -> Callable[..., Any]:
+        """What runs a call."""
+        if turn.way is None:
+            return partial(self._parts[0].beside_a_plan, self._eager) if turn.disturbed else self._eager
+        for part in self._parts:
+            part.use(turn.way.layout, plainly=turn.way.plainly, rests=turn.compared)
+        return self._graphs
+
+    @property
+    def parts(self) -> Sequence[GraphCalls]:
+        """The graphs that AOTAutograd has made so far."""
+        return self._parts
+
+    @property
+    def short_calls(self) -> int:
+        """How many calls so far went the short way to the graphs."""
+        return self._graphs.calls if isinstance(self._graphs, ShortWay) else 0
+
+    @property
+    def verdicts(self) -> Mapping[Way, Verdict]:
+        """How the graphs in each way compare with the fastest one before, as far as that is known."""
+        return self._whole.verdicts
+
+    @property
+    def runs(self) -> MemoryFormat | None:
+        """The layout in which the graphs run calls; None where eager PyTorch does, or it is not known."""
+        return None if self.measuring or self._whole.best is None else self._whole.best.layout
+
+    @property
+    def measuring(self) -> bool:
+        """Whether it is still being found out what runs fastest."""
+        return not (self._for_good or self._whole.tournament.settled) and self._hooked < _HOOKED
+
+    def story(self) -> str:
+        """Return what has happened so far, one line for each event of note: for a report of a bug."""
+        return self._whole.tournament.story()
+
+    @property
+    def steps(self) -> Steps:
+        """What is known of the steps of which these calls are a part; does not keep this alive."""
+        this = ref(self)
+
+        def disturbed() -> bool:
+            call = this()
+            return call is not None and any(part.disturbed or part.measuring for part in call.parts)
+
+        def learn() -> bool:
+            call = this()
+            return call is not None and (call.measuring or any(part.learning for part in call.parts))
+
+        return Steps(disturbed, learn)
+
+    def _observe(self, sample: _Sample, backward_s: float) -> None:
+        """Take note of a call that counts. It has run: only what follows from it can fail."""
+        self._awaited = None
+        with Failure() as failure:
+            self._whole.observe(started_s=sample.started_s, seconds=sample.forward_s + backward_s)
+        if failure.error is not None:
+            self._leave(str(failure))
+        elif self._whole.rests:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Run the next calls by the fastest way, without timing them."""
+        best, before, self._untimed = self._whole.best, self._settled, 0
+        self._runs, self._settled = self._eager if best is None else self._graphs, best or AS_TRACED
+        if before == self._settled:
+            return
+        if best is None and isinstance(self._graphs, ShortWay):
+            self._graphs.forget()
+        for part in self._parts:
+            if best is None:
+                gain = max((verdict.gain for verdict in self.verdicts.values()), default=1.0)
+                part.leave(f"whole calls are as fast or faster in eager PyTorch ({gain:.2f})")
+            else:
+                part.use(best.layout, plainly=best.plainly, alone=True)
+
+    def _leave(self, reason: str) -> None:
+        """Have eager PyTorch run all further calls, as comparing failed."""
+        _logger.warning("a program runs as before: %s", reason)
+        self._runs, self._for_good, self._awaited = self._eager, True, None
+
+    def keep_graphs(self) -> None:
+        """Run all further calls by the graphs, even if eager PyTorch is faster."""
+        with self._lock:
+            best = self._whole.best
+            self._runs, self._for_good, self._awaited = self._graphs, True, None
+            for part in self._parts:
+                part.use(part.layout if best is None else best.layout, counts=True)
+
+    def backward_ended(self, sample: _Sample, backward_s: float) -> None:
+        """Take note of the seconds of a call's backward pass."""
+        with self._lock:
+            if sample is self._awaited:
+                self._observe(sample, backward_s)
+
+
+class _Sample:
+    """The seconds of one call and of its backward pass."""
+
+    def __init__(self, call: CompiledCall, turn: Turn, started_s: float) -> None:
+        self._call, self.turn, self.started_s = call, turn, started_s
+        self.forward_s = 0.0
+        self._backward_s: float | None = None
+
+    def waits_for_backward(self, result: Any) -> bool:
+        """Return whether a backward pass of `result` may come; its begin and end are then noted."""
+        if not torch.is_grad_enabled():
+            return False
+        node = next((value.grad_fn for value in _tensors(result) if value.grad_fn is not None), None)
+        if node is None:
+            return False
+        node.register_prehook(self._backward_begins)
+        return True
+
+    def _backward_begins(self, _: Any) -> None:
+        if self._backward_s is None:
+            self._backward_s = self._call._clock()
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
+
+    def _backward_ends(self) -> None:
+        assert self._backward_s is not None
+        self._call.backward_ended(self, self._call._clock() - self._backward_s)
+
+
+def _tensors(result: Any) -> Iterator[Tensor]:
+    """The tensors of a graph's result: a tensor, or a flat list or tuple."""
+    for value in result if isinstance(result, tuple | list) else (result,):
+        if isinstance(value, Tensor):
+            yield value

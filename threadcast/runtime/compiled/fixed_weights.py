@@ -1,0 +1,214 @@
+"""The weights of a graph for inference: inputs that are the same tensors in all calls, in either memory format."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import is_
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+
+from threadcast.capture.graph.capture import capture_graph
+from threadcast.capture.graph.captured import Captured, CapturedGraph
+from threadcast.capture.graph.values import Dynamic
+from threadcast.runtime.backends.search import BackendSearch
+from threadcast.runtime.backends.weight_versions import WeightVersions
+from threadcast.runtime.layout.graph_by_pytorch import forward_of
+from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
+from threadcast.runtime.plans.strides import with_strides
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuner.contender import Backends, Contender, MakeBackends
+
+aten = torch.ops.aten
+
+
+class FixedWeights(ModelFormat):
+    """Those inputs of a graph at `positions`, which the caller says are the same in all calls, and calls without them.
+
+    Other contenders than those of graphs whose weights are arguments become possible: channels last, and backends.
+    Both work on copies. The weights are not kept alive; `gone` is called when one of them is freed. Weights that were
+    written to are copied again before the next call, as far as `WeightVersions` notices it.
+    """
+
+    def __init__(
+        self, graph: GraphModule, positions: Sequence[int], arguments: Sequence[Any],
+        *, gone: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self._graph, self._positions = forward_of(graph), tuple(positions)
+        at = set(positions)
+        self._others = tuple(i for i in range(len(arguments)) if i not in at)
+        weights = [arguments[i] for i in self._positions]
+        self._references = tuple(weakref.ref(weight, lambda _: gone()) for weight in weights)
+        self._copies: list[Tensor | None] | None = None
+        """The weights in channels last; None for those that have the same order as given."""
+        self._versions: WeightVersions | None = None
+        results = _results(graph)
+        self._strides = [_strides(value) for value in results]
+        self._may_copy = _lie_apart(results) and not any(weight.is_inference() for weight in weights)
+        """Whether results and weights may be copied: results share no memory, and weights have versions."""
+        self._convolves = any(node.target is aten.convolution.default for node in graph.graph.nodes)
+        super().__init__(None)
+
+    def same(self, arguments: Sequence[Any]) -> bool:
+        """Return whether a call has these weights."""
+        return all(map(is_, map(arguments.__getitem__, self._positions), self._weights))
+
+    @property
+    def _weights(self) -> list[Tensor]:
+        """The weights, which a caller holds while a call runs."""
+        return [reference() for reference in self._references]  # type: ignore[misc]
+
+    def without(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Return a call's other inputs."""
+        return tuple([arguments[i] for i in self._others])
+
+    def formats(self, inputs: Sequence[Any]) -> tuple[MemoryFormat, ...]:
+        """Return the memory formats worth trying, the likeliest first; `inputs` are a call's, without the weights."""
+        images = any(isinstance(value, Tensor) and value.dim() == 4 for value in inputs)
+        if self._convolves and images and self._may_copy:
+            return MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN
+        return (MemoryFormat.AS_GIVEN,)
+
+    def set(self, memory_format: MemoryFormat) -> None:
+        """Use the weights in this format from now on; the caller's own tensors stay as they are."""
+        self.current = memory_format
+        if memory_format is not MemoryFormat.CHANNELS_LAST:
+            return
+        if self._versions is not None and self._versions.unchanged():
+            return
+        weights = self._weights
+        with torch.no_grad(), torch.inference_mode(False):
+            if self._copies is None:
+                ordered = [with_images_channels_last(weight) for weight in weights]
+                pairs = zip(ordered, weights, strict=True)
+                self._copies = [None if copy is weight else copy for copy, weight in pairs]
+            else:
+                for copy, weight in zip(self._copies, weights, strict=True):
+                    if copy is not None:
+                        copy.copy_(weight)
+        self._versions = WeightVersions(weights, weakly=True)
+
+    def as_pytorch(self, *inputs: Any) -> list[Any]:
+        """Run the graph in PyTorch on the weights in the current format."""
+        with torch.no_grad():
+            return self.ordered(self._with(self._current_weights(), inputs))
+
+    def as_given_by_pytorch(self, *inputs: Any) -> list[Any]:
+        """Run the graph in PyTorch on the weights as given."""
+        with torch.no_grad():
+            return self._with(self._weights, inputs)
+
+    def captured(
+        self, inputs: tuple[Any, ...], memory_format: MemoryFormat, dynamic: Dynamic | None = None
+    ) -> CapturedGraph:
+        """Capture the graph in a memory format; the tensors in `inputs` are kept as its example.
+
+        It is right for all values of the sizes `dynamic`, by number of the input.
+        """
+        self.set(memory_format)
+
+        def call(weights: Sequence[Tensor], *given: Any) -> list[Any]:
+            return self.ordered(self._with(weights, self.arguments(given)))
+
+        captured = capture_graph(call, inputs, weights=self._current_weights(), dynamic=dynamic)
+        return replace(captured, held=_Held(captured.held, self._references), weakly=True)
+
+    def backends(self, cores: int, **options: Any) -> MakeBackends | None:
+        """Return what begins a search for backends, if there may be any."""
+        if not self._may_copy:
+            return None
+        module = _Module(self)
+
+        def make(captured: Captured, arguments: tuple[Any, ...], result: Any) -> Backends | None:
+            given: tuple[tuple[Any, ...], dict[str, Any]] = arguments, {}
+            return _Backends(self, module, given, captured, cores, result=list(result), **options)
+
+        return make
+
+    def ordered(self, result: Sequence[Any]) -> list[Any]:
+        """Return results with the strides that they have in PyTorch, on which AOTAutograd relies."""
+        pairs = zip(result, self._strides, strict=True)
+        return [value if strides is None else with_strides(value, strides) for value, strides in pairs]
+
+    def _current_weights(self) -> Sequence[Tensor]:
+        weights = self._weights
+        if self.current is not MemoryFormat.CHANNELS_LAST or self._copies is None:
+            return weights
+        return [weight if copy is None else copy for copy, weight in zip(self._copies, weights, strict=True)]
+
+    def _with(self, weights: Sequence[Tensor], inputs: Sequence[Any]) -> list[Any]:
+        """The graph's results with these weights, which may be in other order."""
+        merged: list[Any] = [None] * (len(self._positions) + len(self._others))
+        for i, weight in zip(self._positions, weights, strict=True):
+            merged[i] = weight
+        for i, value in zip(self._others, inputs, strict=True):
+            merged[i] = value
+        found: list[Any] = list(self._graph(*merged))
+        return found
+
+
+class _Held(Mapping[int, Any]):
+    """What a captured graph holds, of which the caller's own weights may be freed."""
+
+    def __init__(self, held: Mapping[int, Any], references: Sequence[weakref.ref[Tensor]]) -> None:
+        known = {id(reference()): reference for reference in references}
+        self._strongly = {slot: value for slot, value in held.items() if id(value) not in known}
+        self._weakly = {slot: known[id(value)] for slot, value in held.items() if id(value) in known}
+
+    def __getitem__(self, slot: int) -> Any:
+        return self._weakly[slot]() if slot in self._weakly else self._strongly[slot]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([*self._strongly, *self._weakly])
+
+    def __len__(self) -> int:
+        return len(self._strongly) + len(self._weakly)
+
+
+def _results(graph: GraphModule) -> list[Any]:
+    """The results of a graph as they were when it was traced: tensors without numbers, and others."""
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    return [node.meta.get("val") if isinstance(node, Node) else node for node in output.args[0]]
+
+
+def _strides(value: Any) -> tuple[int, ...] | None:
+    """The strides of a result; None for what is no tensor of fixed size."""
+    strides = tuple(value.stride()) if isinstance(value, Tensor) else ()
+    return strides if isinstance(value, Tensor) and all(type(stride) is int for stride in strides) else None
+
+
+def _lie_apart(results: Sequence[Any]) -> bool:
+    """Whether no two results share memory."""
+    storages = [value.untyped_storage()._cdata for value in results if isinstance(value, Tensor)]
+    return len(set(storages)) == len(storages)
+
+
+class _Module(nn.Module):
+    """The graph with its weights, as the module that a search for backends is for."""
+
+    def __init__(self, weights: FixedWeights) -> None:
+        super().__init__()
+        self._run = weights.as_given_by_pytorch
+        self.eval()
+
+    def forward(self, *inputs: Any) -> list[Any]:
+        return self._run(*inputs)
+
+
+class _Backends(BackendSearch):
+    """A search for backends whose contenders take a graph's inputs one by one, as plans of the graph do."""
+
+    def __init__(self, weights: FixedWeights, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._weights = weights
+
+    def poll(self, *, unlimited: bool = False) -> Contender | None:
+        found = super().poll(unlimited=unlimited)
+        if found is None:
+            return None
+        run, ordered = found.run, self._weights.ordered
+        return replace(found, run=lambda *inputs: ordered(run(inputs, {})))

@@ -1,0 +1,399 @@
+"""Runs one graph that AOTAutograd has made, by PyTorch or by a plan, whichever is faster for its inputs."""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from threading import RLock
+from typing import Any
+
+from torch.fx import GraphModule
+
+from threadcast.capture.guards.one_capture import NoTurn, one_capture
+from threadcast.core import Core, Machine
+from threadcast.core.settings import Settings
+from threadcast.runtime.calls.fallback import Fallback, why_not_captured
+from threadcast.runtime.calls.kinds import CallKind, kind_of_inputs
+from threadcast.runtime.calls.known import KnownCall
+from threadcast.runtime.calls.other_cores import runner_on_other_cores
+from threadcast.runtime.calls.shared_learning import planner_for, told
+from threadcast.runtime.calls.short import ShortCalls
+from threadcast.runtime.calls.size_families import SizeFamilies
+from threadcast.runtime.calls.table import CallTable
+from threadcast.runtime.check.functional import FunctionalShadow
+from threadcast.runtime.check.shadow import shadow_step
+from threadcast.runtime.compiled.compile_options import CompileOptions
+from threadcast.runtime.compiled.fixed_weights import FixedWeights
+from threadcast.runtime.compiled.graph_tunings import GraphTunings, Role
+from threadcast.runtime.compiled.kinds_in_channels_last import KindsInChannelsLast
+from threadcast.runtime.compiled.plain_results import PlainResults
+from threadcast.runtime.engine.native.library import in_step
+from threadcast.runtime.layout.graph_by_pytorch import as_pytorch, first_run, is_first_run, without_gradients
+from threadcast.runtime.layout.graph_layout import ChannelsLast
+from threadcast.runtime.plans.core_choice import core_choice
+from threadcast.runtime.plans.model_cores import ModelCores
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuner.budget import Budget, PartBudget
+from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.events import Outlook, Place
+from threadcast.runtime.tuner.report import Report
+from threadcast.runtime.tuner.tuning import Tuning
+from threadcast.threads.forks import forks
+from threadcast.threads.this_process import this_process
+
+_CHANNELS_LAST = MemoryFormat.CHANNELS_LAST
+
+Watcher = Callable[[Tuning, tuple[Any, ...], Any], None]
+"""Is told of a call: what decided what runs it, its inputs and its results."""
+
+
+class GraphCalls:
+    """A callable that takes the inputs of `graph` and returns its outputs, which are new tensors.
+
+    `graph` calls operators below autograd and writes to none of its inputs; weights are inputs as all others. With
+    the option `freeze`, those at the positions `weights` are expected to be the same tensors in all calls
+    (`FixedWeights`); where they are not, they count as other inputs do. `channels_last` runs the graph with other
+    strides inside (`use`). The calls themselves measure and plan (`Tuning`), within the program's `budget`. What cannot
+    run by a plan runs as the graph does in PyTorch, with a warning that says why. May be called from several threads,
+    which wait for each other.
+    """
+
+    def __init__(
+        self, graph: GraphModule, machine: Machine, options: CompileOptions, *, number: int, title: str, budget: Budget,
+        role: Role = "inference", weights: Sequence[int] = (), channels_last: ChannelsLast | None = None,
+        whole: bool = False, returns: PlainResults | None = None,
+    ) -> None:  # fmt: skip
+        self.number, self.title, self.role = number, f"{title}, {role}", role
+        self.whole = whole
+        """Whether this is a graph as AOTAutograd has made it, and no part of one."""
+        self.returns = returns
+        """What the results are, of a forward graph from which AOTAutograd hands them on as they are; else None."""
+        self._graph, self._options = graph, options
+        self._weights = tuple(weights) if options.freeze else ()
+        self._fixed: FixedWeights | None = None
+        self._layout = MemoryFormat.AS_GIVEN
+        self._plainly = False
+        self._layouts = KindsInChannelsLast(graph, channels_last, backward=role == "backward", title=self.title)
+        self._budget = PartBudget(budget)
+        self._as_pytorch = as_pytorch(graph)
+        settings = Settings.read()
+        self._table = CallTable(settings["engine.most_bytes"])
+        self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
+        self._families = SizeFamilies()
+        self._tunings = GraphTunings(
+            graph, machine, options, role=role, title=self.title, table=self._table, layouts=self._layouts
+        )
+        self._calls = 0
+        self._lock = RLock()
+        self._watcher: Watcher | None = None
+        self._left: str | None = None
+        """Why PyTorch runs all calls; None where it does not."""
+        self._forks = forks.number
+        self._steps = this_process().steps
+        self._steps.ask_learning(self._learning)
+        self.cores = ModelCores(machine, self._resized, this_process().cores, most=options.cores)
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._left is not None or self._forks != forks.number or in_step():  # a fork has none of the threads
+            return self._as_given(*arguments)
+        with self._lock:
+            if self.role != "inference" or self._steps.is_counting:  # an optimizer's step is what counts
+                return self._run(arguments)
+            with self._steps.step():
+                return self._run(arguments)
+
+    @property
+    def machine(self) -> Machine:
+        """The cores on which calls are measured."""
+        return self._tunings.machine
+
+    @property
+    def reports(self) -> list[Report]:
+        """One report for each kind of inputs in the layout in use: what runs it and why. In order of first use."""
+        if self._left is not None:
+            return [Report.as_default(self._left)]
+        return [Report.as_default(t.reason) if isinstance(t, Fallback) else t.report for t in self._in_use()]
+
+    @property
+    def layout(self) -> MemoryFormat:
+        """The layout in which a forward pass runs."""
+        return self._layout
+
+    @property
+    def may_be_passed_by(self) -> bool:
+        """Whether the next call may go to what runs it at once: nothing but the kind of its inputs decides."""
+        free = self._left is None and not self._plainly and not self._options.verify_every
+        return free and self.cores.whole and self._forks == forks.number
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether it is known what runs all calls in the layout in use, and nothing is being learned."""
+        with self._lock:  # other threads' calls may be changing what is kept
+            found = self._in_use()
+            return bool(found) and all(isinstance(one, Fallback) or one.kept is not None for one in found)
+
+    def keeps(self, runner: Tuning, kept: Contender) -> bool:
+        """Return whether `runner`, which decides what runs calls of one kind, still has `kept` run them."""
+        with self._lock:
+            return runner.kept is kept
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """Have `watcher` told of each of the next calls that something other than PyTorch may run."""
+        self._watcher = watcher
+
+    @property
+    def has_channels_last(self) -> bool:
+        """Whether this is a forward pass that can run in channels last."""
+        return self._layouts.forward is not None
+
+    def use(
+        self, layout: MemoryFormat, *, plainly: bool = False, alone: bool = False, rests: bool = False,
+        counts: bool = False,
+    ) -> None:  # fmt: skip
+        """Run the following calls of a forward pass in this layout, if it has it; a backward pass follows by itself.
+
+        With `plainly` PyTorch runs them, and nothing is learned, nor is with `rests`. With `alone` what was learned for
+        other layouts is forgotten. `counts`: nobody else counts what they take. A graph that was left is used again.
+        """
+        self._layout, self._plainly, self._left = layout, plainly, None
+        self._budget.rests, self._budget.counts = rests, counts
+        if alone and (self._layouts or self.has_channels_last):
+            with self._lock:
+                kinds = [kind for kind in self._table.kinds if (kind in self._layouts) != (layout is _CHANNELS_LAST)]
+                for kind in kinds:
+                    self._table.drop(kind)
+
+    @property
+    def learning(self) -> bool:
+        """Whether something has not been tried yet for some kind of inputs in the layout in use, such as fused
+        operators or backends."""
+        return any(tuning.learning for tuning in self._in_use() if isinstance(tuning, Tuning))
+
+    @property
+    def outlook(self) -> Outlook:
+        """What is learned next for calls in the layout in use: in calls, if it is for one kind of inputs."""
+        found = [tuning.outlook for tuning in self._in_use() if isinstance(tuning, Tuning)]
+        costs_s = [one.cost_s for one in found if one.place is Place.CALL]
+        if costs_s or not len(self._table):
+            return Outlook(Place.CALL, min(costs_s, default=0.0))
+        return Outlook(Place.BESIDE if any(one.place is not None for one in found) else None)
+
+    def look(self) -> None:
+        """Take note of what has become ready beside calls."""
+        with self._lock:
+            for tuning in self._table.tunings:
+                tuning.look()
+
+    @property
+    def measuring(self) -> bool:
+        """Whether it is still being found out what runs calls of some kind of inputs in the layout in use."""
+        return any(not tuning.settled for tuning in self._in_use() if isinstance(tuning, Tuning))
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether a plan, for whatever graph, is being made on one of the cores: calls tell little of their speed."""
+        return planner_for(self._tunings.machine).works
+
+    def beside_a_plan(self, run: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a call of PyTorch's, and leave a core to the process that makes a plan for a graph."""
+        planner = planner_for(self._tunings.machine)
+        return run(*arguments) if planner.free else planner.beside(run, *arguments)
+
+    def leave(self, reason: str) -> None:
+        """Leave all calls to PyTorch, and end the threads that run the graph, until it is used (`use`) again.
+
+        Its cores are free for others.
+        """
+        with self._lock:
+            self._left = reason
+            self._table.close()
+            self._layouts.forget()
+            core_choice().remove(self.cores)
+
+    def forget_weights(self) -> None:
+        """Free what was made for the weights that all calls had so far; later calls may have others."""
+        with self._lock:
+            self._fixed = None
+            self._table.close()
+            self._families.clear()
+
+    def close(self) -> None:
+        """End the threads that run the graph; a later call measures anew."""
+        with self._lock:
+            self._table.close()
+            self._layouts.forget()
+
+    def _in_use(self) -> list[Tuning | Fallback]:
+        """What runs calls in the layout in use; where there is nothing, what runs all others. For any thread."""
+        found = list(self._table.items)
+        chosen = [runner for kind, runner in found if (kind in self._layouts) == (self._layout is _CHANNELS_LAST)]
+        return chosen or [runner for _, runner in found]
+
+    def _run(self, arguments: tuple[Any, ...]) -> Any:
+        reason = why_not_captured(())
+        if reason is not None:
+            return first_run(self._as_pytorch, arguments) if is_first_run() else self._fallen_back(reason, arguments)
+        fixed = self._fixed_for(arguments)
+        given = arguments if fixed is None else fixed.without(arguments)
+        layout = self._layouts.forward if self._layout is _CHANNELS_LAST else None
+        kind = kind_of_inputs(given, fixed=fixed is not None, channels_last=layout is not None)
+        found, family = self._found(kind), None
+        if found is None and not self._layouts.knows(kind, layout, arguments):
+            if (reordered := self._layouts.arriving(arguments)) is not None:
+                return reordered.as_given(*arguments)
+            kind = kind_of_inputs(given, fixed=fixed is not None, channels_last=False)
+            found = self._found(kind)
+        if self._plainly or self._layouts.refuses(kind):
+            return self._eager(kind)(*arguments)
+        if found is None and (family := self._families.of(kind, given)) is not None:
+            kind = family.kind_of(given)
+            found = self._found(kind)
+        call = KnownCall(kind, kind, found, family)
+        far = family is not None and not call.settled and not family.near(kind, given)
+        further = len(self._table) > 0 and not call.shares_graph
+        new = found is None and self._short.wants(kind, further=further)
+        if far or (new and not self._tunings.knows(kind, fixed, self.cores.chosen)):
+            return self._timed(kind, arguments)
+        runner = self._new(call, given, fixed) if found is None else found
+        if runner is None:
+            return self._eager(kind)(*arguments)
+        if isinstance(runner, Fallback):
+            if kind in self._layouts:
+                return self._eager(kind)(*arguments)
+            return self._as_given(*arguments) if runner.short else self._fallen_back(runner.reason, arguments)
+        self._calls += 1
+        if self._options.verify_every and self._calls % self._options.verify_every == 0:
+            shadowed = self._shadowed(kind, fixed)
+            if shadowed.too_large(arguments, None) is None:
+                run = partial(_verified, shadowed, runner)
+                return self._by(runner, run, kind, arguments, given)
+        return self._by(runner, runner, kind, arguments, given)
+
+    def _timed(self, kind: CallKind, arguments: tuple[Any, ...]) -> Any:
+        """Run a call by PyTorch, and time it."""
+        disturbed, began_s = self.disturbed, time.perf_counter()
+        result = self._eager(kind)(*arguments)
+        seconds = time.perf_counter() - began_s
+        if not disturbed:
+            self._short.ran(kind, seconds)
+        self._budget.ran_eager(seconds)
+        return result
+
+    def _shadowed(self, kind: CallKind, fixed: FixedWeights | None) -> FunctionalShadow:
+        """How PyTorch runs calls of this kind, to be compared with; it takes no `fixed` weights, as a plan does not."""
+        if (ordered := self._layouts.get(kind)) is not None:
+            return FunctionalShadow(ordered.as_given)
+        return FunctionalShadow(self._as_pytorch if fixed is None else fixed.as_given_by_pytorch)
+
+    def _by(
+        self, runner: Tuning, run: Callable[..., Any], kind: CallKind, arguments: tuple[Any, ...],
+        given: tuple[Any, ...],
+    ) -> Any:  # fmt: skip
+        """Run a call by `run`, which has `runner` run `given`, the inputs without fixed weights.
+
+        Where a plan raised and PyTorch does not, PyTorch runs all later calls of this kind too.
+        """
+        result = run(*given)
+        if runner.raised is not None:
+            reason = f"a plan raised {runner.raised}"
+            runner.close()
+            self._table.add(kind, Fallback(reason))
+            told().tell(reason)
+        elif self._watcher is not None:
+            self._watcher(runner, arguments, result)
+        return result
+
+    def _found(self, kind: CallKind) -> Tuning | Fallback | None:
+        """What runs calls of this kind on the cores of now; None where that has to be found out."""
+        found = self._table.find(kind)
+        if self.cores.whole:
+            return found
+        other = runner_on_other_cores(found, self.cores, self._table)
+        if other is None:
+            self._table.close()
+            self._tunings.machine = self.cores.adopt()
+        return other
+
+    def _fixed_for(self, arguments: tuple[Any, ...]) -> FixedWeights | None:
+        """The weights that a call has in common with all before; None where there are none."""
+        if not self._weights:
+            return None
+        if self._fixed is None:
+            gone = partial(_close_soon, weakref.ref(self))
+            self._fixed = FixedWeights(self._graph, self._weights, arguments, gone=gone)
+        elif not self._fixed.same(arguments):  # as where layers share a graph: their weights are inputs from now on
+            self._weights, self._fixed = (), None
+            self._table.close()
+            self._families.clear()
+        return self._fixed
+
+    def _new(self, call: KnownCall, given: tuple[Any, ...], fixed: FixedWeights | None) -> Tuning | Fallback | None:
+        """Find out what is to run calls of a new kind; with `fixed`, `given` are all inputs but these weights.
+
+        None where a later call finds it out: there is no graph for all sizes of its family, or other threads capture.
+        """
+        kind, family = call.kind, call.family
+        if (reason := self._short.why_left_alone(kind)) is not None:
+            runner: Tuning | Fallback | None = Fallback(reason, short=True)
+        elif (reason := why_not_captured(without_gradients(given))) is not None:
+            runner = Fallback(reason)
+        else:
+            runner = None
+            with suppress(NoTurn), one_capture(wait_s=None if self._budget.unlimited else 0.0):
+                eager_s = self._short.take(kind)
+                runner = self._tunings.make(
+                    kind, given, fixed, family, chosen=self.cores.chosen, budget=self._budget, eager_s=eager_s
+                )
+        if isinstance(runner, Fallback) and not runner.short and family is not None:
+            family.failed = family.failed or runner.reason
+            return None
+        if runner is None:
+            return None
+        self._table.add(kind, runner)
+        self._layouts.keep(self._table.kinds)
+        if isinstance(runner, Tuning):
+            self.cores.pass_to(runner.resize)
+        return runner
+
+    def _eager(self, kind: CallKind) -> Callable[..., Any]:
+        """How PyTorch runs calls of this kind."""
+        return self._layouts.plainly(kind) or self._as_pytorch
+
+    def _as_given(self, *arguments: Any) -> Any:
+        """Run the graph by PyTorch, a backward pass in the order in which it was traced."""
+        reordered = self._layouts.arriving(arguments)
+        return self._as_pytorch(*arguments) if reordered is None else reordered.as_given(*arguments)
+
+    def _fallen_back(self, reason: str, arguments: tuple[Any, ...]) -> Any:
+        told().tell(reason)
+        return self._as_given(*arguments)
+
+    def _resized(self, cores: Sequence[Core]) -> None:
+        for tuning in self._table.tunings:
+            tuning.resize(cores)
+
+    def _learning(self) -> str:
+        """What is still being learned, in one line; empty where nothing is. May be called from any thread."""
+        learning = sum(report.measuring for report in self.reports)
+        return f"{self.title}: measuring" if learning else ""
+
+
+def _verified(shadowed: FunctionalShadow, runner: Tuning, *given: Any) -> Any:
+    """Run a call by `runner` and by PyTorch; WrongResult where the results differ beyond rounding."""
+    return shadow_step(shadowed, runner, given, runner.captured, lambda: runner.ran)
+
+
+def _close_soon(graph: weakref.ref[GraphCalls]) -> None:
+    """Free, in a thread of its own, the copies of a model's weights that a graph has made: the model was freed.
+
+    The garbage collector may call this where its thread holds the lock that `Thread.start` takes.
+    """
+    found = graph()
+    if found is not None and not sys.is_finalizing():
+        with suppress(RuntimeError):  # no more threads are to be had: the process ends
+            _thread.start_new_thread(found.forget_weights, ())

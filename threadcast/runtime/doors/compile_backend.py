@@ -1,0 +1,352 @@
+"""`torch.compile(model, backend="threadcast")`: graphs for inference, forward and backward pass, each run by a plan.
+
+PyTorch (Dynamo and AOTAutograd) divides a program into graphs of operators, differentiates them, and runs everything
+between them: optimizers, hooks, clipping, accumulation. Each graph is a `GraphCalls`.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Any
+from weakref import WeakSet, WeakValueDictionary
+
+import torch
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TorchDynamoException
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._guards import CompileContext, TracingContext
+from torch.fx import GraphModule
+from torch.fx.experimental.symbolic_shapes import has_free_symbols
+
+from threadcast.capture.graph.fake_tensors import load_fake_tensors
+from threadcast.capture.guards.unsupported import Collective
+from threadcast.core import Machine
+from threadcast.core.errors import in_one_line
+from threadcast.core.settings import Settings
+from threadcast.runtime.calls.shared_learning import budget, told
+from threadcast.runtime.compiled.compile_options import CompileOptions
+from threadcast.runtime.compiled.compiled_call import CompiledCall
+from threadcast.runtime.compiled.graph_as_traced import as_traced
+from threadcast.runtime.compiled.graph_calls import GraphCalls
+from threadcast.runtime.compiled.graph_parts import PartsInTurn, check_collectives, parts_of, returns_integers
+from threadcast.runtime.compiled.graph_tunings import Role
+from threadcast.runtime.compiled.plain_results import PlainResults
+from threadcast.runtime.compiled.recurrent_layers_left import tell_of_recurrent_layers
+from threadcast.runtime.compiled.saved_inputs import computes_again, computing_again, copy_written_inputs, writes_again
+from threadcast.runtime.compiled.short_way import ShortWay
+from threadcast.runtime.compiled.undefined_gradients import without
+from threadcast.runtime.compiled.unused_results import (
+    UnusedResults,
+    fills_with_zeros,
+    own_functions,
+    with_unused_results,
+)
+from threadcast.runtime.layout.graph_by_pytorch import as_pytorch, forward_of
+from threadcast.runtime.layout.graph_layout import channels_last_forward, partitioned
+from threadcast.runtime.plans.core_choice import core_choice
+from threadcast.runtime.plans.plan_store import PlanStore
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.updates.fused_updates import Steps, fused_updates
+from threadcast.threads.memory import keep_freed_memory
+
+tell_of_recurrent_layers()  # here: PyTorch imports this module where the backend is named, and may never call it
+_graphs: WeakSet[GraphCalls] = WeakSet()
+_programs: WeakValueDictionary[int, Program] = WeakValueDictionary()
+"""Programs that use only some cores, by the number (`id`) of `given`, which they keep alive."""
+_calls: WeakSet[CompiledCall] = WeakSet()
+_numbers, _programs_made = count(1), count(1)
+_logger = logging.getLogger("threadcast")
+_WEIGHT = "threadcast_weight"
+"""Key in the metadata of inputs that are weights."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Program:
+    """What the graphs of one program have in common: how they are run, and on which cores.
+
+    Where `torch.compile` was asked for some of the process's cores, `given` are its options as it passes them to the
+    backend, and other models choose other cores.
+    """
+
+    options: CompileOptions
+    machine: Machine
+    given: Mapping[str, Any] | None = None
+
+
+class _Parts(list[GraphCalls]):
+    """The graphs of one program so far, and what learning may cost all of them."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__()
+        self.budget = budget
+
+
+def compiled_graphs() -> list[GraphCalls]:
+    """Return the graphs that `torch.compile` has given to this backend and still holds, in the order of compilation."""
+    return sorted(_graphs, key=lambda graph: graph.number)
+
+
+def compiled_calls() -> list[CompiledCall]:
+    """Return the programs that `torch.compile` has given to this backend and still holds."""
+    return list(_calls)
+
+
+def compiled_calls_learn() -> bool:
+    """Return whether anything is still being measured or tried for some graph that `torch.compile` has given."""
+    return any(call.measuring for call in set(_calls)) or any(graph.learning for graph in set(_graphs))
+
+
+def backend(
+    graph: GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:  # fmt: skip
+    """Return a callable that does what `graph` does, with gradients; `torch.compile` calls this for every graph.
+
+    InvalidInput for an unknown mode or option. A graph that AOTAutograd cannot handle, and one that exchanges data with
+    other processes, runs as it is, with a warning. What its backward pass computes again is then computed again, too.
+    """
+    program = _program(CompileOptions.of(mode, options), options)
+    if program.given is None:
+        return graph_call(program, graph, example_inputs)
+    with core_choice().reserving(program.machine, model=program):  # AOTAutograd takes seconds
+        return graph_call(program, graph, example_inputs)
+
+
+def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Return a callable that does what `graph`, a part of the program, does, with gradients; as `backend`."""
+    options, text = program.options, _text(graph, example_inputs)
+    among = str(replace(options, tuning_share=1.0, verify_every=0))
+    plans = PlanStore(Settings.read()["engine.plans"], program.machine, among=among)
+    if text is not None and options.tuning_share < 1 and plans.is_program_left(text):
+        _logger.info("a program runs as torch.compile traced it: its graphs were not faster before")
+        if options.fuse and torch.is_grad_enabled():
+            fused_updates().adopt(example_inputs, Steps())
+        return as_traced(graph)
+    parts = _Parts(budget(options.tuning_share).part())
+    unused: list[UnusedResults] = []
+    compiler = partial(_compiled, program, parts)
+    compiled = aot_autograd(
+        fw_compiler=partial(compiler, "forward"),
+        bw_compiler=partial(compiler, "backward"),
+        inference_compiler=partial(compiler, "inference"),
+        partition_fn=partial(_partitioned, None if fills_with_zeros(graph) else unused),
+    )
+    try:
+        found: Callable[..., Any] = compiled(graph, example_inputs)
+    except TorchDynamoException:  # Dynamo's own way to try again
+        raise
+    except Collective as error:
+        told().tell(str(error))
+        return _by_pytorch(graph, example_inputs) if computes_again(graph) else as_traced(graph)
+    except Exception as error:  # noqa: BLE001 - eager PyTorch runs the graph, so whatever AOTAutograd lacks is no error
+        reason = f"AOTAutograd raised {in_one_line(error)}"
+        told().tell(reason)
+        if computes_again(graph):
+            return computing_again(graph)
+        return as_traced(graph)
+    for one in unused:
+        one.may_multiply = bool(own_functions(graph))
+    if unused:
+        found = with_unused_results(found, as_traced(graph), unused)
+    if not parts:
+        return found
+    if computes_again(graph) and any(part.role != "inference" for part in parts):
+        # As it was traced, it would draw other numbers the second time, and write twice, or raise.
+        if writes_again(graph, _written(), _inputs()):
+            warnings.warn(
+                "threadcast runs a graph as torch.compile traced it: a part that is computed again for its gradient "
+                "(torch.utils.checkpoint) writes to buffers, such as batch norm's statistics, once, and in eager "
+                "PyTorch twice",
+                stacklevel=3,
+            )
+        return found
+    passes = ShortWay(found, parts) if options.short_way and not unused else found
+    call = CompiledCall(
+        as_traced(graph), passes, parts, budget=parts.budget, title=f"program {next(_programs_made)}",
+        found=None if text is None else plans.program(text),
+        keep=(lambda _: None) if text is None else partial(plans.note_program, text),
+    )  # fmt: skip
+    for one in unused:
+        one.keep_graphs = call.keep_graphs
+    _calls.add(call)
+    if options.fuse and any(part.role == "forward" for part in parts):
+        fused_updates().adopt(example_inputs, call.steps)
+    return call
+
+
+def _text(graph: GraphModule, example_inputs: Sequence[Any]) -> str | None:
+    """A text of a program and its inputs, the same in each process; None where sizes vary, so that times do."""
+    plain = all(isinstance(value, Tensor) and value.layout is torch.strided for value in example_inputs)
+    if not plain or has_free_symbols([value.shape for value in example_inputs]):
+        return None
+    given = [(value.shape, value.stride(), value.dtype, value.requires_grad) for value in example_inputs]
+    return f"{torch.is_grad_enabled()} {given} {graph.code}"
+
+
+def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Return what runs the graphs that AOTAutograd makes of a graph, by PyTorch.
+
+    A part that is computed again in the backward pass draws the same numbers only there, not in the graph as traced.
+    """
+
+    def plainly(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        _note_that_nothing_is_overwritten()
+        return make_boxed_func(forward_of(graph))
+
+    found: Callable[..., Any] = aot_autograd(fw_compiler=plainly, bw_compiler=plainly)(graph, example_inputs)
+    return found
+
+
+def _partitioned(
+    unused: list[UnusedResults] | None, joint: GraphModule, *arguments: Any, **options: Any
+) -> tuple[GraphModule, GraphModule]:
+    """Divide a graph into forward and backward pass. Collective where it exchanges data with other processes."""
+    check_collectives(joint)
+    forward, backward = partitioned(joint, *arguments, **options)
+    if unused is not None and (found := UnusedResults.of(backward)) is not None:
+        unused.append(found)
+    return forward, backward
+
+
+def _compiled(
+    program: Program, parts: _Parts, role: Role, graph: GraphModule, example_inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """Return what runs a graph of operators below autograd, and add it to `parts`."""
+    if not any(node.op == "call_function" for node in graph.graph.nodes):
+        return make_boxed_func(forward_of(graph))
+    if role == "inference":
+        check_collectives(graph)
+        _note_weights(graph)
+    if role == "forward":
+        _copy_written_inputs(graph)
+        _note_that_nothing_is_overwritten()
+    divided = parts_of(graph)
+    if len(divided) == 1 and divided[0].refused is None and not returns_integers(graph):
+        calls = _graph_calls(graph, program, parts, role, whole=True)
+        return _boxed(graph, calls, partial(_without, graph, program, parts, calls))
+    reasons = dict.fromkeys(part.refused for part in divided if part.refused)
+    if reasons:
+        whole = "a part of a graph" if any(part.refused is None for part in divided) else "a graph"
+        told().tell(*reasons, what=whole)
+    runs = [
+        as_pytorch(part.graph) if part.refused is not None else _graph_calls(part.graph, program, parts, role)
+        for part in divided
+    ]
+    return _boxed(graph, PartsInTurn(graph, divided, runs))
+
+
+def _boxed(
+    graph: GraphModule, run: Callable[..., Any],
+    without_unused: Callable[[frozenset[int]], Callable[..., Any] | None] = lambda _: None,
+) -> Callable[..., Any]:  # fmt: skip
+    """Return `run`, which runs the graph, as AOTAutograd calls it: with a list, which it may empty."""
+    unused = UnusedResults.noted_in(graph)
+    found: Callable[..., Any] = make_boxed_func(run if unused is None else unused.left_out(run, without_unused))
+    return found
+
+
+def _without(
+    graph: GraphModule, program: Program, parts: _Parts, calls: GraphCalls, unused: frozenset[int]
+) -> Callable[..., Any] | None:
+    """Return what runs a backward graph, that of `calls`, without the gradients of these results."""
+    noted = UnusedResults.noted_in(graph)
+    found = None if noted is None or noted.may_multiply else without(graph, noted.gradients, unused)
+    if found is None:
+        return None
+    found.meta.update(graph.meta)
+    if any(node.op == "call_function" for node in found.graph.nodes):
+        return _graph_calls(found, program, parts, calls.role, whole=True)
+    return forward_of(found)
+
+
+def _graph_calls(graph: GraphModule, program: Program, parts: _Parts, role: Role, *, whole: bool = False) -> GraphCalls:
+    """Return what runs a graph, or a part of one, by a plan where it is faster."""
+    number, code, options = next(_numbers), CompileContext.current_compile_id(), program.options
+    title = f"graph {number} of torch.compile ({code})"
+    weights = _weights_of(graph) if role == "inference" else ()
+    channels_last = channels_last_forward(graph) if whole and role == "forward" else None
+    calls = GraphCalls(
+        graph, program.machine, options, number=number, title=title, budget=parts.budget, role=role,
+        weights=weights, channels_last=channels_last, whole=whole,
+        returns=_plain_results() if options.short_way and whole and role == "forward" else None,
+    )  # fmt: skip
+    if program.given is not None:
+        core_choice().add(calls.cores, model=program)
+    _graphs.add(calls)
+    parts.append(calls)
+    return calls
+
+
+def _note_weights(graph: GraphModule) -> None:
+    """Mark the inputs that are parameters and buffers of modules, by what Dynamo says of the graph."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        for i in context.fw_metadata.static_input_indices:
+            if isinstance(inputs[i].meta.get("val"), Tensor):
+                inputs[i].meta[_WEIGHT] = True
+
+
+def _copy_written_inputs(graph: GraphModule) -> None:
+    """Let a forward graph save what its backward graph needs as it was before the program's writes."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        copy_written_inputs(graph, _written(), context.fw_metadata.num_forward)
+
+
+def _note_that_nothing_is_overwritten() -> None:
+    """Tell AOTAutograd that the backward graph writes to nothing that was saved for it.
+
+    It takes compilers to do so, and raises where a backward pass keeps its graph after one that did not.
+    """
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
+
+
+def _written() -> Sequence[int]:
+    """The positions of a graph's inputs that AOTAutograd writes to after it has run."""
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return ()
+    found: Sequence[int] = context.fw_metadata.mutated_inp_runtime_indices
+    return found
+
+
+def _inputs() -> int:
+    """How many inputs a graph has by AOTAutograd's count."""
+    context = TracingContext.try_get()
+    return 0 if context is None or context.fw_metadata is None else len(context.fw_metadata.input_info)
+
+
+def _plain_results() -> PlainResults | None:
+    """What AOTAutograd does with the results of the forward graph that is being compiled; None where it does more."""
+    context = TracingContext.try_get()
+    return None if context is None or context.fw_metadata is None else PlainResults.of(context.fw_metadata)
+
+
+def _weights_of(graph: GraphModule) -> list[int]:
+    """The positions of inputs that are marked as weights."""
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    return [i for i, node in enumerate(inputs) if _WEIGHT in node.meta]
+
+
+def _program(chosen: CompileOptions, given: Mapping[str, Any] | None) -> Program:
+    """The program that a graph belongs to: what one call of `torch.compile` compiles has the same object `given`."""
+    found = _programs.get(id(given))
+    if found is not None and found.options == chosen:
+        return found
+    tell_of_recurrent_layers()
+    keep_freed_memory()
+    load_fake_tensors()
+    machine = core_choice().machine(chosen.cores)
+    if given is None or chosen.cores is None:
+        return Program(chosen, machine)
+    _programs[id(given)] = found = Program(chosen, machine, given=given)
+    return found

@@ -1,0 +1,432 @@
+"""A function or training step that measures in its caller's own calls what runs it fastest, and runs it that way."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from threading import RLock
+from typing import Any
+
+from torch import nn
+
+from threadcast.capture.guards.libraries import own_classes
+from threadcast.capture.guards.one_capture import NoTurn, one_capture
+from threadcast.capture.guards.unsupported import unsupported
+from threadcast.core import Core, Machine
+from threadcast.core.settings import Settings
+from threadcast.runtime.calls.conditions import CallConditions
+from threadcast.runtime.calls.fallback import (
+    BREAKS,
+    FIRST_CALL,
+    FORKED,
+    WITHIN,
+    Fallback,
+    FirstCall,
+    UpdateApart,
+    why_transformed,
+)
+from threadcast.runtime.calls.formats import CallFormats
+from threadcast.runtime.calls.kinds import CallKind, differences, flattened, kind_of
+from threadcast.runtime.calls.known import KnownCall, KnownCalls
+from threadcast.runtime.calls.left_alone import CallsLeftAlone
+from threadcast.runtime.calls.number_kinds import OTHER_NUMBERS
+from threadcast.runtime.calls.other_cores import runner_on_other_cores
+from threadcast.runtime.calls.remembered import Remembered
+from threadcast.runtime.calls.shared_learning import budget
+from threadcast.runtime.calls.short import NEW_IN_A_ROW, ShortCalls
+from threadcast.runtime.calls.spec import CallSpec
+from threadcast.runtime.calls.table import MOST_KINDS, CallTable
+from threadcast.runtime.calls.tunings import CallTunings
+from threadcast.runtime.check.shadow import shadow_step
+from threadcast.runtime.doors.traced_step import TracedStep, ran_by_plan, traced_step
+from threadcast.runtime.engine.native.library import in_step
+from threadcast.runtime.plans.core_choice import core_choice
+from threadcast.runtime.plans.model_cores import ModelCores
+from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuner.contender import Contender
+from threadcast.runtime.tuner.report import Report
+from threadcast.runtime.tuner.tuning import Tuning
+from threadcast.runtime.watching.model import Observation, Watch
+from threadcast.threads.forks import forks
+from threadcast.threads.this_process import this_process
+
+_logger = logging.getLogger("threadcast")
+
+LOOKING_GROWTH = 1.1
+"""How many times as long as the shortest of recent looks at a call the next may take, to count as the shortest."""
+
+
+class Optimized:
+    """A callable that runs a call in eager PyTorch, or by a faster equivalent with the same effect on the model.
+
+    Each call is looked at: whether PyTorch must run it whatever it is (`CallConditions`), of which kind it is, and what
+    runs its kind (`KnownCalls`). Calls of a new kind are timed in eager PyTorch, then captured (`CallTunings`). The
+    next ones measure and compare (`Tuning`); each of them does all of the caller's step.
+    """
+
+    def __init__(self, spec: CallSpec, machine: Machine) -> None:
+        self._default, self._title = spec.shadowed.eager, spec.title
+        (model, optimizer), functions = spec.watched, spec.functions
+        self._unsupported = unsupported(model)
+        if self._unsupported is not None:
+            model = optimizer = None
+            functions = ()
+        settings = Settings.read()
+        self._verify_every = settings["engine.verify_every"]
+        self._watch = Watch(model or nn.Module(), optimizer, functions=functions)
+        self._conditions = CallConditions(self._watch, trains=spec.shadowed.optimizer is not None)
+        self._format = ModelFormat(model, spec.reordered or optimizer, changed=self._take_format)
+        self._formats = CallFormats(model, self._format, spec.formats, verified=self._verify_every > 0)
+        reference, trace = self._formats.reference(self._default), partial(spec.shadowed.trace, self._format)
+        self._shadowed = replace(spec.shadowed, eager=reference, trace=trace)
+        self._table = CallTable(settings["engine.most_bytes"])
+        self._known = KnownCalls(self._table)
+        self._tunings = CallTunings(
+            spec, machine, settings, formats=self._formats, watch=self._watch, table=self._table
+        )
+        self._budget = budget(settings["engine.tuning_share"]).part()
+        self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
+        self._once = ""
+        """How calls differ of which each is the first of its kind, in words."""
+        self._timed: CallKind | None = None
+        """The kind of the next call where that is timed by `_short`."""
+        self._calls = 0
+        """Number of calls that a `Tuning` ran, counted only where `engine.verify_every` asks to verify some of them."""
+        self._left_alone = CallsLeftAlone()
+        self._looking_s = float("inf")
+        """About the fewest seconds that recent looks at a call took, to find what runs it."""
+        self._lock = RLock()
+        self._forks = forks.number
+        self._warned = Remembered(MOST_KINDS)
+        self._last: Tuning | Fallback | FirstCall | None = None
+        """What ran the last call."""
+        self._counted: Callable[[], AbstractContextManager[None]] = (
+            this_process().steps.step if spec.is_step else nullcontext
+        )
+        self._cores_left = False
+        """Whether it was closed and not called since, so that other models may have the cores that it was to use."""
+        self.cores = ModelCores(
+            machine, self._resized, this_process().cores, most=spec.most
+        )  # last: cores may change from here on
+        if spec.most is not None and spec.counts:
+            core_choice().add(self.cores)
+
+    @property
+    def machine(self) -> Machine:
+        """The cores on which calls are measured."""
+        return self._tunings.machine
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is in a fork of a process that called it, without its threads, which may have held the lock."""
+        return self._forks != forks.number and (self._last is not None or len(self._table) > 0)
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._left_alone.rest:  # PyTorch runs the call, whatever a look would find
+            self._left_alone.rest -= 1
+            if self._counted is nullcontext:
+                return self._default(*arguments)
+            with self._counted():
+                return self._default(*arguments)
+        if self._forks != forks.number:
+            if self.forked:
+                self._last = Fallback(FORKED)
+                self._warn(FORKED)
+                self._format.set(MemoryFormat.AS_GIVEN)
+                return self._default(*arguments)
+            self._forks, self._lock = forks.number, RLock()
+        if in_step():  # the memory format stays: another thread may run this model
+            self._last = self._last or Fallback(WITHIN)
+            return self._default(*arguments)
+        as_given = self._format.current is MemoryFormat.AS_GIVEN  # else a change would hide behind that of the format
+        if as_given and self._left_alone.has(arguments):
+            return self._alone(arguments)
+        with self._lock, self._counted():
+            self._last, began_s = self._last or FIRST_CALL, time.perf_counter()
+            found = self._last = self._found(arguments)
+            looking_s = time.perf_counter() - began_s
+            self._looking_s = min(looking_s, LOOKING_GROWTH * self._looking_s)
+            if self._timed is not None:
+                self._budget.charge(min(looking_s, LOOKING_GROWTH * self._looking_s))
+                return self._timed_eager(self._timed, arguments)
+            if isinstance(found, FirstCall):
+                self._tunings.first_call_runs()
+                return self._as_given(*arguments)
+            if not isinstance(found, Tuning):
+                return self._as_before(found, arguments)
+            result = self._verified(found, arguments) if self._verify_every else found(*arguments)
+            if found.left is not None:
+                self._warn(found.left)
+            return result
+
+    @property
+    def rests(self) -> bool:
+        """Whether PyTorch runs the next call, whatever it is."""
+        return self._left_alone.rest > 0
+
+    def prepare(self, *arguments: Any) -> Tuning | Fallback | FirstCall:
+        """Return what runs a call with these arguments. The call is captured first if none of its kind was before."""
+        if self.forked:
+            return Fallback(FORKED)
+        self._left_alone.rest = 0
+        self._last = self._found(arguments, now=True)
+        return self._last
+
+    def _found(self, arguments: tuple[Any, ...], *, now: bool = False) -> Tuning | Fallback | FirstCall:
+        """What runs a call. Without `now` the first calls of a kind are timed in eager PyTorch, and not captured."""
+        self._timed = None
+        if self._cores_left:
+            self._cores_left = False
+            core_choice().add(self.cores)
+        if self._unsupported is not None:
+            return Fallback(self._unsupported)
+        if (transformed := why_transformed()) is not None:
+            return Fallback(transformed)
+        leaves, structure = flattened(arguments)
+        observed = self._observed()
+        if observed.unsteady is not None and not now:
+            self._drop_graphs()
+        if observed.apart is not None:
+            raise UpdateApart(observed.apart)
+        if (fallback := self._conditions.why_not_by_graph(leaves, observed, now=now)) is not None:
+            return fallback
+        call = self._known.find(kind_of(leaves, structure, self._watch.held, observed.settings), leaves)
+        if call is None:
+            return Fallback(f"{OTHER_NUMBERS}{BREAKS}")
+        if not self.cores.whole:
+            other = runner_on_other_cores(call.runner, self.cores, self._table)
+            if other is not None:
+                return other
+            self._drop_graphs()
+            self._tunings.measure_on(self.cores.adopt())
+            call = call._replace(runner=None)
+        found, family = call.runner, call.family
+        if (why := self._formats.why_stays(found)) is not None:
+            self._keep_format(why)
+            return self._found(arguments, now=now)
+        if isinstance(found, Tuning) and found.leaves_alone(self._looking_s, waiting=family is not None):
+            (self._left_alone.after_fastest if family is None else self._left_alone.after_varying)(arguments)
+        if family is not None and not (call.settled or family.near(call.kind, leaves)):
+            self._timed = call.kind
+            return FIRST_CALL
+        if found is None:
+            return self._begun(arguments, call, now=now)
+        if isinstance(found, Fallback) and found.short:
+            self._left_alone.after_short(arguments)
+        return found
+
+    def _begun(self, arguments: tuple[Any, ...], call: KnownCall, *, now: bool) -> Tuning | Fallback | FirstCall:
+        """Have a call timed whose kind nothing runs yet, or capture it and return what runs its kind from now on."""
+        if not (now or self._watch.steady):
+            return FIRST_CALL
+        kind, family = call.kind, call.family
+        further, part = len(self._table) > 0, self._budget.part()
+        may_capture = not further or call.shares_graph or part.allows(self._tunings.capture_s)
+        new = self._short.wants(kind, further=further) and not self._tunings.knows(kind, self.cores.chosen)
+        if not now and (new or not may_capture):
+            if self._short.new_in_a_row == NEW_IN_A_ROW:
+                self._once = (
+                    f"kinds of calls that came once: {differences(kind, (*self._table.kinds, *self._short.kinds))}"
+                )
+            if self._short.new_in_a_row >= NEW_IN_A_ROW:
+                self._short.ran(kind, 0.0)  # a first call, of which the time does not count
+                self._left_alone.after_varying(arguments)
+                return Fallback(self._once)
+            self._timed = kind
+            return FIRST_CALL
+        if (reason := self._short.why_left_alone(kind)) is not None:
+            runner: Tuning | Fallback | FirstCall = Fallback(reason, short=True)
+        elif not (classes := self._watch.others(own_classes(arguments))):
+            try:
+                with one_capture(wait_s=None if now or self._budget.unlimited else 0.0):
+                    runner = self._tunings.make(
+                        arguments, kind, family, chosen=self.cores.chosen, budget=part,
+                        eager_s=self._short.take(kind), looking_s=lambda: self._looking_s,
+                    )  # fmt: skip
+            except NoTurn:
+                return FIRST_CALL
+        elif not self._watch.has_room_for(classes):
+            self._drop_graphs()
+            self._watch.forget_classes()
+            return self._found(arguments, now=now)
+        elif (reason := self._watch.include(classes)) is not None:
+            runner = Fallback(reason)
+        elif self._watch.others(classes):  # something else has just changed
+            return FIRST_CALL
+        else:
+            return self._found(arguments, now=now)  # what they read may belong to the kind
+        if not isinstance(runner, FirstCall):
+            self._known.add(call, runner)
+        if isinstance(runner, Tuning):
+            self.cores.pass_to(runner.resize)
+        return runner
+
+    def _observed(self) -> Observation:
+        """The state of model and optimizer. Where tensors were replaced, drops all graphs, which hold the old ones."""
+        observed = self._watch.observe()
+        if observed.changed:
+            self._drop_graphs()
+            self._format.reset()
+            observed = self._watch.renewed()
+        return observed
+
+    @property
+    def reports(self) -> list[Report]:
+        """One report for each kind of arguments: what runs it and why. In order of first use."""
+        if self._unsupported is not None:
+            return [Report.as_default(self._unsupported)]
+        runners, last = list(self._table), self._last
+        if isinstance(last, Fallback) and last not in runners:
+            runners.append(last)  # of what depends on hooks or on a changing value, not on the arguments
+        found = [one.report if isinstance(one, Tuning) else Report.as_default(one.reason) for one in runners]
+        return found or ([] if last is None else [Report()])
+
+    @property
+    def fastest(self) -> list[Contender]:
+        """The fastest contender of the last comparison, one for each kind of arguments that could be captured."""
+        return [tuning.fastest for tuning in self._table.tunings]
+
+    @property
+    def learning(self) -> bool:
+        """Whether calls of the kind of the last call are still being measured, or backends tried for them.
+
+        True before the first calls of a kind have been timed.
+        """
+        if self.forked or in_step():
+            return False
+        return self._last.learning if isinstance(self._last, Tuning) else not isinstance(self._last, Fallback)
+
+    @property
+    def gain_left(self) -> float:
+        """What more learning about calls of the kind of the last call may gain; see `Tuning.gain_left`."""
+        return self._last.gain_left if isinstance(self._last, Tuning) else math.inf
+
+    def conclude(self) -> None:
+        """Report what runs calls of the kind of the last call fastest so far, though others may still be tried."""
+        if isinstance(self._last, Tuning):
+            self._last.conclude()
+
+    def wait(self, timeout_s: float) -> None:
+        """Leave the cores to what learns beside the calls of the kind of the last call; see `Tuning.wait`."""
+        if isinstance(self._last, Tuning):
+            self._last.wait(timeout_s)
+
+    @contextmanager
+    def hurry(self) -> Iterator[None]:
+        """Within the context, learning may take any time."""
+        if self.forked:
+            yield
+            return
+        with self._budget.without_limit():
+            yield
+
+    def traced_step(self) -> TracedStep:
+        """Run a traced step by the plan that ran the last call, and restore all that it changes.
+
+        ExecutionError where the last call was not run by a plan; its message says what ran the call.
+        """
+        with self._lock:
+            return traced_step(self._shadowed, ran_by_plan(self._last))
+
+    def put_back(self) -> None:
+        """Give the parameters the memory format that they had; the next call may change it again."""
+        if self.forked or self._format.current is MemoryFormat.AS_GIVEN:
+            return
+        with self._lock:  # within a transformation tensors cannot be looked at
+            if why_transformed() is None and (why := self._format.why_fixed()) is not None:
+                self._keep_format(why)
+            self._format.set(MemoryFormat.AS_GIVEN)
+
+    def close(self) -> None:
+        """End all threads and restore the memory format that the parameters had. Later calls measure anew."""
+        with self._lock:
+            self._drop_graphs()
+            self._cores_left |= core_choice().remove(self.cores)
+
+    def _drop_graphs(self) -> None:
+        """Close all graphs."""
+        self._known.close()
+        self._tunings.close()
+        self._format.set(MemoryFormat.AS_GIVEN)
+
+    def _resized(self, cores: Sequence[Core]) -> None:
+        for tuning in self._table.tunings:
+            tuning.resize(cores)
+
+    def _take_format(self) -> None:
+        """Take the format that was just set for granted; where tensors cannot be looked at, the next call finds it."""
+        if why_transformed() is None and not self.forked:
+            self._watch.renew()
+
+    def _keep_format(self, reason: str) -> None:
+        """Leave tensors as they are from now on; the graphs, which need them in several formats, are dropped."""
+        _logger.info("%s: from now on the memory format of the model stays as it is: %s", self._title, reason)
+        self._drop_graphs()
+        self._formats.keep_given()
+        self._watch.renew()
+
+    def _alone(self, arguments: tuple[Any, ...]) -> Any:
+        """Run a call that needs no closer look, of a model in the given memory format."""
+        with self._lock:
+            self._left_alone.count()
+            if self._left_alone.short:
+                return self._default(*arguments)
+            with self._counted():
+                began_s = time.perf_counter()
+                result = self._default(*arguments)
+                self._budget.ran_eager(time.perf_counter() - began_s)
+                return result
+
+    def _timed_eager(self, kind: CallKind, arguments: tuple[Any, ...]) -> Any:
+        """Run a call in eager PyTorch, and time it."""
+        self._timed, planner = None, self._tunings.planner
+        beside, began_s = not planner.free, time.perf_counter()
+        result = planner.beside(self._as_given, *arguments) if beside else self._as_given(*arguments)
+        seconds = time.perf_counter() - began_s
+        self._short.ran(kind, None if beside else seconds)
+        self._budget.ran_eager(seconds)
+        return result
+
+    def _as_before(self, fallback: Fallback, arguments: tuple[Any, ...]) -> Any:
+        """Run a call in eager PyTorch. Where no kind of calls is learned, the next ones need no look."""
+        self._warn(fallback.reason)
+        began_s = time.perf_counter()
+        result = self._as_given(*arguments)
+        seconds = time.perf_counter() - began_s
+        self._budget.ran_eager(seconds)
+        if self._watch.rest:
+            self._left_alone.for_changes(self._watch.rest)
+        elif not (fallback.short or self._table.tunings) and (fallback.hooks or fallback in self._table):
+            self._left_alone.after_same(fallback)
+        return result
+
+    def _as_given(self, *arguments: Any) -> Any:
+        """Run a call in eager PyTorch in the given memory format."""
+        self.put_back()
+        return self._default(*arguments)
+
+    def _verified(self, tuning: Tuning, arguments: tuple[Any, ...]) -> Any:
+        """Run a call, and some calls in eager PyTorch too; WrongResult where the results differ."""
+        self._calls += 1
+        if self._calls % self._verify_every:
+            return tuning(*arguments)
+        reason = self._shadowed.too_large(arguments, tuning.captured)
+        if reason is None:
+            return shadow_step(self._shadowed, tuning, arguments, tuning.captured, lambda: tuning.ran)
+        if reason not in self._warned:
+            self._warned.add(reason)
+            warnings.warn(f"threadcast does not verify this call: {reason}", stacklevel=4)
+        return tuning(*arguments)
+
+    def _warn(self, reason: str) -> None:
+        """Warn once of what runs as PyTorch."""
+        if reason not in self._warned:
+            self._warned.add(reason)
+            warnings.warn(f"threadcast runs this as PyTorch does: {reason}", stacklevel=4)

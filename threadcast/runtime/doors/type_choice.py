@@ -1,0 +1,193 @@
+"""The choice between float32 and bfloat16 for one kind of calls: the caller's own calls check and time both."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from statistics import median
+from typing import Any, Literal
+from weakref import WeakSet
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from threadcast.runtime.check.limits import shares
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.events import Compared, Next, Offered, Ran, Run
+from threadcast.runtime.tuner.guard import Verdict
+from threadcast.runtime.tuner.tournament import Tournament
+
+TOLERANCE = 0.05
+"""Largest difference between results in bfloat16 and float32, as a share of the largest number of the tensor. A number
+in bfloat16 is rounded by 0.004 of itself. A convention."""
+GAP = 1e-4
+"""Numbers that are smaller than this share of all others are compared by themselves, as those beside a mask of -1e9."""
+CHECKS = 3
+"""Calls that run in both types before any result in bfloat16 is returned. A convention."""
+RECHECK = 1_000
+"""Calls in bfloat16 after which one runs in both types again. A convention."""
+HOPELESS = 3.0
+"""Ratio of the time of an eager call in bfloat16 to that of one in float32 from which on bfloat16 is left. A
+convention: plans and backends seldom gain as much more in bfloat16."""
+
+Type = Literal["float32", "bfloat16"]
+
+
+class Way(Enum):
+    """How the next call runs."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    BOTH = "both"
+    """In float32, whose result is returned, and in bfloat16, to compare the results."""
+
+
+@dataclass(slots=True)
+class TypeReport:
+    """Which type runs the calls of one kind, and how far results in bfloat16 were from those in float32."""
+
+    runs: Type | None = None
+    """The type; None while it is still being found out."""
+    reason: str = ""
+    """Why bfloat16 does not run the calls; empty where it does, or is only slower."""
+    largest_difference: float | None = None
+    """The largest difference seen, as a share of the largest number of the tensor; None where none was compared."""
+    tolerance: float = TOLERANCE
+    verdict: Verdict | None = None
+    """What the comparison of both by time said: `gain` is float32's time over bfloat16's."""
+
+    def __str__(self) -> str:
+        said: list[str] = [self.runs or "comparing types"]
+        if self.verdict is not None:
+            said.append(f"bfloat16 {self.verdict.against('float32')}")
+        if self.largest_difference is not None:
+            said.append(f"differs by up to {self.largest_difference:.2g} (allowed {self.tolerance:g})")
+        return ", ".join([*said, *([self.reason] if self.reason else [])])
+
+
+@dataclass(slots=True)
+class TypeChoice:
+    """Decides for one kind of calls, from what the caller reports of each: first float32 learns what runs it fastest,
+    then `CHECKS` calls run in both types, then bfloat16 learns, then both are timed by turns."""
+
+    report: TypeReport = field(default_factory=TypeReport)
+    checks: int = CHECKS
+    """Calls that have to run in both types before the next one in bfloat16."""
+    compared_ways: WeakSet[object] = field(default_factory=WeakSet)
+    """Backends whose results in bfloat16 have been compared with float32's since anything changed."""
+    _float32_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
+    _float32_settled: bool = False
+    budget: Budget = field(default_factory=Budget)
+    """How much time learning in bfloat16 may take from the calls."""
+    _tournament: Tournament | None = None
+    _since_check: int = 0
+    _eager_s: float = float("inf")
+
+    def next(self) -> Way:
+        """Return how the next call runs."""
+        if self.report.runs == "float32" or not self._float32_settled:
+            return Way.FLOAT32
+        if self.checks:
+            return Way.BOTH
+        if self.report.runs is not None:
+            return Way.BFLOAT16
+        if self._tournament is not None:
+            run = self._tournament.handle(Next(self.budget.left_s))[-1]
+            return Way(run.key) if isinstance(run, Run) else Way.FLOAT32
+        return Way.BFLOAT16 if self.budget.left_s >= 0 else Way.FLOAT32
+
+    def ran_float32(self, *, started_s: float, seconds: float, settled: bool) -> None:
+        """Report a call in float32 alone; `settled`: nothing is left to learn about it."""
+        self._float32_s.append(seconds)
+        self.budget.ran_eager(seconds)
+        self._float32_settled = self._float32_settled or settled
+        self._observe(started_s, seconds)
+
+    def compared(
+        self, difference: float, why: str = "", *, eager_s: float = float("inf"), eager_float32_s: float = 0.0
+    ) -> None:
+        """Report how far both results of a call were apart; `why` names anything else that differed.
+
+        `eager_s` are the seconds of the call in bfloat16 without casts of weights, `eager_float32_s` those of eager
+        PyTorch in float32, where they are known.
+        """
+        self.checks = max(0, self.checks - 1)
+        self._since_check = 0
+        self.report.largest_difference = max(difference, self.report.largest_difference or 0.0)
+        if why or not difference <= self.report.tolerance:
+            self.keep_float32(why or f"results differ by {difference:.2g} of the largest number")
+            return
+        self._eager_s = min(self._eager_s, eager_s)
+        most_s = HOPELESS * max(eager_float32_s, median(self._float32_s))
+        if self.report.runs is None and not self.checks and self._eager_s > most_s:
+            self.keep_float32("far slower in bfloat16")
+
+    def ran_bfloat16(self, *, started_s: float, seconds: float, settled: bool, alone: bool = False) -> None:
+        """Report a call in bfloat16. `alone`: a backend runs calls in one of the types (`guard.ALONE`)."""
+        self._since_check += 1
+        if self._since_check >= RECHECK:
+            self.checks = max(self.checks, 1)
+        if self.report.runs == "bfloat16":
+            return
+        self.budget.ran(seconds, eager_s=median(self._float32_s))
+        if self._tournament is not None:
+            self._observe(started_s, seconds)
+        elif settled:
+            self._tournament = Tournament(Way.FLOAT32, baseline_s=list(self._float32_s))
+            self._tournament.handle(Offered(Way.BFLOAT16, cost_s=0.0, ready=True, alone=alone))
+
+    def compared_way(self, way: object, difference: float, why: str = "") -> bool:
+        """Report how far a backend's first result in bfloat16 was from float32's; return whether it is near enough."""
+        if why or not difference <= self.report.tolerance:
+            return False
+        self.report.largest_difference = max(difference, self.report.largest_difference or 0.0)
+        self.compared_ways.add(way)
+        return True
+
+    def begin_anew(self) -> None:
+        """Check and learn bfloat16 once more, as at first."""
+        self.report.runs, self.report.verdict, self.checks, self._tournament = None, None, CHECKS, None
+        self.compared_ways.clear()
+
+    def written(self) -> None:
+        """Report that weights were written to: the next call in bfloat16 is compared."""
+        self.compared_ways.clear()
+        if self.report.runs != "float32":
+            self.checks = max(self.checks, 1)
+
+    def keep_float32(self, reason: str) -> None:
+        """Run in float32 from here on."""
+        self.report.runs, self.report.reason = "float32", reason
+
+    def _observe(self, started_s: float, seconds: float) -> None:
+        if self._tournament is None or self.report.runs is not None or self._tournament.chosen is None:
+            return
+        for done in self._tournament.handle(Ran(started_s, seconds, seconds)):
+            if isinstance(done, Compared):
+                self.report.verdict = done.verdict
+                self.report.runs = "bfloat16" if done.verdict.kept == "plan" else "float32"
+
+
+def largest_difference(precise: Any, rough: Any) -> tuple[float, str]:
+    """Return the largest difference between two nested results, as a share of the largest number of its tensor, or of
+    its group there (`largest_of_groups`), and a text that names anything else that differs, such as integers."""
+    wanted, structure = pytree.tree_flatten(precise)
+    found, other = pytree.tree_flatten(rough)
+    if structure != other:
+        return 0.0, "results are nested otherwise in bfloat16"
+    largest = 0.0
+    for one, two in zip(wanted, found, strict=True):
+        if not isinstance(one, Tensor) or not isinstance(two, Tensor):
+            if type(one) is not type(two) or one != two:
+                return largest, f"a result is {one!r} in float32 and {two!r} in bfloat16"[:200]
+            continue
+        if (one.shape, one.dtype) != (two.shape, two.dtype):
+            return largest, f"a result is {two.dtype} of shape {tuple(two.shape)}, not {one.dtype} {tuple(one.shape)}"
+        if not (one.is_floating_point() or one.is_complex()):
+            if not one.equal(two):
+                return largest, f"{int((one != two).sum())} of {one.numel()} {one.dtype} results differ"
+            continue
+        if one.numel():
+            largest = max(largest, float(shares(one, two, gap=GAP).max()))
+    return largest, ""
