@@ -25,7 +25,7 @@ def test_a_bundle_is_saved_shown_and_loaded(tmp_path: Path, monkeypatch: pytest.
     move_to(tmp_path / "other", monkeypatch)
     loaded = invoke("bundle", "load", bundle, "--sha256", saved["sha256"])
     assert loaded.exit_code == 0, loaded.output
-    assert "4 files of plans, 2 measurements and 0 compiled files are new here" in loaded.stdout
+    assert "5 files of plans, 2 measurements and 0 compiled files are new here" in loaded.stdout
     assert "5 compiled files are left out" in loaded.stderr
     assert not [name for name in files_below(tmp_path / "other") if name.endswith(".so")]
     again = json.loads(invoke("bundle", "load", bundle, "--trust", "--json").stdout)

@@ -36,6 +36,7 @@ def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return StoredPlan(plan, MemoryFormat.AS_GIVEN, 1e9)
 
     monkeypatch.setattr(PlanStore, "read", kept)
+    monkeypatch.setenv("THREADCAST_ENGINE_FUSE", "false")  # the plan is of the graph as it was captured
     monkeypatch.setattr(PlanStore, "formats_first", lambda *_: (MemoryFormat.AS_GIVEN,))
 
 

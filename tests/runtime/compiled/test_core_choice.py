@@ -13,7 +13,7 @@ import threadcast
 from tests.runtime.compiled.running import perceptron, rows, run_until_settled
 from tests.runtime.plans.test_core_choice import of
 from threadcast.core import read_machine
-from threadcast.runtime.compiled import fixed_weights
+from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.doors import compile_backend
 from threadcast.runtime.doors.compile_backend import compiled_graphs
 from threadcast.runtime.plans import core_choice
@@ -109,11 +109,11 @@ def test_backends_of_a_model_on_one_core_are_searched_for_on_its_cpus(
 ) -> None:
     asked: list[object] = []
 
-    def search(*_: object, cpus: object, **options: object) -> None:
+    def search(_: BackendSearch, *given: object, cpus: object, **options: object) -> None:
         asked.append(cpus)
         raise RuntimeError("there are none")
 
-    monkeypatch.setattr(fixed_weights, "BackendSearch", search)
+    monkeypatch.setattr(BackendSearch, "__init__", search)
     model, own = perceptron().eval(), choice.machine(1).cores[0].cpus
     options = {"cores": 1, "freeze": True, "fuse": False}  # a search waits until fused operators are compiled
     compiled = torch.compile(model, backend="threadcast", options=options)

@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from tests.runtime.compiled.running import run_until_settled
 from tests.runtime.conftest import DefaultWins
 from threadcast.runtime.backends.search import BackendSearch
-from threadcast.runtime.compiled import fixed_weights
 from threadcast.runtime.compiled.fixed_weights import FixedWeights
 from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.doors.compile_backend import compiled_graphs
@@ -248,27 +247,21 @@ def test_weights_without_versions_are_not_copied() -> None:
     assert fixed(torch.randn(4, 3, 3, 3)).formats((batch(0),)) == (LAST, GIVEN)
 
 
-class Search:
-    """Stands for a search that has found one backend, whose results are in channels last."""
-
-    over = False
-
-    def __init__(self, weight: Tensor) -> None:
-        self._weight = weight
-
-    def poll(self, *, unlimited: bool) -> Contender:
-        def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-            return [F.conv2d(*args, self._weight).contiguous(memory_format=torch.channels_last)]
-
-        return Contender(backend("another"), run, lambda: False)
-
-
 def test_a_backend_takes_the_inputs_one_by_one_and_gives_results_as_pytorch_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     weight = torch.randn(4, 3, 3, 3)
     weights = fixed(weight)
-    monkeypatch.setattr(fixed_weights, "BackendSearch", lambda *_, **__: Search(weight))
+
+    def poll(_: BackendSearch, *, unlimited: bool) -> Contender:
+        """What a search has found whose results are in channels last."""
+        return Contender(backend("another"), run, lambda: False)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        return [F.conv2d(*args, weight).contiguous(memory_format=torch.channels_last)]
+
+    monkeypatch.setattr(BackendSearch, "__init__", lambda *_, **__: None)
+    monkeypatch.setattr(BackendSearch, "poll", poll)
     make = weights.backends(2)
     assert make is not None
     found = make(None, (batch(0),), [])  # type: ignore[arg-type]

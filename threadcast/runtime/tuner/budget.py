@@ -47,13 +47,16 @@ class Budget:
         return Budget(self.share, of=self)
 
     def turn(self) -> bool:
-        """Take note that a call comes; return whether it may learn. One part at a time may, as long as it is called:
-        what one compares or times beside another that runs now one way, now another tells little."""
+        """Take note that a call comes; return whether it may learn.
+
+        One part at a time may, as long as it is called: what one compares or times beside another that runs now one
+        way, now another tells little. Without a limit all may.
+        """
         whole = self._all
         with self._lock:
             learner = None if whole._learner is None else whole._learner()
             whole._others = 0 if learner is self else whole._others + 1
-            return learner is None or learner is self or whole._others > AWAY or self._counts_nothing
+            return learner is None or learner is self or whole._others > AWAY or self.unlimited
 
     def learns(self, learns: bool) -> None:
         """Take note whether the call that comes, which may learn, does, and is not the last one."""

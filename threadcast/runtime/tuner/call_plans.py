@@ -93,9 +93,14 @@ class CallPlans:
         self._tried = graph, planned, tried
         return tried
 
-    def note_tried(self, captured: Captured, tried: frozenset[Extra]) -> None:
-        """Note what was found to be slower than the plan that was stored last, or than PyTorch without one."""
-        plan = next(reversed(self._stored), None)
+    def note_tried(self, captured: Captured, tried: frozenset[Extra], *, best: VariantPlan | None) -> None:
+        """Note what was found to be slower than the plan that was stored last, or than PyTorch without one.
+
+        Nothing is noted where the `best` is a plan that is not stored: later processes do not have it.
+        """
+        if best is not None and best not in self._stored:
+            return
+        plan = best or next(reversed(self._stored), None)
         graph, planned = captured.graph if plan is None else plan.unfused, plan is not None
         if self._tried != (graph, planned, tried):
             self._tried = graph, planned, tried

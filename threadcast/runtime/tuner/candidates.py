@@ -289,7 +289,7 @@ class Candidates:
         entrant = self.tournament.entrants.get(BACKENDS)
         if entrant is not None and entrant.status is not Status.OUT:
             self.tournament.handle(to.LeftOut(BACKENDS, "there are no more"))
-        self._stored.note_tried(self.graphs.first, self._tried)
+        self._stored.note_tried(self.graphs.first, self._tried, best=self.plan_of(self.best))
 
     @property
     def _tried(self) -> frozenset[Extra]:
@@ -374,7 +374,7 @@ class Candidates:
             case to.Keep(key, step_s):
                 if (variant_plan := self.plan_of(key)) is not None:
                     self._stored.write(variant_plan, step_s, eager_s=self.tournament.eager_s)
-                    self._stored.note_tried(self.graphs.first, self._tried)
+                    self._stored.note_tried(self.graphs.first, self._tried, best=self.plan_of(self.best))
             case to.GiveUp(reason):
                 self._given_up(reason)
 
@@ -421,7 +421,7 @@ class Candidates:
         if contender.kind is Kind.BACKEND and entrant.gain is not None and entrant.step_s is not None:
             self._stored.note_backend(self.graphs.first, entrant.gain, entrant.step_s)
         self.conclude()
-        self._stored.note_tried(self.graphs.first, self._tried)
+        self._stored.note_tried(self.graphs.first, self._tried, best=variant_plan)
         if variant_plan is not None:
             self.follower.follow(self.contenders.engines[variant_plan], variant_plan, self._stored)
         slow, eager_s = [one for one in self.plan_candidates.values() if one.step_s], self.tournament.baseline_s
