@@ -93,7 +93,7 @@ class CallPlans:
         self._tried = graph, planned, tried
         return tried
 
-    def note_tried(self, captured: Captured, tried: frozenset[Extra], *, best: VariantPlan | None) -> None:
+    def note_tried(self, captured: Captured, tried: frozenset[Extra], *, best: VariantPlan | None = None) -> None:
         """Note what was found to be slower than the plan that was stored last, or than PyTorch without one.
 
         Nothing is noted where the `best` is a plan that is not stored: later processes do not have it.

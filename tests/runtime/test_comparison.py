@@ -12,7 +12,7 @@ import torch
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.cli.comparison import FEWEST_ROUNDS, WARM_UP, compare
 from threadcast.collector.busy import Load, LoadWatch
-from threadcast.core import Case, Machine, Placement, Trace, read_machine
+from threadcast.core import Case, Machine, Placement, Trace
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.engine.executors import Executors
@@ -97,13 +97,6 @@ def test_no_more_rounds_than_an_interval_needs_begin_after_the_time_is_over() ->
         engines["plan"], [], lambda: engines["eager"].run([]), steps=30, watch=watch, most_s=5.0, clock=lambda: now[0]
     )
     assert (len(result.seconds["plan"]), result.disturbed) == (FEWEST_ROUNDS, True)
-
-
-@pytest.fixture(scope="module")
-def machine() -> Machine:
-    """At most two cores of this machine."""
-    found = read_machine()
-    return found.limited_to([core.id for core in found.cores[:2]])
 
 
 def test_real_steps_are_compared_and_traced(machine: Machine, executors: Executors) -> None:
