@@ -21,6 +21,7 @@ from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import BELIEVED, Extra, PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import tournament as to
+from threadcast.runtime.tuner import tuning
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import DEFAULT, Kind, backend
 from threadcast.runtime.tuner.plan_search import SearchStep
@@ -203,6 +204,31 @@ def test_a_search_for_backends_is_waited_for_once_nothing_else_is_learned(machin
         assert search.waits == 0
         tuned.wait(1.0)
         assert search.waits == 1
+
+
+def test_a_search_for_backends_works_beside_calls_that_follow_one_another(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "LITTLE", 1.0)  # this clock goes on by a third of a call whenever it is read
+    clock = Clock(0.05)
+    with made(clock, machine, tmp_path, backend=Contender(backend("slow"), function), looks=2_000) as tuned:
+        tuned._budget.share = 0.9  # it is not waited for
+        run_until(tuned, lambda: tuned._backends.works and tuned._tournament.settled)
+        search = tuned._backends._search
+        assert isinstance(search, Found)
+        run(tuned, tuning.IN_A_ROW + 1)
+        before = search.waits
+        run(tuned, 5)
+        assert (search.rests, search.waits) == (False, before)
+        clock.now_s += 1.0  # the caller does something else
+        run(tuned, 5)
+        assert search.rests
+        assert search.waits > before
+        run(tuned, tuning.IN_A_ROW)
+        assert not search.rests
+        tuned._budget.charge(tuned._budget.left_s)
+        run(tuned, 1)
+        assert search.rests
 
 
 def test_a_search_for_backends_works_between_calls_that_are_not_compared(machine: Machine, tmp_path: Path) -> None:

@@ -174,7 +174,8 @@ def test_what_was_kept_and_raises_is_left_in_a_call_that_is_not_looked_at(machin
 @pytest.mark.parametrize("stays", [True, False])
 def test_one_of_two_that_are_called_in_turns_learns_at_a_time(machine: Machine, tmp_path: Path, *, stays: bool) -> None:
     """Where one is not called any more, the other one does not wait for it."""
-    budget, one, other = Budget(), Clock(), Clock()
+    budget, one, other = Budget(0.9), Clock(), Clock()
+    budget.charge(-1e6)  # much may be spent, though not any time
     with (
         made(one, machine, tmp_path / "one", budget=budget.part()) as first,
         made(other, machine, tmp_path / "other", budget=budget.part()) as second,

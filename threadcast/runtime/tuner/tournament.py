@@ -214,9 +214,9 @@ class Tournament:
         return key == self.challenger or (key in self.entrants and self._is_open(self.entrants[key]))
 
     def comes_first(self, key: Key) -> bool:
-        """Return whether a candidate is at work, and nothing that promises more for its cost waits for seconds."""
+        """Return whether a candidate is at work that may be worth it, and none that promises more waits for seconds."""
         entrant = self.entrants.get(key)
-        if entrant is None or entrant.status is not Status.STAGED:
+        if entrant is None or entrant.status is not Status.STAGED or not self._is_open(entrant):
             return False
         return all(self._value(one) <= self._value(entrant) for one in self._waiting()[0])
 

@@ -45,6 +45,9 @@ _PAUSE_S = 0.05
 RAISED, RAISED_SHARE = 3, 0.05
 """Steps in which operators raise because of values, and their share, from which on PyTorch runs all: each costs what
 was run until then."""
+LITTLE, IN_A_ROW = 0.05, 20
+"""Share of a call from which on what the caller does before the next one counts, and calls in a row with less between
+them after which a search works beside calls: it would take a core from what the caller computes between them."""
 LOOKING_SHARE = 0.01
 """Share of a call that a look at its arguments may take: less is lost in the noise of calls."""
 
@@ -129,6 +132,8 @@ class Tuning:
             fuse=fuse, like=like, clock=clock,
         )  # fmt: skip
         self._started = self._closed = False
+        self._ended_s, self._in_a_row = 0.0, 0
+        """When the last call ended, and calls since one after which the caller did something else."""
         self._kept = self._contenders[DEFAULT]
         self._passes = self._passed = 0
         """What was kept, the next calls that it runs without being timed, and those since the last one that was."""
@@ -157,6 +162,7 @@ class Tuning:
         self._observe(what, timed, self._clock() - began_s, difference)
         if (kept := self.kept) is not None and runner == kept.id and not self._first_steps.compares(runner):
             self._kept, self._passes = kept, self._tournament.passes
+        self._ended_s = self._clock()
         return result
 
     def _pass(self, kept: Contender, arguments: tuple[Any, ...]) -> Any:
@@ -385,16 +391,23 @@ class Tuning:
             what = self._candidates.next()
             if self.report.reason in ("", COMPILING):
                 self.report.reason = COMPILING if self._graphs.awaits_engine else ""
-            compares, unlimited = self._tournament.learns, self._budget.unlimited
-            self._backends.before_step(rests=compares or not unlimited or self.eager_s is None)
-            if not (compares or unlimited or self._budget.rests) and self._tournament.comes_first(BACKENDS):
-                self._backends.turn(self._tournament.best_s or 0.0, left_s=self._budget.left_s, now_s=began_s)
+            self._let_backends_work(began_s)
             if isinstance(what, to.RunStage):
                 self._candidates.plan_candidates[what.key].begin(anew=what.anew)
             return what
         # of measuring or planning: the step has not begun, and can run as before
         self._give_up(str(failure.error) or "measuring was broken off")
         return to.Run(DEFAULT)
+
+    def _let_backends_work(self, now_s: float) -> None:
+        """Let the search for backends work beside the next step, or before it, or rest, whichever is right."""
+        compares, unlimited, step_s = self._tournament.learns, self._budget.unlimited, self._tournament.best_s or 0.0
+        self._in_a_row = self._in_a_row + 1 if now_s - self._ended_s <= LITTLE * step_s else 0
+        pays = not (compares or unlimited or self._budget.rests) and self._tournament.comes_first(BACKENDS)
+        beside = unlimited or (pays and self._in_a_row > IN_A_ROW and self._budget.allows(step_s))
+        self._backends.before_step(rests=compares or not beside or self.eager_s is None)
+        if pays and not beside:
+            self._backends.turn(step_s, left_s=self._budget.left_s, now_s=now_s)
 
     def _count_passed(self) -> None:
         """Take note of the calls that were not timed."""
