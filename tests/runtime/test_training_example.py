@@ -27,11 +27,16 @@ pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings(
 
 
 class Small(nn.Module):
-    """Parameters, running means, random numbers, and a parameter that is not used."""
+    """Parameters, running means, random numbers, and a parameter that is not used.
+
+    A bias in front of the norm would have a gradient of rounding alone, of which Adam makes whole steps.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 2))
+        self.layers = nn.Sequential(
+            nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 2)
+        )
         self.unused = nn.Parameter(torch.ones(2))
 
     def forward(self, x: Tensor) -> Tensor:
