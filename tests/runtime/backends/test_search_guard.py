@@ -95,6 +95,22 @@ def test_it_rests_until_it_is_let_work_and_ends_with_its_caller(tmp_path: Path) 
     assert not list(tmp_path.glob(f"{search_guard.PREFIX}*"))
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_its_command_ends_though_it_is_killed_itself(tmp_path: Path, *, works: bool) -> None:
+    with Guard(tmp_path) as guard:
+        status = Path(f"/proc/{guard.begun()}/stat")
+        guard.tell(works=works)
+        guard.process.kill()
+
+        def has_ended() -> bool:
+            try:
+                return status.read_text().rpartition(")")[2].split()[0] in "ZX"
+            except (FileNotFoundError, ProcessLookupError):
+                return True
+
+        assert eventually(has_ended)
+
+
 def test_it_works_while_its_caller_computes_nothing_and_a_core_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, caller_s, idle_s = 0.0, 0.0, 0.0
     monkeypatch.setattr(search_guard, "time", SimpleNamespace(monotonic=lambda: now_s))

@@ -14,6 +14,7 @@ standard library.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import math
 import os
@@ -48,6 +49,9 @@ IDLE = "idle"
 """Name of the file in the folder that the command keeps while it has nothing to do: then it needs no turn."""
 NOTHING_TO_DO = 75
 """Exit status of a command that was idle for long: what it has built is needed no more (EX_TEMPFAIL of sysexits.h)."""
+_PDEATHSIG = 1
+"""Asks for a signal at the parent's end (PR_SET_PDEATHSIG of prctl(2))."""
+_LIBC = ctypes.CDLL(None)
 _LOOK_S = 0.5
 """Seconds between two looks at whether the caller lives. Its end closes the standard input at once, unless a process
 that it forked keeps that open."""
@@ -145,6 +149,12 @@ class Idleness:
             return time.monotonic() * len(self._cpus)
 
 
+def _begin(nice: int) -> None:
+    """Set what a command has from its start: its priority, and that it ends with its guard, however that ends."""
+    os.nice(nice)
+    _LIBC.prctl(_PDEATHSIG, signal.SIGKILL)
+
+
 class Command:
     """The command that a guard runs, which works or rests."""
 
@@ -157,7 +167,7 @@ class Command:
     def begin(self, command: list[str], *, nice: int, file: int, environment: dict[str, str]) -> None:
         """Start it; it rests at first."""
         self._process = subprocess.Popen(
-            command, process_group=0, pass_fds=[file], env=environment, preexec_fn=partial(os.nice, nice)
+            command, process_group=0, pass_fds=[file], env=environment, preexec_fn=partial(_begin, nice)
         )
         self.apply()
 

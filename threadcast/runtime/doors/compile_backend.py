@@ -181,12 +181,18 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
 
 
 def _text(graph: GraphModule, example_inputs: Sequence[Any]) -> str | None:
-    """A text of a program and its inputs, the same in each process; None where sizes vary, so that times do."""
+    """A text of a program and its inputs, the same in each process.
+
+    None where sizes vary, so that times do, and where a part has a body of its own, such as one that is computed again:
+    the program's code does not show it, and it may not run as it was traced.
+    """
     plain = all(isinstance(value, Tensor) and value.layout is torch.strided for value in example_inputs)
-    if not plain or has_free_symbols([value.shape for value in example_inputs]):
+    bodies = any(isinstance(part, GraphModule) for part in graph.children())
+    if not plain or bodies or has_free_symbols([value.shape for value in example_inputs]):
         return None
     given = [(value.shape, value.stride(), value.dtype, value.requires_grad) for value in example_inputs]
-    return f"{torch.is_grad_enabled()} {given} {graph.code}"
+    around = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_num_threads()
+    return f"{around} {given} {graph.code}"
 
 
 def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

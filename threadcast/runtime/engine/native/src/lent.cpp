@@ -71,7 +71,7 @@ void lend(const std::shared_ptr<Lanes>& lanes, const std::vector<std::vector<int
   }
   const bool same = own->lanes.lock() == lanes;
   if (same && own->lasts() && own->cores.size() > cores.size()) return;  // of a wider step
-  if (!same || own->cores != cores || own->forks_seen != forks()) {
+  if (!same || own->cores != cores || !own->lasts()) {
     own->lanes = lanes;
     own->cores = cores;
     own->cpu = -1;
