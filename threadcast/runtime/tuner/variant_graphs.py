@@ -32,7 +32,7 @@ class VariantGraphs:
 
     `capture(memory_format)` returns the graph of a call; `formats` are the memory formats to try. A graph that draws
     random numbers is used in the format as given only. With `ours` operators of our own are in place of
-    slower ones in the graphs that are planned (`fusion.faster`). `hurries` says whether compilers may take the cores
+    slower ones in the graphs that are planned (`operators.faster`). `hurries` says whether compilers may take the cores
     from the steps.
     """
 
