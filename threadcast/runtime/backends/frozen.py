@@ -22,10 +22,10 @@ RELATIVE, ABSOLUTE = 1e-3, 1e-4
 of its group there (`largest_of_groups`). Kernels in single precision that sum in another order differ by 1e-6 to 1e-4
 after a hundred layers."""
 DOUBLE = 1e-9
-"""The same, both, for numbers in double precision. As for plans (`verification.limits`)."""
+"""The same, both, for numbers in double precision. As for plans (`check.limits`)."""
 ROUGH = 0.02
 """The same for a module that computes in bfloat16, as a share of the largest number of a tensor: libraries round in
-other places than PyTorch does. As for plans in bfloat16 (`verification.limits`)."""
+other places than PyTorch does. As for plans in bfloat16 (`check.limits`)."""
 
 _logger = logging.getLogger("threadcast")
 

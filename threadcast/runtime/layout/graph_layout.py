@@ -100,7 +100,7 @@ class ChannelsLast:
 
     @property
     def jumps(self) -> bool:
-        """Whether an operator of the graph jumps (`verification/jumps.py`)."""
+        """Whether an operator of the graph jumps (`check/jumps.py`)."""
         return graph_has_jumps(self._module)
 
     def __call__(self, *arguments: Any) -> list[Any]:
