@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from threadcast.capture.graph.dependencies import edges, lies_in, may_draw, may_raise, returns_written, writes
 from threadcast.capture.graph.program import Input, Node, Phase, Program, Recorded, Recording, Result
 from threadcast.capture.graph.rewriting import PREVIOUS, Part, Simplifier, by_shape_alone, split_call
-from threadcast.capture.graph.values import Ref, Size, encode, find_refs, map_refs
+from threadcast.capture.graph.values import Ref, Size, encode, find, find_refs, map_refs
 from threadcast.core.graph import OpGraph
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec
@@ -161,7 +161,9 @@ class _Builder:
             call.part = part
         nodes = [Node(c.part.target, c.part.args, c.part.kwargs, c.phase) for c in self.calls]
         keep = _needed(nodes, self.n_inputs, simpler.outputs)
-        sizes = list(dict.fromkeys(size.expression for i in keep for size in _sizes((nodes[i].args, nodes[i].kwargs))))
+        sizes = list(
+            dict.fromkeys(size.expression for i in keep for size in find(Size, (nodes[i].args, nodes[i].kwargs)))
+        )
         size_slots = {size: self.n_inputs + i for i, size in enumerate(sizes)}
         inputs = [*self.inputs, *(Input("size", str(size)) for size in sizes)]
         slots = {slot: slot for slot in range(self.n_inputs)}
@@ -229,17 +231,6 @@ def _written_to(program: Program, ref: Ref) -> Ref:
             break
         ref = before
     return ref
-
-
-def _sizes(template: Any) -> Iterator[Size]:
-    """Every `Size` in nested lists, tuples and dictionaries."""
-    if isinstance(template, Size):
-        yield template
-    elif isinstance(template, list | tuple):
-        for part in template:
-            yield from _sizes(part)
-    elif isinstance(template, dict):
-        yield from _sizes(list(template.values()))
 
 
 def _with_size_refs(template: Any, slots: Mapping[sympy.Expr, int]) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
@@ -19,6 +19,8 @@ from threadcast.core.errors import CaptureError, FormatError
 
 if TYPE_CHECKING:
     import sympy
+
+T = TypeVar("T")
 
 
 class Ref(NamedTuple):
@@ -39,16 +41,21 @@ class AsNumber(NamedTuple):
     ref: Ref
 
 
-def find_refs(template: Any) -> Iterator[Ref]:
-    """Every `Ref` in nested lists, tuples and dictionaries."""
-    if isinstance(template, Ref):
+def find(kind: type[T], template: Any) -> Iterator[T]:
+    """Everything of this kind in nested lists, tuples and dictionaries."""
+    if isinstance(template, kind):
         yield template
     elif isinstance(template, list | tuple):
         for part in template:
-            yield from find_refs(part)
+            yield from find(kind, part)
     elif isinstance(template, dict):
         for part in template.values():
-            yield from find_refs(part)
+            yield from find(kind, part)
+
+
+def find_refs(template: Any) -> Iterator[Ref]:
+    """Every `Ref` in nested lists, tuples and dictionaries."""
+    return find(Ref, template)
 
 
 def map_refs(change: Callable[[Ref], Ref], template: Any) -> Any:
