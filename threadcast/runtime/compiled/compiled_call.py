@@ -175,7 +175,7 @@ class CompiledCall:
             call = this()
             return call is not None and (call.measuring or any(part.learning for part in call.parts))
 
-        return Steps(disturbed, learn)
+        return Steps(disturbed, learn, self._whole.budget.part())
 
     def _observe(self, sample: _Sample, backward_s: float) -> None:
         """Take note of a call that counts. It has run: only what follows from it can fail."""

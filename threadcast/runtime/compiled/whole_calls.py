@@ -21,6 +21,7 @@ from threadcast.runtime.tuner.backends_beside import BackendsBeside
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.events import Outlook, Place
 from threadcast.runtime.tuner.guard import LITTLE, Verdict
+from threadcast.runtime.tuner.rounds import Rounds
 from threadcast.runtime.tuner.tournament import Tournament
 
 AS_TRACED = "eager PyTorch"
@@ -108,7 +109,7 @@ class Graphs:
         return isinstance(self._run, ShortWay) and self._run.learns()
 
 
-class WholeCalls:
+class WholeCalls(Rounds):
     """Has whole calls of one program compared, as `CompiledCall` says. `told` is called with what happens.
 
     `found` is what was found before for the same program, so that its graphs run from the first call on. `keep` is
@@ -119,11 +120,11 @@ class WholeCalls:
         self, graphs: Graphs, budget: Budget, *, told: Callable[[str], None] = lambda _: None,
         found: FasterGraphs | None = None, keep: Callable[[FasterGraphs | None], None] = lambda _: None,
     ) -> None:  # fmt: skip
+        super().__init__(Tournament(AS_TRACED, told=told), budget)
         self._found, self._keep = found, keep
-        self.tournament = Tournament(AS_TRACED, told=told)
         self.verdicts: dict[Way, Verdict] = {}
         """How the graphs in each way compare with the fastest one before, as far as that is known."""
-        self._graphs, self._budget = graphs, budget
+        self._graphs = graphs
         self._later: list[Way] | None = None
         """What is learned where what is learned before it does not win; None before the first call."""
         self._ordered = False
@@ -166,30 +167,23 @@ class WholeCalls:
             stays = waiting or isinstance(self._what, to.RunStage)
             return Turn(_way(self._what.key) if stays else self.best, compared=self.tournament.comparison is not None)
         self._look(now_s)
-        self._trains, waits = torch.is_grad_enabled(), not self._budget.turn()
-        while True:
-            disturbed = waits or self._graphs.disturbed
-            *before, what = self.tournament.handle(to.Next(self._budget.left_s, disturbed))
-            self._carry_out(before)
-            if isinstance(what, to.Run | to.RunStage):
-                break
-            assert isinstance(what, to.Prepare)
-            assert isinstance(what.key, Way)
-            self._begun = self._shortened = 0
-            self._took_s = 0.0
-            self.tournament.handle(to.Staged(what.key, Place.CALL))
-        self._what = what
-        if not waits:
-            self._budget.learns(self.tournament.learns)
+        self._trains = torch.is_grad_enabled()
+        self._what = what = self.next()
         compared = self.tournament.comparison is not None
-        self._backends.before_step(rests=compared or not self._budget.unlimited)
-        return Turn(_way(what.key), True, compared, disturbed)
+        self._backends.before_step(rests=compared or not self.budget.unlimited)
+        return Turn(_way(what.key), True, compared, self.disturbed)
 
-    def passed(self, calls: int) -> None:
-        """Take note of calls by the fastest way of which none was timed."""
-        self.tournament.handle(to.Passed(calls))
-        if (best_s := self.tournament.best_s) is not None:
-            self._budget.ran(calls * best_s, eager_s=calls * best_s * self.tournament.gain_now)
+    @property
+    def disturbed(self) -> bool:
+        """Whether a plan is being made on one of the graphs' cores."""
+        return self._graphs.disturbed
+
+    def prepare(self, key: to.Key) -> None:
+        """Have the graphs run calls, in which they learn."""
+        assert isinstance(key, Way)
+        self._begun = self._shortened = 0
+        self._took_s = 0.0
+        self.tell(to.Staged(key, Place.CALL))
 
     def observe(self, *, started_s: float, seconds: float) -> None:
         """Take note of the seconds of the call that counts, and when it started by the caller's clock."""
@@ -200,19 +194,21 @@ class WholeCalls:
         if eager_s is not None and what.key == AS_TRACED:  # whatever else takes the cores is not due to learning
             eager_s = max(eager_s, seconds / _BESIDE)
         calls, self._uncounted = 1 + self._uncounted, 0
-        self._budget.ran(calls * seconds, eager_s=calls * (seconds if eager_s is None else eager_s))
-        self._carry_out(self.tournament.handle(event))
+        self.budget.ran(calls * seconds, eager_s=calls * (seconds if eager_s is None else eager_s))
+        self.tell(event)
+        self.do()
         if isinstance(what, to.RunStage):
             assert isinstance(what.key, Way)
             self._begun += 1
             self._took_s = min(self._took_s or seconds, seconds)
             self._staged(what.key)
+            self.do()
 
     def _begin(self) -> None:
         self._later = []
         if self._found is not None:
             layout, step_s, eager_s = self._found
-            self.tournament.handle(to.Resumed(Way(layout), step_s, eager_s))
+            self.tell(to.Resumed(Way(layout), step_s, eager_s))
         else:
             self._offer_first()
 
@@ -223,7 +219,7 @@ class WholeCalls:
             self._offer(Way(MemoryFormat.AS_GIVEN))
 
     def _offer(self, way: Way, *, gain: float = 1.5) -> None:
-        self.tournament.handle(to.Offered(way, gain=gain, most=10.0, cost_s=0.0, near=True))
+        self.tell(to.Offered(way, gain=gain, most=10.0, cost_s=0.0, near=True))
 
     def _offer_next(self) -> None:
         if self._later:
@@ -236,7 +232,7 @@ class WholeCalls:
             if self._elsewhere < _ELSEWHERE:
                 return False
             if self.tournament.comparison is not None:
-                self.tournament.handle(to.Next(self._budget.left_s, disturbed=True))
+                self.break_off()
         self._sizes, self._elsewhere = sizes, 0
         return True
 
@@ -253,38 +249,36 @@ class WholeCalls:
     def _staged(self, way: Way) -> None:
         """Tell how far the preparation of the graphs is."""
         if way.layout is MemoryFormat.CHANNELS_LAST and not self._graphs.has_channels_last:
-            self.tournament.handle(to.LeftOut(way, "its results are not those of the order as given"))
+            self.tell(to.LeftOut(way, "its results are not those of the order as given"))
             self._later = [one for one in self._later or [] if one.layout is not way.layout]
             self._after(way, 0.0)
             return
         outlook = Outlook(None) if way.plainly else self._graphs.outlook
-        learns = outlook.place is not None and (self._budget.unlimited or way in self._lost)
+        learns = outlook.place is not None and (self.budget.unlimited or way in self._lost)
         two = way.layout is MemoryFormat.CHANNELS_LAST or self._graphs.has_channels_last
         if (two and self._begun < _BEGUN) or not (way.plainly or (self._graphs.has_settled and not learns)):
             cost_s = outlook.cost_s + max(0.0, self._took_s - (self.tournament.best_s or 0.0))
-            self.tournament.handle(to.Staged(way, outlook.place or Place.CALL, cost_s))
+            self.tell(to.Staged(way, outlook.place or Place.CALL, cost_s))
         elif not way.plainly and self._trains and self._shortened < _SHORTENED and self._graphs.gets_shorter():
             self._shortened += 1
-            self.tournament.handle(to.Staged(way, Place.CALL))
+            self.tell(to.Staged(way, Place.CALL))
         else:
-            self.tournament.handle(to.Ready(way))
+            self.tell(to.Ready(way))
 
-    def _carry_out(self, instructions: Sequence[to.Instruction]) -> None:
-        for one in instructions:
-            if isinstance(one, to.Compared):
-                assert isinstance(one.key, Way)
-                self.verdicts[one.key] = one.verdict
-                if one.verdict.kept == "default":
-                    self._lost_by(one.key)
-                if one.key.plainly and not self._ordered:
-                    self._after(one.key, one.verdict.gain)
-            elif isinstance(one, to.Keep):
-                assert isinstance(one.key, Way)
-                if not one.key.plainly and (eager_s := self.tournament.eager_s) is not None:
-                    self._keep(FasterGraphs(one.key.layout, one.step_s, eager_s))
-            elif isinstance(one, to.Drop) and one.earlier:
+    def carry_out(self, instruction: to.Instruction) -> None:
+        """Take note of verdicts, offer what is learned next, and keep what is the fastest for later processes."""
+        match instruction:
+            case to.Compared(Way() as way, verdict):
+                self.verdicts[way] = verdict
+                if verdict.kept == "default":
+                    self._lost_by(way)
+                if way.plainly and not self._ordered:
+                    self._after(way, verdict.gain)
+            case to.Keep(Way(layout, plainly=False), step_s) if (eager_s := self.tournament.eager_s) is not None:
+                self._keep(FasterGraphs(layout, step_s, eager_s))
+            case to.Drop(earlier=True):
                 self._offer_first()
-            elif isinstance(one, to.Settle) and one.key == AS_TRACED and self.tournament.idle:
+            case to.Settle(key) if key == AS_TRACED and self.tournament.idle and not self.loud:
                 gains = [verdict.high for way, verdict in self.verdicts.items() if not way.plainly]
                 if gains and max(gains) < LITTLE:
                     self._keep(None)

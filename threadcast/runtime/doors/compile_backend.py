@@ -126,7 +126,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
     if text is not None and options.tuning_share < 1 and plans.is_program_left(text):
         _logger.info("a program runs as torch.compile traced it: its graphs were not faster before")
         if options.fuse and torch.is_grad_enabled():
-            fused_updates().adopt(example_inputs, Steps())
+            fused_updates().adopt(example_inputs, Steps(budget=budget(options.tuning_share).part()))
         return as_traced(graph)
     parts = _Parts(budget(options.tuning_share).part())
     unused: list[UnusedResults] = []

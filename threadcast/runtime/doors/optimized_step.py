@@ -153,8 +153,9 @@ class OptimizedStep(OptimizedModel):
 
     def _gradients(self) -> Optimized:
         model, loss, optimizer = self._model, self._loss, self._update.optimizer
-        if Settings.read()["engine.fuse"]:
-            fused_updates().adopt(model.parameters(), Steps(disturbed=_unless_gone(WeakMethod(self._learning))))
+        if (settings := Settings.read())["engine.fuse"]:
+            steps = Steps(_unless_gone(WeakMethod(self._learning)), budget=budget(settings["engine.tuning_share"]).part())
+            fused_updates().adopt(model.parameters(), steps)
 
         def default(args: tuple[Any, ...], kwargs: dict[str, Any], scale: Tensor | None = None) -> Tensor:
             found, value = loss(model, args, kwargs, scale)

@@ -131,14 +131,18 @@ class Budget:
 
 
 class PartBudget(Budget):
-    """What graphs of a program may spend of the budget of its `whole` calls, by which these are counted.
+    """What parts of calls, such as a program's graphs, may spend of the budget of `whole` calls, which counts these.
 
-    Where whole calls are not timed, the graphs count themselves (`counts`).
+    Where whole calls are not timed, the parts count themselves (`counts`).
     """
 
-    def __init__(self, whole: Budget) -> None:
+    def __init__(self, whole: Budget, *, counts: bool = True) -> None:
         super().__init__(whole.share)
-        self._whole, self.counts = whole, True
+        self._whole, self.counts = whole, counts
+
+    def part(self) -> PartBudget:
+        """Return itself: what its own parts may spend is all decided for whole calls."""
+        return self
 
     @property
     def unlimited(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -34,6 +33,7 @@ from threadcast.runtime.tuner.plan_candidate import BESIDE_S, Calls, Means, Plan
 from threadcast.runtime.tuner.plan_maker import PlanMaker
 from threadcast.runtime.tuner.planning import Planner
 from threadcast.runtime.tuner.report import Report
+from threadcast.runtime.tuner.rounds import Rounds
 from threadcast.runtime.tuner.tournament import Tournament
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
@@ -49,7 +49,7 @@ FOUND_BEFORE = "an earlier process found nothing that is faster"
 _logger = logging.getLogger("threadcast")
 
 
-class Candidates:
+class Candidates(Rounds):
     """Carries out between steps what `tournament` decides, and tells it what came of it.
 
     For the other arguments see `Tuning`.
@@ -61,8 +61,9 @@ class Candidates:
         model_format: ModelFormat, store: str | None, feedback: StepFeedback | None, fuse: bool,
         like: Sequence[VariantPlan], clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
-        self.tournament, self.graphs, self.contenders, self.backends = tournament, graphs, contenders, backends
-        self._stored, self._machine, self._budget, self._planner = stored, machine, budget, planner
+        super().__init__(tournament, budget)
+        self.graphs, self.contenders, self.backends = graphs, contenders, backends
+        self._stored, self._machine, self._planner = stored, machine, planner
         self._format, self._store, self._feedback = model_format, store, feedback
         self._fuse, self._like, self._clock = fuse, like, clock
         self._means = Means(
@@ -71,8 +72,6 @@ class Candidates:
         self.plan_candidates: dict[to.Key, PlanCandidate] = {}
         """The plans that are offered, made or not."""
         self.follower = CoreFollower(machine)
-        self._todo: deque[to.Instruction] = deque()
-        """What is to be done before the next step."""
         self._wants_backends = False
         self._backend_s: float | None = None
         """Seconds of a call by the backend that an earlier process found to be the fastest; None: there is none."""
@@ -103,11 +102,6 @@ class Candidates:
         return Calls(tournament.best_s, tournament.baseline_s, other)
 
     @property
-    def pending(self) -> bool:
-        """Whether something is to be done before the next step."""
-        return bool(self._todo)
-
-    @property
     def awaits_backends(self) -> bool:
         """Whether a search for backends is to begin with the next step, unless another one is at work."""
         return self._wants_backends and self.backends.waits
@@ -119,21 +113,10 @@ class Candidates:
         found.sort(key=lambda one: math.inf if one.step_s is None else one.step_s)
         return [one.found for one in found if one.found is not None]
 
-    def next(self) -> to.Run | to.RunStage:
-        """Prepare what comes next, and return what runs the next step."""
-        waits = not self._budget.turn()
-        while True:
-            self.carry_out()
-            disturbed = waits or self._planner.works or self._budget.rests
-            self._todo.extend(self.tournament.handle(to.Next(self._budget.left_s, disturbed)))
-            what = self._todo.pop()
-            self.carry_out()
-            if isinstance(what, to.Run | to.RunStage):
-                if not waits:
-                    self._budget.learns(self.tournament.learns)
-                return what
-            assert isinstance(what, to.Prepare)
-            self._prepare(what.key)
+    @property
+    def disturbed(self) -> bool:
+        """Whether a plan is being made on one of the cores, or whole calls are compared."""
+        return self._planner.works or self.budget.rests
 
     def begin(self) -> None:
         """Begin with the plan that an earlier process stored, else with one of other calls, where one fits."""
@@ -157,7 +140,7 @@ class Candidates:
         self._offer_all(self.graphs.formats)
 
     def _resume(self, candidate: PlanCandidate, stored: StoredPlan) -> None:
-        self._todo.extend(self.tournament.handle(to.Resumed(candidate.key, stored.step_s, stored.eager_s)))
+        self.tell(to.Resumed(candidate.key, stored.step_s, stored.eager_s))
         self._fuse = self._fuse and not candidate.variant.fused
         if "formats" in self._known_from_before(candidate.found):
             self._offer_backends()
@@ -186,8 +169,8 @@ class Candidates:
             expected = self._stored.backends(self.graphs.first, {})
             gain, most, cost_s, self._backend_s = expected.gain, expected.most, expected.cost_s, expected.step_s
             self._offer(BACKENDS, gain=gain, most=most, cost_s=cost_s, bit_by_bit=True)
-            if self._budget.unlimited or self._backend_s is not None:
-                self._prepare(BACKENDS)  # beside the plans
+            if self.budget.unlimited or self._backend_s is not None:
+                self.prepare(BACKENDS)  # beside the plans
 
     def _offer_eager(self, candidate: PlanCandidate) -> None:
         """Offer PyTorch in the memory format of a plan, where that may be faster than the plan."""
@@ -215,7 +198,7 @@ class Candidates:
         return seconds / max(1, len(self._machine) - 1)
 
     def _offer(self, key: ContenderId, **options: Any) -> None:
-        self._todo.extend(self.tournament.handle(to.Offered(key, **options)))
+        self.tell(to.Offered(key, **options))
 
     def _add(self, candidate: PlanCandidate) -> PlanCandidate:
         self.plan_candidates[candidate.key] = candidate
@@ -225,7 +208,7 @@ class Candidates:
 
     def look(self) -> None:
         """Report what has happened since the last step: plans, compiled loops, backends, stale contenders."""
-        self._planner.unlimited = self._budget.unlimited
+        self._planner.unlimited = self.budget.unlimited
         tournament = self.tournament
         for candidate in list(self.plan_candidates.values()):
             if candidate.works and candidate.poll(self._calls):
@@ -238,7 +221,7 @@ class Candidates:
             if tournament.entrants[key].open and not self.contenders[key].holds():
                 if key.kind is Kind.BACKEND:  # weights were written to, which they need not be in later processes
                     self.backends.search_later_too()
-                self._todo.extend(tournament.handle(to.LeftOut(key, "what it took for constant was changed")))
+                self.tell(to.LeftOut(key, "what it took for constant was changed"))
 
     def _maker(self, captured: Captured, variant: Variant) -> PlanMaker:
         """What makes plans of the graph of a variant."""
@@ -251,7 +234,7 @@ class Candidates:
         looked, feedback = self._means.looked, self._feedback
         if feedback is None or not looked or feedback.working or not self.tournament.settled:
             return
-        if self._budget.allows(self._part_of(GIVE_BACK_S)):
+        if self.budget.allows(self._part_of(GIVE_BACK_S)):
             feedback.add_looks(looked)
             looked.clear()
 
@@ -260,7 +243,7 @@ class Candidates:
         if not self.backends.works:
             return
         try:
-            found = self.backends.poll(unlimited=self._budget.unlimited)
+            found = self.backends.poll(unlimited=self.budget.unlimited)
         except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
             self.backends.leave_out(error)
             found = None
@@ -269,7 +252,7 @@ class Candidates:
             gain, step_s = self.tournament.entrants[BACKENDS].offered.gain, self._backend_s
             if step_s is not None and self.tournament.entrants.keys() == {DEFAULT, BACKENDS}:
                 resumed = to.Resumed(found.id, step_s, gain * step_s, alone=True)
-                self._todo.extend(self.tournament.handle(resumed))
+                self.tell(resumed)
             else:
                 self._offer(found.id, gain=found.gain or 2.0, most=10.0, ready=True, alone=True)
         if self.backends.over:
@@ -289,7 +272,12 @@ class Candidates:
         entrant = self.tournament.entrants.get(BACKENDS)
         if entrant is not None and entrant.status is not Status.OUT:
             self.tournament.handle(to.LeftOut(BACKENDS, "there are no more"))
-        self._stored.note_tried(self.graphs.first, self._tried, best=self.plan_of(self.best))
+        self._note_tried()
+
+    def _note_tried(self) -> None:
+        """Note for later processes what is slower than the best; times that others disturbed do not tell that."""
+        if not self.loud:
+            self._stored.note_tried(self.graphs.first, self._tried, best=self.plan_of(self.best))
 
     @property
     def _tried(self) -> frozenset[Extra]:
@@ -304,13 +292,13 @@ class Candidates:
         lost = lost and not any(isinstance(one, ContenderId) and one.kind is Kind.BACKEND for one in open_ones)
         return frozenset([*found, "backends"] if lost else found)
 
-    def _prepare(self, key: to.Key) -> None:
+    def prepare(self, key: to.Key) -> None:
         assert isinstance(key, ContenderId)
         if key == BACKENDS:
             self._wants_backends = True
             self.tournament.handle(to.Staged(key, to.Place.BESIDE, long=True))
         elif key.kind is Kind.BACKEND:
-            self._todo.extend(self.tournament.handle(to.LeftOut(key, "it was released")))
+            self.tell(to.LeftOut(key, "it was released"))
         elif key.memory_format is not None:
             self.contenders.open_eager(key.memory_format)
             self.tournament.handle(to.Ready(key))
@@ -325,7 +313,7 @@ class Candidates:
     def _staged(self, candidate: PlanCandidate) -> None:
         """Report how far the preparation of a plan is."""
         event = candidate.stage(self._calls)
-        self._todo.extend(self.tournament.handle(event))
+        self.tell(event)
         if not isinstance(event, to.Ready) or (found := candidate.found) is None:
             return
         self.report.predicted_s[str(candidate.variant)] = found.plan.makespan_s
@@ -337,23 +325,17 @@ class Candidates:
         """Take note of a step; `difference`: its results are not PyTorch's."""
         if difference is not None:
             text = f"its results are not PyTorch's: {difference}"
-            self._todo.extend(self.tournament.handle(to.LeftOut(what.key, text, differs=True)))
+            self.tell(to.LeftOut(what.key, text, differs=True))
             return
-        self._todo.extend(self.tournament.handle(event))
+        self.tell(event)
         if isinstance(what, to.RunStage):
             candidate = self.plan_candidates[what.key]
             candidate.observe(event.seconds, self._calls)
             self._staged(candidate)
         if not self.tournament.goes_on:  # another one's turn
-            self._budget.learns(False)
+            self.budget.learns(False)
 
-    def carry_out(self) -> None:
-        """Carry out what is to be done. What Ctrl-C interrupts is begun anew later."""
-        while self._todo:
-            self._do(self._todo[0])
-            self._todo.popleft()
-
-    def _do(self, instruction: to.Instruction) -> None:
+    def carry_out(self, instruction: to.Instruction) -> None:
         match instruction:
             case to.Compared(key, verdict):
                 self.report.verdicts[str(key)] = verdict
@@ -374,7 +356,7 @@ class Candidates:
             case to.Keep(key, step_s):
                 if (variant_plan := self.plan_of(key)) is not None:
                     self._stored.write(variant_plan, step_s, eager_s=self.tournament.eager_s)
-                    self._stored.note_tried(self.graphs.first, self._tried, best=self.plan_of(self.best))
+                    self._note_tried()
             case to.GiveUp(reason):
                 self._given_up(reason)
 
@@ -414,14 +396,14 @@ class Candidates:
         if self.tournament.idle:
             self._planner.done(self)
         variant_plan = self.plan_of(contender)
-        if contender == DEFAULT and self.tournament.idle:
+        if contender == DEFAULT and self.tournament.idle and not self.loud:
             for captured in {self.graphs.first, *(self.graphs.as_captured(one.variant) for one in self.plans)}:
                 self._stored.drop(captured)
         entrant = self.tournament.entrants[contender]
         if contender.kind is Kind.BACKEND and entrant.gain is not None and entrant.step_s is not None:
             self._stored.note_backend(self.graphs.first, entrant.gain, entrant.step_s)
         self.conclude()
-        self._stored.note_tried(self.graphs.first, self._tried, best=variant_plan)
+        self._note_tried()
         if variant_plan is not None:
             self.follower.follow(self.contenders.engines[variant_plan], variant_plan, self._stored)
         slow, eager_s = [one for one in self.plan_candidates.values() if one.step_s], self.tournament.baseline_s
@@ -434,8 +416,8 @@ class Candidates:
     def give_up(self, reason: str) -> None:
         """Run the default for good."""
         self._todo.clear()
-        self._todo.extend(self.tournament.handle(to.GaveUp(reason)))
-        self.carry_out()
+        self.tell(to.GaveUp(reason))
+        self.do()
 
     def _given_up(self, reason: str) -> None:
         _logger.warning("this step runs as before: %s", reason)
@@ -449,7 +431,7 @@ class Candidates:
         self._release()
 
     def _release(self) -> None:
-        self._budget.learns(False)
+        self.budget.learns(False)
         self.follower.end(restore=False)
         self.backends.close()
         for candidate in self.plan_candidates.values():

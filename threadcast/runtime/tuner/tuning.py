@@ -302,7 +302,7 @@ class Tuning:
             return
         with Failure() as failure:
             self._candidates.look()
-            self._candidates.carry_out()
+            self._candidates.do()
         if failure.error is not None:
             self._give_up(str(failure.error))
 
@@ -386,7 +386,9 @@ class Tuning:
             if not self._started:
                 self._candidates.begin()
                 self._started = True
-            self._count_passed()
+            if self._passed:
+                self._candidates.passed(self._passed)
+                self._passed = 0
             self._candidates.look()
             what = self._candidates.next()
             if self.report.reason in ("", COMPILING):
@@ -408,13 +410,6 @@ class Tuning:
         self._backends.before_step(rests=compares or not beside or self.eager_s is None)
         if pays and not beside:
             self._backends.turn(step_s, left_s=self._budget.left_s, now_s=now_s)
-
-    def _count_passed(self) -> None:
-        """Take note of the calls that were not timed."""
-        if self._passed and (best_s := self._tournament.best_s) is not None:
-            calls, self._passed = self._passed, 0
-            self._tournament.handle(to.Passed(calls))
-            self._budget.ran(calls * best_s, eager_s=calls * best_s * self._tournament.gain_now)
 
     def _runner_of(self, what: to.Run | to.RunStage) -> Runner:
         if isinstance(what, to.RunStage):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Lock
 from typing import Any
@@ -25,12 +25,19 @@ from torch.utils.weak import WeakIdKeyDictionary
 from threadcast.capture.graph.optimizers import NUMBERS
 from threadcast.capture.guards.unsupported import may_exchange
 from threadcast.core.errors import in_one_line
+from threadcast.runtime.tuner import events as to
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.rounds import Rounds
+from threadcast.runtime.tuner.tournament import Tournament
 from threadcast.runtime.updates.fused_fit import FusedFit
 from threadcast.runtime.updates.fused_step import FusedStep
-from threadcast.runtime.updates.update_contest import LOOP, UpdateContest
 from threadcast.runtime.watching.hooks import OwnSteps
 from threadcast.threads.forks import forks
 
+LOOP = 0
+"""The optimizer's own loop, in place of a number of threads for the fused kernels."""
+LEAST_S = 50e-6
+"""Seconds of a step by the loop below which it stays: looking at a step takes some of them."""
 _LOOKED = 50
 """Steps between two looks at whether the rest of the step is known. A convention."""
 _PATIENCE = 5_000
@@ -50,6 +57,8 @@ class Steps:
     """Returns whether an update tells little of its speed now."""
     learn: Callable[[], bool] = lambda: False
     """Returns whether what runs the rest of the step may still change: updates are compared once more after that."""
+    budget: Budget = field(default_factory=Budget)
+    """What comparing updates may cost."""
 
 
 class FusedUpdates:
@@ -148,56 +157,78 @@ class FusedUpdates:
             update.end(optimizer)
 
 
-class OptimizerUpdate:
-    """How the steps of one optimizer are made: by its own loop, or by fused kernels on so many threads at most."""
+class OptimizerUpdate(Rounds):
+    """How the steps of one optimizer are made: by its own loop, or by fused kernels on so many threads at most.
+
+    Kernels divide each parameter among all of their threads, and many parameters are small. So these are compared: the
+    loop, kernels on all threads that the process uses, and on half as many each.
+    """
 
     def __init__(self, kind: type[Optimizer], steps: Steps, clock: Callable[[], float]) -> None:
-        self._kind, self._steps, self._clock = kind, steps, clock
-        self._contest, self._fit = UpdateContest(torch.get_num_threads()), FusedFit(kind)
+        super().__init__(Tournament(LOOP), steps.budget)
+        self._kind, self._steps, self._clock, self._fit = kind, steps, clock, FusedFit(kind)
+        self.kept: int | None = None
+        """Number of threads of the fused kernels that make all further steps for which they are right; `LOOP` where the
+        optimizer's own loop does, None while that is not known."""
         self._again: bool | None = None
-        """Whether there will be one more contest, once what runs the rest of the step is known for good; None before
-        the first one."""
+        """Whether all is to be compared once more, once what runs the rest of the step is known for good; None before
+        the first time."""
         self._made = 0
         """Steps so far that waited for what runs the rest of the step."""
-        self._left = False
         self._step: FusedStep | None = None
         """The step by fused kernels that runs now, or that was interrupted and left something to set back."""
         self._guards_state = False
         """Whether `state_dict` is hooked, so that it has the setting as it was."""
         self._started_s: float | None = None
-
-    @property
-    def kept(self) -> int | None:
-        """Number of threads of the fused kernels that make all further steps for which they are right; `LOOP` where the
-        optimizer's own loop does, None while that is not known."""
-        return LOOP if self._left else self._contest.kept
+        self._what: to.Run | to.RunStage = to.Run(LOOP)
+        self._offer()
 
     @property
     def over(self) -> bool:
         """Whether all further steps are made by the optimizer's own loop, and nothing is left to be set back."""
         return self.kept == LOOP and self._step is None and not self._again
 
+    def _offer(self) -> None:
+        threads = torch.get_num_threads()
+        while threads >= 1:
+            self.tell(to.Offered(threads, cost_s=0.0, ready=True, near=True))
+            threads //= 2
+
+    def prepare(self, key: to.Key) -> None:
+        """Fused kernels need nothing."""
+        self.tell(to.Ready(key))
+
+    def carry_out(self, instruction: to.Instruction) -> None:
+        """Nothing follows from a decision but how the next steps are made."""
+
+    def _keep(self, best: to.Key) -> None:
+        assert isinstance(best, int)
+        self.kept = best
+        self.budget.learns(False)
+
     def begin(self, optimizer: Optimizer) -> None:
         """Choose the kernels of the step that begins."""
         if self.kept is not None and self._again:
             self._made += 1
             if self._made % _LOOKED == 0 and (self._made >= _PATIENCE or not self._steps.learn()):
-                self._contest, self._again, self._made = UpdateContest(torch.get_num_threads()), False, 0
+                self.tournament, self.kept, self._again, self._made = Tournament(LOOP), None, False, 0
+                self._offer()
         if self.kept == LOOP:
             return
         if self._fit.waits():
-            self._contest.break_off()
+            self.break_off()
             return
         if self.kept is None and self._made < _PATIENCE and self._steps.disturbed():
             self._made += 1
-            self._contest.break_off()
+            self.break_off()
             return
         if self._again is None:
             self._again, self._made = self._steps.learn(), 0
         began_s = self._clock()
-        tensors, threads = self._fit.next_step(optimizer), self._contest.next_way()
+        tensors = self._fit.next_step(optimizer)
+        threads = self._next_way() if self.kept is None else self.kept
         if tensors is None:
-            self._contest.break_off()
+            self.break_off()
             return
         if self.kept is None:
             self._started_s = self._clock() if threads == LOOP else began_s  # the looks count for the fused kernels
@@ -209,6 +240,13 @@ class OptimizerUpdate:
         self._step = FusedStep(tensors)
         self._step.begin(optimizer, threads)
 
+    def _next_way(self) -> int:
+        self._what = self.next()
+        if self.tournament.settled and self.tournament.idle:
+            self._keep(self.tournament.best)
+        assert isinstance(self._what.key, int)
+        return self._what.key
+
     def end(self, optimizer: Optimizer) -> None:
         """Take note that the step has ended."""
         started_s = self._started_s
@@ -216,10 +254,22 @@ class OptimizerUpdate:
         self.restore(optimizer)
         if started_s is None or seconds is None:
             return
-        self._contest.observe(started_s=started_s, seconds=seconds)
+        self.observe(to.Ran(started_s, seconds, seconds))
         if self.kept is not None:
             how = "its own loop" if self.kept == LOOP else f"PyTorch's fused kernels, {self.kept} threads"
-            _logger.info("%s updates by %s (gain %.2f)", self._kind.__name__, how, self._contest.gain or 1.0)
+            gain = self.tournament.entrants[self.kept].gain
+            _logger.info("%s updates by %s (gain %.2f)", self._kind.__name__, how, gain or 1.0)
+
+    def observe(self, event: to.Ran) -> None:
+        """Take note of the step for which `next` was asked."""
+        if self.kept is not None:
+            return
+        eager_s = self.tournament.eager_of(event, self._what)
+        self.budget.ran(event.seconds, eager_s=event.seconds if eager_s is None else eager_s)
+        self.tell(event)
+        loop_s = self.tournament.baseline_s
+        if loop_s is not None and loop_s < LEAST_S:
+            self._keep(LOOP)
 
     def restore(self, optimizer: Optimizer) -> None:
         """Set back what was changed for the last step, also after one that has raised."""
@@ -229,7 +279,8 @@ class OptimizerUpdate:
 
     def leave(self, optimizer: Optimizer) -> None:
         """Make all further steps, and the one that begins, by the optimizer's own loop."""
-        self._left, self._again = True, False
+        self._again = False
+        self._keep(LOOP)
         self.restore(optimizer)
 
 
