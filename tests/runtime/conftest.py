@@ -28,7 +28,7 @@ from threadcast.runtime.engine.native.engine import NativeEngine
 from threadcast.runtime.engine.python_engine import PythonEngine
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
-from threadcast.runtime.tuner import first_steps, plan_search, planning, tournament, tuning
+from threadcast.runtime.tuner import first_steps, plan_search, planning, rounds, tournament, tuning
 from threadcast.runtime.tuner.contender_id import ContenderId, Kind
 from threadcast.runtime.tuner.entrant import Entrant
 from threadcast.runtime.tuner.events import Instructions, Next, Ran, Run
@@ -63,6 +63,12 @@ def learning_at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
 def learning_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits until it is known how long PyTorch takes."""
     monkeypatch.setattr(tournament, "are_steady", lambda _: True)
+
+
+@pytest.fixture(autouse=True)
+def nobody_else_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of other processes, so that these decide nothing."""
+    monkeypatch.setattr(rounds, "_cpu_times", lambda: None)
 
 
 @pytest.fixture(autouse=True)

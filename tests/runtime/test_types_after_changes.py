@@ -159,7 +159,7 @@ def test_weights_of_inference_mode_stay_in_float32(monkeypatch: pytest.MonkeyPat
     with closing(threadcast.optimize(model, x, backends=False, dtypes=("float32", "bfloat16"))) as call:
         choice = call._choice  # type: ignore[attr-defined]
         for _ in range(CALLS):
-            choice._float32_settled = True
+            choice.offer()
             call(x)
         assert choice.report.runs == "float32"
         assert "inference_mode" in choice.report.reason

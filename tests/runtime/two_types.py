@@ -32,7 +32,7 @@ def in_bfloat16(call: Any) -> TypeChoice:
     """The choice of the last call, made for bfloat16."""
     choice: TypeChoice = call._choice
     choice.report.runs, choice.report.reason, choice.checks = "bfloat16", "", 0
-    choice._float32_settled = True
+    choice.offer()
     assert call._watches()
     return choice
 

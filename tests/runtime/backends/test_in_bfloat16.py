@@ -270,7 +270,7 @@ def until(call: Any, x: Tensor, wanted: Tensor, done: Callable[[], bool]) -> Non
             return
         (found,) = call(x)
         assert largest_difference(wanted, found)[0] <= 0.05
-        call._choice._float32_settled = True
+        call._choice.offer()
 
 
 @pytest.mark.usefixtures("planned_at_once")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,12 +14,14 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.runtime.conftest import DefaultWins
 from tests.waiting import attempts
+from threadcast.collector.busy import CpuTimes
 from threadcast.runtime.compiled import whole_calls
 from threadcast.runtime.compiled.compiled_call import _SELDOM, CompiledCall
 from threadcast.runtime.compiled.short_way import ShortWay
 from threadcast.runtime.doors.compile_backend import backend, compiled_calls, compiled_graphs
 from threadcast.runtime.plans.plan_store import FasterGraphs
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuner import rounds
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.events import Outlook, Place
@@ -225,6 +228,31 @@ def test_the_layout_in_which_graphs_win_is_kept_for_the_next_process() -> None:
     call = CompiledCall(way["eager"], way["graphs"], [Part(0)], clock=clock, keep=kept.append)  # type: ignore[list-item]
     train(call, clock)
     assert kept[-1] == (MemoryFormat.AS_GIVEN, pytest.approx(0.01), pytest.approx(0.03))
+
+
+@pytest.mark.parametrize(
+    ("others", "scatter", "found"), [(0.0, 0.0, [None]), (0.3, 0.0, []), (0.0, 0.6, [])], ids=["quiet", "taken", "loud"]
+)
+def test_that_graphs_are_not_faster_is_not_kept_where_others_took_the_cores_meanwhile(
+    others: float, scatter: float, found: list[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan waits for the slowest of its cores: on a busy machine it may lose where it wins on an idle one."""
+    clock, kept, draw = Clock(), [], Random(0)
+
+    def cpu_times() -> CpuTimes:
+        busy = int((others if clock.now_s else 0.0) * 100 * clock.now_s)
+        return CpuTimes({0: (busy, 0, int(100 * clock.now_s))}, 0.0, clock.now_s)
+
+    def graphs(x: Tensor) -> Any:
+        return (Taking.apply(x, clock, 0.03 * draw.uniform(1 - scatter, 1 + scatter), 0.0),)  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(rounds, "_cpu_times", cpu_times)
+    way = ways(clock, eager=(0.01, 0.0))
+    call = CompiledCall(way["eager"], graphs, [Part(0)], clock=clock, keep=kept.append)  # type: ignore[list-item]
+    train(call, clock)
+    assert way["ran"][-1] == "eager"
+    assert not call.measuring
+    assert kept == found
 
 
 def test_a_program_that_is_compiled_once_more_runs_as_was_found_before(plans_of_the_test: Path) -> None:

@@ -47,7 +47,7 @@ def test_results_that_differ_more_than_is_allowed_are_float32s() -> None:
     options: dict[str, Any] = {"backends": False, "dtypes": ("float32", "bfloat16"), "tolerance": 1e-7}
     with closing(threadcast.optimize(model, **options)) as call:
         call(x)
-        call._choice._float32_settled = True  # type: ignore[attr-defined]
+        call._choice.offer()  # type: ignore[attr-defined]
         for _ in range(CALLS):
             torch.testing.assert_close(call(x), wanted)
         (report,) = call.types  # type: ignore[attr-defined]
@@ -138,7 +138,7 @@ def test_results_that_share_memory_in_float32_only_are_float32s(monkeypatch: pyt
     model, x = Sharing(aliased=True).eval(), torch.randn(8, 64)
     with closing(threadcast.optimize(model, backends=False, dtypes=("float32", "bfloat16"))) as call:
         call_until_captured(call, x)
-        call._choice._float32_settled = True  # type: ignore[attr-defined]
+        call._choice.offer()  # type: ignore[attr-defined]
         for _ in range(4):
             y, same = call(x)
             assert same is y

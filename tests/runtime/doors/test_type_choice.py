@@ -19,7 +19,7 @@ class Clock:
         self.choice, self.now_s = choice, 0.0
 
     def call(self, *, float32_s: float, bfloat16_s: float, difference: float = 0.01) -> Way:
-        way = self.choice.next()
+        way = self.choice.next_way()
         seconds = bfloat16_s if way is Way.BFLOAT16 else float32_s
         if way is Way.BOTH:
             self.choice.compared(difference, eager_s=bfloat16_s)
@@ -65,7 +65,7 @@ def test_what_is_far_slower_than_a_backend_in_float32_is_tried_where_eager_pytor
     choice.ran_float32(started_s=0.0, seconds=0.01, settled=True)
     for _ in range(CHECKS):
         choice.compared(0.01, eager_s=0.05, eager_float32_s=0.04)
-    assert choice.next() is Way.BFLOAT16
+    assert choice.next_way() is Way.BFLOAT16
 
 
 def test_a_backend_is_compared_once_and_again_after_writes() -> None:
@@ -85,7 +85,7 @@ def test_calls_in_bfloat16_are_compared_from_time_to_time_while_they_learn() -> 
     choice, ways = TypeChoice(), []
     ran(choice, 1 + CHECKS, float32_s=0.02, bfloat16_s=0.01)
     for _ in range(RECHECK + 1):
-        ways.append(choice.next())
+        ways.append(choice.next_way())
         if ways[-1] is Way.BOTH:
             choice.compared(0.01)
         else:
@@ -119,7 +119,7 @@ def test_learning_in_bfloat16_loses_little() -> None:
     for _ in range(1 + CHECKS):
         clock.call(float32_s=0.5, bfloat16_s=1.0)
     for number in range(100):
-        if choice.next() is Way.BFLOAT16:
+        if choice.next_way() is Way.BFLOAT16:
             choice.ran_bfloat16(started_s=0.0, seconds=1.0, settled=False)
             lost_s += 0.5
         else:

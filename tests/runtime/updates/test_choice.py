@@ -14,8 +14,9 @@ import threadcast
 import threadcast.runtime.updates.fused_updates as module
 from tests.runtime.updates.pairs import OPTIMIZERS, Clock, Fails, Look, Pair, some_parameters
 from threadcast.runtime.updates.fused_fit import FusedFit
-from threadcast.runtime.updates.fused_updates import FusedUpdates, Steps, fused_updates
-from threadcast.runtime.updates.update_contest import LEAST_S, LOOP, UpdateContest
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.events import Ran
+from threadcast.runtime.updates.fused_updates import LEAST_S, LOOP, FusedUpdates, OptimizerUpdate, Steps, fused_updates
 
 
 def test_the_loop_stays_where_it_is_faster(updates: FusedUpdates, clock: Clock) -> None:
@@ -231,13 +232,31 @@ def test_updates_beside_a_plan_of_gradients_are_adopted() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_numbers_of_threads_are_compared_to_the_end_on_a_machine_that_becomes_slower_and_faster(seed: int) -> None:
-    draw, contest, now_s = random.Random(seed), UpdateContest(8), 0.0
+def test_numbers_of_threads_are_compared_to_the_end_on_a_machine_that_becomes_slower_and_faster(
+    seed: int, two_threads: None
+) -> None:
+    draw, now_s = random.Random(seed), 0.0
+    torch.set_num_threads(8)
+    update = OptimizerUpdate(SGD, Steps(), lambda: now_s)
+    torch.set_num_threads(2)
     for number in range(3_000):
-        way = contest.next_way()
-        if contest.kept is not None:
+        way = update._next_way()
+        if update.kept is not None:
             break
         seconds = draw.choice([0.8e-3, 1e-3, 1.2e-3]) * (3 if (number // draw.choice([20, 40])) % 2 else 1)
-        contest.observe(started_s=now_s, seconds=seconds)
+        update.observe(Ran(now_s, seconds, seconds))
         now_s += seconds
-    assert contest.kept == way
+    assert update.kept == way
+
+
+def test_kernels_are_compared_only_within_what_may_be_spent(updates: FusedUpdates, clock: Clock) -> None:
+    clock.fused_s = clock.one_thread_s = 0.05
+    budget = Budget(0.0)
+    budget.charge(budget.left_s)
+    pair = Pair(updates, clock, OPTIMIZERS[1], some_parameters(), Steps(budget=budget))
+    pair.steps(200)
+    assert pair.fused.count(True) <= 2, "what has begun is broken off"
+    budget.ran(0.0, eager_s=10.0)
+    pair.settle()
+    assert True in pair.fused[200:]
+    assert budget.spent_s > 0.0

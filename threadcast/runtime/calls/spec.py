@@ -14,6 +14,7 @@ from threadcast.capture.graph.values import Dynamic
 from threadcast.runtime.check.shadow import Shadowed
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.contender import MakeBackends
 
 
@@ -45,5 +46,6 @@ class CallSpec:
     """The optimizer whose state takes the model's memory format, too; None: the one that is watched."""
     is_step: bool = True
     """Whether a call is a step of its own, and no part of one, which the caller counts."""
-    counts: bool = True
-    """Whether it counts where models choose cores."""
+    budget: Budget | None = None
+    """What its calls may spend as parts of others, which choose cores for both; None: they have a share of their own.
+    """

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
-from threadcast.threads.openmp import torch_threads
-
-RUNS = 7
-"""Runs of each operator, of which the shortest counts. A convention."""
-MOST_S = 0.1
-"""Seconds after which an operator is not run once more: without instructions for bfloat16 one run may take as long."""
+from threadcast.runtime.operators.race import times_as_fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +34,7 @@ def bfloat16_speed() -> Bfloat16Speed:
     matrix = torch.ones(512, 512, dtype=torch.float32)
     image = torch.ones(2, 64, 28, 28, dtype=torch.float32)
     weight = torch.ones(64, 64, 3, 3, dtype=torch.float32)
-    with torch_threads(1), torch.no_grad(), torch.autocast("cpu", enabled=False):
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
         return Bfloat16Speed(_ratio(torch.mm, matrix, matrix), _ratio(_convolution, image, weight))
 
 
@@ -49,13 +43,4 @@ def _convolution(image: Tensor, weight: Tensor) -> Tensor:
 
 
 def _ratio(operator: Callable[[Tensor, Tensor], Tensor], one: Tensor, other: Tensor) -> float:
-    return _shortest_s(operator, one, other) / _shortest_s(operator, one.bfloat16(), other.bfloat16())
-
-
-def _shortest_s(operator: Callable[[Tensor, Tensor], Tensor], one: Tensor, other: Tensor) -> float:
-    found: list[float] = []
-    while len(found) <= RUNS and sum(found) < MOST_S:  # the first fills caches
-        began_s = time.perf_counter()
-        operator(one, other)
-        found.append(time.perf_counter() - began_s)
-    return min(found)
+    return times_as_fast(partial(operator, one.bfloat16(), other.bfloat16()), partial(operator, one, other))

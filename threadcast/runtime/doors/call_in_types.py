@@ -22,12 +22,13 @@ from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.backends.result_memory import ResultMemory
 from threadcast.runtime.calls.fallback import Fallback, FirstCall, why_no_inputs, why_transformed
 from threadcast.runtime.calls.kinds import CallKind, flattened, kind_of
+from threadcast.runtime.calls.shared_learning import budget
 from threadcast.runtime.doors.bfloat16_speed import bfloat16_speed
 from threadcast.runtime.doors.in_bfloat16 import InBfloat16
 from threadcast.runtime.doors.optimized_call import OptimizedCall
 from threadcast.runtime.doors.type_choice import Type, TypeChoice, TypeReport, Way, largest_difference
 from threadcast.runtime.engine.native.library import in_step
-from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.budget import PartBudget
 from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.contender_id import Kind
 from threadcast.runtime.tuner.report import SHOWN, Report, in_brief
@@ -75,7 +76,9 @@ class CallInTypes(OptimizedCall):
         """By kind of calls; of calls that cannot be captured, by why."""
         self._choice: TypeChoice | None = None
         """That of the last call."""
-        self._budget = Budget(Settings.read()["engine.tuning_share"])
+        self._budget = budget(Settings.read()["engine.tuning_share"]).part()
+        self._half_budget = PartBudget(self._budget, counts=False)
+        """What calls in bfloat16 may spend by themselves, which count themselves once they have won."""
         self._closed = False
         """Whether all is to be measured anew."""
         self._hurries: ExitStack | None = None
@@ -166,7 +169,7 @@ class CallInTypes(OptimizedCall):
                 self._hurries = None
 
     def _run(self, choice: TypeChoice, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        way = choice.next()
+        way = choice.next_way()
         if way is Way.BFLOAT16 and self._state is None:
             choice.written()
             way = Way.BOTH
@@ -240,6 +243,7 @@ class CallInTypes(OptimizedCall):
             return result
         if self._state is None and not self._watches():
             return result
+        self._half_budget.counts = False
         with Failure() as failure:
             half = self._in_half()
             began_s = time.perf_counter()
@@ -256,13 +260,16 @@ class CallInTypes(OptimizedCall):
             return result
         casting_s = 0.0 if self._module is None else self._module.cast_s
         eager_s = last.eager_s if isinstance(last, Tuning) else None
-        choice.compared(difference, why, eager_s=seconds - casting_s, eager_float32_s=eager_s or 0.0)
+        choice.compared(
+            difference, why, seconds=seconds, eager_s=seconds - casting_s, eager_float32_s=eager_s or 0.0
+        )  # fmt: skip
         if before == "bfloat16" and choice.report.runs == "float32":
             warnings.warn(f"threadcast leaves bfloat16: {choice.report.reason}", stacklevel=3)
         return result
 
     def _in_bfloat16(self, choice: TypeChoice, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         half = self._in_half()
+        self._half_budget.counts = choice.report.runs == "bfloat16"
         began_s = time.perf_counter()
         with Failure() as failure:
             result = self._cast_back(half(*args, **kwargs))
@@ -321,7 +328,9 @@ class CallInTypes(OptimizedCall):
             if isinstance(self._function, nn.Module):
                 function = self._module = InBfloat16(self._function)
             backends = self._rough_backends and not self._backends_left
-            self._half = OptimizedCall(function, self._machine, backends=backends, most=self._most, rough=True)
+            self._half = OptimizedCall(
+                function, self._machine, backends=backends, most=self._most, rough=self._half_budget
+            )
             if self._hurries is not None:
                 self._hurries.enter_context(self._half._hurry())
         return self._half

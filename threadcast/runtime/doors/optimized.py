@@ -91,7 +91,7 @@ class Optimized:
         self._tunings = CallTunings(
             spec, machine, settings, formats=self._formats, watch=self._watch, table=self._table
         )
-        self._budget = budget(settings["engine.tuning_share"]).part()
+        self._budget = spec.budget or budget(settings["engine.tuning_share"]).part()
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
         self._once = ""
         """How calls differ of which each is the first of its kind, in words."""
@@ -115,7 +115,7 @@ class Optimized:
         self.cores = ModelCores(
             machine, self._resized, this_process().cores, most=spec.most
         )  # last: cores may change from here on
-        if spec.most is not None and spec.counts:
+        if spec.most is not None and spec.budget is None:
             core_choice().add(self.cores)
 
     @property

@@ -27,6 +27,7 @@ from threadcast.runtime.doors.optimized_model import Formatted, OptimizedModel, 
 from threadcast.runtime.doors.own_calls import OwnCalls, in_training
 from threadcast.runtime.plans.backend_history import NAME as HISTORY
 from threadcast.runtime.plans.model_format import ModelFormat
+from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.contender import MakeBackends
 from threadcast.threads.this_process import this_process
 
@@ -35,13 +36,13 @@ class OptimizedCall(OptimizedModel):
     """A callable with the signature and the results of `function`, without gradients.
 
     The calls measure and plan as they go, and lose no more time by it than the setting `engine.tuning_share` allows.
-    `reports` say what runs the calls. `rough`: the function computes in bfloat16, and so may backends,
-    beside a call in float32 on the same cores.
+    `reports` say what runs the calls. With `rough` the function computes in bfloat16, and so may backends, beside a
+    call in float32 on the same cores; this is what its calls may spend.
     """
 
     def __init__(
         self, function: Callable[..., Any], machine: Machine, *, backends: bool, most: int | None = None,
-        rough: bool = False,
+        rough: Budget | None = None,
     ) -> None:  # fmt: skip
         self.__wrapped__ = function  # what is captured of a function that calls this
         self._told_of_training = False
@@ -64,7 +65,7 @@ class OptimizedCall(OptimizedModel):
         def of_backends(cores: int, cpus: Sequence[int] | None) -> MakeBackends | None:
             if not backends or model is None:
                 return None
-            options: dict[str, Any] = {"cpus": cpus, "history": history, "rough": rough}
+            options: dict[str, Any] = {"cpus": cpus, "history": history, "rough": rough is not None}
             return lambda captured, arguments, result: BackendSearch(
                 model, arguments, captured, cores, result=result, **options
             )
@@ -79,7 +80,7 @@ class OptimizedCall(OptimizedModel):
         spec = CallSpec(
             shadowed=shadowed, capture=capture, name=name, title=self._title, watched=(model, None),
             functions=(function,), backends=of_backends, among=cache(installed) if backends else lambda _: "",
-            most=most, counts=not rough,
+            most=most, budget=rough,
         )  # fmt: skip
         self._optimized = Optimized(spec, machine)
         this_process().steps.ask_learning(self._learning)

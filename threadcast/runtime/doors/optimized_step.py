@@ -21,6 +21,7 @@ from threadcast.capture.graph.values import Dynamic
 from threadcast.core import Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.calls.fallback import UpdateApart
+from threadcast.runtime.calls.shared_learning import budget
 from threadcast.runtime.calls.spec import CallSpec
 from threadcast.runtime.check.shadow import Shadowed
 from threadcast.runtime.doors.optimized import Optimized
@@ -154,7 +155,8 @@ class OptimizedStep(OptimizedModel):
     def _gradients(self) -> Optimized:
         model, loss, optimizer = self._model, self._loss, self._update.optimizer
         if (settings := Settings.read())["engine.fuse"]:
-            steps = Steps(_unless_gone(WeakMethod(self._learning)), budget=budget(settings["engine.tuning_share"]).part())
+            share = budget(settings["engine.tuning_share"]).part()
+            steps = Steps(_unless_gone(WeakMethod(self._learning)), budget=share)
             fused_updates().adopt(model.parameters(), steps)
 
         def default(args: tuple[Any, ...], kwargs: dict[str, Any], scale: Tensor | None = None) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 from typing import Any, Literal
@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from threadcast.runtime.check.limits import shares
+from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.events import Compared, Next, Offered, Ran, Run
 from threadcast.runtime.tuner.guard import Verdict
+from threadcast.runtime.tuner.rounds import Rounds
 from threadcast.runtime.tuner.tournament import Tournament
 
 TOLERANCE = 0.05
@@ -66,62 +67,74 @@ class TypeReport:
         return ", ".join([*said, *([self.reason] if self.reason else [])])
 
 
-@dataclass(slots=True)
-class TypeChoice:
-    """Decides for one kind of calls, from what the caller reports of each: first float32 learns what runs it fastest,
-    then `CHECKS` calls run in both types, then bfloat16 learns, then both are timed by turns."""
+class TypeChoice(Rounds):
+    """Decides for one kind of calls, from what the caller reports of each, which type runs them.
 
-    report: TypeReport = field(default_factory=TypeReport)
-    checks: int = CHECKS
-    """Calls that have to run in both types before the next one in bfloat16."""
-    compared_ways: WeakSet[object] = field(default_factory=WeakSet)
-    """Backends whose results in bfloat16 have been compared with float32's since anything changed."""
-    _float32_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
-    _float32_settled: bool = False
-    budget: Budget = field(default_factory=Budget)
-    """How much time learning in bfloat16 may take from the calls."""
-    _tournament: Tournament | None = None
-    _since_check: int = 0
-    _eager_s: float = float("inf")
+    bfloat16 is a candidate once it is known what runs float32 fastest: it is prepared by `CHECKS` calls in both types,
+    and by those in which it learns, and then compared. `budget` counts calls in bfloat16; others count themselves.
+    """
 
-    def next(self) -> Way:
+    def __init__(self, report: TypeReport | None = None, *, budget: Budget | None = None) -> None:
+        super().__init__(Tournament(Way.FLOAT32), budget or Budget())
+        self.report = report or TypeReport()
+        self.checks = CHECKS
+        """Calls that have to run in both types before the next one in bfloat16."""
+        self.compared_ways: WeakSet[object] = WeakSet()
+        """Backends whose results in bfloat16 have been compared with float32's since anything changed."""
+        self._float32_s: deque[float] = deque(maxlen=9)
+        self._what: to.Run | to.RunStage | None = None
+        """What the tournament has chosen for the call that comes; None where it was not asked."""
+        self._settled = self._alone = False
+        """Whether nothing is left to learn of calls in bfloat16, and whether a backend runs those of either type."""
+        self._since_check, self._eager_s = 0, float("inf")
+
+    def next_way(self) -> Way:
         """Return how the next call runs."""
-        if self.report.runs == "float32" or not self._float32_settled:
+        self._what = None
+        if self.report.runs is None and self.checks and self.tournament.comparison is not None:
+            self.break_off()
+        elif self.report.runs is None:
+            self._what = self.next()
+            if self._what.key is Way.FLOAT32:
+                return Way.FLOAT32
+        if self.report.runs == "float32":
             return Way.FLOAT32
-        if self.checks:
-            return Way.BOTH
-        if self.report.runs is not None:
-            return Way.BFLOAT16
-        if self._tournament is not None:
-            run = self._tournament.handle(Next(self.budget.left_s))[-1]
-            return Way(run.key) if isinstance(run, Run) else Way.FLOAT32
-        return Way.BFLOAT16 if self.budget.left_s >= 0 else Way.FLOAT32
+        return Way.BOTH if self.checks else Way.BFLOAT16
 
     def ran_float32(self, *, started_s: float, seconds: float, settled: bool) -> None:
         """Report a call in float32 alone; `settled`: nothing is left to learn about it."""
         self._float32_s.append(seconds)
-        self.budget.ran_eager(seconds)
-        self._float32_settled = self._float32_settled or settled
-        self._observe(started_s, seconds)
+        self._ran(to.Ran(started_s, seconds, seconds))
+        if settled:
+            self.offer(self.checks * seconds)
+
+    def offer(self, cost_s: float = 0.0) -> None:
+        """Have bfloat16 tried, which is expected to cost so much at first, once: float32 has learned all it can."""
+        if self.report.runs is None and Way.BFLOAT16 not in self.tournament.entrants:
+            self.tell(to.Offered(Way.BFLOAT16, cost_s=cost_s))
 
     def compared(
-        self, difference: float, why: str = "", *, eager_s: float = float("inf"), eager_float32_s: float = 0.0
-    ) -> None:
+        self, difference: float, why: str = "", *, seconds: float = 0.0, eager_s: float = float("inf"),
+        eager_float32_s: float = 0.0,
+    ) -> None:  # fmt: skip
         """Report how far both results of a call were apart; `why` names anything else that differed.
 
-        `eager_s` are the seconds of the call in bfloat16 without casts of weights, `eager_float32_s` those of eager
-        PyTorch in float32, where they are known.
+        The call took `seconds` in bfloat16, `eager_s` without casts of weights; eager PyTorch's in float32 takes
+        `eager_float32_s`, where that is known.
         """
         self.checks = max(0, self.checks - 1)
         self._since_check = 0
+        self.budget.charge(seconds)
         self.report.largest_difference = max(difference, self.report.largest_difference or 0.0)
         if why or not difference <= self.report.tolerance:
             self.keep_float32(why or f"results differ by {difference:.2g} of the largest number")
             return
         self._eager_s = min(self._eager_s, eager_s)
-        most_s = HOPELESS * max(eager_float32_s, median(self._float32_s))
+        most_s = HOPELESS * max(eager_float32_s, median(self._float32_s or [0.0]))
         if self.report.runs is None and not self.checks and self._eager_s > most_s:
             self.keep_float32("far slower in bfloat16")
+        elif isinstance(self._what, to.RunStage):
+            self._staged(seconds)
 
     def ran_bfloat16(self, *, started_s: float, seconds: float, settled: bool, alone: bool = False) -> None:
         """Report a call in bfloat16. `alone`: a backend runs calls in one of the types (`guard.ALONE`)."""
@@ -130,12 +143,12 @@ class TypeChoice:
             self.checks = max(self.checks, 1)
         if self.report.runs == "bfloat16":
             return
-        self.budget.ran(seconds, eager_s=median(self._float32_s))
-        if self._tournament is not None:
-            self._observe(started_s, seconds)
-        elif settled:
-            self._tournament = Tournament(Way.FLOAT32, baseline_s=list(self._float32_s))
-            self._tournament.handle(Offered(Way.BFLOAT16, cost_s=0.0, ready=True, alone=alone))
+        self._settled, self._alone = settled, alone
+        float32_s = median(self._float32_s or [seconds])
+        self.budget.ran(seconds, eager_s=float32_s)
+        self._ran(to.Ran(started_s, seconds, seconds))
+        if isinstance(self._what, to.RunStage):
+            self._staged(max(0.0, seconds - float32_s))
 
     def compared_way(self, way: object, difference: float, why: str = "") -> bool:
         """Report how far a backend's first result in bfloat16 was from float32's; return whether it is near enough."""
@@ -147,7 +160,9 @@ class TypeChoice:
 
     def begin_anew(self) -> None:
         """Check and learn bfloat16 once more, as at first."""
-        self.report.runs, self.report.verdict, self.checks, self._tournament = None, None, CHECKS, None
+        self.tournament = Tournament(Way.FLOAT32, baseline_s=list(self._float32_s))
+        self.report.runs, self.report.verdict, self.checks, self._settled = None, None, CHECKS, False
+        self._what = None
         self.compared_ways.clear()
 
     def written(self) -> None:
@@ -159,14 +174,30 @@ class TypeChoice:
     def keep_float32(self, reason: str) -> None:
         """Run in float32 from here on."""
         self.report.runs, self.report.reason = "float32", reason
+        self.budget.learns(False)
 
-    def _observe(self, started_s: float, seconds: float) -> None:
-        if self._tournament is None or self.report.runs is not None or self._tournament.chosen is None:
-            return
-        for done in self._tournament.handle(Ran(started_s, seconds, seconds)):
-            if isinstance(done, Compared):
-                self.report.verdict = done.verdict
-                self.report.runs = "bfloat16" if done.verdict.kept == "plan" else "float32"
+    def prepare(self, key: to.Key) -> None:
+        """Check and learn in the next calls."""
+        self.tell(to.Staged(key, to.Place.CALL))
+
+    def carry_out(self, instruction: to.Instruction) -> None:
+        """Take note of the verdict."""
+        if isinstance(instruction, to.Compared) and self.report.runs is None:
+            self.report.verdict = instruction.verdict
+            self.report.runs = "bfloat16" if instruction.verdict.kept == "plan" else "float32"
+            self.budget.learns(False)
+
+    def _ran(self, event: to.Ran) -> None:
+        if self._what is not None and self.report.runs is None:
+            self.tell(event)
+            self.do()
+
+    def _staged(self, cost_s: float) -> None:
+        """Tell how far bfloat16 is prepared, of which the next call is expected to cost so much."""
+        if self.checks or not self._settled:
+            self.tell(to.Staged(Way.BFLOAT16, to.Place.CALL, cost_s))
+        else:
+            self.tell(to.Ready(Way.BFLOAT16, alone=self._alone))
 
 
 def largest_difference(precise: Any, rough: Any) -> tuple[float, str]:

@@ -1,0 +1,126 @@
+"""Runs the calls of one caller as a tournament decides, within a budget: the one way in which anything is compared."""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from contextlib import suppress
+
+from threadcast.collector.busy import CpuTimes, load_between, read_cpu_times
+from threadcast.core.errors import MeasurementError
+from threadcast.runtime.tuner import events as to
+from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.entrant import Turns
+from threadcast.runtime.tuner.guard import Verdict
+from threadcast.runtime.tuner.tournament import Tournament
+
+LOUD = 1.5
+"""Ratio of the ends of a verdict's interval above which its times were loud. A convention: where nothing else runs,
+single pairs differ by 3 to 10 %."""
+LEAST_S = 0.1
+"""Seconds of a comparison in which it shows what other processes take: the kernel counts in ticks of 0.01 s."""
+
+_logger = logging.getLogger("threadcast")
+
+
+class Rounds(ABC):
+    """What runs each call, as `tournament` decides; `budget` says what that may cost.
+
+    `next` names what runs a call, and `tell` takes what came of it. What the tournament asks for is done before the
+    next call, or by `do`. A subclass says how candidates are prepared, and what follows from decisions (`carry_out`).
+    """
+
+    def __init__(self, tournament: Tournament, budget: Budget) -> None:
+        self.tournament, self.budget = tournament, budget
+        self._todo: deque[to.Instruction] = deque()
+        """What is to be done before the next call."""
+        self._compared: Turns | None = None
+        self._since: CpuTimes | None = None
+        """The comparison that goes on, and the CPU times when it began; None where Linux does not say."""
+        self._loud: dict[to.Key, bool] = {}
+        """Of each candidate whether the times of its last comparison were loud."""
+
+    @abstractmethod
+    def prepare(self, key: to.Key) -> None:
+        """Do the next part of a candidate's preparation, which comes between two calls, and tell what follows."""
+
+    @abstractmethod
+    def carry_out(self, instruction: to.Instruction) -> None:
+        """Do what the tournament asks for."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether something is to be done before the next call."""
+        return bool(self._todo)
+
+    @property
+    def loud(self) -> bool:
+        """Whether other processes disturbed the last comparison of any candidate.
+
+        What was found to be slower may be faster without them, so that later processes are not told of it.
+        """
+        return any(self._loud.values())
+
+    def tell(self, event: to.Event) -> None:
+        """Tell the tournament what has happened."""
+        self._todo.extend(self.tournament.handle(event))
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the next call tells little of how fast it is, so that nothing is learned in it."""
+        return False
+
+    def next(self) -> to.Run | to.RunStage:
+        """Prepare what comes next, and return what runs the next call."""
+        waits = not self.budget.turn()
+        while True:
+            self.do()
+            self.tell(to.Next(self.budget.left_s, waits or self.disturbed))
+            what = self._todo.pop()
+            self.do()
+            if isinstance(what, to.Run | to.RunStage):
+                break
+            assert isinstance(what, to.Prepare)
+            self.prepare(what.key)
+        if not waits:
+            self.budget.learns(self.tournament.learns)
+        if self._compared is not self.tournament.comparison:
+            self._compared = self.tournament.comparison
+            self._since = None if self._compared is None else _cpu_times()
+        return what
+
+    def break_off(self) -> None:
+        """Take note that other calls have run in between, so that a comparison that has begun a pair begins it anew."""
+        self.tournament.handle(to.Next(self.budget.left_s, disturbed=True))
+
+    def passed(self, calls: int) -> None:
+        """Take note of calls by the best candidate of which none was timed."""
+        self.tell(to.Passed(calls))
+        if (best_s := self.tournament.best_s) is not None:
+            self.budget.ran(calls * best_s, eager_s=calls * best_s * self.tournament.gain_now)
+
+    def do(self) -> None:
+        """Carry out what is to be done. What Ctrl-C interrupts is begun anew later."""
+        while self._todo:
+            instruction = self._todo[0]
+            if isinstance(instruction, to.Compared):
+                self._note_loudness(instruction.key, instruction.verdict)
+            self.carry_out(instruction)
+            self._todo.popleft()
+
+    def _note_loudness(self, key: to.Key, verdict: Verdict) -> None:
+        after, taken = None if self._since is None else _cpu_times(), False
+        if self._since is not None and after is not None and after.time_s - self._since.time_s >= LEAST_S:
+            taken = load_between(self._since, after).disturbs
+        self._loud[key] = taken or verdict.high > LOUD * verdict.low
+        if self._loud[key]:
+            _logger.info("%s was compared while other processes used the cores", key)
+
+
+def _cpu_times() -> CpuTimes | None:
+    """The CPU times of this process's cores; None where Linux does not say."""
+    with suppress(MeasurementError):
+        return read_cpu_times(os.sched_getaffinity(0))
+    return None
