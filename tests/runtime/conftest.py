@@ -29,7 +29,7 @@ from threadcast.runtime.engine.python_engine import PythonEngine
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.tuner import first_steps, plan_search, planning, rounds, tournament, tuning
-from threadcast.runtime.tuner.contender_id import ContenderId, Kind
+from threadcast.runtime.tuner.contender import ContenderId, Kind
 from threadcast.runtime.tuner.entrant import Entrant
 from threadcast.runtime.tuner.events import Instructions, Next, Ran, Run
 from threadcast.runtime.tuner.guard import Verdict

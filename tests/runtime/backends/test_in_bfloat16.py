@@ -35,8 +35,7 @@ from threadcast.runtime.doors.bfloat16_speed import Bfloat16Speed
 from threadcast.runtime.doors.in_bfloat16 import InBfloat16
 from threadcast.runtime.doors.type_choice import largest_difference
 from threadcast.runtime.plans.backend_history import BackendHistory
-from threadcast.runtime.tuner.contender import Contender
-from threadcast.runtime.tuner.contender_id import backend
+from threadcast.runtime.tuner.contender import Contender, backend
 from threadcast.runtime.tuner.tuning import Tuning
 
 pytestmark = pytest.mark.usefixtures("folder")

@@ -22,8 +22,7 @@ from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.doors.compile_backend import compiled_graphs
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import tuning
-from threadcast.runtime.tuner.contender import Contender
-from threadcast.runtime.tuner.contender_id import backend
+from threadcast.runtime.tuner.contender import Contender, backend
 from threadcast.runtime.tuner.report import Report
 
 LAST, GIVEN = MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN

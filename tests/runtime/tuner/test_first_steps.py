@@ -17,7 +17,7 @@ from threadcast.runtime.check.shadow import Shadowed, leaves
 from threadcast.runtime.plans.curves_in_step import ENOUGH_S, LEAST_STEPS, WARM_UP, LookSchedule
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner import first_steps
-from threadcast.runtime.tuner.contender_id import DEFAULT, backend, eager_in, plan_of
+from threadcast.runtime.tuner.contender import DEFAULT, backend, eager_in, plan_of
 from threadcast.runtime.tuner.first_steps import FirstSteps, Runner, TimedRun
 from threadcast.runtime.tuner.plan_search import Look, SearchStep, Try
 

@@ -28,7 +28,7 @@ from threadcast.runtime.plans.model_format import ModelFormat, with_images_chann
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import tuning
-from threadcast.runtime.tuner.contender_id import ContenderId, Kind
+from threadcast.runtime.tuner.contender import ContenderId, Kind
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
 

@@ -10,8 +10,7 @@ import torch
 from tests.runtime.tuner.small_tuning import Clock, function, made, run_until
 from threadcast.core import Machine
 from threadcast.runtime.plans.plan_store import PlanStore
-from threadcast.runtime.tuner.contender import Contender
-from threadcast.runtime.tuner.contender_id import backend
+from threadcast.runtime.tuner.contender import Contender, backend
 
 
 @pytest.mark.usefixtures("planned_at_once")

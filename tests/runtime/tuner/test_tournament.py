@@ -10,6 +10,7 @@ import pytest
 
 from tests.runtime.tuner.simulated_calls import DEFAULT, Calls, Way, as_backend, plan
 from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.entrant import LOOK, MOST_EAGER, are_steady
 from threadcast.runtime.tuner.events import (
     Compared,
     Drop,
@@ -30,7 +31,6 @@ from threadcast.runtime.tuner.events import (
 )
 from threadcast.runtime.tuner.guard import CLEAR
 from threadcast.runtime.tuner.tournament import BROKEN, MOST_DOUBTS, Illegal, Tournament, replay
-from threadcast.runtime.tuner.watch import LOOK, MOST_EAGER, are_steady
 
 
 @pytest.fixture(autouse=True)

@@ -22,11 +22,10 @@ from threadcast.runtime.plans.plan_store import BELIEVED, Extra, PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import tournament as to
 from threadcast.runtime.tuner import tuning
-from threadcast.runtime.tuner.contender import Contender
-from threadcast.runtime.tuner.contender_id import DEFAULT, Kind, backend
+from threadcast.runtime.tuner.contender import DEFAULT, Contender, Kind, backend
+from threadcast.runtime.tuner.entrant import LOOK
 from threadcast.runtime.tuner.plan_search import SearchStep
 from threadcast.runtime.tuner.tuning import Tuning
-from threadcast.runtime.tuner.watch import LOOK
 from threadcast.threads.affinity import thread_ids
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")

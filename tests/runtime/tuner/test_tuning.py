@@ -32,12 +32,12 @@ from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import planning
 from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.entrant import LOOK
 from threadcast.runtime.tuner.events import Passed, Place, Ran, Staged
 from threadcast.runtime.tuner.plan_maker import PlanMaker
 from threadcast.runtime.tuner.plan_search import Look, SearchStep, Try
 from threadcast.runtime.tuner.tournament import MOST_PASSED
 from threadcast.runtime.tuner.tuning import Tuning
-from threadcast.runtime.tuner.watch import LOOK
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")
 

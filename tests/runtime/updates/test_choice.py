@@ -13,9 +13,9 @@ from torch.optim import SGD, AdamW, Optimizer
 import threadcast
 import threadcast.runtime.updates.fused_updates as module
 from tests.runtime.updates.pairs import OPTIMIZERS, Clock, Fails, Look, Pair, some_parameters
-from threadcast.runtime.updates.fused_fit import FusedFit
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.events import Ran
+from threadcast.runtime.updates.fused_fit import FusedFit
 from threadcast.runtime.updates.fused_updates import LEAST_S, LOOP, FusedUpdates, OptimizerUpdate, Steps, fused_updates
 
 

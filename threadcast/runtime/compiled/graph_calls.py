@@ -281,7 +281,7 @@ class GraphCalls:
         seconds = time.perf_counter() - began_s
         if not disturbed:
             self._short.ran(kind, seconds)
-        self._budget.ran_eager(seconds)
+        self._budget.ran_eager(seconds, beside=disturbed)
         return result
 
     def _shadowed(self, kind: CallKind, fixed: FixedWeights | None) -> FunctionalShadow:

@@ -18,7 +18,7 @@ from threadcast.runtime.plans.plan_store import FasterGraphs
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
-from threadcast.runtime.tuner.budget import Budget
+from threadcast.runtime.tuner.budget import BESIDE, Budget
 from threadcast.runtime.tuner.events import Outlook, Place
 from threadcast.runtime.tuner.guard import LITTLE, Verdict
 from threadcast.runtime.tuner.rounds import Rounds
@@ -37,9 +37,6 @@ _BEGUN = 8
 _SHORTENED = 4
 """Most calls that wait for the short way to graphs that have settled: one learns it, unless its arguments are special,
 or its backward pass comes late. A convention."""
-_BESIDE = 1.5
-"""Times as long as alone that a call in eager PyTorch takes at most because of what learns beside it: compilers made
-calls 1.25 times as long, and a process that makes a plan is left one of two cores. A convention."""
 _LOOKS_S = 0.05
 """Seconds between two looks at what is at work beside the calls. A convention."""
 
@@ -192,7 +189,7 @@ class WholeCalls(Rounds):
         event = to.Ran(started_s, seconds, seconds, alone=not beside)
         eager_s = self.tournament.eager_of(event, what)
         if eager_s is not None and what.key == AS_TRACED:  # whatever else takes the cores is not due to learning
-            eager_s = max(eager_s, seconds / _BESIDE)
+            eager_s = max(eager_s, seconds / BESIDE)
         calls, self._uncounted = 1 + self._uncounted, 0
         self.budget.ran(calls * seconds, eager_s=calls * (seconds if eager_s is None else eager_s))
         self.tell(event)

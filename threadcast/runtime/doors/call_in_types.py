@@ -29,8 +29,7 @@ from threadcast.runtime.doors.optimized_call import OptimizedCall
 from threadcast.runtime.doors.type_choice import Type, TypeChoice, TypeReport, Way, largest_difference
 from threadcast.runtime.engine.native.library import in_step
 from threadcast.runtime.tuner.budget import PartBudget
-from threadcast.runtime.tuner.contender import Contender
-from threadcast.runtime.tuner.contender_id import Kind
+from threadcast.runtime.tuner.contender import Contender, Kind
 from threadcast.runtime.tuner.report import SHOWN, Report, in_brief
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.held_state import Change, HeldState

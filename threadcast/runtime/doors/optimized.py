@@ -391,16 +391,15 @@ class Optimized:
         result = planner.beside(self._as_given, *arguments) if beside else self._as_given(*arguments)
         seconds = time.perf_counter() - began_s
         self._short.ran(kind, None if beside else seconds)
-        self._budget.ran_eager(seconds)
+        self._budget.ran_eager(seconds, beside=beside)
         return result
 
     def _as_before(self, fallback: Fallback, arguments: tuple[Any, ...]) -> Any:
         """Run a call in eager PyTorch. Where no kind of calls is learned, the next ones need no look."""
         self._warn(fallback.reason)
-        began_s = time.perf_counter()
+        beside, began_s = not self._tunings.planner.free, time.perf_counter()
         result = self._as_given(*arguments)
-        seconds = time.perf_counter() - began_s
-        self._budget.ran_eager(seconds)
+        self._budget.ran_eager(time.perf_counter() - began_s, beside=beside)
         if self._watch.rest:
             self._left_alone.for_changes(self._watch.rest)
         elif not (fallback.short or self._table.tunings) and (fallback.hooks or fallback in self._table):

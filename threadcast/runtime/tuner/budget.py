@@ -14,6 +14,9 @@ at last. They rise by one for each so many seconds of eager PyTorch: a short pro
 PART = 2 / 3
 """Part of what others have left that one program or kind of calls may spend, so that there is something for the next:
 the first three may spend 1, 0.3 and 0.1 s at first, before any share. A convention."""
+BESIDE = 1.5
+"""Times as long as alone that a call in eager PyTorch takes at most because of what learns beside it: compilers made
+calls 1.25 times as long, and a process that makes a plan is left one of two cores. A convention."""
 AWAY = 10
 """Calls of others in a row after which one that learns is not expected to be called soon. A convention."""
 
@@ -125,9 +128,9 @@ class Budget:
                 counted.eager_s += eager_s
                 counted = counted._of
 
-    def ran_eager(self, seconds: float) -> None:
-        """Record a call that ran in eager PyTorch and lost nothing."""
-        self.ran(seconds, eager_s=seconds)
+    def ran_eager(self, seconds: float, *, beside: bool = False) -> None:
+        """Record a call that ran in eager PyTorch and lost nothing; or `beside` what makes a plan, which slows it."""
+        self.ran(seconds, eager_s=seconds / BESIDE if beside else seconds)
 
 
 class PartBudget(Budget):

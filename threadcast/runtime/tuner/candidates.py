@@ -23,8 +23,7 @@ from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.call_plans import CallPlans
-from threadcast.runtime.tuner.contender import VariantPlan
-from threadcast.runtime.tuner.contender_id import DEFAULT, ContenderId, Kind, backend, eager_in, plan_of
+from threadcast.runtime.tuner.contender import DEFAULT, ContenderId, Kind, VariantPlan, backend, eager_in, plan_of
 from threadcast.runtime.tuner.core_follower import CoreFollower
 from threadcast.runtime.tuner.entrant import Status
 from threadcast.runtime.tuner.first_steps import FirstSteps

@@ -16,8 +16,7 @@ from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.check.shadow import Shadowed, checked_step
 from threadcast.runtime.plans.curves_in_step import WARM_UP, LookSchedule
 from threadcast.runtime.plans.variant import Variant
-from threadcast.runtime.tuner.contender import Run
-from threadcast.runtime.tuner.contender_id import ContenderId, Kind, plan_of
+from threadcast.runtime.tuner.contender import ContenderId, Kind, Run, plan_of
 from threadcast.runtime.tuner.plan_search import Look, SearchStep
 
 _MOST = 4

@@ -13,8 +13,7 @@ from threadcast.runtime.engine.open_engine import open_engine
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuner.contender import Contender, Run, VariantPlan
-from threadcast.runtime.tuner.contender_id import DEFAULT, ContenderId, eager_in, plan_of
+from threadcast.runtime.tuner.contender import DEFAULT, Contender, ContenderId, Run, VariantPlan, eager_in, plan_of
 from threadcast.threads.openmp import end_idle_workers
 
 

@@ -13,8 +13,7 @@ from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.step_forecasts import Answer
 from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import Variant
-from threadcast.runtime.tuner.contender import VariantPlan
-from threadcast.runtime.tuner.contender_id import plan_of
+from threadcast.runtime.tuner.contender import VariantPlan, plan_of
 from threadcast.runtime.tuner.events import LeftOut, Place, Ready, Staged
 from threadcast.runtime.tuner.first_steps import FirstSteps
 from threadcast.runtime.tuner.open_contenders import OpenContenders

@@ -24,7 +24,7 @@ from dataclasses import replace
 from statistics import median, median_low
 
 from threadcast.core.gains import PAIRS_AT_LEAST
-from threadcast.runtime.tuner.entrant import Entrant, Status, Turns
+from threadcast.runtime.tuner.entrant import LEAST_LOOK, MOST_EAGER, Entrant, Status, Turns, Watch, are_steady
 from threadcast.runtime.tuner.events import (
     Compared,
     Drop,
@@ -53,7 +53,6 @@ from threadcast.runtime.tuner.events import (
     Unsettle,
 )  # fmt: skip
 from threadcast.runtime.tuner.guard import ALONE, CLEAR, CONFIDENT_PAIRS, Verdict
-from threadcast.runtime.tuner.watch import LEAST_LOOK, MOST_EAGER, Watch, are_steady
 
 WORTH = 1.02
 """Ratio of the best candidate's seconds to another's under which it is not worth comparing."""
@@ -87,7 +86,7 @@ class Tournament:
     ) -> None:
         self.baseline = self.best = baseline
         self.entrants: dict[Key, Entrant] = {
-            baseline: Entrant(Offered(baseline, 1.0, 1.0, ready=True), Status.READY, gain=1.0, open=True)
+            baseline: Entrant(Offered(baseline, 1.0, 1.0, ready=True), Status.READY, gain=1.0, shown=1.0, open=True)
         }
         self.comparison: Turns | None = None
         self.settled = False
@@ -274,7 +273,7 @@ class Tournament:
         best_s, eager_s = self.best_s, self.eager_s
         if self.best == self.baseline or best_s is None or eager_s is None:
             return 1.0
-        return max(1.0, min(eager_s / best_s, self.entrants[self.best].gain or math.inf))
+        return max(1.0, min(eager_s / best_s, self.entrants[self.best].shown or math.inf))
 
     def validate(self) -> None:
         """Raise AssertionError where what is known contradicts itself; tests call it after each event."""
@@ -451,6 +450,8 @@ class Tournament:
             base.step_s = base_s or base.step_s
         if base.gain is not None:
             new.gain = base.gain * verdict.gain
+        if base.shown is not None:
+            new.shown = base.shown * (verdict.gain if verdict.low > CLEAR else (verdict.gain + verdict.low) / 2)
         for one in (new, base):
             if one.gain is not None and one.step_s is not None and one.key != self.baseline:
                 one.eager_s = one.gain * one.step_s
@@ -605,7 +606,7 @@ class Tournament:
         eager_s, gain = event.eager_s, event.eager_s and event.eager_s / max(1e-9, event.step_s)
         offered = Offered(event.key, ready=True, alone=event.alone, earlier=True)
         self.entrants[event.key] = Entrant(
-            offered, Status.READY, step_s=event.step_s, gain=gain, eager_s=eager_s, open=True
+            offered, Status.READY, step_s=event.step_s, gain=gain, shown=gain, eager_s=eager_s, open=True
         )
         self._say(f"{event.key} was found by an earlier process; a call took {event.step_s:.3g} s")
         self._become(event.key, before=self.baseline)

@@ -29,8 +29,16 @@ from threadcast.runtime.tuner.before_run import BeforeRun
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.call_plans import CallPlans
 from threadcast.runtime.tuner.candidates import BACKENDS, Candidates
-from threadcast.runtime.tuner.contender import Contender, MakeBackends, Run, VariantPlan
-from threadcast.runtime.tuner.contender_id import DEFAULT, ContenderId, Kind, plan_of
+from threadcast.runtime.tuner.contender import (
+    DEFAULT,
+    Contender,
+    ContenderId,
+    Kind,
+    MakeBackends,
+    Run,
+    VariantPlan,
+    plan_of,
+)
 from threadcast.runtime.tuner.first_steps import FirstSteps, Runner, TimedRun
 from threadcast.runtime.tuner.open_contenders import OpenContenders
 from threadcast.runtime.tuner.plan_search import SearchStep
