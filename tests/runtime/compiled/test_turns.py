@@ -37,17 +37,17 @@ def is_learned(call: Callable[[int], object], tunings: Callable[[], list[Tuning]
     for number in range(40):
         call(number)
         for tuning in tunings():
-            if isinstance(tuning._tournament.chosen, RunStage):
+            if isinstance(tuning.tournament.chosen, RunStage):
                 spend_all(tuning)
                 return True
     return False
 
 
 def spend_all(tuning: Tuning) -> None:
-    spent = tuning._budget._whole if isinstance(tuning._budget, PartBudget) else tuning._budget
+    spent = tuning.budget._whole if isinstance(tuning.budget, PartBudget) else tuning.budget
     left_s = spent.left_s
     spent.charge(left_s)
-    assert tuning._budget.left_s < 1e-6 < left_s
+    assert tuning.budget.left_s < 1e-6 < left_s
 
 
 @torch.no_grad()

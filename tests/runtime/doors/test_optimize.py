@@ -271,5 +271,5 @@ def test_calls_of_other_shapes_begin_with_the_plan_of_those_known_without_looks(
             torch.testing.assert_close(call(second), model(second))
         assert [report.runs for report in call.reports] == ["plan", "plan"]
         assert call.reports[1].plan == call.reports[0].plan
-        log = call._optimized._table.tunings[1]._tournament.log
+        log = call._optimized._table.tunings[1].tournament.log
         assert not any(isinstance(event, Staged) for event in log), "nothing was measured for it"

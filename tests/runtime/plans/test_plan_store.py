@@ -169,7 +169,7 @@ def test_a_kept_plan_that_has_become_slow_is_compared_again(machine: Machine) ->
         for _ in range(MOST_EAGER + LOOK + 2):
             assert torch.equal(call(x), waves(x))
         (tuned,) = call._optimized._table.tunings
-        assert tuned._tournament.challenger == DEFAULT
+        assert tuned.tournament.challenger == DEFAULT
 
 
 @pytest.mark.usefixtures("planned_at_once")
@@ -211,7 +211,7 @@ def test_memory_formats_that_an_earlier_process_did_not_come_to_are_tried(
     ) as tuned:
         tuned(images)
         assert tuned.report.plan == plan
-        waits = tuned._tournament.waits
+        waits = tuned.tournament.waits
         assert waits(plan_of(Variant(other))) == (not tried)
         assert waits(eager_in(MemoryFormat.CHANNELS_LAST)) == (stored is MemoryFormat.CHANNELS_LAST and not tried)
 

@@ -113,7 +113,7 @@ def test_a_later_process_learns_nothing_again(
     for _ in range(BELIEVED + 1):
         clock = Clock(1e-6)
         with made(clock, machine, tmp_path, backend=Contender(backend("found"), of(backend_s))) as tuned:
-            tuned._budget.share = 0.9
+            tuned.budget.share = 0.9
             run_of = tuned._run_of
 
             def timed(runner: Any, run_of: Callable[[Any], Any] = run_of, clock: Clock = clock) -> Any:
@@ -132,7 +132,7 @@ def test_a_later_process_learns_nothing_again(
             run(tuned, 400)
             assert not tuned.learning
             runs.append(tuned.report.runs)
-            began.append({str(one).split(",")[0] for one in tuned._tournament.entrants} - {"default"})
+            began.append({str(one).split(",")[0] for one in tuned.tournament.entrants} - {"default"})
     fastest = min({"plan": plan_s, "default": 1.0, "found": backend_s}.items(), key=lambda one: one[1])[0]
     assert runs == [fastest] * len(runs)
     assert began[0] == began[BELIEVED] == {"plan", "backends", "found"}
@@ -164,12 +164,12 @@ def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the
     clock = Clock(0.05)
 
     def misleading(x: torch.Tensor) -> torch.Tensor:
-        first = tuned._tournament.comparison is not None and "misleading" not in tuned.report.verdicts
+        first = tuned.tournament.comparison is not None and "misleading" not in tuned.report.verdicts
         clock.now_s += -clock.other_s / 2 if first else 3 * clock.default_s
         return function(x)
 
     with made(clock, machine, tmp_path, backend=Contender(backend("misleading"), misleading), looks=100) as tuned:
-        tuned._budget.share = 0.9  # the search is not waited for
+        tuned.budget.share = 0.9  # the search is not waited for
         run_until(tuned, lambda: tuned.report.runs == "misleading")
         assert tuned.learning
         run_until(tuned, lambda: not tuned.learning)
@@ -211,8 +211,8 @@ def test_a_search_for_backends_works_beside_calls_that_follow_one_another(
     monkeypatch.setattr(tuning, "LITTLE", 1.0)  # this clock goes on by a third of a call whenever it is read
     clock = Clock(0.05)
     with made(clock, machine, tmp_path, backend=Contender(backend("slow"), function), looks=2_000) as tuned:
-        tuned._budget.share = 0.9  # it is not waited for
-        run_until(tuned, lambda: tuned._backends.works and tuned._tournament.settled)
+        tuned.budget.share = 0.9  # it is not waited for
+        run_until(tuned, lambda: tuned._backends.works and tuned.tournament.settled)
         search = tuned._backends._search
         assert isinstance(search, Found)
         run(tuned, tuning.IN_A_ROW + 1)
@@ -225,23 +225,23 @@ def test_a_search_for_backends_works_beside_calls_that_follow_one_another(
         assert search.waits > before
         run(tuned, tuning.IN_A_ROW)
         assert not search.rests
-        tuned._budget.charge(tuned._budget.left_s)
+        tuned.budget.charge(tuned.budget.left_s)
         run(tuned, 1)
         assert search.rests
 
 
 def test_a_search_for_backends_works_between_calls_that_are_not_compared(machine: Machine, tmp_path: Path) -> None:
     with made(Clock(0.05), machine, tmp_path, backend=Contender(backend("slow"), function)) as tuned:
-        tuned._budget.share = 0.9  # it is not waited for
+        tuned.budget.share = 0.9  # it is not waited for
         run_until(tuned, lambda: tuned._backends.works)
         search = tuned._backends._search
         assert isinstance(search, Found)
         search._left += [None] * 400  # goes on after that
-        run_until(tuned, lambda: tuned._tournament.comparison is not None)
+        run_until(tuned, lambda: tuned.tournament.comparison is not None)
         before = search.waits
         run(tuned, 1)
         assert (search.rests, search.waits) == (True, before)
-        run_until(tuned, lambda: tuned._tournament.settled)
+        run_until(tuned, lambda: tuned.tournament.settled)
         for _ in range(10):
             before, alone = search.waits, tuned._backends.beside
             run(tuned, 1)
@@ -256,9 +256,9 @@ def test_a_search_for_backends_takes_no_seconds_that_calls_or_others_need(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     with made(Clock(0.05), machine, tmp_path, backend=Contender(backend("slow"), function), looks=2_000) as tuned:
-        tuned._budget.share = 0.9  # it is not waited for
+        tuned.budget.share = 0.9  # it is not waited for
         run_until(tuned, lambda: tuned._backends.works)
-        search, budget = tuned._backends._search, tuned._budget
+        search, budget = tuned._backends._search, tuned.budget
         assert isinstance(search, Found)
         run_until(tuned, lambda: tuned.settled)
         with monkeypatch.context() as patch:
@@ -268,7 +268,7 @@ def test_a_search_for_backends_takes_no_seconds_that_calls_or_others_need(
             elif reason == "comparison of whole calls":
                 budget.rests = True
             else:
-                tuned._tournament.handle(to.Offered("better", gain=10.0, most=20.0, cost_s=1e3))
+                tuned.tournament.handle(to.Offered("better", gain=10.0, most=20.0, cost_s=1e3))
             before = search.waits
             run(tuned, 9)
             assert search.waits == before
@@ -276,14 +276,14 @@ def test_a_search_for_backends_takes_no_seconds_that_calls_or_others_need(
         if reason == "budget":
             budget.charge(-10.0)
         else:
-            tuned._tournament.entrants.pop("better", None)
+            tuned.tournament.entrants.pop("better", None)
         run(tuned, 9)
         assert search.waits > before
 
 
 def test_a_search_that_gets_no_core_takes_fewer_seconds(machine: Machine, tmp_path: Path) -> None:
     with made(Clock(0.001), machine, tmp_path, backend=Contender(backend("slow"), function), looks=5_000) as tuned:
-        tuned._budget.share = 0.9  # it is not waited for
+        tuned.budget.share = 0.9  # it is not waited for
         run_until(tuned, lambda: tuned._backends.works and tuned.settled)
         search, waited_s = tuned._backends._search, list[float]()
         assert isinstance(search, Found)

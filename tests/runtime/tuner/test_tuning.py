@@ -105,9 +105,9 @@ def test_the_engine_that_has_tried_a_plan_runs_it_and_is_not_compared_again(mach
         for i in attempts():
             x = torch.arange(3.0) + i
             torch.testing.assert_close(tuned(x), function(x))
-            for candidate in tuned._candidates.plan_candidates.values():
+            for candidate in tuned._plan_candidates.values():
                 engine = engine if candidate.maker is None else candidate.maker.engine
-            if tuned._tournament.comparison is not None:
+            if tuned.tournament.comparison is not None:
                 assert list(tuned._contenders.engines.values()) == [engine]
             elif not tuned.report.measuring:
                 break
@@ -127,7 +127,7 @@ def test_a_plan_is_waited_for_while_it_is_made(
     monkeypatch.setattr(planning, "ForecastingPlanner", WaitedFor)
     with made(Clock(), machine, tmp_path) as tuned:
         tuned.wait(1.0)
-        run_until(tuned, lambda: any(one.works for one in tuned._candidates.plan_candidates.values()))
+        run_until(tuned, lambda: any(one.works for one in tuned._plan_candidates.values()))
         process = tuned._planner._process
         assert isinstance(process, SequentialPlanner)
         assert process.waits == 0
@@ -143,18 +143,18 @@ def test_calls_of_what_was_kept_are_seldom_looked_at_and_all_are_counted(machine
         run_until(tuned, lambda: tuned._passes > 0)
         tuned.look()
         run(tuned, 200)
-        before, spent_s, calls = len(tuned._tournament.log), tuned._budget.spent_s, tuned._tournament.calls
+        before, spent_s, calls = len(tuned.tournament.log), tuned.budget.spent_s, tuned.tournament.calls
         for _ in range(3):
             run_until(tuned, lambda: tuned._passes == 1)
             run(tuned, 1)
         run(tuned, 1)
-        handled = tuned._tournament.log[before:]
+        handled = tuned.tournament.log[before:]
         looked = [event for event in handled if isinstance(event, Ran)]
         passed = sum(event.calls for event in handled if isinstance(event, Passed))
         assert passed >= 2 * MOST_PASSED > 2 * len(looked)
-        assert tuned._tournament.calls == calls + passed + len(looked)
-        per_call_s = (tuned._budget.spent_s - spent_s) / (passed + len(looked))
-        assert per_call_s == pytest.approx(tuned._tournament.best_s, rel=0.5)
+        assert tuned.tournament.calls == calls + passed + len(looked)
+        per_call_s = (tuned.budget.spent_s - spent_s) / (passed + len(looked))
+        assert per_call_s == pytest.approx(tuned.tournament.best_s, rel=0.5)
 
 
 def test_what_was_kept_and_raises_is_left_in_a_call_that_is_not_looked_at(machine: Machine, tmp_path: Path) -> None:
@@ -180,13 +180,13 @@ def test_one_of_two_that_are_called_in_turns_learns_at_a_time(machine: Machine, 
         made(one, machine, tmp_path / "one", budget=budget.part()) as first,
         made(other, machine, tmp_path / "other", budget=budget.part()) as second,
     ):
-        run_until(first, lambda: first._tournament.comparison is not None)
+        run_until(first, lambda: first.tournament.comparison is not None)
         learned = set[int]()
         for _ in attempts():
             for tuning in (first, second) if stays else (second,):
                 run(tuning, 1)
-                learned.add(id(tuning)) if tuning._tournament.learns else None
-                assert not (stays and first._tournament.learns and second._tournament.learns)
+                learned.add(id(tuning)) if tuning.tournament.learns else None
+                assert not (stays and first.tournament.learns and second.tournament.learns)
             if second.settled and (first.settled or not stays):
                 break
         assert learned == {id(second), *([id(first)] if stays else [])}
@@ -332,10 +332,10 @@ def test_a_plan_goes_on_where_the_process_for_a_further_one_cannot_be_started(
 def test_a_step_that_raises_is_not_counted(machine: Machine, tmp_path: Path) -> None:
     with made(Clock(), machine, tmp_path) as tuned:
         run(tuned, 3)
-        before = tuned._tournament.calls
+        before = tuned.tournament.calls
         with pytest.raises(TypeError, match="unsupported operand"):  # as PyTorch raises it, which runs it again
             tuned({})
-        assert tuned._tournament.calls == before
+        assert tuned.tournament.calls == before
         run_until(tuned, lambda: not tuned.report.measuring)
 
 
@@ -378,5 +378,5 @@ def test_on_a_large_machine_each_op_is_looked_at_where_forecasts_say(
         assert (
             sum(map(sum, (cases.values() for cases in shown.values()))) == 2 * len(ops) * LookSchedule.of(machine).steps
         )
-        looked = [one for one in tuned._tournament.log if isinstance(one, Staged) and one.place is Place.CALL]
+        looked = [one for one in tuned.tournament.log if isinstance(one, Staged) and one.place is Place.CALL]
         assert len(looked) <= LOOK_CALLS + 2 + (WARM_UP + TRIAL_STEPS)

@@ -49,9 +49,9 @@ _logger = logging.getLogger("threadcast")
 
 
 class Candidates(Rounds):
-    """Carries out between steps what `tournament` decides, and tells it what came of it.
+    """Carries out between the calls of one kind what `tournament` decides, and tells it what came of it.
 
-    For the other arguments see `Tuning`.
+    `Tuning` runs the calls; for the other arguments see there.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class Candidates(Rounds):
         like: Sequence[VariantPlan], clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         super().__init__(tournament, budget)
-        self.graphs, self.contenders, self.backends = graphs, contenders, backends
+        self._graphs, self._contenders, self._backends, self._first_steps = graphs, contenders, backends, first_steps
         self._stored, self._machine, self._planner = stored, machine, planner
         self._format, self._store, self._feedback = model_format, store, feedback
         self._fuse, self._like, self._clock = fuse, like, clock
         self._means = Means(
             graphs, contenders, first_steps, self._maker, may_be_known(store), None if feedback is None else []
         )
-        self.plan_candidates: dict[to.Key, PlanCandidate] = {}
+        self._plan_candidates: dict[to.Key, PlanCandidate] = {}
         """The plans that are offered, made or not."""
-        self.follower = CoreFollower(machine)
+        self._follower = CoreFollower(machine)
         self._wants_backends = False
         self._backend_s: float | None = None
         """Seconds of a call by the backend that an earlier process found to be the fastest; None: there is none."""
@@ -82,33 +82,33 @@ class Candidates(Rounds):
         """The fastest contender of the last comparison."""
 
     @property
-    def best(self) -> ContenderId:
+    def _best(self) -> ContenderId:
         """What is the fastest so far."""
         best = self.tournament.best
         assert isinstance(best, ContenderId)
         return best
 
-    def plan_of(self, contender: to.Key) -> VariantPlan | None:
+    def _plan_of(self, contender: to.Key) -> VariantPlan | None:
         """The plan of a contender; None where it has none, or not yet."""
-        candidate = self.plan_candidates.get(contender)
+        candidate = self._plan_candidates.get(contender)
         return None if candidate is None else candidate.found
 
     @property
     def _calls(self) -> Calls:
         """What is known of calls."""
         tournament = self.tournament
-        other = tournament.best != DEFAULT or any(one.found is not None for one in self.plan_candidates.values())
+        other = tournament.best != DEFAULT or any(one.found is not None for one in self._plan_candidates.values())
         return Calls(tournament.best_s, tournament.baseline_s, other)
 
     @property
-    def awaits_backends(self) -> bool:
+    def _awaits_backends(self) -> bool:
         """Whether a search for backends is to begin with the next step, unless another one is at work."""
-        return self._wants_backends and self.backends.waits
+        return self._wants_backends and self._backends.waits
 
     @property
     def plans(self) -> Sequence[VariantPlan]:
         """The plans of all variants that have been searched, the fastest first."""
-        found = [one for one in self.plan_candidates.values() if one.found is not None]
+        found = [one for one in self._plan_candidates.values() if one.found is not None]
         found.sort(key=lambda one: math.inf if one.step_s is None else one.step_s)
         return [one.found for one in found if one.found is not None]
 
@@ -117,10 +117,10 @@ class Candidates(Rounds):
         """Whether a plan is being made on one of the cores, or whole calls are compared."""
         return self._planner.works or self.budget.rests
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Begin with the plan that an earlier process stored, else with one of other calls, where one fits."""
         try:
-            if (found := self._stored.read(self.graphs)) is not None:
+            if (found := self._stored.read(self._graphs)) is not None:
                 candidate = self._add(PlanCandidate.of(found[0], self._means))
                 candidate.open()
                 self._resume(candidate, found[1])
@@ -129,14 +129,14 @@ class Candidates(Rounds):
                 self._offer_backends()
                 return
             for other in self._like:
-                if (like := self.graphs.plan_like(other)) is not None:
+                if (like := self._graphs.plan_like(other)) is not None:
                     self._offer(self._add(PlanCandidate.of(like, self._means)).key, earlier=True)
                     self._offer_backends()
                     return
         except ThreadcastError as error:
             _logger.warning("a stored plan does not run and is made anew: %s", error)
-            self.plan_candidates.clear()
-        self._offer_all(self.graphs.formats)
+            self._plan_candidates.clear()
+        self._offer_all(self._graphs.formats)
 
     def _resume(self, candidate: PlanCandidate, stored: StoredPlan) -> None:
         self.tell(to.Resumed(candidate.key, stored.step_s, stored.eager_s))
@@ -145,27 +145,27 @@ class Candidates(Rounds):
             self._offer_backends()
             return
         self._offer_eager(candidate)
-        self._offer_all([one for one in self.graphs.formats if one is not candidate.variant.memory_format])
+        self._offer_all([one for one in self._graphs.formats if one is not candidate.variant.memory_format])
 
     def _known_from_before(self, beside: VariantPlan | None) -> frozenset[Extra]:
         """What earlier processes found to be slower than a plan, or than PyTorch, so that it is not tried again."""
-        tried = self._stored.tried(self.graphs.first, beside)
+        tried = self._stored.tried(self._graphs.first, beside)
         if "backends" in tried:
-            self.backends.never()
+            self._backends.never()
         self._fuse = self._fuse and "fused" not in tried
         return tried
 
     def _offer_all(self, formats: Sequence[MemoryFormat]) -> None:
         """Offer a plan in each of these memory formats, and backends."""
-        looks_s = self._means.first_steps.looks.calls * (self.tournament.baseline_s or 0.0)
+        looks_s = self._first_steps.looks.calls * (self.tournament.baseline_s or 0.0)
         for i, memory_format in enumerate(formats):
             candidate = PlanCandidate(Variant(memory_format), self._means, capture_s=self._capture_s if i else 0.0)
             self._offer(self._add(candidate).key, gain=1.5 - 0.02 * i, cost_s=0.2 + looks_s / 2)
         self._offer_backends()
 
     def _offer_backends(self) -> None:
-        if self.backends.waits and BACKENDS not in self.tournament.entrants:
-            expected = self._stored.backends(self.graphs.first, {})
+        if self._backends.waits and BACKENDS not in self.tournament.entrants:
+            expected = self._stored.backends(self._graphs.first, {})
             gain, most, cost_s, self._backend_s = expected.gain, expected.most, expected.cost_s, expected.step_s
             self._offer(BACKENDS, gain=gain, most=most, cost_s=cost_s, bit_by_bit=True)
             if self.budget.unlimited or self._backend_s is not None:
@@ -179,16 +179,16 @@ class Candidates(Rounds):
 
     def _offer_fused(self) -> None:
         """Have the fastest plan's variant tried with fused operators, once a plan of each memory format was."""
-        if not self._fuse or any(one.found is None and not one.left_out for one in self.plan_candidates.values()):
+        if not self._fuse or any(one.found is None and not one.left_out for one in self._plan_candidates.values()):
             return
         fastest = next(iter(self.plans), None)
         if fastest is None or (self.tournament.entrants[plan_of(fastest.variant)].offered.earlier and self._like):
             return
         self._fuse = False
         variant = Variant(fastest.variant.memory_format, fused=True)
-        cost_s = 0.0 if self.graphs.is_compiled(variant) else self._part_of(BESIDE_S)
+        cost_s = 0.0 if self._graphs.is_compiled(variant) else self._part_of(BESIDE_S)
         candidate = PlanCandidate(variant, self._means, capture_s=cost_s)
-        step_s, eager_s = self.plan_candidates[plan_of(fastest.variant)].step_s, self.tournament.baseline_s
+        step_s, eager_s = self._plan_candidates[plan_of(fastest.variant)].step_s, self.tournament.baseline_s
         gain = eager_s / step_s if step_s and eager_s else 1.0
         self._offer(self._add(candidate).key, gain=1.05 * gain, most=1.5 * gain, cost_s=cost_s)
 
@@ -200,26 +200,26 @@ class Candidates(Rounds):
         self.tell(to.Offered(key, **options))
 
     def _add(self, candidate: PlanCandidate) -> PlanCandidate:
-        self.plan_candidates[candidate.key] = candidate
+        self._plan_candidates[candidate.key] = candidate
         if candidate.found is not None:
             self.report.predicted_s[str(candidate.variant)] = candidate.found.plan.makespan_s
         return candidate
 
-    def look(self) -> None:
+    def _look(self) -> None:
         """Report what has happened since the last step: plans, compiled loops, backends, stale contenders."""
         self._planner.unlimited = self.budget.unlimited
         tournament = self.tournament
-        for candidate in list(self.plan_candidates.values()):
+        for candidate in list(self._plan_candidates.values()):
             if candidate.works and candidate.poll(self._calls):
                 self._staged(candidate)
         if tournament.comparison is None:
             self._look_for_backends()
         self._give_back()
-        for key in {self.best, tournament.challenger} - {None, DEFAULT}:
+        for key in {self._best, tournament.challenger} - {None, DEFAULT}:
             assert isinstance(key, ContenderId)
-            if tournament.entrants[key].open and not self.contenders[key].holds():
+            if tournament.entrants[key].open and not self._contenders[key].holds():
                 if key.kind is Kind.BACKEND:  # weights were written to, which they need not be in later processes
-                    self.backends.search_later_too()
+                    self._backends.search_later_too()
                 self.tell(to.LeftOut(key, "what it took for constant was changed"))
 
     def _maker(self, captured: Captured, variant: Variant) -> PlanMaker:
@@ -239,22 +239,22 @@ class Candidates(Rounds):
 
     def _look_for_backends(self) -> None:
         """Report what the search for backends has found."""
-        if not self.backends.works:
+        if not self._backends.works:
             return
         try:
-            found = self.backends.poll(unlimited=self.budget.unlimited)
+            found = self._backends.poll(unlimited=self.budget.unlimited)
         except Exception as error:  # noqa: BLE001 - whatever stops the search, what was found before goes on
-            self.backends.leave_out(error)
+            self._backends.leave_out(error)
             found = None
         if found is not None:
-            self.contenders.add(found)
+            self._contenders.add(found)
             gain, step_s = self.tournament.entrants[BACKENDS].offered.gain, self._backend_s
             if step_s is not None and self.tournament.entrants.keys() == {DEFAULT, BACKENDS}:
                 resumed = to.Resumed(found.id, step_s, gain * step_s, alone=True)
                 self.tell(resumed)
             else:
                 self._offer(found.id, gain=found.gain or 2.0, most=10.0, ready=True, alone=True)
-        if self.backends.over:
+        if self._backends.over:
             self._end_of_backends()
 
     def _expect_backends(self) -> None:
@@ -264,7 +264,7 @@ class Candidates(Rounds):
             if isinstance(key, ContenderId) and key.kind is Kind.BACKEND and one.gain is not None:
                 gains[key.backend.partition(",")[0]] = one.gain
         if gains and BACKENDS in entrants and entrants[BACKENDS].status is not Status.OUT:
-            expected = self._stored.backends(self.graphs.first, gains)
+            expected = self._stored.backends(self._graphs.first, gains)
             self.tournament.handle(to.Expected(BACKENDS, expected.gain, expected.most))
 
     def _end_of_backends(self) -> None:
@@ -276,17 +276,17 @@ class Candidates(Rounds):
     def _note_tried(self) -> None:
         """Note for later processes what is slower than the best; times that others disturbed do not tell that."""
         if not self.loud:
-            self._stored.note_tried(self.graphs.first, self._tried, best=self.plan_of(self.best))
+            self._stored.note_tried(self._graphs.first, self._tried, best=self._plan_of(self._best))
 
     @property
     def _tried(self) -> frozenset[Extra]:
         """What was found to be slower than the best, so that a later process need not try it."""
         waits = self.tournament.waits
-        waiting = {one.variant.fused for one in self.plan_candidates.values() if waits(one.key)}
-        waiting |= {False for one in self.graphs.formats if waits(eager_in(one))}
+        waiting = {one.variant.fused for one in self._plan_candidates.values() if waits(one.key)}
+        waiting |= {False for one in self._graphs.formats if waits(eager_in(one))}
         found: list[Extra] = [] if False in waiting else ["formats"]
         found += [] if self._fuse or True in waiting else ["fused"]
-        lost = self.backends.finished and self.best.kind is not Kind.BACKEND
+        lost = self._backends.finished and self._best.kind is not Kind.BACKEND
         open_ones = filter(waits, self.tournament.entrants)
         lost = lost and not any(isinstance(one, ContenderId) and one.kind is Kind.BACKEND for one in open_ones)
         return frozenset([*found, "backends"] if lost else found)
@@ -299,11 +299,11 @@ class Candidates(Rounds):
         elif key.kind is Kind.BACKEND:
             self.tell(to.LeftOut(key, "it was released"))
         elif key.memory_format is not None:
-            self.contenders.open_eager(key.memory_format)
+            self._contenders.open_eager(key.memory_format)
             self.tournament.handle(to.Ready(key))
         else:
             return_free_memory()
-            candidate, began_s = self.plan_candidates[key], self._clock()
+            candidate, began_s = self._plan_candidates[key], self._clock()
             candidate.prepare(self._calls)
             if candidate.searching:
                 self._capture_s = max(self._capture_s, self._clock() - began_s)
@@ -320,7 +320,7 @@ class Candidates(Rounds):
             self._report_plan(found)
         self._offer_eager(candidate)
 
-    def observe(self, what: to.Run | to.RunStage, event: to.Ran, difference: str | None) -> None:
+    def _ran_step(self, what: to.Run | to.RunStage, event: to.Ran, difference: str | None) -> None:
         """Take note of a step; `difference`: its results are not PyTorch's."""
         if difference is not None:
             text = f"its results are not PyTorch's: {difference}"
@@ -328,7 +328,7 @@ class Candidates(Rounds):
             return
         self.tell(event)
         if isinstance(what, to.RunStage):
-            candidate = self.plan_candidates[what.key]
+            candidate = self._plan_candidates[what.key]
             candidate.observe(event.seconds, self._calls)
             self._staged(candidate)
         if not self.tournament.goes_on:  # another one's turn
@@ -339,11 +339,11 @@ class Candidates(Rounds):
             case to.Compared(key, verdict):
                 self.report.verdicts[str(key)] = verdict
                 self._expect_backends()
-                if self.best != DEFAULT:
+                if self._best != DEFAULT:
                     self.conclude()
             case to.Release(key):
                 assert isinstance(key, ContenderId)
-                self.contenders.close(key, self.plan_of(key))
+                self._contenders.close(key, self._plan_of(key))
             case to.Drop(key, reason, differs, earlier):
                 assert isinstance(key, ContenderId)
                 self._drop(key, reason, differs=differs, earlier=earlier)
@@ -351,9 +351,9 @@ class Candidates(Rounds):
                 assert isinstance(key, ContenderId)
                 self._settle(key)
             case to.Unsettle():
-                self.follower.end(restore=True)
+                self._follower.end(restore=True)
             case to.Keep(key, step_s):
-                if (variant_plan := self.plan_of(key)) is not None:
+                if (variant_plan := self._plan_of(key)) is not None:
                     self._stored.write(variant_plan, step_s, eager_s=self.tournament.eager_s)
                     self._note_tried()
             case to.GiveUp(reason):
@@ -361,10 +361,10 @@ class Candidates(Rounds):
 
     def conclude(self) -> None:
         """Report what is the fastest so far, though others may still be tried."""
-        if self.tournament.baseline_s is None and self.best == DEFAULT and not self.tournament.settled:
+        if self.tournament.baseline_s is None and self._best == DEFAULT and not self.tournament.settled:
             return
-        self.report.contender, self.fastest = self.best, self.contenders[self.best]
-        if (variant_plan := self.plan_of(self.best)) is not None:
+        self.report.contender, self.fastest = self._best, self._contenders[self._best]
+        if (variant_plan := self._plan_of(self._best)) is not None:
             self._report_plan(variant_plan)
 
     def _report_plan(self, of: VariantPlan) -> None:
@@ -373,46 +373,46 @@ class Candidates(Rounds):
     def _drop(self, key: ContenderId, reason: str, *, differs: bool, earlier: bool) -> None:
         if differs:
             _logger.warning("%s is not used: %s", key, reason)
-        variant_plan = self.plan_of(key)
+        variant_plan = self._plan_of(key)
         if differs and variant_plan is not None:
-            self._stored.drop(self.graphs.as_captured(variant_plan.variant))
-        self.contenders.close(key, variant_plan)
+            self._stored.drop(self._graphs.as_captured(variant_plan.variant))
+        self._contenders.close(key, variant_plan)
         if self.report.contender == key:
             self.report.contender = None
-        candidate = self.plan_candidates.get(key)
+        candidate = self._plan_candidates.get(key)
         if candidate is not None and candidate.found is None:
             candidate.leave_out(reason)
         if not earlier:
             if differs:
                 self.report.reason = f"{key}: {reason}"
             return
-        self.plan_candidates.pop(key, None)
+        self._plan_candidates.pop(key, None)
         self.report = Report(reason=f"{key}: {reason}" if differs else "")
         self._like = ()
-        self._offer_all(self.graphs.formats)
+        self._offer_all(self._graphs.formats)
 
     def _settle(self, contender: ContenderId) -> None:
         if self.tournament.idle:
             self._planner.done(self)
-        variant_plan = self.plan_of(contender)
+        variant_plan = self._plan_of(contender)
         if contender == DEFAULT and self.tournament.idle and not self.loud:
-            for captured in {self.graphs.first, *(self.graphs.as_captured(one.variant) for one in self.plans)}:
+            for captured in {self._graphs.first, *(self._graphs.as_captured(one.variant) for one in self.plans)}:
                 self._stored.drop(captured)
         entrant = self.tournament.entrants[contender]
         if contender.kind is Kind.BACKEND and entrant.gain is not None and entrant.step_s is not None:
-            self._stored.note_backend(self.graphs.first, entrant.gain, entrant.step_s)
+            self._stored.note_backend(self._graphs.first, entrant.gain, entrant.step_s)
         self.conclude()
         self._note_tried()
         if variant_plan is not None:
-            self.follower.follow(self.contenders.engines[variant_plan], variant_plan, self._stored)
-        slow, eager_s = [one for one in self.plan_candidates.values() if one.step_s], self.tournament.baseline_s
+            self._follower.follow(self._contenders.engines[variant_plan], variant_plan, self._stored)
+        slow, eager_s = [one for one in self._plan_candidates.values() if one.step_s], self.tournament.baseline_s
         if contender == DEFAULT and slow and not self.report.verdicts and eager_s is not None:
             self.report.reason = f"{slow[0].key} took {slow[0].step_s:.3g} s a call, PyTorch {eager_s:.3g} s"
-        elif contender == DEFAULT and not self.plan_candidates and not self.report.reason:
+        elif contender == DEFAULT and not self._plan_candidates and not self.report.reason:
             self.report.reason = FOUND_BEFORE
         self._offer_fused()
 
-    def give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str) -> None:
         """Run the default for good."""
         self._todo.clear()
         self.tell(to.GaveUp(reason))
@@ -422,7 +422,7 @@ class Candidates(Rounds):
         _logger.warning("this step runs as before: %s", reason)
         self._release()
         self.report.contender, self.report.reason = DEFAULT, reason
-        self.fastest = self.contenders[DEFAULT]
+        self.fastest = self._contenders[DEFAULT]
 
     def close(self) -> None:
         """End engines, searches and what makes plans."""
@@ -431,20 +431,20 @@ class Candidates(Rounds):
 
     def _release(self) -> None:
         self.budget.learns(False)
-        self.follower.end(restore=False)
-        self.backends.close()
-        for candidate in self.plan_candidates.values():
+        self._follower.end(restore=False)
+        self._backends.close()
+        for candidate in self._plan_candidates.values():
             candidate.close()
         self._planner.done(self)
-        self.contenders.close_all()
+        self._contenders.close_all()
 
-    def search_backends(self, arguments: tuple[Any, ...], result: Any) -> None:
+    def _search_backends(self, arguments: tuple[Any, ...], result: Any) -> None:
         """Begin the search for backends by the example of a step and its result."""
         with Failure() as failure:
-            if self.backends.make(self.graphs.captured_in(MemoryFormat.AS_GIVEN), arguments, result):
+            if self._backends.make(self._graphs.captured_in(MemoryFormat.AS_GIVEN), arguments, result):
                 self._format.set(MemoryFormat.AS_GIVEN)
-                self.backends.start()
+                self._backends.start()
         if failure.error is not None:  # the step has run; only what follows from it fails
-            self.backends.leave_out(failure.error)
-        if self.backends.over:
+            self._backends.leave_out(failure.error)
+        if self._backends.over:
             self._end_of_backends()

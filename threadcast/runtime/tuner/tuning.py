@@ -43,7 +43,7 @@ from threadcast.runtime.tuner.first_steps import FirstSteps, Runner, TimedRun
 from threadcast.runtime.tuner.open_contenders import OpenContenders
 from threadcast.runtime.tuner.plan_search import SearchStep
 from threadcast.runtime.tuner.planning import Planner
-from threadcast.runtime.tuner.report import COMPILING, Report
+from threadcast.runtime.tuner.report import COMPILING
 from threadcast.runtime.tuner.tournament import Tournament
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
@@ -62,7 +62,7 @@ LOOKING_SHARE = 0.01
 _logger = logging.getLogger("threadcast")
 
 
-class Tuning:
+class Tuning(Candidates):
     """A callable that runs one kind of call; each call does the caller's whole step, whichever contender runs it.
 
     `default` runs a step in eager PyTorch. `capture(memory_format)` returns the graph of a call, `model_format` sets
@@ -114,15 +114,16 @@ class Tuning:
     ) -> None:
         self._began_s: float | None = clock()
         """When this object was begun: its making belongs to the first call."""
-        self._budget = Budget() if budget is None else budget
-        self._machine, self._clock, self._steady, self._looking_s = machine, clock, steady, looking_s
-        self._graphs = VariantGraphs(
-            capture, plans.formats_first(call, formats), ours=fuse, hurries=lambda: self._budget.unlimited
-        )
-        self._contenders = OpenContenders(default, model_format, machine, feedback)
-        self._backends = BackendsBeside(backends)
-        self._planner = planner or Planner(machine)
-        self._first_steps = FirstSteps(checked, LookSchedule.of(machine))
+        budget = budget or Budget()
+        graphs = VariantGraphs(capture, plans.formats_first(call, formats), ours=fuse, hurries=lambda: budget.unlimited)
+        super().__init__(
+            Tournament(DEFAULT, baseline_s=eager_s, told=partial(_logger.info, "%s: %s", title)), graphs,
+            OpenContenders(default, model_format, machine, feedback), FirstSteps(checked, LookSchedule.of(machine)),
+            BackendsBeside(backends), CallPlans(plans, machine, call=call), machine, budget=budget,
+            planner=planner or Planner(machine), model_format=model_format, store=store, feedback=feedback, fuse=fuse,
+            like=like, clock=clock,
+        )  # fmt: skip
+        self._steady, self._looking_s = steady, looking_s
         self._before = BeforeRun(self._graphs.first)
         self._runs = self._raised = 0
         """Steps that a plan ran, and those in which it raised, but eager PyTorch did not."""
@@ -132,13 +133,6 @@ class Tuning:
         """Why eager PyTorch runs all further steps; None unless because plans raise."""
         self._last: Runner = DEFAULT
         """What ran the last step."""
-        self._stored = CallPlans(plans, machine, call=call)
-        self._tournament = Tournament(DEFAULT, baseline_s=eager_s, told=partial(_logger.info, "%s: %s", title))
-        self._candidates = Candidates(
-            self._tournament, self._graphs, self._contenders, self._first_steps, self._backends, self._stored, machine,
-            budget=self._budget, planner=self._planner, model_format=model_format, store=store, feedback=feedback,
-            fuse=fuse, like=like, clock=clock,
-        )  # fmt: skip
         self._started = self._closed = False
         self._ended_s, self._in_a_row = 0.0, 0
         """When the last call ended, and calls since one after which the caller did something else."""
@@ -165,11 +159,11 @@ class Tuning:
         if timed.raised is not None and (self.captured.raises or difference is None):
             self._after_raising(timed.raised)  # it says nothing of the plan's speed, nor of its numbers
             return result
-        if difference is None and self._candidates.awaits_backends:
-            self._candidates.search_backends(arguments, result)
+        if difference is None and self._awaits_backends:
+            self._search_backends(arguments, result)
         self._observe(what, timed, self._clock() - began_s, difference)
         if (kept := self.kept) is not None and runner == kept.id and not self._first_steps.compares(runner):
-            self._kept, self._passes = kept, self._tournament.passes
+            self._kept, self._passes = kept, self.tournament.passes
         self._ended_s = self._clock()
         return result
 
@@ -207,42 +201,14 @@ class Tuning:
             self.left = f"a plan raised {raised}"
             self._give_up(self.left)
 
-    @property
-    def report(self) -> Report:
-        """What runs the calls, and why."""
-        return self._candidates.report
-
-    @property
-    def fastest(self) -> Contender:
-        """The fastest contender of the last comparison."""
-        return self._candidates.fastest
-
-    @property
-    def plans(self) -> Sequence[VariantPlan]:
-        """The plans of all variants that have been searched, the fastest first."""
-        return self._candidates.plans
-
-    def conclude(self) -> None:
-        """Report what is the fastest so far, though others may still be tried."""
-        self._candidates.conclude()
-
-    @property
-    def _best(self) -> ContenderId:
-        return self._candidates.best
-
-    def _give_up(self, reason: str) -> None:
-        """Run the default for good."""
-        self._passes = 0
-        self._candidates.give_up(reason)
-
     def story(self) -> str:
         """Return what has happened so far, one line for each event of note: for a report of a bug."""
-        return self._tournament.story()
+        return self.tournament.story()
 
     @property
     def eager_s(self) -> float | None:
         """Seconds of a step in eager PyTorch; None until they are known."""
-        return self._tournament.baseline_s
+        return self.tournament.baseline_s
 
     @property
     def captured(self) -> Captured:
@@ -253,7 +219,7 @@ class Tuning:
     def plan(self) -> VariantPlan | None:
         """The plan that was found to be the fastest; None where something else was, or nothing is known yet."""
         contender = self.report.contender
-        return None if contender is None else self._candidates.plan_of(contender)
+        return None if contender is None else self._plan_of(contender)
 
     @property
     def size_bytes(self) -> int:
@@ -264,7 +230,7 @@ class Tuning:
     @property
     def settled(self) -> bool:
         """Whether the fastest contender runs, and no other is being tried."""
-        return self._tournament.settled
+        return self.tournament.settled
 
     def leaves_alone(self, looking_s: float, *, waiting: bool) -> bool:
         """Return whether the next calls need not be looked at, because PyTorch's default runs them in any case.
@@ -274,34 +240,34 @@ class Tuning:
         """
         if self._best is not DEFAULT:
             return False
-        if not ((self.settled and not self.learning) or (waiting and self._tournament.held_back)):
+        if not ((self.settled and not self.learning) or (waiting and self.tournament.held_back)):
             return False
         return looking_s > LOOKING_SHARE * (self.eager_s or 0.0)
 
     @property
     def learning(self) -> bool:
         """Whether it is still being learned what runs fastest; also while something has not been tried."""
-        if self._closed or self._tournament.over is not None:
+        if self._closed or self.tournament.over is not None:
             return False
-        if not (self.settled and self._tournament.idle) or self._candidates.pending:
+        if not (self.settled and self.tournament.idle) or self.pending:
             return True
-        if self._backends.works or self._candidates.awaits_backends:
+        if self._backends.works or self._awaits_backends:
             return True
-        return not self._tournament.confirmed
+        return not self.tournament.confirmed
 
     @property
     def gain_left(self) -> float:
         """Ratio of a call's seconds now to those that are expected after more learning; unbounded at first."""
-        return self._tournament.gain_left() if self._started else math.inf
+        return self.tournament.gain_left() if self._started else math.inf
 
     @property
     def outlook(self) -> to.Outlook:
         """What is learned next, and where."""
         if self._closed or not (self._started or self.settled):
             return to.Outlook(None if self._closed else to.Place.CALL)
-        if self._candidates.awaits_backends:
+        if self._awaits_backends:
             return to.Outlook(to.Place.CALL)
-        return self._tournament.outlook
+        return self.tournament.outlook
 
     def look(self) -> None:
         """Take note of what has become ready beside calls, without a call."""
@@ -309,8 +275,8 @@ class Tuning:
         if not self._started or self._closed:
             return
         with Failure() as failure:
-            self._candidates.look()
-            self._candidates.do()
+            self._look()
+            self.do()
         if failure.error is not None:
             self._give_up(str(failure.error))
 
@@ -320,7 +286,7 @@ class Tuning:
 
         Returns at once where nothing but calls can tell what runs fastest.
         """
-        if self._tournament.learns:
+        if self.tournament.learns:
             return
         if self._planner.works:
             self._planner.wait(timeout_s)
@@ -328,17 +294,17 @@ class Tuning:
             self._graphs.wait(self._graphs.awaited, timeout_s)
         elif self._backends.works and self.eager_s is not None:  # else calls tell that
             self._backends.wait(timeout_s)
-        elif self._candidates.awaits_backends:  # another search is at work
+        elif self._awaits_backends:  # another search is at work
             time.sleep(min(timeout_s, _PAUSE_S))
 
     @property
     def ran(self) -> Ran | None:
         """The graph that ran the last step, and an engine maker for its plan; None where no plan ran it."""
         if isinstance(self._last, SearchStep):
-            maker = self._candidates.plan_candidates[plan_of(self._last.variant)].maker
+            maker = self._plan_candidates[plan_of(self._last.variant)].maker
             engine = None if maker is None or self._first_steps.runs_aside(self._last) else maker.engine
         else:
-            variant_plan = self._candidates.plan_of(self._last)
+            variant_plan = self._plan_of(self._last)
             engine = None if variant_plan is None else self._contenders.engines.get(variant_plan)
         if engine is None:
             return None
@@ -365,9 +331,9 @@ class Tuning:
         """The memory format in which the next call runs; None where it may run in several."""
         if self._graphs.formats == (MemoryFormat.AS_GIVEN,):
             return MemoryFormat.AS_GIVEN
-        rests = self.settled and (self._tournament.idle or self._tournament.held_back)
-        begins = self._backends.waits and self._tournament.waits(BACKENDS)
-        if not rests or begins or self._candidates.awaits_backends:
+        rests = self.settled and (self.tournament.idle or self.tournament.held_back)
+        begins = self._backends.waits and self.tournament.waits(BACKENDS)
+        if not rests or begins or self._awaits_backends:
             return None
         best = self._best
         return best.memory_format or (MemoryFormat.AS_GIVEN if best.variant is None else best.variant.memory_format)
@@ -375,16 +341,16 @@ class Tuning:
     @property
     def follows(self) -> bool:
         """Whether calls can go on with other cores than those of the machine that they were measured on."""
-        return self._candidates.follower.active
+        return self._follower.active
 
     def resize(self, cores: Sequence[Core]) -> None:
         """Use these cores from the next operator on, as soon as `follows` is true. May be called from any thread."""
-        self._candidates.follower.resize(cores)
+        self._follower.resize(cores)
 
     def close(self) -> None:
         """End the engines' threads and the planning processes."""
         self._closed, self._passes = True, 0
-        self._candidates.close()
+        super().close()
 
     # what runs the next step
 
@@ -392,18 +358,18 @@ class Tuning:
         """Carry out all that has to be done before the next step, and return what runs it."""
         with Failure() as failure:
             if not self._started:
-                self._candidates.begin()
+                self._begin()
                 self._started = True
             if self._passed:
-                self._candidates.passed(self._passed)
+                self.passed(self._passed)
                 self._passed = 0
-            self._candidates.look()
-            what = self._candidates.next()
+            self._look()
+            what = self.next()
             if self.report.reason in ("", COMPILING):
                 self.report.reason = COMPILING if self._graphs.awaits_engine else ""
             self._let_backends_work(began_s)
             if isinstance(what, to.RunStage):
-                self._candidates.plan_candidates[what.key].begin(anew=what.anew)
+                self._plan_candidates[what.key].begin(anew=what.anew)
             return what
         # of measuring or planning: the step has not begun, and can run as before
         self._give_up(str(failure.error) or "measuring was broken off")
@@ -411,24 +377,24 @@ class Tuning:
 
     def _let_backends_work(self, now_s: float) -> None:
         """Let the search for backends work beside the next step, or before it, or rest, whichever is right."""
-        compares, unlimited, step_s = self._tournament.learns, self._budget.unlimited, self._tournament.best_s or 0.0
+        compares, unlimited, step_s = self.tournament.learns, self.budget.unlimited, self.tournament.best_s or 0.0
         self._in_a_row = self._in_a_row + 1 if now_s - self._ended_s <= LITTLE * step_s else 0
-        pays = not (compares or unlimited or self._budget.rests) and self._tournament.comes_first(BACKENDS)
-        beside = unlimited or (pays and self._in_a_row > IN_A_ROW and self._budget.allows(step_s))
+        pays = not (compares or unlimited or self.budget.rests) and self.tournament.comes_first(BACKENDS)
+        beside = unlimited or (pays and self._in_a_row > IN_A_ROW and self.budget.allows(step_s))
         self._backends.before_step(rests=compares or not beside or self.eager_s is None)
         if pays and not beside:
-            self._backends.turn(step_s, left_s=self._budget.left_s, now_s=now_s)
+            self._backends.turn(step_s, left_s=self.budget.left_s, now_s=now_s)
 
     def _runner_of(self, what: to.Run | to.RunStage) -> Runner:
         if isinstance(what, to.RunStage):
-            return self._candidates.plan_candidates[what.key].step
+            return self._plan_candidates[what.key].step
         assert isinstance(what.key, ContenderId)
         return what.key
 
     def _run_of(self, runner: Runner) -> Run:
         """A function that runs a whole step and returns its result and its seconds; None: time it by the clock."""
         if isinstance(runner, SearchStep):
-            maker = self._candidates.plan_candidates[plan_of(runner.variant)].maker
+            maker = self._plan_candidates[plan_of(runner.variant)].maker
             assert maker is not None
             return partial(self._noted, partial(maker.run, runner.step))
         run = self._contenders[runner].run
@@ -450,12 +416,12 @@ class Tuning:
         by_default = isinstance(what, to.RunStage) or what.key == DEFAULT
         event = to.Ran(
             timed.started_s, timed.seconds + (0.0 if by_default else self._looking_s()), call_s,
-            all_cores=self._candidates.follower.all_cores and self._steady,
+            all_cores=self._follower.all_cores and self._steady,
             alone=not (self._backends.beside or self._graphs.compiling or self._planner.works),
         )  # fmt: skip
         with Failure() as failure:
-            eager_s = self._tournament.eager_of(event, what)
-            self._budget.ran(call_s, eager_s=timed.seconds if eager_s is None else eager_s)
-            self._candidates.observe(what, event, difference)
+            eager_s = self.tournament.eager_of(event, what)
+            self.budget.ran(call_s, eager_s=timed.seconds if eager_s is None else eager_s)
+            self._ran_step(what, event, difference)
         if failure.error is not None:
             self._give_up(str(failure.error))
