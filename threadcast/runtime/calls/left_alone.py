@@ -81,30 +81,17 @@ class CallsLeftAlone:
         self._calls, self._glance, self._alike, self.short = calls, glance, glance(arguments), short
 
 
-def _shapes(arguments: tuple[Any, ...]) -> object:
+def _shapes(arguments: tuple[Any, ...]) -> tuple[object, list[object], list[str]]:
     """What tells calls of other shapes apart at a glance: number, names and shapes of the arguments."""
-    positional, named = _positional_and_named(arguments)
-    return (
-        torch.is_autocast_enabled("cpu"),
-        [value.shape if isinstance(value, Tensor) and not value.is_nested else type(value) for value in positional],
-        [
-            (name, value.shape if isinstance(value, Tensor) and not value.is_nested else None)
-            for name, value in named.items()
-        ],
-    )
+    positional, named = arguments[:2] if isinstance(arguments[0], tuple) else (arguments, {})
+    values = (*positional, *named.values()) if named else positional
+    shapes: list[object] = [
+        value.shape if isinstance(value, Tensor) and not value.is_nested else type(value) for value in values
+    ]
+    return torch.is_autocast_enabled("cpu"), shapes, list(named)
 
 
 def _dimensions(arguments: tuple[Any, ...]) -> object:
     """What tells calls whose sizes vary apart at a glance: number, names and numbers of dimensions of the arguments."""
-    positional, named = _positional_and_named(arguments)
-    return (
-        torch.is_autocast_enabled("cpu"),
-        len(positional),
-        [value.ndim if isinstance(value, Tensor) else type(value) for value in positional[:2]],
-        [(name, value.ndim if isinstance(value, Tensor) else None) for name, value in named.items()],
-    )
-
-
-def _positional_and_named(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    positional = arguments[0] if isinstance(arguments[0], tuple) else arguments
-    return positional, arguments[-1] if isinstance(arguments[-1], dict) else {}
+    autocast, shapes, named = _shapes(arguments)
+    return autocast, [len(one) if isinstance(one, tuple) else one for one in shapes], named
