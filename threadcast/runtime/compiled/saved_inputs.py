@@ -19,7 +19,7 @@ def computes_again(graph: GraphModule) -> bool:
 
     Eager PyTorch then repeats what the part writes, such as running statistics. AOTAutograd does not.
     """
-    return any(True for _ in _parts_computed_again(graph))
+    return next(_parts_computed_again(graph), None) is not None
 
 
 def computing_again(graph: GraphModule) -> Callable[..., Any]:
@@ -59,27 +59,6 @@ def computed_again(part: GraphModule, *arguments: Any, **options: Any) -> Any:
     found = checkpoint(run, **options)
     kept += [(one, n) for one, n in zip(given, before, strict=True) if not one.is_inference() and one._version == n]
     return found
-
-
-def writes_again(graph: GraphModule, written: Collection[int], inputs: int) -> bool:
-    """Return whether such a part takes one of the inputs at the positions `written`, to which the program writes.
-
-    True where that cannot be told: the part is of a graph that is called within, or AOTAutograd's `inputs` are others.
-    """
-    given = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    if written and len(given) != inputs:
-        return True
-    wanted = {_memory(given[i]) for i in written}
-    return bool(wanted) and any(
-        part.graph is not graph.graph or not wanted.isdisjoint(map(_memory, part.all_input_nodes))
-        for part in _parts_computed_again(graph)
-    )
-
-
-def _memory(node: Node) -> int | Node:
-    """What nodes have in common whose values share memory."""
-    value = node.meta.get("example_value")
-    return value.untyped_storage()._cdata if isinstance(value, Tensor) else node
 
 
 def _parts_computed_again(graph: GraphModule) -> Iterator[Node]:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 import torch
-from torch import SymInt, Tensor
+from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 aten = torch.ops.aten
@@ -22,10 +22,8 @@ def without(backward: GraphModule, gradients: Collection[int], unused: Collectio
     """Return the graph without its inputs at the positions `unused`; None where it is not known how.
 
     They are some of the `gradients` among its inputs. Results that depend on them alone are None. The graph must be
-    linear in the gradients, as autograd's own are. Graphs whose sizes vary are left alone.
+    linear in the gradients, as autograd's own are, and of fixed sizes.
     """
-    if not all(map(_is_fixed, backward.graph.nodes)):
-        return None
     graph, copies = Graph(), dict[Node, Node]()
     results: Any = graph.graph_copy(backward.graph, copies)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -56,14 +54,6 @@ def without(backward: GraphModule, gradients: Collection[int], unused: Collectio
     for i in unused:
         graph.erase_node(inputs[i])
     return GraphModule(backward, graph)
-
-
-def _is_fixed(node: Node) -> bool:
-    """Whether a node has no size that varies."""
-    value = node.meta.get("val")
-    return not isinstance(value, SymInt) and not (
-        isinstance(value, Tensor) and any(isinstance(side, SymInt) for side in value.shape)
-    )
 
 
 def _is_linear(node: Node) -> bool:

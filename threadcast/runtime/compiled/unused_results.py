@@ -7,10 +7,8 @@ An optimizer takes a step by these, of momentum and weight decay, where it leave
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import getitem
 from typing import Any, Self
 
-import sympy
 import torch
 from torch import SymInt, Tensor
 from torch._dynamo import compiled_autograd
@@ -29,26 +27,20 @@ _FAR = 3
 _MOST = 8
 """Most sets of unused results for which there are graphs of their own. A convention."""
 
-_Place = tuple[int, int | None]
-"""A number among a graph's inputs: the position of an integer, or of a tensor with one of its dimensions."""
-
 
 class UnusedResults:
     """Which gradients of a backward graph depend on which results, some of which may be unused.
 
     `given` are, by position among the graph's inputs, the gradients of results as they were traced. `needs` are for
-    each gradient that the graph returns the positions of those that it depends on. `sizes` say where the values of
-    symbols in sizes are.
+    each gradient that the graph returns the positions of those that it depends on.
     """
 
-    def __init__(
-        self, given: dict[int, Tensor], needs: Sequence[frozenset[int]], sizes: dict[sympy.Symbol, _Place]
-    ) -> None:
-        self._given, self._needs, self._sizes = given, needs, sizes
+    def __init__(self, given: dict[int, Tensor], needs: Sequence[frozenset[int]]) -> None:
+        self._given, self._needs = given, needs
         self.keep_graphs: Callable[[], None] | None = None
         """Lets the graph run in all steps, and not eager PyTorch by turns."""
-        self.may_multiply = False
-        """Whether the graph may be another than a linear function of these gradients: users' functions may be."""
+        self.varies = any(isinstance(side, SymInt) for one in given.values() for side in (*one.shape, *one.stride()))
+        """Whether sizes vary: it is then not known how large zeros in the place of these gradients are."""
 
     def __deepcopy__(self, _: Any) -> Self:
         """This object: what is noted in a graph is noted in its copies."""
@@ -68,11 +60,9 @@ class UnusedResults:
             needs[node] = own.union(*map(needs.__getitem__, node.all_input_nodes))
         (output,) = (node for node in backward.graph.nodes if node.op == "output")
         found = tuple(needs[one] if isinstance(one, Node) else frozenset[int]() for one in output.args[0])
-        sizes = dict(_symbols([node for i, node in enumerate(inputs) if i not in given], inputs))
-        asked = {symbol for value in given.values() for symbol in _symbols_of((*value.shape, *value.stride()))}
-        if all(not one or len(one) == len(given) for one in found) or not asked <= sizes.keys():
+        if all(not one or len(one) == len(given) for one in found):
             return None
-        unused = cls(given, found, sizes)
+        unused = cls(given, found)
         backward.meta[_KEY] = unused
         return unused
 
@@ -120,8 +110,7 @@ class UnusedResults:
                 others[unused] = without(unused)
             if not exchanges and (other := others.get(unused)) is not None:
                 return other(*[value for i, value in enumerate(arguments) if i not in unused])
-            filled = [self._zeros(i, arguments) if i in unused else value for i, value in enumerate(arguments)]
-            found = run(*filled)
+            found = run(*[_zeros(self._given[i]) if i in unused else value for i, value in enumerate(arguments)])
             if exchanges:
                 if self.keep_graphs is not None:
                     self.keep_graphs()
@@ -131,38 +120,18 @@ class UnusedResults:
 
         return called
 
-    def _zeros(self, position: int, arguments: Sequence[Any]) -> Tensor:
-        traced = self._given[position]
-        shape, strides = (tuple(self._number(one, arguments) for one in of) for of in (traced.shape, traced.stride()))
-        return torch.empty_strided(shape, strides, dtype=traced.dtype, device=traced.device).zero_()
 
-    def _number(self, side: Any, arguments: Sequence[Any]) -> int:
-        if not isinstance(side, SymInt):
-            return int(side)
-        known = {symbol: sympy.Integer(_read(self._sizes[symbol], arguments)) for symbol in _symbols_of((side,))}
-        return int(side.node.expr.xreplace(known))
+def has_own_functions(program: GraphModule) -> bool:
+    """Whether Dynamo has put an `autograd.Function` of the user into a program.
 
-
-def fills_with_zeros(program: GraphModule) -> bool:
-    """Whether Dynamo has put an `autograd.Function` of the user with several results into a program.
-
-    Where one of them is used, eager PyTorch gives `backward` zeros for the others, and what these lead to then has
-    gradients of zeros.
+    Its `backward` need not be linear, and gets zeros for results that are unused while others are used.
     """
-    return any(_used_results(node) > 1 for node in own_functions(program))
-
-
-def own_functions(program: GraphModule) -> list[Node]:
-    """The nodes of Dynamo's graph that call an `autograd.Function` of the user."""
     graphs = (part.graph for part in program.modules() if isinstance(part, GraphModule))
-    return [node for graph in graphs for node in graph.nodes if node.target is autograd_function_apply]
+    return any(node.target is autograd_function_apply for graph in graphs for node in graph.nodes)
 
 
-def _used_results(node: Node) -> int:
-    """How many results of a function a program uses; Dynamo adds some that its backward pass saves."""
-    if isinstance(node.meta.get("example_value"), Tensor):
-        return 1
-    return len({user.args[1] for user in node.users if user.target is getitem and user.users})
+def _zeros(traced: Tensor) -> Tensor:
+    return torch.empty_strided(traced.shape, traced.stride(), dtype=traced.dtype, device=traced.device).zero_()
 
 
 def with_unused_results(
@@ -198,27 +167,3 @@ def with_unused_results(
 def _is_gradient(node: Node) -> bool:
     """Whether an input of a backward graph is the gradient of a result."""
     return "tangents" in str(node.target) and isinstance(node.meta.get("val"), Tensor)
-
-
-def _symbols_of(sides: Sequence[Any]) -> set[sympy.Symbol]:
-    return {symbol for side in sides if isinstance(side, SymInt) for symbol in side.node.expr.free_symbols}
-
-
-def _symbols(nodes: Sequence[Node], inputs: Sequence[Node]) -> list[tuple[sympy.Symbol, _Place]]:
-    """The symbols that are integers among these inputs, or sizes of tensors among them, with their places."""
-    found: list[tuple[sympy.Symbol, _Place]] = []
-    for node in nodes:
-        value = node.meta.get("val")
-        at = inputs.index(node)
-        sides: list[tuple[Any, int | None]] = [(value, None)]
-        if isinstance(value, Tensor):
-            sides = [(side, dim) for dim, side in enumerate(value.shape)]
-        for side, dim in sides:
-            if isinstance(side, SymInt) and isinstance(side.node.expr, sympy.Symbol):
-                found.append((side.node.expr, (at, dim)))
-    return found
-
-
-def _read(place: _Place, arguments: Sequence[Any]) -> int:
-    position, dim = place
-    return int(arguments[position] if dim is None else arguments[position].shape[dim])

@@ -7,7 +7,6 @@ between them: optimizers, hooks, clipping, accumulation. Each graph is a `GraphC
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,15 +37,10 @@ from threadcast.runtime.compiled.graph_parts import PartsInTurn, check_collectiv
 from threadcast.runtime.compiled.graph_tunings import Role
 from threadcast.runtime.compiled.plain_results import PlainResults
 from threadcast.runtime.compiled.recurrent_layers_left import tell_of_recurrent_layers
-from threadcast.runtime.compiled.saved_inputs import computes_again, computing_again, copy_written_inputs, writes_again
+from threadcast.runtime.compiled.saved_inputs import computes_again, computing_again, copy_written_inputs
 from threadcast.runtime.compiled.short_way import ShortWay
 from threadcast.runtime.compiled.undefined_gradients import without
-from threadcast.runtime.compiled.unused_results import (
-    UnusedResults,
-    fills_with_zeros,
-    own_functions,
-    with_unused_results,
-)
+from threadcast.runtime.compiled.unused_results import UnusedResults, has_own_functions, with_unused_results
 from threadcast.runtime.layout.graph_by_pytorch import as_pytorch, forward_of
 from threadcast.runtime.layout.graph_layout import channels_last_forward, partitioned
 from threadcast.runtime.plans.core_choice import core_choice
@@ -135,7 +129,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         fw_compiler=partial(compiler, "forward"),
         bw_compiler=partial(compiler, "backward"),
         inference_compiler=partial(compiler, "inference"),
-        partition_fn=partial(_partitioned, None if fills_with_zeros(graph) else unused),
+        partition_fn=partial(_partitioned, unused),
     )
     try:
         found: Callable[..., Any] = compiled(graph, example_inputs)
@@ -147,25 +141,15 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
     except Exception as error:  # noqa: BLE001 - eager PyTorch runs the graph, so whatever AOTAutograd lacks is no error
         reason = f"AOTAutograd raised {in_one_line(error)}"
         told().tell(reason)
-        if computes_again(graph):
-            return computing_again(graph)
-        return as_traced(graph)
-    for one in unused:
-        one.may_multiply = bool(own_functions(graph))
+        return _by_eager(graph)
+    if any(one.varies for one in unused) or (unused and has_own_functions(graph)):
+        return _by_eager(graph)  # which gradients there are then, and which are zeros, is not known
     if unused:
         found = with_unused_results(found, as_traced(graph), unused)
     if not parts:
         return found
     if computes_again(graph) and any(part.role != "inference" for part in parts):
-        # As it was traced, it would draw other numbers the second time, and write twice, or raise.
-        if writes_again(graph, _written(), _inputs()):
-            warnings.warn(
-                "threadcast runs a graph as torch.compile traced it: a part that is computed again for its gradient "
-                "(torch.utils.checkpoint) writes to buffers, such as batch norm's statistics, once, and in eager "
-                "PyTorch twice",
-                stacklevel=3,
-            )
-        return found
+        return found  # as it was traced, it would draw other numbers the second time, and write twice, or raise
     passes = ShortWay(found, parts) if options.short_way and not unused else found
     call = CompiledCall(
         as_traced(graph), passes, parts, budget=parts.budget, title=f"program {next(_programs_made)}",
@@ -178,6 +162,11 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
     if options.fuse and any(part.role == "forward" for part in parts):
         fused_updates().adopt(example_inputs, call.steps)
     return call
+
+
+def _by_eager(graph: GraphModule) -> Callable[..., Any]:
+    """Return what runs a graph under PyTorch's own autograd."""
+    return computing_again(graph) if computes_again(graph) else as_traced(graph)
 
 
 def _text(graph: GraphModule, example_inputs: Sequence[Any]) -> str | None:
@@ -210,12 +199,12 @@ def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[.
 
 
 def _partitioned(
-    unused: list[UnusedResults] | None, joint: GraphModule, *arguments: Any, **options: Any
+    unused: list[UnusedResults], joint: GraphModule, *arguments: Any, **options: Any
 ) -> tuple[GraphModule, GraphModule]:
     """Divide a graph into forward and backward pass. Collective where it exchanges data with other processes."""
     check_collectives(joint)
     forward, backward = partitioned(joint, *arguments, **options)
-    if unused is not None and (found := UnusedResults.of(backward)) is not None:
+    if (found := UnusedResults.of(backward)) is not None:
         unused.append(found)
     return forward, backward
 
@@ -262,7 +251,7 @@ def _without(
 ) -> Callable[..., Any] | None:
     """Return what runs a backward graph, that of `calls`, without the gradients of these results."""
     noted = UnusedResults.noted_in(graph)
-    found = None if noted is None or noted.may_multiply else without(graph, noted.gradients, unused)
+    found = None if noted is None else without(graph, noted.gradients, unused)
     if found is None:
         return None
     found.meta.update(graph.meta)
@@ -303,7 +292,8 @@ def _copy_written_inputs(graph: GraphModule) -> None:
     """Let a forward graph save what its backward graph needs as it was before the program's writes."""
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
-        copy_written_inputs(graph, _written(), context.fw_metadata.num_forward)
+        written = context.fw_metadata.mutated_inp_runtime_indices
+        copy_written_inputs(graph, written, context.fw_metadata.num_forward)
 
 
 def _note_that_nothing_is_overwritten() -> None:
@@ -314,21 +304,6 @@ def _note_that_nothing_is_overwritten() -> None:
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
         context.fw_metadata.bw_donated_idxs = []
-
-
-def _written() -> Sequence[int]:
-    """The positions of a graph's inputs that AOTAutograd writes to after it has run."""
-    context = TracingContext.try_get()
-    if context is None or context.fw_metadata is None:
-        return ()
-    found: Sequence[int] = context.fw_metadata.mutated_inp_runtime_indices
-    return found
-
-
-def _inputs() -> int:
-    """How many inputs a graph has by AOTAutograd's count."""
-    context = TracingContext.try_get()
-    return 0 if context is None or context.fw_metadata is None else len(context.fw_metadata.input_info)
 
 
 def _plain_results() -> PlainResults | None:
