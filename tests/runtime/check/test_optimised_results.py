@@ -17,11 +17,11 @@ from tests.runtime.small_training import batch, net, run_until_settled, same_sta
 from threadcast import networks
 from threadcast.capture.graph.captured import Captured
 from threadcast.core.errors import WrongResult
-from threadcast.runtime.calls import formats as call_formats
 from threadcast.runtime.check import shadow
 from threadcast.runtime.doors import optimized_step
 from threadcast.runtime.doors.optimize import OptimizedStep
 from threadcast.runtime.engine import open_engine as engines
+from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.tuning import Tuning
 
@@ -137,7 +137,7 @@ def test_every_network_passes_its_shadow_steps(
     name: str, verified: None, planned_at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # channels last, convolutions add up in another order, which AdamW's first steps may magnify
-    monkeypatch.setattr(call_formats, "formats_of", lambda *_: (MemoryFormat.AS_GIVEN,))
+    monkeypatch.setattr(ModelFormat, "worth_trying", lambda *_: (MemoryFormat.AS_GIVEN,))
     skip_without_compiler()
     workload = networks.load(name, size="tiny", batch=4)
     assert workload.loss is not None

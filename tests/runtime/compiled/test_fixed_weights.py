@@ -85,7 +85,7 @@ def test_channels_last_is_tried_and_results_lie_as_eagers_do(monkeypatch: pytest
 
 
 def test_a_single_forced_memory_format_follows_what_is_written_to_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FixedWeights, "formats", lambda *_: (LAST,))
+    monkeypatch.setattr(FixedWeights, "worth_trying", lambda *_: (LAST,))
     model = images()
     compiled = torch.compile(model, backend="threadcast", options=FREEZE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -166,8 +166,8 @@ def test_by_default_weights_are_not_copied() -> None:
 def test_by_default_writes_to_few_elements_that_pytorch_does_not_count_are_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    offered = FixedWeights.formats  # channels last, wherever it may be used
-    monkeypatch.setattr(FixedWeights, "formats", lambda *given: offered(*given)[:1])
+    offered = FixedWeights.worth_trying  # channels last, wherever it may be used
+    monkeypatch.setattr(FixedWeights, "worth_trying", lambda *given: offered(*given)[:1])
     model = images()
     compiled = torch.compile(model, backend="threadcast")
     weight: Tensor = model.first.weight  # type: ignore[assignment]
@@ -186,23 +186,14 @@ def test_by_default_writes_to_few_elements_that_pytorch_does_not_count_are_seen(
             same(compiled(batch(0)), model(batch(0)))
 
 
-def traced(function: Callable[..., Any], *example: Any) -> Any:
-    """A graph with the values of its results, as AOTAutograd has them."""
-    graph = symbolic_trace(function)
-    output = next(node for node in graph.graph.nodes if node.op == "output")
-    for node, value in zip(output.args[0], function(*example), strict=True):
-        node.meta["val"] = value
-    return graph
-
-
 def fixed(weight: Tensor) -> FixedWeights:
     convolution, options = torch.ops.aten.convolution.default, ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
-    graph = traced(lambda x, w: (convolution(x, w, None, *options),), batch(0), weight)
+    graph = symbolic_trace(lambda x, w: (convolution(x, w, None, *options),))
     return FixedWeights(graph, [1], (batch(0), weight))
 
 
 def test_weights_of_a_model_that_is_gone_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FixedWeights, "formats", lambda *_: (LAST,))
+    monkeypatch.setattr(FixedWeights, "worth_trying", lambda *_: (LAST,))
     monkeypatch.setattr(FixedWeights, "backends", lambda *_, **__: None)  # a search keeps them until it is over
     freed = threading.Event()
     close = GraphCalls.forget_weights
@@ -235,29 +226,22 @@ def test_copies_are_renewed_before_a_call_whose_weights_were_written_to() -> Non
     weight.mul_(2)
     weights.set(LAST)
     torch.testing.assert_close(weights.as_pytorch(batch(1))[0], 2 * before)
-    assert weights.as_pytorch(batch(1))[0].is_contiguous()
     assert weight.is_contiguous()
 
 
 def test_weights_without_versions_are_not_copied() -> None:
     with torch.inference_mode():
         weight = torch.randn(4, 3, 3, 3)
-    assert fixed(weight).formats((batch(0),)) == (GIVEN,)
-    assert fixed(torch.randn(4, 3, 3, 3)).formats((batch(0),)) == (LAST, GIVEN)
+    assert fixed(weight).worth_trying((batch(0),)) == (GIVEN,)
+    assert fixed(torch.randn(4, 3, 3, 3)).worth_trying((batch(0),)) == (LAST, GIVEN)
 
 
-def test_a_backend_takes_the_inputs_one_by_one_and_gives_results_as_pytorch_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_backend_takes_the_inputs_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.randn(4, 3, 3, 3)
     weights = fixed(weight)
 
     def poll(_: BackendSearch, *, unlimited: bool) -> Contender:
-        """What a search has found whose results are in channels last."""
-        return Contender(backend("another"), run, lambda: False)
-
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        return [F.conv2d(*args, weight).contiguous(memory_format=torch.channels_last)]
+        return Contender(backend("another"), lambda args, kwargs: [F.conv2d(*args, weight, **kwargs)], lambda: False)
 
     monkeypatch.setattr(BackendSearch, "__init__", lambda *_, **__: None)
     monkeypatch.setattr(BackendSearch, "poll", poll)

@@ -21,7 +21,6 @@ from tests.waiting import attempts
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
-from threadcast.runtime.calls import formats as call_formats
 from threadcast.runtime.check.shadow import Shadowed, leaves
 from threadcast.runtime.doors.optimize import OptimizedCall, OptimizedStep
 from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
@@ -83,7 +82,8 @@ def channels_last_wins(request: pytest.FixtureRequest, latest_wins: None, monkey
             given = new.memory_format if new.variant is None else new.variant.memory_format
             return new.kind is request.param and given is MemoryFormat.CHANNELS_LAST
 
-    monkeypatch.setattr(call_formats, "formats_of", lambda *_: (MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST))
+    formats = MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST
+    monkeypatch.setattr(ModelFormat, "worth_trying", lambda *_: formats)
     monkeypatch.setattr(tuning, "Tournament", ChannelsLastWins)
     return f"{request.param.value}, channels last"
 
@@ -307,6 +307,9 @@ def shared(*tensors: Any) -> list[Any]:
         lambda x, y, of: (y[:, :2], (y + 1).transpose(2, 3), (y + 2).flatten(2)),
         lambda x, y, of: (y, y.permute(0, 2, 3, 1).reshape(len(y), -1)),  # copied in the given format only
         lambda x, y, of: (y[:, :, 0, 0].expand(5, 4, 6), (y + 1)[:, :, None, 0].expand(-1, -1, 2, -1)),
+        lambda x, y, of: (y, y[:, :2]),
+        lambda x, y, of: (y, y.flatten(1)),
+        lambda x, y, of: (y.flatten(1), y.flatten(2)),
     ],
 )
 def test_results_in_channels_last_have_the_strides_that_eager_pytorch_gives(
@@ -323,9 +326,6 @@ def test_results_in_channels_last_have_the_strides_that_eager_pytorch_gives(
         lambda x, y, of: (y, x[:, :, 0, 0]),
         lambda x, y, of: (y, of.convolve.weight.detach()),
         lambda x, y, of: (y, of.convolve.weight.flatten(1)),
-        lambda x, y, of: (y, y[:, :2]),
-        lambda x, y, of: (y, y.flatten(1)),
-        lambda x, y, of: (y.flatten(1), y.flatten(2)),
     ],
 )
 @pytest.mark.usefixtures("channels_last_wins")

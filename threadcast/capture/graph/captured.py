@@ -296,4 +296,5 @@ class CapturedGraph(Captured):
 
     def finish(self, result: Any, inputs: Sequence[Any] = ()) -> Any:
         """Return the results as a list, each that is a tensor of its own in the graph as one: autograd marks them."""
-        return self._apart(list(result))
+        found = self._apart(list(result))
+        return found if self.restore is None else self.restore(found)

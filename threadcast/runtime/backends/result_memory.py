@@ -9,7 +9,7 @@ from torch import Tensor
 
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.program_file import in_memory_order
-from threadcast.runtime.plans.strides import overlaps_itself, with_strides
+from threadcast.runtime.plans.strides import laid_out, overlaps_itself
 
 _View = tuple[int, torch.Size, tuple[int, ...], int]
 """The number of another result, and size, strides and offset of a view of it, in elements."""
@@ -46,12 +46,10 @@ class ResultMemory:
 
     def laid_out(self, found: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return results that a backend computed as tensors that lie as the module's do."""
-        if self._plain and all(map(_has_strides, found, self._strides)):
+        if self._plain and list(map(Tensor.stride, found)) == self._strides:
             return found
         own = [
-            one
-            if at in self._views or self._same[at] != at or _has_strides(one, strides)
-            else with_strides(one, strides)
+            one if at in self._views or self._same[at] != at else laid_out(one, strides)
             for at, (one, strides) in enumerate(zip(found, self._strides, strict=True))
         ]
         for at, (base, size, strides, offset) in self._views.items():
@@ -78,13 +76,6 @@ class ResultMemory:
                         )
                         _check_within(one, base)
         return views
-
-
-def _has_strides(value: Tensor, strides: Sequence[int]) -> bool:
-    """Whether a tensor has these strides, but for dimensions of one element."""
-    return value.stride() == strides or all(
-        size == 1 or one == other for size, one, other in zip(value.shape, value.stride(), strides, strict=True)
-    )
 
 
 def _overlap(results: Sequence[Tensor]) -> bool:

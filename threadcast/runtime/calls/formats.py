@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from threadcast.runtime.calls.fallback import Fallback
-from threadcast.runtime.plans.model_format import ModelFormat, formats_of
+from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.tuning import Tuning
 
@@ -33,7 +33,7 @@ class CallFormats:
 
     def of_call(self, arguments: Any) -> tuple[MemoryFormat, ...]:
         """Return the formats that are worth trying for a call with these arguments, the likeliest first."""
-        return tuple(self._wanted or formats_of(self.model, arguments))
+        return tuple(self._wanted or self.model_format.worth_trying(arguments))
 
     def why_stays(self, found: Tuning | Fallback | None) -> str | None:
         """Return why tensors that a call by `found` may reorder must stay in the order that they have.

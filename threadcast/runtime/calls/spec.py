@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.values import Dynamic
+from threadcast.runtime.calls.fallback import BREAKS
 from threadcast.runtime.check.shadow import Shadowed
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
@@ -40,12 +41,18 @@ class CallSpec:
     """Names what such a search on these CPUs looks among."""
     most: int | None = None
     """The largest number of cores to use; None: all that the process has."""
+    default: Callable[..., Any] | None = None
+    """What runs a call while nothing faster is known; None: `shadowed.eager`."""
     formats: Sequence[MemoryFormat] | None = None
     """The memory formats to try; None: by the kinds of layers and arguments."""
     reordered: Optimizer | None = None
     """The optimizer whose state takes the model's memory format, too; None: the one that is watched."""
+    breaks: str = BREAKS
+    """The end of a reason why a call is left to PyTorch: what else may run some of it."""
     is_step: bool = True
     """Whether a call is a step of its own, and no part of one, which the caller counts."""
     budget: Budget | None = None
     """What its calls may spend as parts of others, which choose cores for both; None: they have a share of their own.
     """
+    gives_back: bool = True
+    """Whether its settled steps tell the store how long operators take."""

@@ -23,7 +23,7 @@ from threadcast.capture.guards.printing import Said
 from threadcast.core import Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
-from threadcast.runtime.calls.fallback import BREAKS, FIRST_CALL, Fallback, FirstCall, UpdateApart
+from threadcast.runtime.calls.fallback import FIRST_CALL, Fallback, FirstCall, UpdateApart
 from threadcast.runtime.calls.formats import GIVEN_ONLY, CallFormats
 from threadcast.runtime.calls.kinds import CallKind
 from threadcast.runtime.calls.remembered import Remembered
@@ -53,7 +53,7 @@ class CallTunings:
 
     def __init__(
         self, spec: CallSpec, machine: Machine, settings: Settings, *, formats: CallFormats, watch: Watch,
-        table: CallTable,
+        table: CallTable, fuse: bool,
     ) -> None:  # fmt: skip
         self._spec, self._formats, self._watch, self._table = spec, formats, watch, table
         self.machine = machine
@@ -61,7 +61,7 @@ class CallTunings:
         self.planner = planner_for(machine)
         self.capture_s = 0.0
         """Seconds that the last capture took."""
-        self._fuse, self._folder = settings["engine.fuse"], settings["engine.plans"]
+        self._fuse, self._folder = fuse, settings["engine.plans"]
         self._store = store_of(settings)
         self._feedback: StepFeedback | None = None
         self._changing = Remembered(MOST_KINDS)
@@ -90,7 +90,7 @@ class CallTunings:
                 return captured if layout is None or memory_format is given else layout.restored(captured)
             return family.captured(partial(self._captured, arguments, memory_format))
 
-        if self._feedback is None and self._store is not None:
+        if self._feedback is None and self._store is not None and spec.gives_back:
             self._feedback = StepFeedback(self._store, self.machine)
         held = [leaf for leaf in tree_leaves(arguments) if -id(leaf) in self._watch.held]
         formats = self._formats.of_call(arguments) if family is None and not held else GIVEN_ONLY
@@ -99,16 +99,17 @@ class CallTunings:
             formats = GIVEN_ONLY
         in_one = formats == GIVEN_ONLY or spec.shadowed.optimizer is not None  # a training step returns a loss
         layout = None if in_one else ResultLayout(self._formats.model, model_format)
-        default = spec.shadowed.eager if layout is None else layout.eager(spec.shadowed.eager)
+        eager = spec.shadowed.eager if layout is None else layout.eager(spec.shadowed.eager)
         checked = replace(
-            spec.shadowed, eager=self._formats.reference(default), trace=partial(spec.shadowed.trace, model_format)
+            spec.shadowed, eager=self._formats.reference(eager), trace=partial(spec.shadowed.trace, model_format)
         )
         stored = self._plans(chosen)
         fixed = family is None and kind.autocast is None
         try:
+            only = capture(given) if formats == GIVEN_ONLY else None
             return Tuning(
-                default,
-                capture,
+                spec.default or eager,
+                capture if only is None else lambda _: only,  # must not hold the arguments of a backward pass
                 model_format,
                 formats,
                 self.machine,
@@ -175,7 +176,7 @@ class CallTunings:
         if isinstance(error, ModuleChanged):
             self._watch.set_by_calls(str(error))
         by_caller = error.__cause__ is not None and not isinstance(error.__cause__, REFUSALS)  # as in eager PyTorch
-        return Fallback(str(error) if by_caller else f"{error}{BREAKS}")
+        return Fallback(str(error) if by_caller else f"{error}{self._spec.breaks}")
 
     def _captured(
         self, arguments: tuple[Any, ...], memory_format: MemoryFormat, dynamic: Dynamic | None = None

@@ -23,7 +23,7 @@ class FunctionalShadow(Shadowed):
 
     __slots__ = ()
 
-    def __init__(self, eager: Callable[..., Any]) -> None:
+    def __init__(self, eager: Callable[..., Any], **_: Any) -> None:
         super().__init__(eager, eager, None, None, leaves)
 
     def state(self, arguments: Any, captured: Captured | None) -> StepState:

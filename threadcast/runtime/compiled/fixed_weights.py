@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from threadcast.capture.graph.capture import capture_graph
 from threadcast.capture.graph.captured import Captured, CapturedGraph
@@ -19,7 +19,6 @@ from threadcast.runtime.backends.search import BackendSearch
 from threadcast.runtime.backends.weight_versions import WeightVersions
 from threadcast.runtime.layout.graph_by_pytorch import forward_of
 from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
-from threadcast.runtime.plans.strides import with_strides
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.contender import Backends, Contender, MakeBackends
 
@@ -46,10 +45,7 @@ class FixedWeights(ModelFormat):
         self._copies: list[Tensor | None] | None = None
         """The weights in channels last; None for those that have the same order as given."""
         self._versions: WeightVersions | None = None
-        results = _results(graph)
-        self._strides = [_strides(value) for value in results]
-        self._may_copy = _lie_apart(results) and not any(weight.is_inference() for weight in weights)
-        """Whether results and weights may be copied: results share no memory, and weights have versions."""
+        self._may_copy = not any(weight.is_inference() for weight in weights)  # which have no versions
         self._convolves = any(node.target is aten.convolution.default for node in graph.graph.nodes)
         super().__init__(None)
 
@@ -66,9 +62,9 @@ class FixedWeights(ModelFormat):
         """Return a call's other inputs."""
         return tuple([arguments[i] for i in self._others])
 
-    def formats(self, inputs: Sequence[Any]) -> tuple[MemoryFormat, ...]:
-        """Return the memory formats worth trying, the likeliest first; `inputs` are a call's, without the weights."""
-        images = any(isinstance(value, Tensor) and value.dim() == 4 for value in inputs)
+    def worth_trying(self, arguments: Sequence[Any]) -> tuple[MemoryFormat, ...]:
+        """Return the memory formats worth trying, the likeliest first, for a call with these other inputs."""
+        images = any(isinstance(value, Tensor) and value.dim() == 4 for value in arguments)
         if self._convolves and images and self._may_copy:
             return MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN
         return (MemoryFormat.AS_GIVEN,)
@@ -95,24 +91,21 @@ class FixedWeights(ModelFormat):
     def as_pytorch(self, *inputs: Any) -> list[Any]:
         """Run the graph in PyTorch on the weights in the current format."""
         with torch.no_grad():
-            return self.ordered(self._with(self._current_weights(), inputs))
+            return self._with(self._current_weights(), inputs)
 
     def as_given_by_pytorch(self, *inputs: Any) -> list[Any]:
         """Run the graph in PyTorch on the weights as given."""
         with torch.no_grad():
             return self._with(self._weights, inputs)
 
-    def captured(
-        self, inputs: tuple[Any, ...], memory_format: MemoryFormat, dynamic: Dynamic | None = None
-    ) -> CapturedGraph:
-        """Capture the graph in a memory format; the tensors in `inputs` are kept as its example.
+    def captured(self, inputs: tuple[Any, ...], dynamic: Dynamic | None) -> CapturedGraph:
+        """Capture the graph in the current memory format; the tensors in `inputs` are kept as its example.
 
         It is right for all values of the sizes `dynamic`, by number of the input.
         """
-        self.set(memory_format)
 
         def call(weights: Sequence[Tensor], *given: Any) -> list[Any]:
-            return self.ordered(self._with(weights, self.arguments(given)))
+            return self._with(weights, self.arguments(given))
 
         captured = capture_graph(call, inputs, weights=self._current_weights(), dynamic=dynamic)
         return replace(captured, held=_Held(captured.held, self._references), weakly=True)
@@ -125,14 +118,9 @@ class FixedWeights(ModelFormat):
 
         def make(captured: Captured, arguments: tuple[Any, ...], result: Any) -> Backends | None:
             given: tuple[tuple[Any, ...], dict[str, Any]] = arguments, {}
-            return _Backends(self, module, given, captured, cores, result=list(result), **options)
+            return _Backends(module, given, captured, cores, result=list(result), **options)
 
         return make
-
-    def ordered(self, result: Sequence[Any]) -> list[Any]:
-        """Return results with the strides that they have in PyTorch, on which AOTAutograd relies."""
-        pairs = zip(result, self._strides, strict=True)
-        return [value if strides is None else with_strides(value, strides) for value, strides in pairs]
 
     def _current_weights(self) -> Sequence[Tensor]:
         weights = self._weights
@@ -169,24 +157,6 @@ class _Held(Mapping[int, Any]):
         return len(self._strongly) + len(self._weakly)
 
 
-def _results(graph: GraphModule) -> list[Any]:
-    """The results of a graph as they were when it was traced: tensors without numbers, and others."""
-    (output,) = (node for node in graph.graph.nodes if node.op == "output")
-    return [node.meta.get("val") if isinstance(node, Node) else node for node in output.args[0]]
-
-
-def _strides(value: Any) -> tuple[int, ...] | None:
-    """The strides of a result; None for what is no tensor of fixed size."""
-    strides = tuple(value.stride()) if isinstance(value, Tensor) else ()
-    return strides if isinstance(value, Tensor) and all(type(stride) is int for stride in strides) else None
-
-
-def _lie_apart(results: Sequence[Any]) -> bool:
-    """Whether no two results share memory."""
-    storages = [value.untyped_storage()._cdata for value in results if isinstance(value, Tensor)]
-    return len(set(storages)) == len(storages)
-
-
 class _Module(nn.Module):
     """The graph with its weights, as the module that a search for backends is for."""
 
@@ -202,13 +172,9 @@ class _Module(nn.Module):
 class _Backends(BackendSearch):
     """A search for backends whose contenders take a graph's inputs one by one, as plans of the graph do."""
 
-    def __init__(self, weights: FixedWeights, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._weights = weights
-
     def poll(self, *, unlimited: bool = False) -> Contender | None:
         found = super().poll(unlimited=unlimited)
         if found is None:
             return None
-        run, ordered = found.run, self._weights.ordered
-        return replace(found, run=lambda *inputs: ordered(run(inputs, {})))
+        run = found.run
+        return replace(found, run=lambda *inputs: run(inputs, {}))

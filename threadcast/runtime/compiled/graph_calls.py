@@ -299,11 +299,8 @@ class GraphCalls:
         Where a plan raised and PyTorch does not, PyTorch runs all later calls of this kind too.
         """
         result = run(*given)
-        if runner.raised is not None:
-            reason = f"a plan raised {runner.raised}"
-            runner.close()
-            self._table.add(kind, Fallback(reason))
-            told().tell(reason)
+        if runner.left is not None:
+            told().tell(runner.left)
         elif self._watcher is not None:
             self._watcher(runner, arguments, result)
         return result

@@ -89,8 +89,9 @@ class Optimized:
         self._table = CallTable(settings["engine.most_bytes"])
         self._known = KnownCalls(self._table)
         self._tunings = CallTunings(
-            spec, machine, settings, formats=self._formats, watch=self._watch, table=self._table
-        )
+            spec, machine, settings, formats=self._formats, watch=self._watch, table=self._table,
+            fuse=settings["engine.fuse"],
+        )  # fmt: skip
         self._budget = spec.budget or budget(settings["engine.tuning_share"]).part()
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
         self._once = ""

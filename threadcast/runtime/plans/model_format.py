@@ -107,6 +107,10 @@ class ModelFormat:
         self._placed: dict[nn.Parameter, _Placed] = {}
         """The parameters that were put in channels last."""
 
+    def worth_trying(self, arguments: Any) -> tuple[MemoryFormat, ...]:
+        """Return the formats that are worth trying for a call with these arguments, the likeliest first."""
+        return formats_of(self._model, arguments)
+
     def why_fixed(self) -> str | None:
         """Return why the model's tensors must stay in the order that they have, in words; None where they need not."""
         if self._optimizer is None and any(parameter.grad is not None for parameter in self._parameters):

@@ -25,6 +25,18 @@ def with_strides(value: Tensor, strides: Sequence[int]) -> Tensor:
     return copy
 
 
+def laid_out(value: Tensor, strides: Sequence[int]) -> Tensor:
+    """Return a tensor with exactly these strides, where no autograd looks at it.
+
+    It is a view of itself where only sides of length 1 have others, and else as `with_strides` gives it.
+    """
+    strides = tuple(strides)
+    sides = zip(value.shape, value.stride(), strides, strict=True)
+    if value.stride() != strides and all(size == 1 or own == wanted for size, own, wanted in sides):
+        return value.as_strided(value.shape, strides)
+    return with_strides(value, strides)
+
+
 def overlaps_itself(value: Tensor) -> bool:
     """Return whether elements of a tensor share memory with one another in any other way than by `expand`."""
     extent = 1
