@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 
 from threadcast.runtime.backends.constant_rows import centre_layers
 from threadcast.runtime.backends.frozen import TensorCall
+from threadcast.runtime.engine.native.library import lead_to_lanes
 
 
 def write_package(program: ExportedProgram, folder: Path, cores: int, *, freezing: bool) -> Path:
@@ -66,12 +67,16 @@ def package_call(path: Path, example: Sequence[Tensor]) -> TensorCall:
 
     `torch._inductor.aoti_load_package` would unpack an archive first: 1.4 s of CPU time for the weights of ResNet-50,
     not 0.06 s.
+
+    The engine's threads run its parallel regions, if there are any, as they do those of PyTorch: workers of its own
+    would spin beside them.
     """
     runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)
-
-    compiled_for = [value.stride() for value in example]
+    is_led, compiled_for = False, [value.stride() for value in example]
 
     def run(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        nonlocal is_led
+        is_led = is_led or lead_to_lanes(path)
         found: Sequence[Tensor] = runner.run(list(map(_as_compiled_for, tensors, compiled_for)))
         return found
 

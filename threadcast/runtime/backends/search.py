@@ -33,7 +33,7 @@ from threadcast.runtime.backends.program_file import (
     unused_draws,
 )
 from threadcast.runtime.backends.result_memory import ResultMemory
-from threadcast.runtime.backends.search_process import SearchProcess, give_back, lent
+from threadcast.runtime.backends.search_process import SearchProcess, begin_early, give_back, lent
 from threadcast.runtime.backends.search_worker import GRANTED, REFUSED, Built, Options, opened
 from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.backends.way_store import WayStore, key_of
@@ -60,6 +60,15 @@ _BEGINS_S = 0.1
 _EXTRA_S = 0.1
 """Seconds that a piece of opening a backend may take longer than expected on a machine that is no slower."""
 _logger = logging.getLogger("threadcast")
+
+
+def begin_process(cores: int, *, history: Path | None = None, cpus: Sequence[int] | None = None) -> None:
+    """Start the process for a search that is to come, which has libraries to import: 4 s of CPU time.
+
+    The arguments are those of `BackendSearch`.
+    """
+    own, path = None if cpus is None else list(cpus), None if history is None else str(history)
+    begin_early(Options([], cores, "pointwise", CLOSE, path, cpus=own, keeps_memory=memory_regime() == "kept"))
 
 
 class BackendSearch:

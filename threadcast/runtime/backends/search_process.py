@@ -40,11 +40,15 @@ _END_S = 2.0
 
 
 class SearchProcess:
-    """A process that builds backends under these conditions; OSError where it cannot be started."""
+    """A process that builds backends under these conditions; OSError where it cannot be started.
 
-    def __init__(self, options: Options) -> None:
+    `works`: it works from its start on, until it is told to rest.
+    """
+
+    def __init__(self, options: Options, *, works: bool = False) -> None:
         self._conditions = _conditions(options)
         self._file, self._state = os.memfd_create("threadcast-program"), os.memfd_create("threadcast-turns")
+        os.pwrite(self._state, bytes([works]), 0)
         lock = "" if options.history is None else str(Path(options.history).with_name(LOCK))
         numbers = map(str, (os.getpid(), NICE, self._file, self._state))
         guard = [sys.executable, "-I", search_guard.__file__, *numbers, lock]
@@ -67,14 +71,14 @@ class SearchProcess:
         self._writing: threading.Thread | None = None
         self.not_written, self._closed = "", False
         """Why the last program could not be handed over; empty where it could."""
-        self._rests, self._told_s = True, 0.0
+        self._rests, self._told_s = not works, 0.0
         """Whether it was told to rest, and when, by `time.monotonic`."""
         self.heard = False
         """Whether it has told anything, so that it understands signals."""
 
     def fits(self, options: Options) -> bool:
         """Return whether it runs, and can be used under these conditions."""
-        return self._conditions == _conditions(options) and self.read() is None
+        return self._conditions == _conditions(options) and self.read() != b""
 
     def begin(self, content: ProgramFile, options: Options) -> None:
         """Hand a program over, in a thread: BERT-base's 434 MB take 0.3 s."""
@@ -191,19 +195,29 @@ class _Kept:
 _KEPT = _Kept()
 
 
-def lent(options: Options) -> SearchProcess:
-    """Return a process for a search under these conditions: the kept one, or a new one; OSError where there is none."""
+def lent(options: Options, *, works: bool = False) -> SearchProcess:
+    """Return a process for a search under these conditions: the kept one, or a new one; OSError where there is none.
+
+    A new one `works` from its start on, or rests.
+    """
     kept = _KEPT.exchange(None)
     if kept is not None:
         if kept.fits(options):
             return kept
         kept.close()
-    return SearchProcess(options)
+    return SearchProcess(options, works=works)
 
 
-def give_back(process: SearchProcess) -> None:
-    """Keep a process whose search has come to its end."""
-    process.idle()
+def begin_early(options: Options) -> None:
+    """Have a process at work under these conditions for a search that comes soon, if there can be one."""
+    with suppress(OSError):
+        give_back(lent(options, works=True), idle=False)
+
+
+def give_back(process: SearchProcess, *, idle: bool = True) -> None:
+    """Keep a process whose search has come to its end (`idle`), or is still to come."""
+    if idle:
+        process.idle()
     before = _KEPT.exchange(process)
     if before is not None:
         before.close()

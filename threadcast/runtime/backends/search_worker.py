@@ -68,6 +68,9 @@ LONG_S = 0.01
 """Seconds of a call from which on only the first setting of a backend is tried: on all cores, op by op. Of 113 models
 and graphs of the pages for `bench-zoo` and `bench-graphnet` one ran fastest in another, whose call takes 0.9 ms."""
 
+_NEEDED_FIRST = "torch.onnx._internal.exporter._core", "onnxscript", "openvino"
+"""What is imported while no program has come yet: it takes seconds, and most programs need it."""
+
 COPIES = 4
 """Copies of a widened program's weights at a time: its own, the exporter's, the file's in memory and OpenVINO's."""
 
@@ -169,6 +172,10 @@ class Caller:
         """Return the options of the next program as soon as it is written; exit where none comes."""
         coming, timeout_ms = select.poll(), None
         coming.register(0, select.POLLIN)
+        for library in _NEEDED_FIRST:
+            if not coming.poll(0):
+                with suppress(ImportError):
+                    importlib.import_module(library)
         while coming.poll(timeout_ms):
             told = os.read(0, 1)
             if not told or told[0] == ABANDONED:

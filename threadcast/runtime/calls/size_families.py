@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
@@ -78,8 +78,21 @@ class SizeFamily:
 
     def kind_of(self, leaves: Sequence[Any]) -> CallKind:
         """Return the kind of a call: one for all calls whose sizes are not far from each other."""
-        about = tuple(int(math.log(size) / math.log(FAR)) for size in sizes_at(self._places, leaves))
+        about = tuple(map(size_about, sizes_at(self._places, leaves)))
         return self._kind._replace(arguments=("sizes about", self._number, about))
+
+    def about(self, leaves: Sequence[Any], weights: Iterable[Tensor] = ()) -> str:
+        """Return a text of the sizes of a call and of its weights, the same in each process.
+
+        Of those that vary it tells about how large they are.
+        """
+        varying = [(*place, size_about(*sizes_at([place], leaves))) for place in self._places]
+        others = [
+            [size for dim, size in enumerate(_sizes(leaf)) if dim not in self.dynamic.get(number, ())]
+            for number, leaf in enumerate(leaves)
+            if isinstance(leaf, Tensor)
+        ]
+        return f"sizes about {varying}, {others}, {[tuple(one.shape) for one in weights]}"
 
     def near(self, kind: CallKind, leaves: Sequence[Any]) -> bool:
         """Return whether times of this call can be compared with those of the call of this kind that was near before.
@@ -161,6 +174,11 @@ class _Group:
                 self._dynamic[number] = tuple(sorted(differing | set(known or ())))
                 found = True
         return found
+
+
+def size_about(size: int) -> int:
+    """Return a number that is the same of sizes which are not far from each other."""
+    return int(math.log(size) / math.log(FAR))
 
 
 def _sizes(leaf: Any) -> Sequence[int]:

@@ -32,7 +32,7 @@ from threadcast.runtime.calls.size_families import SizeFamily
 from threadcast.runtime.calls.spec import CallSpec
 from threadcast.runtime.calls.table import MOST_KINDS, CallTable
 from threadcast.runtime.layout.result_layout import ResultLayout
-from threadcast.runtime.plans.plan_store import NoPlanStore, PlanStore
+from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import store_of
 from threadcast.runtime.plans.variant import MemoryFormat
@@ -103,7 +103,7 @@ class CallTunings:
         checked = replace(
             spec.shadowed, eager=self._formats.reference(eager), trace=partial(spec.shadowed.trace, model_format)
         )
-        stored = self._plans(chosen)
+        about = "" if family is None else family.about(tree_leaves(arguments), self._watch.model.parameters())
         fixed = family is None and kind.autocast is None
         try:
             only = capture(given) if formats == GIVEN_ONLY else None
@@ -114,7 +114,7 @@ class CallTunings:
                 formats,
                 self.machine,
                 call=self._call(kind),
-                plans=stored if family is None else NoPlanStore(self.machine),
+                plans=self._plans(chosen, about=about),
                 backends=spec.backends(len(self.machine), chosen) if fixed else None,
                 fuse=self._fuse and family is None,
                 checked=checked,
@@ -142,9 +142,9 @@ class CallTunings:
         """Return whether a plan is stored for calls of this kind."""
         return self._plans(chosen).knows(self._call(kind))
 
-    def _plans(self, chosen: Sequence[int] | None) -> PlanStore:
+    def _plans(self, chosen: Sequence[int] | None, *, about: str = "") -> PlanStore:
         among = f"{self._spec.among(chosen)}, own operators: {self._fuse}"
-        return PlanStore(self._folder, self.machine, among=among)
+        return PlanStore(self._folder, self.machine, among=among, about=about)
 
     def _call(self, kind: CallKind) -> object:
         return self._spec.name, kind.arguments, *([] if kind.autocast is None else [str(kind.autocast)])

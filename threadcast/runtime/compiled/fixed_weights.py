@@ -51,10 +51,10 @@ class FixedWeights(ModelFormat):
 
     def same(self, arguments: Sequence[Any]) -> bool:
         """Return whether a call has these weights."""
-        return all(map(is_, map(arguments.__getitem__, self._positions), self._weights))
+        return all(map(is_, map(arguments.__getitem__, self._positions), self.weights))
 
     @property
-    def _weights(self) -> list[Tensor]:
+    def weights(self) -> list[Tensor]:
         """The weights, which a caller holds while a call runs."""
         return [reference() for reference in self._references]  # type: ignore[misc]
 
@@ -76,7 +76,7 @@ class FixedWeights(ModelFormat):
             return
         if self._versions is not None and self._versions.unchanged():
             return
-        weights = self._weights
+        weights = self.weights
         with torch.no_grad(), torch.inference_mode(False):
             if self._copies is None:
                 ordered = [with_images_channels_last(weight) for weight in weights]
@@ -96,7 +96,7 @@ class FixedWeights(ModelFormat):
     def as_given_by_pytorch(self, *inputs: Any) -> list[Any]:
         """Run the graph in PyTorch on the weights as given."""
         with torch.no_grad():
-            return self._with(self._weights, inputs)
+            return self._with(self.weights, inputs)
 
     def captured(self, inputs: tuple[Any, ...], dynamic: Dynamic | None) -> CapturedGraph:
         """Capture the graph in the current memory format; the tensors in `inputs` are kept as its example.
@@ -123,7 +123,7 @@ class FixedWeights(ModelFormat):
         return make
 
     def _current_weights(self) -> Sequence[Tensor]:
-        weights = self._weights
+        weights = self.weights
         if self.current is not MemoryFormat.CHANNELS_LAST or self._copies is None:
             return weights
         return [weight if copy is None else copy for copy, weight in zip(self._copies, weights, strict=True)]

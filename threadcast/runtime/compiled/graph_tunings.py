@@ -99,7 +99,8 @@ class GraphTunings:
             return None if fixed is None else fixed.backends(cores, cpus=cpus, history=history)
 
         def of_stored(cpus: Sequence[int] | None) -> str:
-            return among if fixed is None else f"{among}, {installed(cpus)}"
+            sizes = [] if fixed is None else [tuple(weight.shape) for weight in fixed.weights]
+            return among if fixed is None else f"{among}, {installed(cpus)}, weights {sizes}"
 
         spec = CallSpec(
             shadowed=FunctionalShadow(eager), default=layout, capture=capture, name=self._role, title=self._title,

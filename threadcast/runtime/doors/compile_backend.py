@@ -21,7 +21,6 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
-from torch.fx.experimental.symbolic_shapes import has_free_symbols
 
 from threadcast.capture.graph.fake_tensors import load_fake_tensors
 from threadcast.capture.guards.unsupported import Collective
@@ -29,6 +28,7 @@ from threadcast.core import Machine
 from threadcast.core.errors import in_one_line
 from threadcast.core.settings import Settings
 from threadcast.runtime.calls.shared_learning import budget, told
+from threadcast.runtime.calls.size_families import size_about
 from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.compiled.compiled_call import CompiledCall
 from threadcast.runtime.compiled.graph_as_traced import as_traced
@@ -170,18 +170,38 @@ def _by_eager(graph: GraphModule) -> Callable[..., Any]:
 
 
 def _text(graph: GraphModule, example_inputs: Sequence[Any]) -> str | None:
-    """A text of a program and its inputs, the same in each process.
+    """A text of a program and its inputs, the same in each process; of sizes that vary it tells about how large.
 
-    None where sizes vary, so that times do, and where a part has a body of its own, such as one that is computed again:
-    the program's code does not show it, and it may not run as it was traced.
+    None where a part has a body of its own, such as one that is computed again: the program's code does not show it,
+    and it may not run as it was traced.
     """
-    plain = all(isinstance(value, Tensor) and value.layout is torch.strided for value in example_inputs)
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    values = [node.meta.get("example_value", value) for node, value in zip(inputs, example_inputs, strict=True)]
     bodies = any(isinstance(part, GraphModule) for part in graph.children())
-    if not plain or bodies or has_free_symbols([value.shape for value in example_inputs]):
+    if bodies or not all(_is_plain(value) for value in values):
         return None
-    given = [(value.shape, value.stride(), value.dtype, value.requires_grad) for value in example_inputs]
+    given = [
+        (_sizes(value.shape), _sizes(value.stride()), value.dtype, value.requires_grad)
+        if isinstance(value, Tensor)
+        else _sizes([value])
+        for value in values
+    ]
     around = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_num_threads()
     return f"{around} {given} {graph.code}"
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, torch.SymInt) or (isinstance(value, Tensor) and value.layout is torch.strided)
+
+
+def _sizes(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    """Sizes, and of those that vary their symbols and about how large they are."""
+    return tuple(f"{one} about {_about(one)}" if isinstance(one, torch.SymInt) else one for one in sizes)
+
+
+def _about(size: torch.SymInt) -> int | None:
+    hint: int | None = size.node.hint
+    return None if hint is None else size_about(max(1, hint))
 
 
 def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

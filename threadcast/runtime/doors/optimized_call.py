@@ -17,7 +17,7 @@ from threadcast.capture.graph.values import Dynamic
 from threadcast.core import Machine
 from threadcast.core.arguments import check, is_number
 from threadcast.core.settings import Settings
-from threadcast.runtime.backends.search import BackendSearch
+from threadcast.runtime.backends.search import BackendSearch, begin_process
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.calls.spec import CallSpec
 from threadcast.runtime.check.shadow import Shadowed, leaves
@@ -45,7 +45,7 @@ class OptimizedCall(OptimizedModel):
         rough: Budget | None = None,
     ) -> None:  # fmt: skip
         self.__wrapped__ = function  # what is captured of a function that calls this
-        self._told_of_training = False
+        self._told_of_training, self._searches = False, backends and isinstance(function, nn.Module)
         model = function if isinstance(function, nn.Module) else None
 
         def default(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -111,6 +111,9 @@ class OptimizedCall(OptimizedModel):
             warnings.warn(f"{text}{slip and f'; {slip}'}", stacklevel=3)
             return
         self._tell_of_training(own.modules)
+        if self._searches:
+            cores = self._optimized.cores
+            begin_process(len(cores.cores), history=Settings.read()["engine.plans"] / HISTORY, cpus=cores.chosen)
         try:
             with self._showing(progress, seconds):
                 self._learn(own, lambda: self(*args, **kwargs), seconds=seconds, least_gain=least_gain)

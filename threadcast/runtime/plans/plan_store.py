@@ -80,13 +80,14 @@ class PlanStore:
     """Plans in a folder, found by their graph, only for this machine and this version of PyTorch.
 
     `among` is a text of the contenders that the plans were compared with. A plan is found only with the same text.
+    `about` is a text of the sizes of a graph that is right for several: then sizes are about the same where it is.
 
     A file that cannot be read or written counts as missing, with a log message: plans can always be made anew. The
     folder keeps those that were used last (`MOST_FILES`).
     """
 
-    def __init__(self, folder: Path, machine: Machine, *, among: str = "") -> None:
-        self._folder, self._machine, self._among = folder, machine, among
+    def __init__(self, folder: Path, machine: Machine, *, among: str = "", about: str = "") -> None:
+        self._folder, self._machine, self._among, self._about = folder, machine, among, about
 
     def formats_first(self, call: object, formats: Sequence[MemoryFormat]) -> tuple[MemoryFormat, ...]:
         """Return `formats` with the one stored for this call, if any, first. The `repr` of `call` identifies it."""
@@ -109,7 +110,7 @@ class PlanStore:
         """
         if not shares:
             with suppress(OSError, ValueError):
-                gain, step_s = read_backend(self._path(_text(graph), "backend").read_text())
+                gain, step_s = read_backend(self._path(self._text(graph), "backend").read_text())
                 return Forecast(gain, gain, _OPENING_S, step_s)
         names = [*(name for name in _NAMED if name in self._among), "torch.compile"]
         history = BackendHistory(self._folder / HISTORY)
@@ -117,7 +118,7 @@ class PlanStore:
 
     def read(self, graph: OpGraph) -> StoredPlan | None:
         """Return the plan stored for this graph; None where there is none that can be read."""
-        path = self._path(_text(graph), "json")
+        path = self._path(self._text(graph), "json")
         try:
             found = stored_plan(json.loads(path.read_text()))
         except FileNotFoundError:
@@ -138,7 +139,7 @@ class PlanStore:
         }  # fmt: skip
         contents = {
             self._path(repr(call), "layout"): stored.memory_format,
-            self._path(_text(graph), "json"): json.dumps(document)
+            self._path(self._text(graph), "json"): json.dumps(document)
         }  # fmt: skip
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -151,14 +152,14 @@ class PlanStore:
 
     def note_backend(self, graph: OpGraph, gain: float, step_s: float) -> None:
         """Note that a backend was the fastest for this graph: ratio of the default's seconds to its own, and these."""
-        self._note(_text(graph), "backend", f"{gain!r} {step_s!r}")
+        self._note(self._text(graph), "backend", f"{gain!r} {step_s!r}")
 
     def tried(self, graph: OpGraph, *, planned: bool) -> frozenset[Extra]:
         """Return what was found to be slower than what runs the graph, a plan if it is `planned`, or than PyTorch.
 
         Of `BELIEVED` processes that ask the last one learns of nothing.
         """
-        path = self._path(_text(graph), "tried")
+        path = self._path(self._text(graph), "tried")
         try:
             found, was_planned, asked = read_tried(path.read_text())
         except FileNotFoundError:
@@ -176,7 +177,7 @@ class PlanStore:
         self._note_tried(graph, tried, planned=planned, asked=0)
 
     def _note_tried(self, graph: OpGraph, tried: frozenset[Extra], *, planned: bool, asked: int) -> None:
-        self._note(_text(graph), "tried", json.dumps({"tried": sorted(tried), "planned": planned, "asked": asked}))
+        self._note(self._text(graph), "tried", json.dumps({"tried": sorted(tried), "planned": planned, "asked": asked}))
 
     def _note(self, text: str, suffix: str, content: str) -> None:
         with suppress(OSError):
@@ -213,9 +214,14 @@ class PlanStore:
         """Delete the plan stored for this graph, and what is noted of a backend."""
         try:
             for suffix in ("json", "backend"):
-                self._path(_text(graph), suffix).unlink(missing_ok=True)
+                self._path(self._text(graph), suffix).unlink(missing_ok=True)
         except OSError as error:
             _logger.warning("an old plan stays: %s", error)
+
+    def _text(self, graph: OpGraph) -> str:
+        ops = [(op_id, op.kind if self._about else op.key) for op_id, op in zip(graph.ids, graph.ops, strict=True)]
+        sizes = [self._about] if self._about else []
+        return repr((ops, [(edge.source, edge.target) for edge in graph.edges], *sizes))
 
     def _path(self, text: str, suffix: str) -> Path:
         whole = f"{self._machine.fingerprint} {torch.__version__} {self._among} {text}"
@@ -241,40 +247,6 @@ def _delete_oldest(folder: Path, most: int) -> None:
     for _, path in sorted(used)[: len(used) - most * 9 // 10]:
         with suppress(FileNotFoundError):
             os.unlink(path)
-
-
-class NoPlanStore(PlanStore):
-    """Stores nothing, for graphs that are right for arguments of several sizes: a plan is stored for one."""
-
-    def __init__(self, machine: Machine) -> None:
-        super().__init__(Path(), machine)
-
-    def formats_first(self, call: object, formats: Sequence[MemoryFormat]) -> tuple[MemoryFormat, ...]:
-        """Return `formats` as they are."""
-        return tuple(formats)
-
-    def backends(self, graph: OpGraph, shares: Mapping[str, float] = MappingProxyType({})) -> Forecast:
-        """Return what is expected of backends without what was found on this machine."""
-        return BackendHistory(None).of_search([*_NAMED, "torch.compile"], network_kind(graph), shares=shares)
-
-    def read(self, graph: OpGraph) -> None:
-        """Return None."""
-
-    def write(self, call: object, graph: OpGraph, stored: StoredPlan) -> None:
-        """Do nothing."""
-
-    def tried(self, graph: OpGraph, *, planned: bool) -> frozenset[Extra]:
-        """Return nothing."""
-        return frozenset()
-
-    def note_tried(self, graph: OpGraph, tried: frozenset[Extra], *, planned: bool) -> None:
-        """Do nothing."""
-
-    def note_backend(self, graph: OpGraph, gain: float, step_s: float) -> None:
-        """Do nothing."""
-
-    def drop(self, graph: OpGraph) -> None:
-        """Do nothing."""
 
 
 def stored_plan(document: Any) -> StoredPlan:
@@ -351,8 +323,3 @@ def _unpacked(text: str) -> Plan:
     """The plan that `packed` wrote; ValueError, TypeError or zlib.error where it is none."""
     content = zlib.decompressobj().decompress(base64.b85decode(text), _MOST_BYTES)
     return Plan.from_json(parse(content, what="it"))
-
-
-def _text(graph: OpGraph) -> str:
-    ops = [(op_id, op.key) for op_id, op in zip(graph.ids, graph.ops, strict=True)]
-    return repr((ops, [(edge.source, edge.target) for edge in graph.edges]))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import _ctypes
+import ctypes
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -19,6 +22,7 @@ from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Placement, Plan
 from threadcast.runtime.engine.native.engine import NativeEngine, lender
+from threadcast.runtime.engine.native.library import compiler, lead_to_lanes
 from threadcast.threads.affinity import thread_ids
 from threadcast.threads.openmp import end_idle_workers
 
@@ -241,3 +245,81 @@ with NativeEngine(captured, Plan(len(cores), "wide", tuple(ops)), machine) as en
 def test_a_forked_child_has_no_lanes() -> None:
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=HANGS_S, check=False)
     assert done.stdout == "7\n", done.stderr
+
+
+_SOURCE = """
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <omp.h>
+extern "C" void ids(long* found) {
+  #pragma omp parallel num_threads(2)
+  found[omp_get_thread_num()] = syscall(SYS_gettid);
+}
+extern "C" long sum(const long* values, long count) {
+  long found = 0;
+  #pragma omp parallel for num_threads(2) reduction(+ : found)
+  for (long i = 0; i < count; ++i) found += values[i];
+  return found;
+}
+"""
+_ANOTHER = """
+extern "C" void GOMP_parallel(void (*body)(void*), void* data, unsigned, unsigned) { body(data); }
+extern "C" int omp_get_thread_num() { return 0; }
+extern "C" int omp_get_num_threads() { return 1; }
+"""
+"""An OpenMP library whose regions have one thread."""
+
+
+def library_with_regions(folder: Path, *linked: str) -> Path:
+    """A shared library whose parallel regions have two threads, as Inductor compiles them."""
+    (folder / "regions.cpp").write_text(_SOURCE)
+    built = folder / "regions.so"
+    command = [*compiler(), "-O1", "-fPIC", "-fopenmp", "-c", "regions.cpp", "-o", "regions.o"]
+    subprocess.run(command, cwd=folder, check=True)
+    subprocess.run([*compiler(), "-shared", "regions.o", *linked, "-o", built], cwd=folder, check=True)
+    return built
+
+
+def ids_of(library: ctypes.CDLL) -> list[int]:
+    """The threads that run a region."""
+    found = (ctypes.c_long * 2)()
+    library.ids(found)
+    return list(found)
+
+
+def test_lanes_run_the_regions_of_a_library_until_it_is_unloaded(machine: Machine, tmp_path: Path) -> None:
+    if len(machine) < 2:
+        pytest.skip("one core has no lane beside the caller")
+    built = library_with_regions(tmp_path, "-lgomp")
+    library = ctypes.CDLL(str(built))
+    values = torch.arange(1001)
+
+    def work() -> None:
+        lend = lender(machine)
+        end_idle_workers()
+        lend()
+        assert lead_to_lanes(built)
+        assert not workers_of(lambda: ids_of(library))
+        assert [name_of(thread).startswith("tc-cpu") for thread in ids_of(library)] == [False, True]
+        assert library.sum(ctypes.c_void_p(values.data_ptr()), 1001) == 500_500
+
+    in_a_thread(work)
+    _ctypes.dlclose(library._handle)
+    assert str(built) not in Path("/proc/self/maps").read_text()
+    assert torch.equal(X * 2, X + X)
+
+
+def test_a_library_with_another_openmp_keeps_it(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "another.cpp").write_text(_ANOTHER)
+    another = ["-O1", "-fPIC", "-shared", "another.cpp", "-o", "libanother.so"]
+    subprocess.run([*compiler(), *another], cwd=tmp_path, check=True)
+    built = library_with_regions(tmp_path, "libanother.so", f"-Wl,-rpath,{tmp_path}")
+    library = ctypes.CDLL(str(built), mode=os.RTLD_NOW | os.RTLD_DEEPBIND)
+
+    def work() -> None:
+        lend = lender(machine)
+        lend()
+        assert lead_to_lanes(built)
+        assert ids_of(library)[1] == 0
+
+    in_a_thread(work)

@@ -136,6 +136,18 @@ def loaded_library() -> ModuleType | None:
     return _loaded_library
 
 
+def lead_to_lanes(library: Path) -> bool:
+    """Have the engine's threads run the parallel regions of a loaded library, where it uses torch's OpenMP library.
+
+    False: the engine is not loaded, so that this has to be asked again.
+    """
+    if (engine := loaded_library()) is None:
+        return False
+    if obstacle := engine.take_over_openmp(str(library)):
+        _logger.info("%s keeps its own threads: %s", printable(str(library)), obstacle)
+    return True
+
+
 def in_step() -> bool:
     """Return whether the calling thread runs an operator of a native engine's step: no other step can begin there."""
     return _loaded_library is not None and bool(_loaded_library.in_step())

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "lent.h"
@@ -367,27 +369,34 @@ int omp_rank() { return thread_num(); }
 int omp_team() { return num_threads(); }
 
 std::string take_over_openmp(const std::string& library) {
-  void* handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  const std::unique_ptr<void, int (*)(void*)> handle(dlopen(library.c_str(), RTLD_LAZY | RTLD_NOLOAD), dlclose);
   if (handle == nullptr) return "it is not loaded";
   link_map* map = nullptr;
-  dlinfo(handle, RTLD_DI_LINKMAP, &map);
+  dlinfo(handle.get(), RTLD_DI_LINKMAP, &map);
   const std::vector<Entry> entries = openmp_entries(*map);
   if (entries.empty()) return "it does not use OpenMP";
+  std::vector<std::pair<void**, const Taken*>> taken;
   for (const Entry& entry : entries) {
-    bool known = kTaken.count(entry.name) > 0;
+    const auto found = kTaken.find(entry.name);
+    bool known = found != kTaken.end();
+    if (known) taken.emplace_back(entry.place, &found->second);
     for (const char* name : kLeft) known = known || entry.name == name;
     if (!known) return "it uses " + entry.name + ", which is not known here";
   }
-  for (const auto& [name, taken] : kTaken) {
-    void* function = dlsym(handle, name.c_str());
-    if (function == nullptr) return "its OpenMP library lacks " + name;
-    std::memcpy(taken.original, &function, sizeof function);
+  static bool is_first = true;
+  if (is_first) {
+    for (const auto& [name, of] : kTaken) {
+      void* function = dlsym(handle.get(), name.c_str());
+      if (function == nullptr) return "its OpenMP library lacks " + name;
+      std::memcpy(of.original, &function, sizeof function);
+    }
   }
-  for (const Entry& entry : entries) {
-    const auto taken = kTaken.find(entry.name);
-    if (taken != kTaken.end() && *entry.place != taken->second.ours && !write_pointer(entry.place, taken->second.ours))
-      return "its table of functions cannot be written";
-  }
+  for (const auto& [place, of] : taken)
+    if (!is_first && *place != of->ours && *place != *static_cast<void**>(of->original))
+      return "it uses another OpenMP library than torch";
+  for (const auto& [place, of] : taken)
+    if (*place != of->ours && !write_pointer(place, of->ours)) return "its table of functions cannot be written";
+  is_first = false;
   return "";
 }
 

@@ -4,7 +4,7 @@
 // workers spin on cores that other operators want, or must be woken for every region; a pool is rebuilt when its size
 // changes. Here libtorch's calls of libgomp's interface (GCC 12, libgomp.h and the OpenMP 4.5 functions) are led to
 // functions that serve an engine's threads, and for a while those that have done a step (lent.h), by the engine's own
-// threads, and pass all others on.
+// threads, and pass all others on. So are those of libraries that Inductor has compiled.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,9 @@
 
 namespace threadcast {
 
-// Redirects the calls of the loaded library whose file name is `library`. Returns what stands in the way, or nothing
-// when done; doing it again does nothing.
+// Redirects the calls of the loaded library whose file name is `library`: of libtorch first, then of others that are
+// bound to the same libgomp. Returns what stands in the way, and then nothing was redirected, or nothing when done;
+// doing it again does nothing. What is redirected is the library's own memory, and goes with it when it is unloaded.
 std::string take_over_openmp(const std::string& library);
 
 // A parallel region as libtorch's own are, for operators made here: on the team of an engine's thread, else on
