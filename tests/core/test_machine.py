@@ -134,14 +134,35 @@ def test_a_core_without_smt_gives_its_only_cpu():
 def test_fingerprints_tell_machines_apart():
     machine = Machine.uniform("AMD EPYC 7763 64-Core Processor", 4)
     assert machine.fingerprint.startswith("amd-epyc-7763-64-core-processor-4c-")
-    slower = replace(machine, cores=tuple(replace(core, max_hz=1e9) for core in machine.cores))
     others = [
         Machine.uniform("x", 4),
         machine.limited_to(range(3)),
-        slower,
+        replace(machine, caches=(Cache(3, 1 << 20, (0, 1, 2, 3)),)),
+        replace(machine, cores=tuple(replace(core, node=core.id // 2) for core in machine.cores)),
+        replace(machine, cores=tuple(replace(core, cpus=(core.id, core.id + 4)) for core in machine.cores)),
         Machine.uniform(machine.name, 4, group_size=2),
     ]
-    assert len({machine, Machine.uniform(machine.name, 4), *others}) == 5
+    assert len({machine, Machine.uniform(machine.name, 4), *others}) == 7
+
+
+def _two_sockets() -> Machine:
+    cores = tuple(Core(i, (i, i + 8), group=i // 2, node=i // 4, socket=i // 4, max_hz=3e9) for i in range(8))
+    caches = (*(Cache(1, 32768, (i,)) for i in range(8)), *(Cache(2, 1 << 20, (i, i + 1)) for i in range(0, 8, 2)))
+    return Machine("Two sockets", cores, caches)
+
+
+@pytest.mark.parametrize("part", [(0, 1, 2), (0, 1, 3), (4, 5, 7)])
+def test_equal_parts_of_a_machine_are_one_machine_wherever_their_cpus_lie(part):
+    machine = _two_sockets()
+    assert machine.limited_to(part).fingerprint == machine.limited_to((4, 5, 6)).fingerprint
+    assert machine.limited_to((0, 2, 4)).fingerprint != machine.limited_to((4, 5, 6)).fingerprint
+
+
+def test_a_property_beside_the_structure_leaves_a_machine_what_it_was():
+    machine = _two_sockets()
+    other = replace(machine, cores=tuple(replace(c, cpus=(90 + c.id, 70 + c.id), max_hz=2e9) for c in machine.cores))
+    assert other.fingerprint == machine.fingerprint == Machine.from_json(machine.to_json() | {"memory": 1}).fingerprint
+    assert machine.fingerprint == "two-sockets-8c-3a974cd6"  # of structure 1: stored measurements are found by it
 
 
 def test_limiting_keeps_only_caches_that_remain_and_regroups():

@@ -75,6 +75,15 @@ def test_fast_cores_of_a_hybrid_come_first_in_groups_of_one_and_small_ones_in_fo
     assert first_cpus == [8, 10, 12, 14, 16, 18, 0, 1, 2, 3, 4, 5, 6, 7]
 
 
+def test_a_mask_of_equal_structure_is_the_same_machine_wherever_it_lies(tmp_path):
+    trees.epyc_two_sockets(tmp_path)
+    first = read_machine(tmp_path, affinity=[0, 1, 2, 8])
+    for mask in ([16, 24, 25, 26], [70, 80, 81, 82], [40, 41, 42, 32]):
+        assert read_machine(tmp_path, affinity=mask) == first, mask
+    assert read_machine(tmp_path, affinity=[0, 1, 8, 9]) != first
+    assert read_machine(tmp_path, affinity=[0, 1, 2, 64]) != first
+
+
 def test_arm_without_smt_has_one_affinity_and_a_name(tmp_path):
     machine = read_machine(tmp_path, affinity=trees.graviton3(tmp_path))
     assert machine.name == "Neoverse V1"
@@ -108,7 +117,7 @@ def test_offline_cpus_are_not_used(tmp_path):
     machine = read_machine(tmp_path, affinity=range(32))
     assert (len(cpus), len(machine), machine.threads_per_core) == (15, 15, 1)
     assert 5 not in {cpu for core in machine.cores for cpu in core.cpus}
-    assert [len(group) for group in machine.groups][:2] == [7, 8]
+    assert [len(group) for group in machine.groups][:2] == [8, 7]  # larger groups first
 
 
 def test_asking_for_fewer_cores_regroups_them(tmp_path):

@@ -26,6 +26,10 @@ MAX_CORES = 4096
 fewer."""
 
 
+STRUCTURE = 1
+"""Version of `Machine.structure`: another one makes each machine another one, and leaves all that is stored of it."""
+
+
 LEAST_HZ, MOST_HZ = 1e6, 1e12
 """Bounds of a core's frequency: from far below the slowest computers to far above the fastest."""
 
@@ -60,7 +64,7 @@ class Machine:
     """The cores that may be used, fastest first, and the caches that they share.
 
     Read one with `core.topology.read_machine`, or describe one with `Machine.uniform`. Two machines are equal when
-    their fingerprints are.
+    their fingerprints are: two equal parts of one computer are, though their CPUs are others.
     """
 
     name: str
@@ -70,8 +74,7 @@ class Machine:
     """The only legal cases, where the machine is that of a table of past measurements; those that need more cores than
     there are are left out. Empty: what `cores` allow."""
     fingerprint: str = field(init=False)
-    """Stable identity as text: a short name, the core count, and 8 hexadecimal digits of a hash of name, cores and
-    caches."""
+    """Stable identity as text: a short name, the core count, and 8 hexadecimal digits of a hash of `structure`."""
     _group_sizes: tuple[int, ...] = field(init=False, repr=False)
     """Number of cores of each of `groups`."""
 
@@ -83,7 +86,7 @@ class Machine:
                 raise InvalidInput(f"machine {self.name!r} uses a {what} twice: {sorted(values)}")
         object.__setattr__(self, "_group_sizes", tuple(map(len, self.groups)))
         object.__setattr__(self, "only", tuple(sorted(case for case in set(self.only) if not self._lacks(case))))
-        text = json.dumps({key: value for key, value in self.to_json().items() if key != "cases"}, sort_keys=True)
+        text = json.dumps(self.structure, sort_keys=True)
         short = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40] or "machine"
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         object.__setattr__(self, "fingerprint", f"{short}-{len(self.cores)}c-{digest}")
@@ -109,6 +112,26 @@ class Machine:
         for core in self.cores:
             groups.setdefault(core.group, []).append(core.id)
         return tuple(map(tuple, groups.values()))
+
+    @property
+    def structure(self) -> dict[str, Any]:
+        """What the identity of a machine is made of, as JSON: its name, how its cores share caches, sockets and nodes.
+
+        Cores, groups, nodes and sockets are numbered in the order of `cores`, so that equal parts of one machine are
+        one machine, wherever their CPUs lie. All else is a property that may come, go and change: the kernel's numbers,
+        frequencies, whatever later versions add.
+        """
+        position = {core.id: i for i, core in enumerate(self.cores)}
+        groups, nodes, sockets = (
+            _numbered(getattr(core, name) for core in self.cores) for name in ("group", "node", "socket")
+        )
+        sharers = (sorted(position[core] for core in cache.cores if core in position) for cache in self.caches)
+        return {
+            "structure": STRUCTURE,
+            "name": self.name,
+            "cores": [[len(c.cpus), *where] for c, *where in zip(self.cores, groups, nodes, sockets, strict=True)],
+            "caches": sorted([c.level, c.size_bytes, own] for c, own in zip(self.caches, sharers, strict=True)),
+        }
 
     def cases(self) -> tuple[Case, ...]:
         """The legal ways to run one op, by thread count, COMPACT before SPREAD; no two place threads in the same way.
@@ -254,6 +277,12 @@ class Machine:
         return machine
 
 
+def _numbered(values: Iterable[int]) -> list[int]:
+    """The number of each value, in the order in which they first appear."""
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]
+
+
 def _all_integers(values: Sequence[object]) -> bool:
     return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
 
@@ -275,9 +304,8 @@ def cache_groups(cores: Sequence[Core], caches: Iterable[Cache]) -> tuple[int, .
         by_level.setdefault(cache.level, []).append(ids.intersection(cache.cores))
     for _, shared in sorted(by_level.items()):
         if any(1 < len(sharers) < len(ids) for sharers in shared):
-            numbers: dict[int, int] = {}
             leader = {core: min(sharers) for sharers in shared for core in sharers}
-            return tuple(numbers.setdefault(leader.get(core.id, core.id), len(numbers)) for core in cores)
+            return tuple(_numbered(leader.get(core.id, core.id) for core in cores))
     return (0,) * len(cores)
 
 

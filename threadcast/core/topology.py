@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -183,15 +184,20 @@ def _size_bytes(text: str) -> int:
 
 
 def _fastest_first(root: Path, cores: list[Core]) -> list[Core]:
-    """Cores by speed class; within a class by socket, with groups together."""
+    """Cores by speed class; within a class by socket, with groups together, larger sockets, nodes and groups first.
+
+    So equal parts of a machine have their cores in the same order, wherever their CPUs lie.
+    """
     speeds = {core.id: _speed(root, core) for core in cores}
     classes, rank, last = {}, 0, 0.0
     for speed in sorted(set(speeds.values()), reverse=True):
         rank += last > 0 and speed < last * _SAME_SPEED
         classes[speed], last = rank, speed
-    rank_of_group: dict[int, tuple[int, int, int, int]] = {}
+    size = {name: Counter(getattr(core, name) for core in cores) for name in ("socket", "node", "group")}
+    rank_of_group: dict[int, tuple[int, ...]] = {}
     for core in cores:
-        key = (classes[speeds[core.id]], core.socket, core.node, core.id)
+        places = ((-size["socket"][core.socket], core.socket), (-size["node"][core.node], core.node))
+        key = (classes[speeds[core.id]], *places[0], *places[1], -size["group"][core.group], core.id)
         rank_of_group[core.group] = min(rank_of_group.get(core.group, key), key)
     return sorted(cores, key=lambda core: (rank_of_group[core.group], classes[speeds[core.id]], core.id))
 

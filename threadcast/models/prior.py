@@ -64,8 +64,9 @@ class Prior:
     def _factors(self, ops: Sequence[Op], machine: Machine) -> Floats:
         """(n_ops, DEGREE + 1) factors of the polynomials."""
         # keys of ops that other programs describe leave out their work
+        clocks = tuple(core.max_hz for core in machine.cores)
         keys: list[tuple[Hashable, ...]] = [
-            (machine.fingerprint, op.key, op.flops, op.bytes_moved, tuple(spec.shape for spec in op.outputs))
+            (machine.fingerprint, clocks, op.key, op.flops, op.bytes_moved, tuple(spec.shape for spec in op.outputs))
             for op in ops
         ]
         kept = self._kept  # threads may put another one in its place meanwhile
