@@ -10,7 +10,7 @@ from unittest.mock import patch
 from tests.runtime.conftest import Decided, SequentialPlanner
 from tests.whole_calls import by_the_graphs
 from threadcast.runtime.compiled.whole_calls import WholeCalls
-from threadcast.runtime.tuner import plan_search, planning, tournament, tuning
+from threadcast.runtime.tuner import candidates, plan_search, planning, tournament
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def plans_at_once() -> Iterator[None]:
             (plan_search, "SLOWER", math.inf),
             (plan_search, "FAR", math.inf),
             (tournament, "WORTH", 0.0),
-            (tuning, "Tournament", Decided),
+            (candidates, "Tournament", Decided),
             (WholeCalls, "next_turn", by_the_graphs),
         ):
             end.enter_context(patch.object(owner, name, value))

@@ -31,7 +31,7 @@ from threadcast.runtime.compiled.whole_calls import WholeCalls
 from threadcast.runtime.doors import compile_backend
 from threadcast.runtime.doors.compile_backend import backend, compiled_calls, compiled_graphs
 from threadcast.runtime.engine.engine import Engine
-from threadcast.runtime.tuner import plan_search, planning, tournament, tuning
+from threadcast.runtime.tuner import candidates, plan_search, planning, tournament
 
 Way = Literal["graphs", "gradients", "short way", "optimize"]
 WAYS: tuple[Way, ...] = ("graphs", "gradients", "short way", "optimize")
@@ -197,7 +197,7 @@ def _plans_at_once() -> Iterator[None]:
         TemporaryDirectory() as plans,
         patch.dict("os.environ", settings | {"THREADCAST_ENGINE_PLANS": plans}),
         patch.object(tournament, "are_steady", lambda _: True),
-        patch.object(tuning, "Tournament", Decided),
+        patch.object(candidates, "Tournament", Decided),
         patch.object(planning, "ForecastingPlanner", SequentialPlanner),
         patch.object(WholeCalls, "next_turn", by_the_graphs),
         patch.multiple(plan_search, HOPELESS=math.inf, SLOWER=math.inf, FAR=math.inf),

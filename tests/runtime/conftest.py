@@ -28,7 +28,7 @@ from threadcast.runtime.engine.native.engine import NativeEngine
 from threadcast.runtime.engine.python_engine import PythonEngine
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
-from threadcast.runtime.tuner import first_steps, plan_search, planning, rounds, tournament, tuning
+from threadcast.runtime.tuner import candidates, first_steps, plan_search, planning, rounds, tournament
 from threadcast.runtime.tuner.contender import ContenderId, Kind
 from threadcast.runtime.tuner.entrant import Entrant
 from threadcast.runtime.tuner.events import Instructions, Next, Ran, Run
@@ -195,7 +195,7 @@ class DefaultWins(Decided):
 @pytest.fixture
 def plans_win(planned_at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning settles on a plan, whichever is faster."""
-    monkeypatch.setattr(tuning, "Tournament", Decided)
+    monkeypatch.setattr(candidates, "Tournament", Decided)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from threadcast.runtime.compiled.fixed_weights import FixedWeights
 from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.doors.compile_backend import compiled_graphs
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuner import tuning
+from threadcast.runtime.tuner import candidates
 from threadcast.runtime.tuner.contender import Contender, backend
 from threadcast.runtime.tuner.report import Report
 
@@ -69,7 +69,7 @@ def reports() -> list[Report]:
 
 @pytest.mark.usefixtures("nothing_is_left_out")
 def test_channels_last_is_tried_and_results_lie_as_eagers_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "Tournament", DefaultWins)  # so that all is compared, whatever is faster
+    monkeypatch.setattr(candidates, "Tournament", DefaultWins)  # so that all is compared, whatever is faster
     model = images()
     compiled = torch.compile(model, backend="threadcast", options=FREEZE)
     strides = [parameter.stride() for parameter in model.parameters()]

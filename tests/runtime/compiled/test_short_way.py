@@ -26,7 +26,7 @@ from threadcast.runtime.compiled.compiled_call import CompiledCall
 from threadcast.runtime.compiled.short_way import CALLS, Passes
 from threadcast.runtime.doors.compile_backend import compiled_calls, compiled_graphs
 from threadcast.runtime.engine.native.engine import NativeEngine
-from threadcast.runtime.tuner import tuning
+from threadcast.runtime.tuner import candidates
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
 @pytest.fixture(autouse=True, params=["plan", "default"])
 def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What runs both graphs once they have settled; no call is verified, which none by the short way can be."""
-    monkeypatch.setattr(tuning, "Tournament", Decided if request.param == "plan" else DefaultWins)
+    monkeypatch.setattr(candidates, "Tournament", Decided if request.param == "plan" else DefaultWins)
     monkeypatch.setenv("THREADCAST_ENGINE_VERIFY_EVERY", "0")
     return str(request.param)
 

@@ -204,7 +204,7 @@ class Calls:
             begun = part.place is Place.CALL and key in self._left
             if part.place is Place.BESIDE:
                 self._left.setdefault(key, part.calls)
-            self.handle(Staged(key, part.place, part.cost_s, begun=begun, long=part.calls > 10))
+            self.handle(Staged(key, part.place, part.cost_s, begun=begun))
         elif self.ways[key].fails:
             self.handle(LeftOut(key, f"{key} cannot be made"))
         else:

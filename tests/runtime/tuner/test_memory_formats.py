@@ -26,7 +26,7 @@ from threadcast.runtime.doors.optimize import OptimizedCall, OptimizedStep
 from threadcast.runtime.plans.model_format import ModelFormat, with_images_channels_last
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuner import tuning
+from threadcast.runtime.tuner import candidates
 from threadcast.runtime.tuner.contender import ContenderId, Kind
 from threadcast.runtime.tuner.report import Report
 from threadcast.runtime.tuner.tuning import Tuning
@@ -70,7 +70,7 @@ class LatestWins(Decided):
 
 @pytest.fixture(autouse=True)
 def latest_wins(planned_at_once: None, one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "Tournament", LatestWins)
+    monkeypatch.setattr(candidates, "Tournament", LatestWins)
 
 
 @pytest.fixture(params=[Kind.PLAN, Kind.EAGER], ids=str)
@@ -84,7 +84,7 @@ def channels_last_wins(request: pytest.FixtureRequest, latest_wins: None, monkey
 
     formats = MemoryFormat.AS_GIVEN, MemoryFormat.CHANNELS_LAST
     monkeypatch.setattr(ModelFormat, "worth_trying", lambda *_: formats)
-    monkeypatch.setattr(tuning, "Tournament", ChannelsLastWins)
+    monkeypatch.setattr(candidates, "Tournament", ChannelsLastWins)
     return f"{request.param.value}, channels last"
 
 

@@ -114,7 +114,7 @@ def test_what_has_shown_to_be_too_slow_is_not_compared() -> None:
 def test_what_is_expected_of_a_candidate_may_change_while_it_is_prepared() -> None:
     tournament = Tournament(DEFAULT)
     tournament.handle(Offered("backends", gain=3.0, most=4.0))
-    tournament.handle(Staged("backends", Place.BESIDE, long=True))
+    tournament.handle(Staged("backends", Place.BESIDE))
     assert (tournament.idle, tournament.gain_left()) == (False, 3.0)
     tournament.handle(Expected("backends", 0.9, 1.0))
     assert (tournament.idle, tournament.gain_left()) == (True, 1.0)
@@ -129,7 +129,7 @@ def test_what_is_paid_for_bit_by_bit_begins_before_all_of_it_may_be_spent(bit_by
     tournament = Tournament(DEFAULT)
     tournament.handle(Offered("backends", cost_s=5.0))
     assert not tournament.comes_first("backends"), "it is not at work"
-    tournament.handle(Staged("backends", Place.BESIDE, long=True))
+    tournament.handle(Staged("backends", Place.BESIDE))
     assert tournament.comes_first("backends")
     tournament.handle(Offered("dearer", cost_s=6.0))
     assert tournament.comes_first("backends")

@@ -321,3 +321,19 @@ def test_backends_are_given_the_graph_of_pytorchs_operators(
                 break
     (captured,) = given
     assert [node.target for node in captured.program.nodes] == [torch.ops.aten.mm.default]
+
+
+def test_a_backend_that_won_is_noted_for_later_processes(machine: Machine, tmp_path: Path) -> None:
+    clock = Clock()
+
+    def fast(x: torch.Tensor) -> torch.Tensor:
+        clock.now_s -= clock.other_s / 4
+        return function(x)
+
+    with made(clock, machine, tmp_path, backend=Contender(backend("fast"), fast)) as tuned:
+        before = PlanStore(tmp_path, machine).backends(tuned.captured.graph)
+        run_until(tuned, lambda: not tuned.learning)
+        assert tuned.report.runs == "fast"
+        noted = PlanStore(tmp_path, machine).backends(tuned.captured.graph)
+        assert noted.cost_s < before.cost_s
+        assert noted.gain > 1

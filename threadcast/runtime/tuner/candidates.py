@@ -13,17 +13,30 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
 from threadcast.core.errors import ThreadcastError
 from threadcast.core.signal_handlers import Failure
+from threadcast.runtime.check.shadow import Shadowed
 from threadcast.runtime.engine.native.library import return_free_memory
+from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.plan_store import Extra, StoredPlan
+from threadcast.runtime.plans.plan_store import Extra, PlanStore, StoredPlan
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import may_be_known
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
+from threadcast.runtime.tuner.before_run import BeforeRun
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.call_plans import CallPlans
-from threadcast.runtime.tuner.contender import DEFAULT, ContenderId, Kind, VariantPlan, backend, eager_in, plan_of
+from threadcast.runtime.tuner.contender import (
+    DEFAULT,
+    ContenderId,
+    Kind,
+    MakeBackends,
+    Run,
+    VariantPlan,
+    backend,
+    eager_in,
+    plan_of,
+)  # fmt: skip
 from threadcast.runtime.tuner.core_follower import CoreFollower
 from threadcast.runtime.tuner.entrant import Status
 from threadcast.runtime.tuner.first_steps import FirstSteps
@@ -51,23 +64,55 @@ _logger = logging.getLogger("threadcast")
 class Candidates(Rounds):
     """Carries out between the calls of one kind what `tournament` decides, and tells it what came of it.
 
-    `Tuning` runs the calls; for the other arguments see there.
+    `default` runs a step in eager PyTorch. `capture(memory_format)` returns the graph of a call, `model_format` sets
+    the order of the model's tensors in memory, `formats` are the memory formats to try. `backends` returns a search for
+    further contenders, which begins once the fastest plan is known; it takes the graph in the format as given. A plan
+    that `plans` has stored for the graph runs from the first call on; `call` identifies the call in that store. With
+    `fuse` the graph with fused operators is tried too.
+
+    `checked` says how PyTorch runs a step, always in the memory format as given: the first step by each plan, and by
+    eager PyTorch in another memory format, is then also run that way, and what has other results never runs again.
+    Without it nothing is checked. A graph that draws random numbers runs in the format as given only. `budget` says how
+    much time learning may take; without it, any. `eager_s` are seconds of calls before, by the default. `store` is the
+    URL of a store of what is known of operators on this machine; `feedback` adds to it what looks and later steps show.
+    `planner` makes the plans, of all calls of the model; without it there is one for this kind. `like` are plans of
+    other calls of the same model: the first that fits the graph is compared with the default before anything is
+    measured.
+
+    `title` names the call in log messages, one at each change of state. Without `steady` the calls' sizes vary, so that
+    settled calls which take longer than at first have not become slower. `looking_s()` are the seconds that it takes
+    before each call to find what runs it: without a plan most calls need not be looked at (`leaves_alone`), so that
+    they count as part of what others than the default take.
     """
 
     def __init__(
-        self, tournament: Tournament, graphs: VariantGraphs, contenders: OpenContenders, first_steps: FirstSteps,
-        backends: BackendsBeside, stored: CallPlans, machine: Machine, *, budget: Budget, planner: Planner,
-        model_format: ModelFormat, store: str | None, feedback: StepFeedback | None, fuse: bool,
-        like: Sequence[VariantPlan], clock: Callable[[], float] = time.perf_counter,
+        self, default: Run, capture: Callable[[MemoryFormat], Captured], model_format: ModelFormat,
+        formats: Sequence[MemoryFormat], machine: Machine, *, call: object, plans: PlanStore,
+        backends: MakeBackends | None = None, fuse: bool = True, checked: Shadowed | None = None,
+        budget: Budget | None = None, eager_s: Sequence[float] = (), store: str | None = None,
+        feedback: StepFeedback | None = None, planner: Planner | None = None, like: Sequence[VariantPlan] = (),
+        title: str = "a call", steady: bool = True, looking_s: Callable[[], float] = lambda: 0.0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
-        super().__init__(tournament, budget)
-        self._graphs, self._contenders, self._backends, self._first_steps = graphs, contenders, backends, first_steps
-        self._stored, self._machine, self._planner = stored, machine, planner
-        self._format, self._store, self._feedback = model_format, store, feedback
-        self._fuse, self._like, self._clock = fuse, like, clock
-        self._means = Means(
-            graphs, contenders, first_steps, self._maker, may_be_known(store), None if feedback is None else []
+        self._began_s: float | None = clock()
+        """When this object was begun: its making belongs to the first call."""
+        super().__init__(
+            Tournament(DEFAULT, baseline_s=eager_s, told=partial(_logger.info, "%s: %s", title)), budget or Budget()
         )
+        self._machine, self._clock, self._steady, self._looking_s = machine, clock, steady, looking_s
+        self._planner, self._format, self._feedback = planner or Planner(machine), model_format, feedback
+        self._store, self._fuse, self._like = store, fuse, like
+        self._graphs = VariantGraphs(
+            capture, plans.formats_first(call, formats), ours=fuse, hurries=lambda: self.budget.unlimited
+        )
+        self._before = BeforeRun(self._graphs.first)
+        self._contenders = OpenContenders(default, model_format, machine, feedback)
+        self._backends, self._stored = BackendsBeside(backends), CallPlans(plans, machine, call=call)
+        self._first_steps = FirstSteps(checked, LookSchedule.of(machine))
+        self._means = Means(
+            self._graphs, self._contenders, self._first_steps, self._maker, may_be_known(store),
+            None if feedback is None else [],
+        )  # fmt: skip
         self._plan_candidates: dict[to.Key, PlanCandidate] = {}
         """The plans that are offered, made or not."""
         self._follower = CoreFollower(machine)
@@ -78,7 +123,7 @@ class Candidates(Rounds):
         """Seconds that the last capture took from a call."""
         self.report = Report()
         """What runs the calls, and why."""
-        self.fastest = contenders[DEFAULT]
+        self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
 
     @property
@@ -295,7 +340,7 @@ class Candidates(Rounds):
         assert isinstance(key, ContenderId)
         if key == BACKENDS:
             self._wants_backends = True
-            self.tournament.handle(to.Staged(key, to.Place.BESIDE, long=True))
+            self.tournament.handle(to.Staged(key, to.Place.BESIDE))
         elif key.kind is Kind.BACKEND:
             self.tell(to.LeftOut(key, "it was released"))
         elif key.memory_format is not None:

@@ -38,8 +38,6 @@ class Entrant:
     stage: Staged | None = None
     step_s: float | None = None
     """Seconds of its calls, as the last comparison or preparation found; None where they are not known."""
-    alone_s: float | None = None
-    """Seconds of its calls when it ran alone."""
     gain: float | None = None
     """Ratio of the baseline's seconds to its own, by comparisons."""
     shown: float | None = None

@@ -54,8 +54,6 @@ class Staged:
     cost_s: float = 0.0
     begun: bool = False
     """Whether the part has begun and is not complete; a part that is begun anew has not."""
-    long: bool = False
-    """Whether what is at work beside calls takes long, so that others are prepared meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

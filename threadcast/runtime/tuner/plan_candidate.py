@@ -128,7 +128,7 @@ class PlanCandidate:
         search = self._search
         if search is None:
             place = Place.BESIDE if self._compiling else Place.BETWEEN
-            return Staged(self.key, place, self._capture_s, long=self._compiling)
+            return Staged(self.key, place, self._capture_s)
         if search.phase is Phase.PLANNING:
             return Staged(self.key, Place.BESIDE) if self._asked else Staged(self.key, Place.BETWEEN, PLANNING_S)
         return Staged(self.key, Place.CALL, self._search_s(search, calls), begun=search.begun)

@@ -91,6 +91,11 @@ class Rounds(ABC):
             self._since = None if self._compared is None else _cpu_times()
         return what
 
+    def count(self, event: to.Ran, what: to.Run | to.RunStage) -> None:
+        """Count what a call that `what` ran took, and what it would have taken in eager PyTorch."""
+        eager_s = self.tournament.eager_of(event, what)
+        self.budget.ran(event.call_s, eager_s=event.seconds if eager_s is None else eager_s)
+
     def break_off(self) -> None:
         """Take note that other calls have run in between, so that a comparison that has begun a pair begins it anew."""
         self.tournament.handle(to.Next(self.budget.left_s, disturbed=True))

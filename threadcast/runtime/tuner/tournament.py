@@ -24,34 +24,8 @@ from dataclasses import replace
 from statistics import median, median_low
 
 from threadcast.core.gains import PAIRS_AT_LEAST
+from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.entrant import LEAST_LOOK, MOST_EAGER, Entrant, Status, Turns, Watch, are_steady
-from threadcast.runtime.tuner.events import (
-    Compared,
-    Drop,
-    Event,
-    Expected,
-    GaveUp,
-    GiveUp,
-    Instructions,
-    Keep,
-    Key,
-    LeftOut,
-    Next,
-    Offered,
-    Outlook,
-    Passed,
-    Place,
-    Prepare,
-    Ran,
-    Ready,
-    Release,
-    Resumed,
-    Run,
-    RunStage,
-    Settle,
-    Staged,
-    Unsettle,
-)  # fmt: skip
 from threadcast.runtime.tuner.guard import ALONE, CLEAR, CONFIDENT_PAIRS, Verdict
 
 WORTH = 1.02
@@ -82,11 +56,11 @@ class Tournament:
     """
 
     def __init__(
-        self, baseline: Key, *, baseline_s: Sequence[float] = (), told: Callable[[str], None] = lambda _: None
+        self, baseline: to.Key, *, baseline_s: Sequence[float] = (), told: Callable[[str], None] = lambda _: None
     ) -> None:
         self.baseline = self.best = baseline
-        self.entrants: dict[Key, Entrant] = {
-            baseline: Entrant(Offered(baseline, 1.0, 1.0, ready=True), Status.READY, gain=1.0, shown=1.0, open=True)
+        self.entrants: dict[to.Key, Entrant] = {
+            baseline: Entrant(to.Offered(baseline, 1.0, 1.0, ready=True), Status.READY, gain=1.0, shown=1.0, open=True)
         }
         self.comparison: Turns | None = None
         self.settled = False
@@ -96,7 +70,7 @@ class Tournament:
         self.held_back = False
         """Whether the best ran the last call only because no time may be spent on what comes next."""
         self.calls = 0
-        self.log: list[Event] = []
+        self.log: list[to.Event] = []
         """The first events, which take 0.6 MB at most: with them it can be replayed."""
         self._story: deque[str] = deque(maxlen=_STORY)
         self._told = told
@@ -104,52 +78,50 @@ class Tournament:
         self._baseline_calls, self._steady = len(baseline_s), False
         self._best_s: deque[float] = deque(maxlen=_RECENT)
         self._watch = Watch()
-        self._before: Key = baseline
-        """What was the best before this one won."""
         self._compared = False
-        self._doubtful: Key | None = None
+        self._doubtful: to.Key | None = None
         """What the best has to be compared with in any case, as it is doubted."""
         self._left_s, self._quiet = 0.0, True
-        self.chosen: Run | RunStage | None = None
+        self.chosen: to.Run | to.RunStage | None = None
         """What runs the call that comes, or ran the last one."""
         self._counts = False
         """Whether that call tells how fast it is."""
 
-    def handle(self, event: Event) -> Instructions:
+    def handle(self, event: to.Event) -> to.Instructions:
         """Take note of what happened, and return what to do, in this order. `Next` gives one thing to do."""
         if len(self.log) < _LOG:
             self.log.append(event)
         match event:
-            case Next():
+            case to.Next():
                 return self._next(event)
-            case Ran():
+            case to.Ran():
                 return self._ran(event)
-            case Passed():
+            case to.Passed():
                 self.calls += event.calls
                 self._watch.passed(event.calls)
-            case Offered():
+            case to.Offered():
                 return self._offered(event)
-            case Expected():
+            case to.Expected():
                 entrant = self._entrant(event.key, "expected")
                 entrant.offered = replace(entrant.offered, gain=event.gain, most=event.most)
-            case Staged():
+            case to.Staged():
                 entrant = self._entrant(event.key, "staged", but=(self.best, self.challenger))
                 if entrant.status is Status.LOST:  # what it took says little of what it will take
                     entrant.step_s = None
                 entrant.status, entrant.stage = Status.STAGED, event
                 if not event.begun:
                     entrant.forget_losses()
-            case Ready():
+            case to.Ready():
                 entrant = self._entrant(event.key, "ready")
                 entrant.status, entrant.stage, entrant.open = Status.READY, None, True
                 entrant.step_s = entrant.step_s if event.step_s is None else event.step_s
                 entrant.offered = replace(entrant.offered, alone=event.alone or entrant.offered.alone)
                 entrant.forget_losses()
-            case LeftOut():
+            case to.LeftOut():
                 return self._without(event.key, event.reason, differs=event.differs)
-            case Resumed():
+            case to.Resumed():
                 return self._resumed(event)
-            case GaveUp():
+            case to.GaveUp():
                 return self._give_up(event.reason)
         return ()
 
@@ -183,14 +155,14 @@ class Tournament:
         return median(self._best_s) if self._best_s else None
 
     @property
-    def challenger(self) -> Key | None:
+    def challenger(self) -> to.Key | None:
         """The candidate that is being compared with the best; None while none is."""
         return None if self.comparison is None else self.comparison.other
 
     @property
     def learns(self) -> bool:
         """Whether the call that comes, or ran last, tells something of a candidate."""
-        return isinstance(self.chosen, RunStage) or (self.comparison is not None and self._counts)
+        return isinstance(self.chosen, to.RunStage) or (self.comparison is not None and self._counts)
 
     @property
     def goes_on(self) -> bool:
@@ -209,11 +181,11 @@ class Tournament:
         """Whether nothing is left to prepare or to compare, as far as is known now."""
         return self.over is not None or (self.comparison is None and not any(self._waiting()))
 
-    def waits(self, key: Key) -> bool:
+    def waits(self, key: to.Key) -> bool:
         """Return whether a candidate is still to be prepared or compared, and may be worth it."""
         return key == self.challenger or (key in self.entrants and self._is_open(self.entrants[key]))
 
-    def comes_first(self, key: Key) -> bool:
+    def comes_first(self, key: to.Key) -> bool:
         """Return whether a candidate is at work that may be worth it, and none that promises more waits for seconds."""
         entrant = self.entrants.get(key)
         if entrant is None or entrant.status is not Status.STAGED or not self._is_open(entrant):
@@ -221,20 +193,20 @@ class Tournament:
         return all(self._value(one) <= self._value(entrant) for one in self._waiting()[0])
 
     @property
-    def outlook(self) -> Outlook:
+    def outlook(self) -> to.Outlook:
         """What is learned next, for one who decides whether calls come here at all."""
         if self.over is not None:
-            return Outlook(None)
+            return to.Outlook(None)
         if self.comparison is not None:
-            return Outlook(Place.CALL, 0.0 if self.comparison.guard.begun else self._pair_s(self.comparison))
+            return to.Outlook(to.Place.CALL, 0.0 if self.comparison.guard.begun else self._pair_s(self.comparison))
         if self._doubtful is not None or (self.best == self.baseline and not self.is_steady):
-            return Outlook(Place.CALL)
+            return to.Outlook(to.Place.CALL)
         free, beside = self._waiting()
         if any(one.stage is not None and one.stage.begun for one in free):
-            return Outlook(Place.CALL)
+            return to.Outlook(to.Place.CALL)
         if free:
-            return Outlook(Place.CALL, min(map(self._at_once_s, free)))
-        return Outlook(Place.BESIDE if beside else None)
+            return to.Outlook(to.Place.CALL, min(map(self._at_once_s, free)))
+        return to.Outlook(to.Place.BESIDE if beside else None)
 
     def gain_left(self) -> float:
         """Return the ratio of the best candidate's seconds to those of the most promising other; 1 where none is."""
@@ -251,13 +223,13 @@ class Tournament:
             return 0
         return MOST_PASSED if self.best == self.baseline else min(MOST_PASSED, self._watch.wait)
 
-    def eager_of(self, call: Ran, chosen: Run | RunStage) -> float | None:
+    def eager_of(self, call: to.Ran, chosen: to.Run | to.RunStage) -> float | None:
         """Return the seconds that a call which has run would have taken by the baseline; None: not known.
 
         A call of the best takes longer where the machine is slower, and so would the baseline's; but one slow call
         gains nothing. Where nothing is known of the baseline, it is as fast as the best.
         """
-        if not (isinstance(chosen, Run) and chosen.key in (self.baseline, self.best) and call.alone):
+        if not (isinstance(chosen, to.Run) and chosen.key in (self.baseline, self.best) and call.alone):
             return self.eager_s or self.best_s
         best_s = self.best_s
         if chosen.key == self.baseline or best_s is None:
@@ -293,26 +265,26 @@ class Tournament:
 
     # what comes next
 
-    def _next(self, event: Next) -> Instructions:
+    def _next(self, event: to.Next) -> to.Instructions:
         self.held_back, self._left_s = False, event.left_s
         if self.over is not None:
-            return self._choose(Run(self.baseline), counts=False)
+            return self._choose(to.Run(self.baseline), counts=False)
         if self.comparison is not None:
             return self._next_compared(self.comparison, event)
         entrant = self._next_entrant(event)
         if entrant is None:
             settle = () if event.disturbed else self._settle_if_known()
-            return *settle, *self._choose(Run(self.best), counts=not event.disturbed)
-        before: Instructions = (Unsettle(),) if self.settled else ()
+            return *settle, *self._choose(to.Run(self.best), counts=not event.disturbed)
+        before: to.Instructions = (to.Unsettle(),) if self.settled else ()
         self.settled = False
-        if entrant.stage is not None and entrant.stage.place is Place.CALL:
-            return *before, *self._choose(RunStage(entrant.key, anew=not entrant.stage.begun), counts=True)
+        if entrant.stage is not None and entrant.stage.place is to.Place.CALL:
+            return *before, *self._choose(to.RunStage(entrant.key, anew=not entrant.stage.begun), counts=True)
         if entrant.open:
             self._compare(entrant)
             return *before, *self._next(event)
-        return *before, Prepare(entrant.key)
+        return *before, to.Prepare(entrant.key)
 
-    def _next_compared(self, comparison: Turns, event: Next) -> Instructions:
+    def _next_compared(self, comparison: Turns, event: to.Next) -> to.Instructions:
         guard, entrant, cost_s = comparison.guard, self.entrants[comparison.other], comparison.cost_s
         if guard.begun:
             costs = entrant.lost_s > (BROKEN - 1) * (self.best_s or 0.0) if cost_s is None else cost_s > 0
@@ -327,7 +299,7 @@ class Tournament:
             entrant.break_off(too_dear=self.held_back)
         return self._choose(run, counts=False)
 
-    def _next_entrant(self, event: Next) -> Entrant | None:
+    def _next_entrant(self, event: to.Next) -> Entrant | None:
         """What is prepared or compared next, if time may be spent on it; None: the best runs."""
         if event.disturbed or (self.best == self.baseline and not self.is_steady):
             return None
@@ -340,8 +312,6 @@ class Tournament:
             going.break_off(too_dear=True)
             going.stage = replace(going.stage, begun=False)
         free, beside = self._waiting()
-        if any(one.stage is not None and not one.stage.long for one in beside):
-            free = [one for one in free if one.status is not Status.OFFERED]
         affordable = [one for one in free if self._at_once_s(one) <= max(event.left_s, 0.0)]
         self.held_back = bool(free) and not affordable
         chosen = max(affordable, key=lambda one: (one.status is not Status.OFFERED, self._value(one)), default=None)
@@ -354,7 +324,7 @@ class Tournament:
         """What may be worth preparing or comparing now, and what may be but is at work beside calls."""
         found: tuple[list[Entrant], list[Entrant]] = [], []
         for one in filter(self._is_open, self.entrants.values()):
-            found[one.stage is not None and one.stage.place is Place.BESIDE].append(one)
+            found[one.stage is not None and one.stage.place is to.Place.BESIDE].append(one)
         return found
 
     def _is_open(self, entrant: Entrant) -> bool:
@@ -388,7 +358,7 @@ class Tournament:
 
     def _cost_s(self, entrant: Entrant) -> float:
         """Seconds that the next part of preparing or comparing a candidate is expected to cost calls."""
-        if entrant.stage is not None and entrant.stage.place is not Place.BESIDE:
+        if entrant.stage is not None and entrant.stage.place is not to.Place.BESIDE:
             return entrant.stage.cost_s
         is_new = entrant.status in (Status.OFFERED, Status.STAGED)
         return entrant.offered.cost_s if is_new else self._comparing_s(entrant)
@@ -413,11 +383,11 @@ class Tournament:
         gain = max(self._promised(entrant) - 1.0, 0.01 * (self._promised(entrant, most=True) - 1.0))
         return gain / max(1e-3, self._cost_s(entrant))
 
-    def _choose(self, what: Run | RunStage, *, counts: bool) -> Instructions:
+    def _choose(self, what: to.Run | to.RunStage, *, counts: bool) -> to.Instructions:
         self.chosen, self._counts = what, counts
         return (what,)
 
-    def _settle_if_known(self) -> Instructions:
+    def _settle_if_known(self) -> to.Instructions:
         """Settle where it was found out what is the fastest so far, or nothing else will run."""
         if self.settled or not (self._compared or self.idle):
             return ()
@@ -428,7 +398,7 @@ class Tournament:
         self._say(f"{self.best} runs")
         self._watch.clear()
         others = (one for one in self.entrants.values() if one.key != self.best and not self._is_open(one))
-        return *(release for one in others for release in self._released(one)), Settle(self.best)
+        return *(release for one in others for release in self._released(one)), to.Settle(self.best)
 
     # comparisons
 
@@ -439,7 +409,7 @@ class Tournament:
         near, entrant.beside = entrant.offered.near, False
         self.comparison = Turns(self.best, entrant.key, baseline=self.baseline, alone=alone, near=near)
 
-    def _judge(self, comparison: Turns, verdict: Verdict) -> Instructions:
+    def _judge(self, comparison: Turns, verdict: Verdict) -> to.Instructions:
         self.comparison, self._compared = None, True
         verdict = replace(verdict, over=str(comparison.base))
         new, base = self.entrants[comparison.new], self.entrants[comparison.base]
@@ -460,42 +430,42 @@ class Tournament:
         winner.status, loser.status = Status.READY, Status.LOST
         for one in (winner, loser):
             one.forget_losses()
-        done: Instructions = (Compared(new.key, verdict), *self._released(loser))
+        done: to.Instructions = (to.Compared(new.key, verdict), *self._released(loser))
         if winner is new and new.key != self.best:
-            self._become(new.key, before=base.key)
-            done = done if new_s is None else (*done, Keep(new.key, new_s))
+            self._become(new.key)
+            done = done if new_s is None else (*done, to.Keep(new.key, new_s))
         if loser is new and new.offered.earlier:
             return *done, *self._without(new.key, "it is not faster")
         if loser.key == self.best:
             self._back_to_baseline()
         return done
 
-    def _released(self, entrant: Entrant) -> Instructions:
+    def _released(self, entrant: Entrant) -> to.Instructions:
         """Have a candidate prepared once more before it runs again."""
         if entrant.key == self.baseline or not entrant.open:
             return ()
         entrant.open = False
-        return (Release(entrant.key),)
+        return (to.Release(entrant.key),)
 
-    def _become(self, key: Key, *, before: Key) -> None:
-        self.best, self._before = key, before
+    def _become(self, key: to.Key) -> None:
+        self.best = key
         self._best_s.clear()
         self._watch = Watch()
 
     def _back_to_baseline(self) -> None:
         """Run the baseline, and compare the second best with it."""
         second = self._second()
-        self._become(self.baseline, before=self.baseline)
+        self._become(self.baseline)
         if second is not None:
             second.status, second.losses = Status.READY, 0
 
     def _second(self) -> Entrant | None:
         """The next best that can run; None where that is the baseline."""
         others = (one for one in self.entrants.values() if one.key not in (self.baseline, self.best))
-        lost = {one.key: one for one in others if one.status is Status.LOST}
-        return lost.get(self._before) or min(lost.values(), key=lambda one: one.step_s or math.inf, default=None)
+        lost = (one for one in others if one.status is Status.LOST)
+        return min(lost, key=lambda one: one.step_s or math.inf, default=None)
 
-    def _without(self, key: Key, reason: str, *, differs: bool = False) -> Instructions:
+    def _without(self, key: to.Key, reason: str, *, differs: bool = False) -> to.Instructions:
         """Never run a candidate again."""
         entrant = self._entrant(key, "left out", but=(self.baseline,))
         self._say(f"{key} never runs again: {reason}")
@@ -506,23 +476,23 @@ class Tournament:
         if self.comparison is not None and key in (self.comparison.best, self.comparison.other):
             self.entrants[self.comparison.other].forget_losses()
             self.comparison = None
-        drop = Drop(key, reason, differs, entrant.offered.earlier)
+        drop = to.Drop(key, reason, differs, entrant.offered.earlier)
         if key != self.best:
             return (drop,)
-        unsettled: Instructions = (Unsettle(),) if self.settled else ()
+        unsettled: to.Instructions = (to.Unsettle(),) if self.settled else ()
         self.settled, self._doubtful = False, None
         self._back_to_baseline()
         return *unsettled, drop
 
     # calls that have run
 
-    def _ran(self, event: Ran) -> Instructions:
+    def _ran(self, event: to.Ran) -> to.Instructions:
         what, counts, best_s = self.chosen, self._counts, self.best_s
         if what is None:
             raise self._illegal("a call ran before it came")
         self.calls, self._quiet = self.calls + 1, event.alone
         lost_s = 0.0 if best_s is None else event.call_s - best_s
-        if isinstance(what, RunStage):
+        if isinstance(what, to.RunStage):
             if self.entrants[what.key].stage is not None:
                 self.entrants[what.key].lost_s += lost_s
             return ()
@@ -537,7 +507,7 @@ class Tournament:
             return self._observe(self.comparison, event, lost_s) if self._counts else ()
         return self._look(event) if self.settled and counts and what.key == self.best != self.baseline else ()
 
-    def _observe(self, comparison: Turns, event: Ran, lost_s: float) -> Instructions:
+    def _observe(self, comparison: Turns, event: to.Ran, lost_s: float) -> to.Instructions:
         entrant, guard = self.entrants[comparison.other], comparison.guard
         guard.observe(started_s=event.started_s, seconds=event.seconds)
         entrant.lost_s, entrant.beside = entrant.lost_s + lost_s, entrant.beside or not event.alone
@@ -545,7 +515,7 @@ class Tournament:
             entrant.forget_losses()
         return () if guard.verdict is None else self._judge(comparison, guard.verdict)
 
-    def _look(self, event: Ran) -> Instructions:
+    def _look(self, event: to.Ran) -> to.Instructions:
         """Look at the calls of what was kept, which runs alone; have it compared once more where they raise a doubt."""
         if not event.all_cores:
             self._watch.clear()
@@ -555,7 +525,7 @@ class Tournament:
         if alone_s is None:
             return ()
         entrant = self.entrants[self.best]
-        self._watch.looked, entrant.alone_s = True, alone_s
+        self._watch.looked = True
         doubt = self._doubt(entrant, alone_s)
         if doubt is not None:
             other, reason = doubt
@@ -564,26 +534,24 @@ class Tournament:
                 return ()
             entrant.doubts, self.settled, self._doubtful = entrant.doubts + 1, False, other
             self._say(f"{self.best} is doubted: {reason}")
-            return (Unsettle(),)
+            return (to.Unsettle(),)
         if self._watch.kept:
             return ()
         self._watch.kept, entrant.step_s = True, alone_s
-        return (Keep(self.best, alone_s),)
+        return (to.Keep(self.best, alone_s),)
 
-    def _doubt(self, entrant: Entrant, alone_s: float) -> tuple[Key, str] | None:
+    def _doubt(self, entrant: Entrant, alone_s: float) -> tuple[to.Key, str] | None:
         """What may be faster than what was kept, and why; None: nothing."""
         took, baseline_s, promised_s = f"a call takes {alone_s:.3g} s alone", self.baseline_s, entrant.step_s
-        second, often = self._second(), entrant.doubts >= MOST_DOUBTS
-        if baseline_s is not None and alone_s * CLEAR > baseline_s and not often:
+        if baseline_s is not None and alone_s * CLEAR > baseline_s and entrant.doubts < MOST_DOUBTS:
             return self.baseline, f"{took}, one by {self.baseline} {baseline_s:.3g} s"
-        if second is not None and second.alone_s is not None and alone_s > second.alone_s and not often:
-            return second.key, f"{took}, one by {second.key} {second.alone_s:.3g} s"
         if promised_s is not None and alone_s > BROKEN * promised_s:
+            second = self._second()
             other = self.baseline if second is None or entrant.offered.earlier else second.key
             return other, f"{took}, and took {promised_s:.3g} s before"
         return None
 
-    def _allows_doubt(self, other: Key, alone_s: float) -> bool:
+    def _allows_doubt(self, other: to.Key, alone_s: float) -> bool:
         other_s = self._step_s(self.entrants[other])
         if other_s is None:
             return True
@@ -592,7 +560,7 @@ class Tournament:
 
     # events of candidates
 
-    def _offered(self, event: Offered) -> Instructions:
+    def _offered(self, event: to.Offered) -> to.Instructions:
         found = self.entrants.get(event.key)
         if found is not None and found.status is not Status.OUT:
             raise self._illegal(f"{event.key} is offered twice")
@@ -600,31 +568,31 @@ class Tournament:
         self.entrants[event.key] = Entrant(event, status, open=event.ready)
         return ()
 
-    def _resumed(self, event: Resumed) -> Instructions:
+    def _resumed(self, event: to.Resumed) -> to.Instructions:
         if self._compared or self.comparison is not None or event.key in self.entrants:
             raise self._illegal(f"{event.key} is resumed too late")
         eager_s, gain = event.eager_s, event.eager_s and event.eager_s / max(1e-9, event.step_s)
-        offered = Offered(event.key, ready=True, alone=event.alone, earlier=True)
+        offered = to.Offered(event.key, ready=True, alone=event.alone, earlier=True)
         self.entrants[event.key] = Entrant(
             offered, Status.READY, step_s=event.step_s, gain=gain, shown=gain, eager_s=eager_s, open=True
         )
         self._say(f"{event.key} was found by an earlier process; a call took {event.step_s:.3g} s")
-        self._become(event.key, before=self.baseline)
+        self._become(event.key)
         self._watch.wait = MOST_EAGER  # the first calls of a process are slow ones
         self.settled = self._compared = True
-        return (Settle(event.key),)
+        return (to.Settle(event.key),)
 
-    def _give_up(self, reason: str) -> Instructions:
+    def _give_up(self, reason: str) -> to.Instructions:
         if self.over is not None:
             return ()
         self._say(f"{self.baseline} runs for good: {reason}")
         for one in self.entrants.values():
             one.forget_losses()
         self.over, self.settled, self.comparison, self._doubtful = reason, True, None, None
-        self._become(self.baseline, before=self.baseline)
-        return (GiveUp(reason),)
+        self._become(self.baseline)
+        return (to.GiveUp(reason),)
 
-    def _entrant(self, key: Key, event: str, *, but: Sequence[Key] = ()) -> Entrant:
+    def _entrant(self, key: to.Key, event: str, *, but: Sequence[to.Key] = ()) -> Entrant:
         found = self.entrants.get(key)
         if found is None or found.status is Status.OUT or key in but:
             raise self._illegal(f"{key} is {event}, and {'cannot be' if found else 'was not offered'}")
@@ -638,7 +606,7 @@ class Tournament:
         return Illegal(f"illegal: {what}; what happened before:\n{self.story() or '  nothing'}")
 
 
-def replay(events: Iterable[Event], baseline: Key, *, baseline_s: Sequence[float] = ()) -> Tournament:
+def replay(events: Iterable[to.Event], baseline: to.Key, *, baseline_s: Sequence[float] = ()) -> Tournament:
     """Return a tournament in the state to which these events, the log of another one, lead."""
     found = Tournament(baseline, baseline_s=baseline_s)
     for event in events:

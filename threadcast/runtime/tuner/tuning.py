@@ -9,43 +9,30 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from threadcast.capture.graph.captured import Captured
-from threadcast.core import Core, Machine
+from threadcast.core import Core
 from threadcast.core.signal_handlers import Failure
-from threadcast.runtime.check.shadow import Ran, Shadowed
+from threadcast.runtime.check.shadow import Ran
 from threadcast.runtime.engine.open_engine import open_engine
-from threadcast.runtime.plans.curves_in_step import LookSchedule
-from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.plan_store import PlanStore
-from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import events as to
-from threadcast.runtime.tuner.backends_beside import BackendsBeside
-from threadcast.runtime.tuner.before_run import BeforeRun
-from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.call_plans import CallPlans
 from threadcast.runtime.tuner.candidates import BACKENDS, Candidates
 from threadcast.runtime.tuner.contender import (
     DEFAULT,
     Contender,
     ContenderId,
     Kind,
-    MakeBackends,
     Run,
     VariantPlan,
     plan_of,
 )
-from threadcast.runtime.tuner.first_steps import FirstSteps, Runner, TimedRun
-from threadcast.runtime.tuner.open_contenders import OpenContenders
+from threadcast.runtime.tuner.first_steps import Runner, TimedRun
 from threadcast.runtime.tuner.plan_search import SearchStep
-from threadcast.runtime.tuner.planning import Planner
 from threadcast.runtime.tuner.report import COMPILING
-from threadcast.runtime.tuner.tournament import Tournament
-from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
 _PAUSE_S = 0.05
 """Seconds after which it is looked again whether another search for backends has ended."""
@@ -65,86 +52,30 @@ _logger = logging.getLogger("threadcast")
 class Tuning(Candidates):
     """A callable that runs one kind of call; each call does the caller's whole step, whichever contender runs it.
 
-    `default` runs a step in eager PyTorch. `capture(memory_format)` returns the graph of a call, `model_format` sets
-    the order of the model's tensors in memory, `formats` are the memory formats to try. `backends` returns a search for
-    further contenders, which begins once the fastest plan is known; it takes the graph in the format as given. A plan
-    that `plans` has stored for the graph runs from the first call on; `call` identifies the call in that store. With
-    `fuse` the graph with fused operators is tried too.
-
-    `checked` says how PyTorch runs a step, always in the memory format as given: the first step by each plan, and by
-    eager PyTorch in another memory format, is then also run that way, and what has other results never runs again.
-    Without it nothing is checked. A graph that draws random numbers runs in the format as given only. `budget` says how
-    much time learning may take; without it, any. `eager_s` are seconds of calls before, by the default. `store` is the
-    URL of a store of what is known of operators on this machine; `feedback` adds to it what looks and later steps show.
-    `planner` makes the plans, of all calls of the model; without it there is one for this kind. `like` are plans of
-    other calls of the same model: the first that fits the graph is compared with the default before anything is
-    measured.
-
-    `title` names the call in log messages, one at each change of state. Without `steady` the calls' sizes vary, so that
-    settled calls which take longer than at first have not become slower. `looking_s()` are the seconds that it takes
-    before each call to find what runs it: without a plan most calls need not be looked at (`leaves_alone`), so that
-    they count as part of what others than the default take.
-
-    CaptureError where the call cannot be captured. Use it from one thread at a time; only `resize` is for any thread.
+    For its arguments see `Candidates`. CaptureError where the call cannot be captured. Use it from one thread at a
+    time; only `resize` is for any thread.
     """
 
-    def __init__(
-        self,
-        default: Run,
-        capture: Callable[[MemoryFormat], Captured],
-        model_format: ModelFormat,
-        formats: Sequence[MemoryFormat],
-        machine: Machine,
-        *,
-        call: object,
-        plans: PlanStore,
-        backends: MakeBackends | None = None,
-        fuse: bool = True,
-        checked: Shadowed | None = None,
-        budget: Budget | None = None,
-        eager_s: Sequence[float] = (),
-        store: str | None = None,
-        feedback: StepFeedback | None = None,
-        planner: Planner | None = None,
-        like: Sequence[VariantPlan] = (),
-        title: str = "a call",
-        steady: bool = True,
-        looking_s: Callable[[], float] = lambda: 0.0,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._began_s: float | None = clock()
-        """When this object was begun: its making belongs to the first call."""
-        budget = budget or Budget()
-        graphs = VariantGraphs(capture, plans.formats_first(call, formats), ours=fuse, hurries=lambda: budget.unlimited)
-        super().__init__(
-            Tournament(DEFAULT, baseline_s=eager_s, told=partial(_logger.info, "%s: %s", title)), graphs,
-            OpenContenders(default, model_format, machine, feedback), FirstSteps(checked, LookSchedule.of(machine)),
-            BackendsBeside(backends), CallPlans(plans, machine, call=call), machine, budget=budget,
-            planner=planner or Planner(machine), model_format=model_format, store=store, feedback=feedback, fuse=fuse,
-            like=like, clock=clock,
-        )  # fmt: skip
-        self._steady, self._looking_s = steady, looking_s
-        self._before = BeforeRun(self._graphs.first)
-        self._runs = self._raised = 0
-        """Steps that a plan ran, and those in which it raised, but eager PyTorch did not."""
-        self.raised: str | None = None
-        """What a plan raised in the last step before eager PyTorch ran it, in words."""
-        self.left: str | None = None
-        """Why eager PyTorch runs all further steps; None unless because plans raise."""
-        self._last: Runner = DEFAULT
-        """What ran the last step."""
-        self._started = self._closed = False
-        self._ended_s, self._in_a_row = 0.0, 0
-        """When the last call ended, and calls since one after which the caller did something else."""
-        self._kept = self._contenders[DEFAULT]
-        self._passes = self._passed = 0
-        """What was kept, the next calls that it runs without being timed, and those since the last one that was."""
+    raised: str | None = None
+    """What a plan raised in the last step before eager PyTorch ran it, in words."""
+    left: str | None = None
+    """Why eager PyTorch runs all further steps; None unless because plans raise."""
+    _runs = _raised = 0
+    """Steps that a plan ran, and those in which it raised, but eager PyTorch did not."""
+    _last: Runner = DEFAULT
+    """What ran the last step."""
+    _started = _closed = False
+    _ended_s, _in_a_row = 0.0, 0
+    """When the last call ended, and calls since one after which the caller did something else."""
+    _kept: Contender | None = None
+    _passes = _passed = 0
+    """What was kept, the next calls that it runs without being timed, and those since the last one that was."""
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._passes and self._kept.holds() and self._planner.free:
+        if self._passes and (kept := self._kept) is not None and kept.holds() and self._planner.free:
             self._passes -= 1
             self._passed += 1
-            return self._pass(self._kept, arguments)
+            return self._pass(kept, arguments)
         self._passes = 0
         began_s = self._clock() if self._began_s is None else self._began_s
         self._began_s = None
@@ -420,8 +351,7 @@ class Tuning(Candidates):
             alone=not (self._backends.beside or self._graphs.compiling or self._planner.works),
         )  # fmt: skip
         with Failure() as failure:
-            eager_s = self.tournament.eager_of(event, what)
-            self.budget.ran(call_s, eager_s=timed.seconds if eager_s is None else eager_s)
+            self.count(event, what)
             self._ran_step(what, event, difference)
         if failure.error is not None:
             self._give_up(str(failure.error))

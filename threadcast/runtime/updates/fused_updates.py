@@ -92,8 +92,8 @@ class FusedUpdates:
                 del self._updates[optimizer]
             if not self._hooks:
                 self._hooks = [
-                    register_optimizer_step_pre_hook(_Before(self._before)),
-                    register_optimizer_step_post_hook(_After(self._after)),
+                    register_optimizer_step_pre_hook(_Hook(self._before)),
+                    register_optimizer_step_post_hook(_Hook(self._after)),
                 ]
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class FusedUpdates:
             _logger.info("steps of %s stay as they are: %s", type(optimizer).__name__, in_one_line(error))
             update.leave(optimizer)
 
-    def _after(self, optimizer: Optimizer) -> None:
+    def _after(self, optimizer: Optimizer, *_: object) -> None:
         update = self.of(optimizer)
         if update is not None and not update.over:
             update.end(optimizer)
@@ -264,8 +264,7 @@ class OptimizerUpdate(Rounds):
         """Take note of the step for which `next` was asked."""
         if self.kept is not None:
             return
-        eager_s = self.tournament.eager_of(event, self._what)
-        self.budget.ran(event.seconds, eager_s=event.seconds if eager_s is None else eager_s)
+        self.count(event, self._what)
         self.tell(event)
         loop_s = self.tournament.baseline_s
         if loop_s is not None and loop_s < LEAST_S:
@@ -284,30 +283,17 @@ class OptimizerUpdate(Rounds):
         self.restore(optimizer)
 
 
-class _Before:
-    """A hook before all optimizers' steps, which Dynamo leaves out of what it traces."""
+class _Hook:
+    """A hook before or after all optimizers' steps, which Dynamo leaves out of what it traces."""
 
     only_counts = True
     """Tells `runtime.watching` that an optimised step need not call this hook."""
 
-    def __init__(self, does: Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], Given | None]) -> None:
+    def __init__(self, does: Callable[..., Any]) -> None:
         self._does = does
 
-    def __call__(self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Given | None:
+    def __call__(self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         return None if torch.compiler.is_compiling() else self._does(optimizer, given, named)
-
-
-class _After:
-    """The same after them."""
-
-    only_counts = True
-
-    def __init__(self, does: Callable[[Optimizer], None]) -> None:
-        self._does = does
-
-    def __call__(self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if not torch.compiler.is_compiling():
-            self._does(optimizer)
 
 
 @lru_cache(maxsize=1)
