@@ -149,12 +149,9 @@ def test_short_steps_are_timed_once_the_other_has_come_to_rest_and_enough_of_the
     assert min(runs[:-1]) >= 6, "five milliseconds of steps that count after one or more that do not"
 
 
-def test_a_disturbed_first_pair_ends_a_comparison_only_where_nothing_is_known_of_the_plan() -> None:
-    def disturbed() -> World:
-        return World(lambda step: 0.01, lambda step: 0.1 if step < 6 else 0.005)
-
-    assert disturbed().run_to_verdict().pairs == 1
-    assert disturbed().run_to_verdict(at_once=False).kept == "plan"
+def test_a_disturbed_first_pair_ends_no_comparison() -> None:
+    """It may show only that something else used the cores."""
+    assert World(lambda step: 0.01, lambda step: 0.1 if step < 6 else 0.005).run_to_verdict().kept == "plan"
 
 
 @pytest.mark.parametrize(
@@ -228,7 +225,7 @@ def test_what_is_far_faster_in_most_pairs_is_kept_though_others_show_the_contrar
     step_s: float, ratio: float, kept: str
 ) -> None:
     """As where compilers use the cores in every third pair."""
-    guard = Guard(at_once=False)
+    guard = Guard()
 
     def planned_s(_: int) -> float:
         return step_s * (2.0 if len(guard._blocks["plan"]) % 3 == 0 else 1 / ratio)

@@ -216,7 +216,7 @@ class WholeCalls(Rounds):
             self._offer(Way(MemoryFormat.AS_GIVEN))
 
     def _offer(self, way: Way, *, gain: float = 1.5) -> None:
-        self.tell(to.Offered(way, gain=gain, most=10.0, cost_s=0.0, near=True))
+        self.tell(to.Offered(way, gain=gain, most=10.0, cost_s=0.0))
 
     def _offer_next(self) -> None:
         if self._later:

@@ -161,23 +161,12 @@ class BackendsBeside:
     def leave_out(self, error: Exception) -> None:
         """End the search, or never begin it, because of this error."""
         _logger.warning("backends are left out: %s", error)
-        self._later_too = True
         self.close()
-        self._make = None
 
-    def never(self) -> None:
-        """Do not begin the search: an earlier process did."""
+    def close(self, *, later_too: bool = True) -> None:
+        """End the search, or never begin it; without `later_too` because later processes need not search either."""
+        self._later_too |= later_too and not self.over
         self._make = None
-
-    def end(self) -> None:
-        """End the search, or never begin it, because the caller wants none."""
-        self._later_too |= not self.over
-        self.close()
-        self._make = None
-
-    def close(self) -> None:
-        """End the search where it is at work."""
         if self._search is not None:
-            self._later_too = True
             self._search.close()
             self._search = None

@@ -196,7 +196,7 @@ class Candidates(Rounds):
         """What earlier processes found to be slower than a plan, or than PyTorch, so that it is not tried again."""
         tried = self._stored.tried(self._graphs.first, beside)
         if "backends" in tried:
-            self._backends.never()
+            self._backends.close(later_too=False)
         self._fuse = self._fuse and "fused" not in tried
         return tried
 

@@ -8,7 +8,7 @@ from enum import Enum
 from statistics import median
 
 from threadcast.runtime.tuner.events import Key, Offered, Run, Staged
-from threadcast.runtime.tuner.guard import ALONE, Guard, Side
+from threadcast.runtime.tuner.guard import ALONE, BY_TURNS, Guard, Side
 
 LOOK, LEAST_LOOK, LOOK_S, MOST_WAIT = 15, 5, 1.0, 1_000
 """Number of calls in a row whose median is judged: fewer where they take this many seconds together. At most so many
@@ -75,10 +75,10 @@ class Entrant:
 class Turns:
     """Two candidates that are compared: `new` must be shown to be faster than `base` to be kept."""
 
-    def __init__(self, best: Key, other: Key, *, baseline: Key, alone: bool, near: bool) -> None:
+    def __init__(self, best: Key, other: Key, *, baseline: Key, alone: bool) -> None:
         self.best, self.other = best, other
         self.base, self.new = (other, best) if other == baseline else (best, other)
-        self.guard = Guard(at_once=False, rows=ALONE) if alone else Guard(at_once=not near)
+        self.guard = Guard(rows=ALONE if alone else BY_TURNS)
 
     def next(self) -> Run:
         """Return what runs the next call, in turns."""

@@ -28,10 +28,9 @@ class Offered:
 
     `gain` is the ratio of the baseline's seconds to its own that is expected, `most` the largest that is likely, and
     `cost_s` what its preparation is expected to take from calls. `alone`: it is compared in longer rows of calls, as
-    its threads disturb others. `near`: it is about as fast as others, so that one pair of calls in which it is far
-    slower shows only that something else used the cores. `earlier`: it was made for other calls, or by another
-    process: where it loses or differs, it is dropped (`Drop`) and may be offered anew. `bit_by_bit`: its preparation
-    takes from calls what may be spent, so that it begins with whatever that is.
+    its threads disturb others. `earlier`: it was made for other calls, or by another process: where it loses or
+    differs, it is dropped (`Drop`) and may be offered anew. `bit_by_bit`: its preparation takes from calls what may be
+    spent, so that it begins with whatever that is.
     """
 
     key: Key
@@ -40,7 +39,6 @@ class Offered:
     cost_s: float = 1.0
     ready: bool = False
     alone: bool = False
-    near: bool = False
     earlier: bool = False
     bit_by_bit: bool = False
 

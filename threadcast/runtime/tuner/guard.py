@@ -22,8 +22,6 @@ where there is none more often than in 1 of 20 runs. Such a mistake costs little
 
 HOPELESS = 0.8
 """Ratio of the default's time to the plan's under which all of the first `PAIRS_AT_LEAST` pairs end the comparison."""
-HOPELESS_AT_ONCE = 1 / 3
-"""Ratio of the default's time to the plan's under which the first pair ends the comparison."""
 CLEAR = 1.1
 """Ratio of the default's time to the plan's above which the plan is clearly faster; two medians of the same way differ
 by 5 to 10 %."""
@@ -87,15 +85,14 @@ class Guard:
     """Decides which of two ways runs each step: in turns until it is clear which is faster, then always that one.
 
     "default" is the way to beat, "plan" the new one. Both do the whole step, so no step of the caller is wasted. The
-    caller measures the times and reports each step to `observe`, except steps that raised: these do not count.
-    `at_once`: the first pair alone may end the comparison, at `HOPELESS_AT_ONCE`. Pass False for a way that is known to
-    be about as fast: there such a pair shows only that something else used the cores. `rows` is the length of turns.
+    caller measures the times and reports each step to `observe`, except steps that raised: these do not count. `rows`
+    is the length of turns.
     """
 
-    def __init__(self, *, at_once: bool = True, rows: Rows = BY_TURNS) -> None:
+    def __init__(self, *, rows: Rows = BY_TURNS) -> None:
         self.verdict: Verdict | None = None
         """The verdict, once it is clear which way is faster, or once `MAX_PAIRS` have shown no difference."""
-        self._at_once, self._rows = at_once, rows
+        self._rows = rows
         self._long = True
         """Whether all blocks so far are long."""
         self._blocks: dict[Side, list[float]] = {"default": [], "plan": []}
@@ -166,9 +163,6 @@ class Guard:
         if len(default_s) != len(planned_s):
             return
         self._begun = False
-        ratio = default_s[0] / planned_s[0]
-        if self._at_once and len(default_s) == 1 and ratio < HOPELESS_AT_ONCE:
-            self.verdict = Verdict(ratio, ratio, ratio, 1)
         if len(default_s) < PAIRS_AT_LEAST:
             return
         verdict = judge(default_s, planned_s)

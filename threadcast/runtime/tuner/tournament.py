@@ -26,7 +26,7 @@ from statistics import median, median_low
 from threadcast.core.gains import PAIRS_AT_LEAST
 from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.entrant import LEAST_LOOK, MOST_EAGER, Entrant, Status, Turns, Watch, are_steady
-from threadcast.runtime.tuner.guard import ALONE, CLEAR, CONFIDENT_PAIRS, Verdict
+from threadcast.runtime.tuner.guard import CLEAR, Verdict
 
 WORTH = 1.02
 """Ratio of the best candidate's seconds to another's under which it is not worth comparing."""
@@ -406,8 +406,8 @@ class Tournament:
         alone = self._doubtful is not None or entrant.offered.alone or self.entrants[self.best].offered.alone
         self._doubtful = None
         self._say(f"{self.best} and {entrant.key} are compared")
-        near, entrant.beside = entrant.offered.near, False
-        self.comparison = Turns(self.best, entrant.key, baseline=self.baseline, alone=alone, near=near)
+        entrant.beside = False
+        self.comparison = Turns(self.best, entrant.key, baseline=self.baseline, alone=alone)
 
     def _judge(self, comparison: Turns, verdict: Verdict) -> to.Instructions:
         self.comparison, self._compared = None, True
@@ -529,7 +529,7 @@ class Tournament:
         doubt = self._doubt(entrant, alone_s)
         if doubt is not None:
             other, reason = doubt
-            if not self._allows_doubt(other, alone_s):
+            if self._comparing_s(self.entrants[other]) > max(self._left_s, 0.0):
                 self._watch.soon()
                 return ()
             entrant.doubts, self.settled, self._doubtful = entrant.doubts + 1, False, other
@@ -550,13 +550,6 @@ class Tournament:
             other = self.baseline if second is None or entrant.offered.earlier else second.key
             return other, f"{took}, and took {promised_s:.3g} s before"
         return None
-
-    def _allows_doubt(self, other: to.Key, alone_s: float) -> bool:
-        other_s = self._step_s(self.entrants[other])
-        if other_s is None:
-            return True
-        row_s = ALONE.block_s(other_s) + max(ALONE.quiet_s, other_s) / 2  # each is two blocks long
-        return CONFIDENT_PAIRS * row_s * max(0.0, 1 - alone_s / other_s) <= max(self._left_s, 0.0)
 
     # events of candidates
 

@@ -250,7 +250,7 @@ class Tuning(Candidates):
 
     def end_search(self) -> None:
         """End the search for backends; what it has found goes on."""
-        self._backends.end()
+        self._backends.close()
 
     @property
     def kept(self) -> Contender | None:

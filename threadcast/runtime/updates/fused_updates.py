@@ -191,7 +191,7 @@ class OptimizerUpdate(Rounds):
     def _offer(self) -> None:
         threads = torch.get_num_threads()
         while threads >= 1:
-            self.tell(to.Offered(threads, cost_s=0.0, ready=True, near=True))
+            self.tell(to.Offered(threads, cost_s=0.0, ready=True))
             threads //= 2
 
     def prepare(self, key: to.Key) -> None:
