@@ -46,7 +46,7 @@ MOST = {
     "runtime/operators": (2_390, 16),
     "runtime/check": (2_160, 15),
     "runtime/plans": (2_270, 18),
-    "runtime/tuner": (4_650, 22),
+    "runtime/tuner": (4_640, 21),
     "runtime/backends": (4_990, 30),
     "runtime/watching": (740, 15),
     "runtime/bundles": (670, 15),

@@ -20,7 +20,7 @@ from threadcast.runtime.operators import products
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import BELIEVED, Extra, PlanStore
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuner import tournament as to
+from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner import tuning
 from threadcast.runtime.tuner.contender import DEFAULT, Contender, Kind, backend
 from threadcast.runtime.tuner.entrant import LOOK
