@@ -54,10 +54,12 @@ def test_the_one_used_least_recently_makes_room() -> None:
     table = filled(3, 3, 3, most_bytes=9)
     first, second, third = table.tunings
     table.find(kind(0))
-    assert table.add(kind(3), Sized(3)) == [kind(1)]
+    table.add(kind(3), Sized(3))
+    assert kind(1) not in table.kinds
     assert (cast("Sized", second).closed, table.find(kind(1))) == (True, None)
     assert table.find(kind(0)) is first
-    assert table.add(kind(4), Sized(6)) == [kind(2), kind(3)]
+    table.add(kind(4), Sized(6))
+    assert not {kind(2), kind(3)} & set(table.kinds)
     assert cast("Sized", third).closed
     assert [number for number in range(5) if table.find(kind(number)) is not None] == [0, 4]
 

@@ -10,7 +10,7 @@ A call goes through these questions, the cheapest first:
 1. `left_alone`: do calls that look like this one run in PyTorch in any case? Then nothing more is asked.
 2. `conditions`: is something around the call, such as a hook, a mode or autocast, under which PyTorch runs it?
 3. `known`: is its kind in the table? Kinds that differ only in sizes share one graph (`size_families`); those that
-   differ in a number which the call reads out of a tensor have a graph each (`number_kinds`).
+   differ in a number which the call reads out of a tensor have a graph each.
 4. `short`: is it worth a capture? Calls of a few microseconds, and kinds that never come again, are not.
 5. `tunings`: capture it, and begin to learn what runs it fastest. `spec` says what the call is in eager PyTorch, and
    in which ways it may run; `formats` in which memory formats.

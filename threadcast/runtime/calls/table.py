@@ -55,18 +55,12 @@ class CallTable:
             return runner
         return self._use(kind) if kind in self._runners else None
 
-    def add(self, kind: CallKind, runner: Tuning | Fallback) -> list[CallKind]:
-        """Add a kind, whose call comes now; those that were used least recently make room for it, and are closed.
-
-        Returns the kinds that made room.
-        """
+    def add(self, kind: CallKind, runner: Tuning | Fallback) -> None:
+        """Add a kind, whose call comes now; those that were used least recently make room for it, and are closed."""
         self._runners[kind] = runner
         self._use(kind)
-        left = []
         while len(self._runners) > 1 and (len(self._runners) > MOST_KINDS or self._size_bytes() > self._most_bytes):
-            left.append(min(self._runners, key=self._used.__getitem__))
-            self.drop(left[-1])
-        return left
+            self.drop(min(self._runners, key=self._used.__getitem__))
 
     def close(self) -> None:
         """Close all entries and empty the table."""

@@ -253,7 +253,7 @@ class GraphCalls:
         if found is None and (family := self._families.of(kind, given)) is not None:
             kind = family.kind_of(given)
             found = self._found(kind)
-        call = KnownCall(kind, kind, found, family)
+        call = KnownCall(kind, found, family)
         far = family is not None and not call.settled and not family.near(kind, given)
         further = len(self._table) > 0 and not call.shares_graph
         new = found is None and self._short.wants(kind, further=further)

@@ -137,7 +137,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         raise
     except Collective as error:
         told().tell(str(error))
-        return _by_pytorch(graph, example_inputs) if computes_again(graph) else as_traced(graph)
+        return _by_eager(graph)
     except Exception as error:  # noqa: BLE001 - eager PyTorch runs the graph, so whatever AOTAutograd lacks is no error
         reason = f"AOTAutograd raised {in_one_line(error)}"
         told().tell(reason)
@@ -202,20 +202,6 @@ def _sizes(sizes: Sequence[Any]) -> tuple[Any, ...]:
 def _about(size: torch.SymInt) -> int | None:
     hint: int | None = size.node.hint
     return None if hint is None else size_about(max(1, hint))
-
-
-def _by_pytorch(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Return what runs the graphs that AOTAutograd makes of a graph, by PyTorch.
-
-    A part that is computed again in the backward pass draws the same numbers only there, not in the graph as traced.
-    """
-
-    def plainly(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-        _note_that_nothing_is_overwritten()
-        return make_boxed_func(forward_of(graph))
-
-    found: Callable[..., Any] = aot_autograd(fw_compiler=plainly, bw_compiler=plainly)(graph, example_inputs)
-    return found
 
 
 def _partitioned(

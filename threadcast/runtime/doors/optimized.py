@@ -33,9 +33,8 @@ from threadcast.runtime.calls.fallback import (
 )
 from threadcast.runtime.calls.formats import CallFormats
 from threadcast.runtime.calls.kinds import CallKind, differences, flattened, kind_of
-from threadcast.runtime.calls.known import KnownCall, KnownCalls
+from threadcast.runtime.calls.known import OTHER_NUMBERS, KnownCall, KnownCalls
 from threadcast.runtime.calls.left_alone import CallsLeftAlone
-from threadcast.runtime.calls.number_kinds import OTHER_NUMBERS
 from threadcast.runtime.calls.other_cores import runner_on_other_cores
 from threadcast.runtime.calls.remembered import Remembered
 from threadcast.runtime.calls.shared_learning import budget

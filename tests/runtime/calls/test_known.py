@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Sequence
-from typing import cast
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 from threadcast import optimize
-from threadcast.capture.graph.numbers import NumberReads
-from threadcast.runtime.calls.kinds import kind_of
-from threadcast.runtime.calls.number_kinds import MOST, OTHER_NUMBERS, NumberKinds
+from threadcast.runtime.calls.known import MOST, OTHER_NUMBERS
 
 
 class Model(nn.Module):
@@ -86,52 +80,3 @@ def test_calls_whose_masks_select_others_are_right_whatever_runs_them(monkeypatc
         assert len(selected) > MOST == len(fast.fastest)
     finally:
         fast.close()
-
-
-class Reads:
-    """Holds for one number in the first tensor of a call."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def hold(self, tensors: Sequence[Tensor]) -> bool:
-        return int(tensors[0]) == self._number
-
-
-def test_numbers_are_forgotten_with_their_graphs_and_make_room_for_others() -> None:
-    kind, found = kind_of([torch.tensor(0)], (True, 1), frozenset(), ()), NumberKinds()
-
-    def captured(number: int) -> weakref.ref[Reads]:
-        reads, numbered = Reads(number), found.kind_of(kind, [torch.tensor(number)])
-        assert numbered is not None
-        found.captured(kind, numbered, cast("NumberReads", reads))
-        return weakref.ref(reads)
-
-    reads = [captured(number) for number in range(MOST)]
-    kinds = [found.kind_of(kind, [torch.tensor(number)]) for number in range(MOST)]
-    assert len(set(kinds)) == MOST
-    assert found.kind_of(kind, [torch.tensor(MOST)]) is None
-    for number in (1, 0):
-        one = kinds[number]
-        assert one is not None
-        found.dropped(one)
-        assert reads[number]() is None
-        assert found.kind_of(kind, [torch.tensor(MOST)]) == one
-        assert found.kind_of(kind, [torch.tensor(2)]) == kinds[2]
-    captured(MOST)
-    assert found.kind_of(kind, [torch.tensor(MOST)]) == kinds[0] == kind
-    for numbered in kinds:
-        assert numbered is not None
-        found.dropped(numbered)
-    assert found.kind_of(kind, [torch.tensor(2)]) is kind
-
-
-def test_the_graph_that_made_room_for_another_of_its_kind_is_the_one_that_is_forgotten() -> None:
-    kind, found = kind_of([torch.tensor(0)], (True, 1), frozenset(), ()), NumberKinds()
-    found.captured(kind, kind, cast("NumberReads", Reads(0)))
-    second = found.kind_of(kind, [torch.tensor(1)])
-    assert second is not None
-    found.dropped(kind)
-    found.captured(kind, second, cast("NumberReads", Reads(1)))
-    assert found.kind_of(kind, [torch.tensor(1)]) == second
-    assert found.kind_of(kind, [torch.tensor(0)]) == kind
