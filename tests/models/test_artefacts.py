@@ -217,6 +217,34 @@ def test_a_booster_of_other_rows_is_refused(boosted):
         boosted_trees.load(regressors.make("xgboost"), boosted, features=4)
 
 
+NAMES = ("rows", "columns", "depth")
+
+
+@pytest.mark.parametrize(
+    "now", [NAMES, ("rows", "new", "columns", "depth"), ("depth", "new", "rows", "newer", "columns")]
+)
+def test_a_booster_finds_its_features_by_their_names(now):
+    fitted = regressors.make("xgboost").set_params(n_estimators=20).fit(ROWS, TARGETS)
+    expected = fitted.predict(ROWS)
+    loaded = boosted_trees.load(regressors.make("xgboost"), boosted_trees.stored(fitted, NAMES), features=now)
+    rows = np.full((len(ROWS), len(now)), 1e9)
+    for column, name in enumerate(NAMES):
+        rows[:, now.index(name)] = ROWS[:, column]
+    assert np.array_equal(loaded.get_booster().inplace_predict(rows), expected)
+    assert len({*expected}) > 3
+
+
+@pytest.mark.parametrize(
+    ("stored", "why"), [(NAMES, "learned from 'columns', which"), ((), "no names"), (("a", "b", "a"), "no names")]
+)
+def test_a_booster_whose_features_are_not_found_by_name_is_refused(stored, why):
+    fitted = regressors.make("xgboost").set_params(n_estimators=3).fit(ROWS, TARGETS)
+    data = json.loads(boosted_trees.stored(fitted))
+    data["learner"]["feature_names"] = [*stored]
+    with pytest.raises(ArtefactError, match=why):
+        boosted_trees.load(regressors.make("xgboost"), json.dumps(data).encode(), features=("rows", "depth", "width"))
+
+
 def test_a_booster_cut_short_anywhere_is_refused(boosted):
     """XGBoost itself ends the process on some of these."""
     for end in range(0, len(boosted), 97):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from threadcast.core import Affinity, Case, Machine, Op, TensorSpec
-from threadcast.models.static_features import FEW, UNKNOWN, describe, joint_features, work
+from threadcast.models.static_features import FEW, UNKNOWN, describe, feature_names, joint_features, work
 
 MACHINE = Machine.uniform("twelve", 12, group_size=4)
 CASES = (Case(1), Case(5), Case(12), Case(3, Affinity.SPREAD))
@@ -61,3 +61,23 @@ def test_many_ops_are_described_to_the_last_bit_as_one_by_one():
     for some in (ops, [*ops, Op("relu", (TensorSpec((2, 3, 4)),), outputs=(TensorSpec((2, 3, 4)),)), Op("wait")]):
         assert np.array_equal(describe(some), np.concatenate([describe([op]) for op in some]))
         assert np.array_equal(work(some), np.concatenate([work([op]) for op in some]))
+
+
+def test_each_feature_has_a_name_that_says_what_it_is():
+    machine = Machine.uniform("m", 8, group_size=4, threads_per_core=2)
+    product = Op("mm", (TensorSpec((48, 64)), TensorSpec((64, 480))), outputs=(TensorSpec((48, 480)),))
+    found = dict(zip(feature_names(), joint_features([product], machine, [Case(6)])[0, 0], strict=True))
+    expected = {
+        "inputs": 2, "threads": 6, "share of cores": 0.75, "smaller factor": 2, "larger factor": 3, "spread": 0,
+        "divisors": 4, "sockets of machine": 1, "hardware threads of a core": 2, "log clock": UNKNOWN,
+        "rows modulo 16": 0, "columns modulo 48": 0, "log cores of machine": np.log(8),
+        "log side -2 of input 0": np.log(48),
+        "log side -1 of output 0": np.log(480), "log side -3 of input 1": UNKNOWN, "log flops": np.log(product.flops),
+        "log flops of a thread": np.log(product.flops) - np.log(6),
+        "log inner cache": UNKNOWN, "cuts of rows": 1, "cuts of columns": 6,
+        "log columns of a part": np.log(80), "rounding of rows to 48": 0,
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == {name: np.float32(value) for name, value in expected.items()}
+    described = Op("fft", attributes={"size": 1024.0})
+    names = feature_names(("size",))
+    assert joint_features([described], machine, [Case(1)], ("size",)).shape[2] == len(names) == len({*names})

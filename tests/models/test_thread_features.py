@@ -3,7 +3,7 @@
 import numpy as np
 
 from threadcast.core import Affinity, Case, Op, TensorSpec
-from threadcast.models.thread_features import thread_features
+from threadcast.models.thread_features import feature_names, thread_features
 
 CASES = (Case(1), Case(6), Case(7), Case(12), Case(6, Affinity.SPREAD))
 
@@ -24,10 +24,23 @@ def test_every_op_is_told_in_every_case_alone_as_among_others():
 
 def test_a_side_by_thread_is_alike_where_it_is_cut_alike():
     once, twice = thread_features([product(48, 64, 480), product(96, 64, 480)], (Case(3), Case(6)))
-    assert once[0, -3] == twice[1, -3]  # rows by thread
-    assert once[0, -3] != once[1, -3]
+    rows = feature_names().index("log rows of a thread")
+    assert once[0, rows] == twice[1, rows]
+    assert once[0, rows] != once[1, rows]
 
 
 def test_primes_and_affinities_are_told_apart():
     found = thread_features([product(48, 64, 480)], CASES)[0]
     assert len({row.tobytes() for row in found}) == len(CASES)
+
+
+def test_each_feature_has_a_name_that_says_what_it_is():
+    described = Op("fft", attributes={"size": 1024.0, "kind": 2.0})
+    names = feature_names(("kind", "size"))
+    found = dict(zip(names, thread_features([described], (Case(6),), ("kind", "size"))[0, 0], strict=True))
+    assert len(found) == len(names)
+    assert (found["threads"], found["divisors"], found["largest prime"], found["spread"]) == (6, 4, 3, 0)
+    assert found["attribute size of a thread"] == np.float32(1024 - np.log(6))
+    own = dict(zip(feature_names(), thread_features([product(48, 64, 480)], (Case(2),))[0, 0], strict=True))
+    assert own["log rows"] == np.float32(np.log(48))
+    assert own["log columns of a thread"] == np.float32(np.log(480 / 2))

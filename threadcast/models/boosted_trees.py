@@ -7,7 +7,7 @@ is checked first, and XGBoost reads what was checked, written anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,20 +29,26 @@ _EMPTY = ("categories", "categories_nodes", "categories_segments", "categories_s
 """A tree's arrays for categorical features, which must be empty."""
 
 
-def stored(regressor: Any) -> bytes:
-    """A fitted XGBRegressor as XGBoost's JSON."""
-    return bytes(regressor.get_booster().save_raw("json"))
+def stored(regressor: Any, names: Sequence[str] = ()) -> bytes:
+    """A fitted XGBRegressor as XGBoost's JSON, with the names of its features."""
+    booster = regressor.get_booster()
+    booster.feature_names = [*names] or None
+    return bytes(booster.save_raw("json"))
 
 
-def load(regressor: Any, data: bytes, *, features: int) -> Any:
-    """Load a stored model of squared error on `features` numeric features into an unfitted XGBRegressor.
+def load(regressor: Any, data: bytes, *, features: int | Sequence[str]) -> Any:
+    """Load a stored model of squared error on numeric features into an unfitted XGBRegressor.
 
-    ArtefactError on anything else.
+    `features` are their number, or the names of those that it will be given: it finds its own by their names, wherever
+    they were when it was stored. ArtefactError on anything else.
     """
     xgboost = xgboost_library()
     with reading("an XGBoost model"):
         document = parse(data, what="it")
-        _check(document, features)
+        if isinstance(features, int):
+            _check(document, features)
+        else:
+            _place(document, features)
         try:
             regressor.load_model(bytearray(json.dumps(document).encode()))
         except xgboost.core.XGBoostError as error:
@@ -58,6 +64,26 @@ def stays_inside(left: NDArray[Any], right: NDArray[Any], feature: NDArray[Any],
     ahead = all(bool(np.all(((child > here) & (child < nodes))[inner])) for child in (left, right))
     known = bool(np.all(((feature >= 0) & (feature < features))[inner]))
     return nodes > 0 and ahead and known and bool(np.all(right[~inner] == -1))
+
+
+def _place(document: dict[str, Any], names: Sequence[str]) -> None:
+    """Check a document, and have its trees read the features with these names."""
+    learner = document["learner"]
+    own = learner["feature_names"]
+    if not isinstance(own, list) or len({*own}) != len(own) or not own:
+        raise ArtefactError("an XGBoost model whose features have no names of their own: train it again")
+    if unknown := [name for name in own if name not in names]:
+        raise ArtefactError(f"an XGBoost model that learned from {unknown[0]!r}, which this version does not compute")
+    _check(document, len(own))
+    learner["feature_names"], learner["feature_types"] = [*names], []
+    if own == [*names]:
+        return
+    at = [names.index(name) for name in own]
+    learner["learner_model_param"]["num_feature"] = str(len(names))
+    for tree in learner["gradient_booster"]["model"]["trees"]:
+        tree["tree_param"]["num_feature"] = str(len(names))
+        pairs = zip(tree["split_indices"], tree["left_children"], strict=True)
+        tree["split_indices"] = [at[column] if left != -1 else 0 for column, left in pairs]
 
 
 def _check(document: Mapping[str, Any], features: int) -> None:

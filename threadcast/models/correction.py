@@ -14,7 +14,7 @@ from threadcast.core.curve import Floats
 from threadcast.models import artefacts, boosted_trees
 from threadcast.models.machine_limits import work_per_thread
 from threadcast.models.static_features import Features
-from threadcast.models.thread_features import thread_features
+from threadcast.models.thread_features import feature_names, thread_features
 from threadcast.models.tree_tables import CaseForecasts
 from threadcast.models.xgboost_library import xgboost_library
 
@@ -29,7 +29,11 @@ design anew. With 860 ops at 96 cases all six designs are below it."""
 MOST = 3.0
 """Residuals are clipped to so many standard deviations: what lies beyond is one odd op, not a pattern."""
 
-_OF_GAUSSIAN = 8
+_OF_GAUSSIAN = (
+    "log seconds by work", "log seconds of trees by work", "log seconds by those of trees", "log variance",
+    "log threads from nearest sample", "nearest sample by forecast", "nearest sample by trees", "samples",
+)  # fmt: skip
+"""What a Gaussian's forecast says of a case, as features."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +60,8 @@ class Correction:
     Scaled so, one set of trees serves any number of samples: with few samples the standard deviations are large.
     """
 
-    def __init__(self, trees: Any, features: int, names: tuple[str, ...] = ()) -> None:
-        self._trees, self.features, self.names = trees, features, names
+    def __init__(self, trees: Any, names: tuple[str, ...] = ()) -> None:
+        self._trees, self.names = trees, names
         self._of_cases = CaseForecasts(trees)
 
     @classmethod
@@ -89,7 +93,7 @@ class Correction:
         features = np.concatenate(rows)
         trees = _unfitted(jobs, seed).fit(features, np.concatenate(targets), sample_weight=np.concatenate(weights))
         trees.get_booster().set_param({"nthread": 1})  # from here on it forecasts
-        return cls(trees, features.shape[1], names)
+        return cls(trees, names)
 
     def corrected(self, forecast: Forecast, cases: Sequence[Case]) -> Floats:
         """The corrected log seconds, (n_ops, n_cases)."""
@@ -99,18 +103,13 @@ class Correction:
 
     def to_files(self, name: str) -> dict[str, bytes]:
         """The trees as a file, whose name is `name` and a suffix."""
-        return {f"{name}.trees.json": boosted_trees.stored(self._trees)}
+        return {f"{name}.trees.json": boosted_trees.stored(self._trees, _names(self.names))}
 
     @classmethod
-    def from_files(
-        cls, name: str, files: Mapping[str, bytes], *, features: int, names: tuple[str, ...] = ()
-    ) -> Correction:
-        """Load what `to_files` returned, for trees of so many `features`, of these the attributes `names`.
-
-        ArtefactError on anything else.
-        """
-        trees = boosted_trees.load(_unfitted(1, 0), artefacts.content(files, f"{name}.trees.json"), features=features)
-        return cls(trees, features, names)
+    def from_files(cls, name: str, files: Mapping[str, bytes], names: tuple[str, ...] = ()) -> Correction:
+        """Load what `to_files` returned; the attributes `names` are features too. ArtefactError on anything else."""
+        content = artefacts.content(files, f"{name}.trees.json")
+        return cls(boosted_trees.load(_unfitted(1, 0), content, features=_names(names)), names)
 
 
 def _unfitted(jobs: int, seed: int) -> Any:
@@ -120,12 +119,17 @@ def _unfitted(jobs: int, seed: int) -> Any:
     )  # fmt: skip
 
 
+def _names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of the features of `_features`, in their order."""
+    return (*feature_names(names), *_OF_GAUSSIAN)
+
+
 def _features(forecast: Forecast, cases: Sequence[Case], names: Sequence[str]) -> Features:
     """(n_ops, n_cases, n_features): how threads divide the op, the forecast, and the residual at the nearest sample."""
     own = thread_features(forecast.ops, cases, names).transpose(0, 2, 1)
     level = work_per_thread(forecast.ops, cases)
     n = own.shape[1]
-    found = np.empty((len(own), n + _OF_GAUSSIAN, len(cases)), dtype=np.float32)  # a feature's cases side by side
+    found = np.empty((len(own), n + len(_OF_GAUSSIAN), len(cases)), dtype=np.float32)  # a feature's cases side by side
     found[:, :n] = own
     found[:, n] = forecast.mean - level
     found[:, n + 1] = forecast.base - level

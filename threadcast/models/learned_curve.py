@@ -95,7 +95,6 @@ class LearnedCurve(BatchModel):
         self.notes: tuple[str, ...] = ()
         """What the last `fit` left out."""
         self._trees: PointTrees | None = None
-        self._features = 0
         self._op_features = OpFeatures()
         self._machines: dict[str, MachineCurves] = {}
         self._transfer = MachineTransfer()
@@ -184,10 +183,10 @@ class LearnedCurve(BatchModel):
                 machines[fingerprint] = learn(
                     own, by_trees, samples=self.samples, seed=self.shape.seed, jobs=self.jobs, names=names
                 )
-        self._trees, self._features, self._machines = trees, points.features.shape[1], machines
+        self._trees, self._machines = trees, machines
         self._op_features, self.notes = op_features, tuple(notes)
         self._transfer = MachineTransfer.learned(machines_left_out(entries, points, self.shape, jobs=self.jobs))
-        self._unknown = JointProcess(prior=Prior(trees, self._features, self._transfer), seed=self.shape.seed)
+        self._unknown = JointProcess(prior=Prior(trees, self._transfer), seed=self.shape.seed)
         self._sparse = JointProcess(seed=self.shape.seed).fit(self._translated(sparse)) if sparse else None
         return self
 
@@ -352,8 +351,7 @@ class LearnedCurve(BatchModel):
         parts = {name: learned.to_files(f"correction.{i}") for i, (name, learned) in enumerate(self._machines.items())}
         document = {
             "schema": SCHEMA, "samples": self.samples, "enough": self.enough, "shape": asdict(self.shape),
-            "features": self._features, "fitted": self._trees is not None,
-            "transfer": self._transfer.to_json(),
+            "fitted": self._trees is not None, "transfer": self._transfer.to_json(),
             "limits": self._trees.limits.to_json() if self._trees else MachineLimits().to_json(),
             "op_features": self._op_features.to_json(),
             "machines": {name: described for name, (described, _, _) in parts.items()},
@@ -375,7 +373,7 @@ class LearnedCurve(BatchModel):
                 samples=member(document, "samples", int), enough=float(document["enough"]), jobs=self.jobs,
                 **asdict(Shape(**member(document, "shape", dict))),
             )  # fmt: skip
-            loaded._features, fitted = member(document, "features", int), member(document, "fitted", bool)
+            fitted = member(document, "fitted", bool)
             limits = MachineLimits.from_json(document["limits"])
             loaded._transfer = MachineTransfer.from_json(document["transfer"])
             loaded._op_features = OpFeatures.from_json(document["op_features"])
@@ -385,10 +383,8 @@ class LearnedCurve(BatchModel):
                 own = {key.removeprefix(f"{i}."): array for key, array in arrays.items() if key.startswith(f"{i}.")}
                 loaded._machines[name] = MachineCurves.from_files(described, own, f"correction.{i}", files, names)
         if fitted:
-            loaded._trees = PointTrees(loaded.shape, names, limits).from_files(
-                "trees", files, features=loaded._features
-            )
-            prior = Prior(loaded._trees, loaded._features, loaded._transfer)
+            loaded._trees = PointTrees(loaded.shape, names, limits).from_files("trees", files)
+            prior = Prior(loaded._trees, loaded._transfer)
             loaded._unknown = JointProcess(prior=prior, seed=loaded.shape.seed)
         if any(name in files for name in _SPARSE_FILES.values()):
             if not all(name in files for name in _SPARSE_FILES.values()):

@@ -146,9 +146,8 @@ class MachineCurves:
             document |= {"kinds": self.process.kinds, "share": self.share}
             document |= {"novelty": self.novelty.to_json()} if self.novelty is not None else {}
             arrays |= {f"process.{key}": getattr(self.process, key) for key in _PROCESS}
-        if self.correction is None:
-            return document, arrays, {}
-        return document | {"features": self.correction.features}, arrays, self.correction.to_files(name)
+        document["corrected"] = self.correction is not None
+        return document, arrays, self.correction.to_files(name) if self.correction is not None else {}
 
     @classmethod
     def from_files(
@@ -181,8 +180,8 @@ class MachineCurves:
         process, share, correction = _process_of(document, arrays, n, names), float(document["share"]), None
         if not 0 <= share <= 1:
             raise ArtefactError("a machine has a share that is none")
-        if "features" in document:
-            correction = Correction.from_files(name, files, features=member(document, "features", int), names=names)
+        if member(document, "corrected", bool):
+            correction = Correction.from_files(name, files, names)
         return cls(
             cases, CaseGaussian(mean, covariance, noise), SampleNoise.from_arrays(scatter), low, high, scales, widths,
             process, share, correction, novelty,

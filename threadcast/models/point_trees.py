@@ -16,7 +16,7 @@ from threadcast.core.errors import ModelError
 from threadcast.models import artefacts, boosted_trees
 from threadcast.models.machine_limits import MachineLimits
 from threadcast.models.measured import MeasuredOp, by_content
-from threadcast.models.static_features import Features, joint_features
+from threadcast.models.static_features import Features, feature_names, joint_features
 from threadcast.models.tree_tables import CaseForecasts
 from threadcast.models.xgboost_library import xgboost_library
 
@@ -65,12 +65,12 @@ class PointTrees:
 
     def to_files(self, prefix: str) -> dict[str, bytes]:
         """The trees as a file, whose name is `prefix` and a suffix."""
-        return {f"{prefix}.trees.json": boosted_trees.stored(self._fitted)}
+        return {f"{prefix}.trees.json": boosted_trees.stored(self._fitted, feature_names(self.names))}
 
-    def from_files(self, prefix: str, files: Mapping[str, bytes], *, features: int) -> PointTrees:
+    def from_files(self, prefix: str, files: Mapping[str, bytes]) -> PointTrees:
         """Load what `to_files` returned; ArtefactError on anything else."""
         stored = artefacts.content(files, f"{prefix}.trees.json")
-        self._fitted = boosted_trees.load(_unfitted(self.shape, 1), stored, features=features)
+        self._fitted = boosted_trees.load(_unfitted(self.shape, 1), stored, features=feature_names(self.names))
         self._of_cases = CaseForecasts(self._fitted)
         return self
 

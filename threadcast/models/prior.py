@@ -37,8 +37,8 @@ class Prior:
     machines that they did not know.
     """
 
-    def __init__(self, trees: PointTrees, features: int, transfer: MachineTransfer) -> None:
-        self._trees, self._features, self.transfer = trees, features, transfer
+    def __init__(self, trees: PointTrees, transfer: MachineTransfer) -> None:
+        self._trees, self.transfer = trees, transfer
         self._kept: dict[tuple[Hashable, ...], Floats] = {}
 
     @classmethod
@@ -47,8 +47,7 @@ class Prior:
         entries, _ = usable(group(measurements))
         points = Points.of(entries)
         transfer = MachineTransfer.learned(machines_left_out(entries, points, shape, jobs=jobs))
-        trees = points.trees(shape, slice(None), jobs=jobs)
-        return cls(trees, points.features.shape[1], transfer)
+        return cls(points.trees(shape, slice(None), jobs=jobs), transfer)
 
     def log_seconds(self, ops: Sequence[Op], machine: Machine, cases: Sequence[Case]) -> Floats:
         """(n_ops, n_cases) log seconds; of ops of tables, without tensors, by the trees' own curves: other machines
@@ -83,10 +82,7 @@ class Prior:
 
     def to_files(self) -> dict[str, bytes]:
         """The trees, and a JSON document."""
-        document = {
-            "schema": SCHEMA, "shape": asdict(self._trees.shape), "features": self._features,
-            "transfer": self.transfer.to_json(),
-        }  # fmt: skip
+        document = {"schema": SCHEMA, "shape": asdict(self._trees.shape), "transfer": self.transfer.to_json()}
         return {"prior.json": json_bytes(document), **self._trees.to_files("prior")}
 
     @classmethod
@@ -95,10 +91,9 @@ class Prior:
         document = read_json(files, "prior.json")
         with reading("prior.json"):
             check_schema(document, SCHEMA)
-            shape, features = Shape(**member(document, "shape", dict)), member(document, "features", int)
+            shape = Shape(**member(document, "shape", dict))
             transfer = MachineTransfer.from_json(document["transfer"])
-        trees = PointTrees(shape).from_files("prior", files, features=features)
-        return cls(trees, features, transfer)
+        return cls(PointTrees(shape).from_files("prior", files), transfer)
 
 
 @cache

@@ -61,6 +61,28 @@ def describe(ops: Sequence[Op], names: Sequence[str] = ()) -> Floats:
     return np.concatenate([own, numbers_of(ops, names, missing=0.0)], axis=1) if names else own
 
 
+def feature_names(names: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names of the features of `joint_features`, in their order: by them a stored model finds its own again."""
+    return (*_NAMES, *(f"attribute {name}{part}" for part in ("", " of a thread") for name in names))
+
+
+_NAMES = (
+    "log flops", "log bytes", "log intensity", "inputs", "log elements", "log rows by columns",
+    "log flops of an element",
+    *(f"log side -{i + 1} of {tensor}" for tensor in ("input 0", "input 1", "output 0") for i in range(_SIDES)),
+    *(f"{side} modulo {tile}" for side in ("rows", "columns") for tile in TILES),
+    "threads", "log threads", "share of cores", "smaller factor", "larger factor", "threads modulo 2",
+    "threads modulo 4", "threads modulo 8", "spread", "groups", "cores of a group", "sockets", "divisors",
+    "log cores of machine", "log groups of machine", "sockets of machine", "hardware threads of a core", "log clock",
+    "log inner cache", "log outer cache", "log flops of a thread", "log bytes of a thread",
+    "log bytes of a thread by inner cache", "log bytes of a thread by outer cache",
+    "cuts of rows", "cuts of columns", "log rows of a part", "log columns of a part", "log rows by columns of a part",
+    "log edges by those of a square", "rounding of rows to 48", "rounding of rows to 16", "rounding of elements",
+    "rounding of the squarest grid",
+)  # fmt: skip
+"""Those of every op, in the order of `joint_features`; a name stays what it means."""
+
+
 def joint_features(ops: Sequence[Op], machine: Machine, cases: Sequence[Case], names: Sequence[str] = ()) -> Features:
     """(n_ops, n_cases, n_features): features of the op, of the machine and the case, and of how the case's threads
     divide the op's work; then for each of the attributes `names` its value, and its value for each thread.

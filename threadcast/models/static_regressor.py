@@ -38,7 +38,6 @@ class StaticRegressor(BatchModel):
     def __init__(self, *, trees: int = 300, depth: int = 8, rate: float = 0.06, seed: int = 0, jobs: int = 1) -> None:
         self.shape, self.jobs = Shape(trees, depth, rate, seed), jobs
         self._trees: PointTrees | None = None
-        self._features = 0
         self._op_features = OpFeatures()
         self._bounds = (0.0, 0.0)
         """Bounds for an unknown kind."""
@@ -51,7 +50,6 @@ class StaticRegressor(BatchModel):
         entries = self._op_features.of_entries(entries)
         points = Points.of(entries, self._op_features.names)
         self._trees, residuals = points.learned(self.shape, jobs=self.jobs)
-        self._features = points.features.shape[1]
         self._of_kind = _bounds_by_kind(entries, [residuals[rows] for rows in points.of_op])
         lows, highs = zip(*self._of_kind.values(), strict=True)
         self._bounds = min(lows), max(highs)
@@ -82,8 +80,8 @@ class StaticRegressor(BatchModel):
     def to_files(self) -> dict[str, bytes]:
         """Options and the trees."""
         document = {
-            "schema": SCHEMA, "shape": asdict(self.shape), "features": self._features,
-            "log_bounds": list(self._bounds), "fitted": self._trees is not None,
+            "schema": SCHEMA, "shape": asdict(self.shape), "log_bounds": list(self._bounds),
+            "fitted": self._trees is not None,
             "log_bounds_of_kinds": {kind: list(bounds) for kind, bounds in self._of_kind.items()},
             "limits": self._trees.limits.to_json() if self._trees else MachineLimits().to_json(),
             "op_features": self._op_features.to_json(),
@@ -103,14 +101,11 @@ class StaticRegressor(BatchModel):
             of_kind = member(document, "log_bounds_of_kinds", dict)
             loaded._of_kind = {str(kind): read_log_bounds(bounds) for kind, bounds in of_kind.items()}
             loaded._op_features = OpFeatures.from_json(document["op_features"])
-            loaded._features = member(document, "features", int)
             fitted = member(document, "fitted", bool)
             limits = MachineLimits.from_json(document["limits"])
         if fitted:
             names = loaded._op_features.names
-            loaded._trees = PointTrees(loaded.shape, names, limits).from_files(
-                "trees", files, features=loaded._features
-            )
+            loaded._trees = PointTrees(loaded.shape, names, limits).from_files("trees", files)
         self.__dict__.update(loaded.__dict__)
         return self
 

@@ -37,6 +37,17 @@ def thread_features(ops: Sequence[Op], cases: Sequence[Case], names: Sequence[st
     return found.transpose(0, 2, 1)
 
 
+def feature_names(names: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names of the features of `thread_features`, in their order."""
+    shares = ("log rows of a thread", "log columns of a thread", "log flops of an element and thread")
+    return (
+        "threads", "log threads", "smaller factor", "divisors", "largest prime", "second bit of threads",
+        *(f"threads modulo {divisor}" for divisor in _DIVISORS), "spread", "log rows", "log columns",
+        "log flops of an element", "log bytes", *(f"attribute {name}" for name in names), "log flops",
+        "log rows by columns", *shares, *(f"attribute {name} of a thread" for name in names),
+    )  # fmt: skip
+
+
 @lru_cache(maxsize=64)
 def _of_cases(cases: tuple[Case, ...]) -> Floats:
     found = []
