@@ -22,7 +22,7 @@ class Clock:
         way = self.choice.next_way()
         seconds = bfloat16_s if way is Way.BFLOAT16 else float32_s
         if way is Way.BOTH:
-            self.choice.compared(difference, eager_s=bfloat16_s)
+            self.choice.compared(difference, seconds=bfloat16_s)
         elif way is Way.FLOAT32:
             self.choice.ran_float32(started_s=self.now_s, seconds=seconds, settled=True)
         else:
@@ -52,20 +52,6 @@ def test_float32_runs_where_it_is_faster() -> None:
     ways = ran(choice, float32_s=0.01, bfloat16_s=0.02)
     assert choice.report.runs == "float32"
     assert ways[-1] is Way.FLOAT32
-
-
-def test_what_is_far_slower_in_bfloat16_is_left_after_the_checks() -> None:
-    choice = TypeChoice()
-    assert Way.BFLOAT16 not in ran(choice, float32_s=0.01, bfloat16_s=0.05)
-    assert choice.report.reason == "far slower in bfloat16"
-
-
-def test_what_is_far_slower_than_a_backend_in_float32_is_tried_where_eager_pytorch_is_not_far_faster() -> None:
-    choice = TypeChoice()
-    choice.ran_float32(started_s=0.0, seconds=0.01, settled=True)
-    for _ in range(CHECKS):
-        choice.compared(0.01, eager_s=0.05, eager_float32_s=0.04)
-    assert choice.next_way() is Way.BFLOAT16
 
 
 def test_a_backend_is_compared_once_and_again_after_writes() -> None:

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from tests.runtime.tuner.simulated_calls import DEFAULT, Calls, Part, Way, as_backend, plan
-from threadcast.runtime.tuner.budget import BESIDE, FIRST_S, PART, RISES_S, START_S, Budget
+from threadcast.runtime.tuner.budget import BESIDE, FIRST_S, PART, RISES_S, START_S, Budget, PartBudget
 from threadcast.runtime.tuner.events import Key, Place, Resumed
 
 SHARE = 0.05
@@ -240,3 +240,18 @@ def test_a_comparison_that_waits_for_seconds_lets_others_learn() -> None:
     assert not one.tournament.learns
     budget.ran(0.0, eager_s=1_000.0)
     other.until(lambda: other.tournament.learns)
+
+
+def test_parts_of_calls_spend_of_the_whole_budget_and_count_where_whole_calls_are_not_timed() -> None:
+    whole = Budget(0.1)
+    part = PartBudget(whole)
+    part.counts = False
+    part.ran(2.0, eager_s=1.0)
+    part.ran_eager(1.0)
+    part.charge(1.0)
+    assert (whole.left_s, part.left_s) == (FIRST_S, FIRST_S)
+    part.counts = True
+    part.ran(2.0, eager_s=1.0)
+    assert part.left_s == whole.left_s == pytest.approx(FIRST_S + 0.1 - 1.0)
+    with whole.without_limit():
+        assert part.unlimited

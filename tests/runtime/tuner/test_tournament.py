@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.runtime.tuner.simulated_calls import DEFAULT, Calls, Way, as_backend, plan
+from tests.runtime.tuner.simulated_calls import DEFAULT, Calls, Part, Way, as_backend, plan
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.entrant import LOOK, MOST_EAGER, are_steady
 from threadcast.runtime.tuner.events import (
@@ -21,6 +21,7 @@ from threadcast.runtime.tuner.events import (
     Key,
     LeftOut,
     Offered,
+    Outlook,
     Place,
     Ran,
     Ready,
@@ -480,6 +481,55 @@ def test_a_doubt_waits_until_its_comparison_may_take_its_time() -> None:
     assert set(calls.ran) == {"plan"}
     budget.share = 1.0
     calls.until(lambda: DEFAULT in calls.ran, most=100)
+
+
+# what comes next, and what computes beside calls
+
+
+def test_what_is_learned_next_takes_place_in_calls_beside_them_or_nowhere() -> None:
+    calls = Calls({"plan": Way(0.5, (Part(Place.CALL, 0.2, 0.5, 3), Part(Place.BESIDE, calls=3)))})
+    assert calls.tournament.outlook == Outlook(Place.CALL), "it is not known how long the default takes"
+    seen = []
+    while not (calls.tournament.settled and calls.tournament.idle):
+        calls.call()
+        seen.append(calls.tournament.outlook.place)
+    places = [place for place, before in zip(seen, [None, *seen], strict=False) if place is not before]
+    assert places == [Place.CALL, Place.BESIDE, Place.CALL, None]
+
+
+def test_what_cannot_be_afforded_says_what_it_costs() -> None:
+    calls = Calls({"plan": plan(0.5)}, offer=False, budget=Budget(0.05))
+    calls.offer("plan", cost_s=100.0)
+    calls.call(20)
+    assert calls.tournament.outlook == Outlook(Place.CALL, 100.0)
+    assert set(calls.ran) == {DEFAULT}
+
+
+def test_what_lost_while_something_computed_beside_it_is_compared_again_once_nothing_does() -> None:
+    """A plan waits for the slowest of its cores, so that it suffers more than PyTorch's operators."""
+    calls = Calls({"ready": Way(1.2)})
+    calls.call(5)
+    while calls.compared("ready") == 0:
+        calls.call(alone=False)
+    calls.call(20, alone=False)
+    assert (calls.best, calls.compared("ready")) == (DEFAULT, 1)
+    calls.ways["ready"].seconds = 0.5
+    calls.call(60)
+    assert (calls.best, calls.compared("ready")) == ("ready", 2)
+
+
+def test_what_lost_alone_is_not_compared_again() -> None:
+    calls = Calls({"ready": Way(1.2)})
+    calls.settle()
+    calls.call(30, alone=False)
+    calls.call(60)
+    assert calls.compared("ready") == 1
+
+
+def test_it_becomes_known_how_long_the_default_takes_though_something_computes_beside_all_calls() -> None:
+    calls = Calls({"ready": Way(0.5)})
+    calls.call(60, alone=False)
+    assert calls.best == "ready"
 
 
 # one entry, replayed and told

@@ -38,6 +38,7 @@ from threadcast.runtime.tuner.plan_maker import PlanMaker
 from threadcast.runtime.tuner.plan_search import Look, SearchStep, Try
 from threadcast.runtime.tuner.tournament import MOST_PASSED
 from threadcast.runtime.tuner.tuning import Tuning
+from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 
 pytestmark = pytest.mark.usefixtures("planned_at_once")
 
@@ -380,3 +381,21 @@ def test_on_a_large_machine_each_op_is_looked_at_where_forecasts_say(
         )
         looked = [one for one in tuned.tournament.log if isinstance(one, Staged) and one.place is Place.CALL]
         assert len(looked) <= LOOK_CALLS + 2 + (WARM_UP + TRIAL_STEPS)
+
+
+def test_a_plan_that_is_made_for_another_model_disturbs_as_long_as_plans_take(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine
+) -> None:
+    """A model that is not called any more asks for no answer, and disturbs no other one for ever."""
+    monkeypatch.setattr(planning, "ForecastingPlanner", SequentialPlanner)
+    now_s = [0.0]
+    mine, other = (planning.Planner(machine, clock=lambda: now_s[0]) for _ in range(2))
+    assert not mine.works
+    other.ask(Question(capture_forward(lambda x: x * 2, torch.ones(3)).graph, machine, NATIVE_ENGINE, {}))
+    assert mine.works
+    now_s[0] = planning.PATIENCE_S * len(machine) + 0.1
+    assert not mine.works
+    now_s[0] = 0.0
+    assert mine.works
+    other.close()
+    assert not mine.works

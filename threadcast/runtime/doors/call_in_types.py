@@ -29,7 +29,7 @@ from threadcast.runtime.doors.optimized_call import OptimizedCall
 from threadcast.runtime.doors.type_choice import Type, TypeChoice, TypeReport, Way, largest_difference
 from threadcast.runtime.engine.native.library import in_step
 from threadcast.runtime.tuner.budget import PartBudget
-from threadcast.runtime.tuner.contender import Contender, Kind
+from threadcast.runtime.tuner.contender import Contender
 from threadcast.runtime.tuner.report import SHOWN, Report, in_brief
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.watching.held_state import Change, HeldState
@@ -257,11 +257,7 @@ class CallInTypes(OptimizedCall):
         if backend is not None and not choice.compared_way(backend, difference, why):
             self._leave_backends(backend)
             return result
-        casting_s = 0.0 if self._module is None else self._module.cast_s
-        eager_s = last.eager_s if isinstance(last, Tuning) else None
-        choice.compared(
-            difference, why, seconds=seconds, eager_s=seconds - casting_s, eager_float32_s=eager_s or 0.0
-        )  # fmt: skip
+        choice.compared(difference, why, seconds=seconds)
         if before == "bfloat16" and choice.report.runs == "float32":
             warnings.warn(f"threadcast leaves bfloat16: {choice.report.reason}", stacklevel=3)
         return result
@@ -285,8 +281,7 @@ class CallInTypes(OptimizedCall):
             result = precise
         last = half._optimized._last
         settled = isinstance(last, Fallback) or (isinstance(last, Tuning) and not half._optimized.learning)
-        alone = any(one.id.kind is Kind.BACKEND for one in (*self.fastest, *half.fastest))
-        choice.ran_bfloat16(started_s=began_s, seconds=seconds, settled=settled, alone=alone)
+        choice.ran_bfloat16(started_s=began_s, seconds=seconds, settled=settled)
         return result
 
     def _end_search(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,11 +32,8 @@ class InBfloat16(nn.Module):
             for name, weight in part._parameters.items()
             if weight is not None and weight.dtype is torch.float32
         ]
-        began_s = time.perf_counter()
         with torch.inference_mode(False), torch.no_grad():
             casts = [nn.Parameter(weight.bfloat16(), requires_grad=False) for _, _, weight in self._places]
-        self.cast_s = time.perf_counter() - began_s
-        """Seconds of casting the weights, which each eager call does."""
         self.casts = nn.ParameterList(casts).eval()
 
     def cast_again(self) -> None:

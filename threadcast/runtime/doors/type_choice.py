@@ -28,9 +28,6 @@ CHECKS = 3
 """Calls that run in both types before any result in bfloat16 is returned. A convention."""
 RECHECK = 1_000
 """Calls in bfloat16 after which one runs in both types again. A convention."""
-HOPELESS = 3.0
-"""Ratio of the time of an eager call in bfloat16 to that of one in float32 from which on bfloat16 is left. A
-convention: plans and backends seldom gain as much more in bfloat16."""
 
 Type = Literal["float32", "bfloat16"]
 
@@ -84,9 +81,9 @@ class TypeChoice(Rounds):
         self._float32_s: deque[float] = deque(maxlen=9)
         self._what: to.Run | to.RunStage | None = None
         """What the tournament has chosen for the call that comes; None where it was not asked."""
-        self._settled = self._alone = False
-        """Whether nothing is left to learn of calls in bfloat16, and whether a backend runs those of either type."""
-        self._since_check, self._eager_s = 0, float("inf")
+        self._settled = False
+        """Whether nothing is left to learn of calls in bfloat16."""
+        self._since_check = 0
 
     def next_way(self) -> Way:
         """Return how the next call runs."""
@@ -111,39 +108,28 @@ class TypeChoice(Rounds):
     def offer(self, cost_s: float = 0.0) -> None:
         """Have bfloat16 tried, which is expected to cost so much at first, once: float32 has learned all it can."""
         if self.report.runs is None and Way.BFLOAT16 not in self.tournament.entrants:
-            self.tell(to.Offered(Way.BFLOAT16, cost_s=cost_s))
+            self.tell(to.Offered(Way.BFLOAT16, cost_s=cost_s, alone=True))  # backends may run either
 
-    def compared(
-        self, difference: float, why: str = "", *, seconds: float = 0.0, eager_s: float = float("inf"),
-        eager_float32_s: float = 0.0,
-    ) -> None:  # fmt: skip
-        """Report how far both results of a call were apart; `why` names anything else that differed.
-
-        The call took `seconds` in bfloat16, `eager_s` without casts of weights; eager PyTorch's in float32 takes
-        `eager_float32_s`, where that is known.
-        """
+    def compared(self, difference: float, why: str = "", *, seconds: float = 0.0) -> None:
+        """Report how far both results of a call were apart, which took `seconds` in bfloat16; `why` names anything else
+        that differed."""
         self.checks = max(0, self.checks - 1)
         self._since_check = 0
         self.budget.charge(seconds)
         self.report.largest_difference = max(difference, self.report.largest_difference or 0.0)
         if why or not difference <= self.report.tolerance:
             self.keep_float32(why or f"results differ by {difference:.2g} of the largest number")
-            return
-        self._eager_s = min(self._eager_s, eager_s)
-        most_s = HOPELESS * max(eager_float32_s, median(self._float32_s or [0.0]))
-        if self.report.runs is None and not self.checks and self._eager_s > most_s:
-            self.keep_float32("far slower in bfloat16")
         elif isinstance(self._what, to.RunStage):
             self._staged(seconds)
 
-    def ran_bfloat16(self, *, started_s: float, seconds: float, settled: bool, alone: bool = False) -> None:
-        """Report a call in bfloat16. `alone`: a backend runs calls in one of the types (`guard.ALONE`)."""
+    def ran_bfloat16(self, *, started_s: float, seconds: float, settled: bool) -> None:
+        """Report a call in bfloat16 alone; `settled`: nothing is left to learn about it."""
         self._since_check += 1
         if self._since_check >= RECHECK:
             self.checks = max(self.checks, 1)
         if self.report.runs == "bfloat16":
             return
-        self._settled, self._alone = settled, alone
+        self._settled = settled
         float32_s = median(self._float32_s or [seconds])
         self.budget.ran(seconds, eager_s=float32_s)
         self._ran(to.Ran(started_s, seconds, seconds))
@@ -197,7 +183,7 @@ class TypeChoice(Rounds):
         if self.checks or not self._settled:
             self.tell(to.Staged(Way.BFLOAT16, to.Place.CALL, cost_s))
         else:
-            self.tell(to.Ready(Way.BFLOAT16, alone=self._alone))
+            self.tell(to.Ready(Way.BFLOAT16))
 
 
 def largest_difference(precise: Any, rough: Any) -> tuple[float, str]:

@@ -56,14 +56,10 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A candidate is prepared, and can run; its calls took `step_s` seconds (None: not known).
-
-    `alone`: it is compared in longer rows of calls, though that was not known when it was offered.
-    """
+    """A candidate is prepared, and can run; its calls took `step_s` seconds (None: not known)."""
 
     key: Key
     step_s: float | None = None
-    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

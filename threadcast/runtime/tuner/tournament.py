@@ -115,7 +115,6 @@ class Tournament:
                 entrant = self._entrant(event.key, "ready")
                 entrant.status, entrant.stage, entrant.open = Status.READY, None, True
                 entrant.step_s = entrant.step_s if event.step_s is None else event.step_s
-                entrant.offered = replace(entrant.offered, alone=event.alone or entrant.offered.alone)
                 entrant.forget_losses()
             case to.LeftOut():
                 return self._without(event.key, event.reason, differs=event.differs)
