@@ -12,8 +12,6 @@ from threadcast.collector.busy import CpuTimes, load_between, read_cpu_times
 from threadcast.core.errors import MeasurementError
 from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.tuner.entrant import Turns
-from threadcast.runtime.tuner.guard import Verdict
 from threadcast.runtime.tuner.tournament import Tournament
 
 LOUD = 1.5
@@ -36,11 +34,12 @@ class Rounds(ABC):
         self.tournament, self.budget = tournament, budget
         self._todo: deque[to.Instruction] = deque()
         """What is to be done before the next call."""
-        self._compared: Turns | None = None
+        self._learned: to.Key | None = None
         self._since: CpuTimes | None = None
-        """The comparison that goes on, and the CPU times when it began; None where Linux does not say."""
+        """The candidate that is being prepared in calls or compared, and the CPU times when that began; None where
+        Linux does not say."""
         self._loud: dict[to.Key, bool] = {}
-        """Of each candidate whether the times of its last comparison were loud."""
+        """Of each candidate whether the times of its preparation, or its last comparison, were loud."""
 
     @abstractmethod
     def prepare(self, key: to.Key) -> None:
@@ -57,7 +56,7 @@ class Rounds(ABC):
 
     @property
     def loud(self) -> bool:
-        """Whether other processes disturbed the last comparison of any candidate.
+        """Whether other processes disturbed the preparation, or the last comparison, of any candidate.
 
         What was found to be slower may be faster without them, so that later processes are not told of it.
         """
@@ -86,9 +85,11 @@ class Rounds(ABC):
             self.prepare(what.key)
         if not waits:
             self.budget.learns(self.tournament.learns)
-        if self._compared is not self.tournament.comparison:
-            self._compared = self.tournament.comparison
-            self._since = None if self._compared is None else _cpu_times()
+        comparison = self.tournament.comparison
+        learned = comparison.new if comparison is not None else what.key if isinstance(what, to.RunStage) else None
+        if learned != self._learned:
+            self._note_load()
+            self._learned, self._since = learned, None if learned is None else _cpu_times()
         return what
 
     def count(self, event: to.Ran, what: to.Run | to.RunStage) -> None:
@@ -111,17 +112,21 @@ class Rounds(ABC):
         while self._todo:
             instruction = self._todo[0]
             if isinstance(instruction, to.Compared):
-                self._note_loudness(instruction.key, instruction.verdict)
+                self._loud[instruction.key] = instruction.verdict.high > LOUD * instruction.verdict.low
+            if isinstance(instruction, to.Compared | to.Drop):
+                self._note_load()
             self.carry_out(instruction)
             self._todo.popleft()
 
-    def _note_loudness(self, key: to.Key, verdict: Verdict) -> None:
-        after, taken = None if self._since is None else _cpu_times(), False
-        if self._since is not None and after is not None and after.time_s - self._since.time_s >= LEAST_S:
-            taken = load_between(self._since, after).disturbs
-        self._loud[key] = taken or verdict.high > LOUD * verdict.low
-        if self._loud[key]:
-            _logger.info("%s was compared while other processes used the cores", key)
+    def _note_load(self) -> None:
+        """Note what other processes took of the cores since a candidate is being prepared in calls or compared."""
+        key, before, self._learned, self._since = self._learned, self._since, None, None
+        after = None if before is None else _cpu_times()
+        if before is None or after is None or after.time_s - before.time_s < LEAST_S:
+            return
+        if load_between(before, after).disturbs:
+            self._loud[key] = True
+            _logger.info("%s was tried while other processes used the cores", key)
 
 
 def _cpu_times() -> CpuTimes | None:
