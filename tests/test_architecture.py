@@ -52,7 +52,7 @@ MOST = {
     "runtime/bundles": (670, 15),
     "runtime/layout": (520, 15),
     "runtime/calls": (1_520, 16),
-    "runtime/updates": (890, 15),
+    "runtime/updates": (860, 15),
     "runtime/compiled": (2_890, 15),
     "runtime/doors": (2_670, 15),
 }
