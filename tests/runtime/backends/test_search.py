@@ -24,7 +24,7 @@ from tests.runtime.backends.searches import found_by, polled, processes_in, sear
 from tests.waiting import eventually
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.runtime.backends import search_guard
-from threadcast.runtime.backends.search import BackendSearch
+from threadcast.runtime.backends.search import BackendSearch, begin_process
 from threadcast.runtime.backends.search_guard import PREFIX
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
 
@@ -123,6 +123,14 @@ def test_a_process_is_kept_for_the_next_search_under_the_same_conditions(module:
         other.start()
         eventually(lambda: not Path(f"/proc/{worker}").exists())
     wait_until_gone(folder)
+
+
+def test_a_process_that_was_begun_early_works_at_once_and_serves_the_search(module: Two, folder: Path) -> None:
+    begin_process(1)
+    (worker,) = processes_in(folder)
+    eventually(lambda: Path(f"/proc/{worker}/maps").read_text().count("libtorch_cpu"))
+    assert len(found_by(search_for(module, ARGUMENTS, among=["onnxruntime"], close=1e6))) == 1
+    assert processes_in(folder) == [worker]
 
 
 def test_a_fork_has_no_search(module: Two) -> None:

@@ -110,6 +110,55 @@ def test_numbers_from_which_tensors_are_subtracted_are_written_out(kind: torch.d
         torch.testing.assert_close(found, number - x, rtol=0, atol=0)
 
 
+class Activated(nn.Module):
+    """Activations that write in place: to what nothing else reads any more, and to what is read as a view, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.mix = nn.BatchNorm2d(3), nn.Conv2d(3, 3, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        alone, viewed = self.norm(self.mix(x)), self.mix(x)
+        view = viewed.flatten()
+        return F.hardswish(F.relu(alone, inplace=True), inplace=True), viewed.sigmoid_(), view * 2
+
+
+def test_activations_in_place_return_new_tensors_where_nothing_else_reads_what_they_write_to() -> None:
+    torch.manual_seed(0)
+    model, x = Activated().eval(), torch.randn(1, 3, 5, 5)
+    read = passed_on(model, x)
+    written = written_out(read.module)
+    in_place = [str(node.target) for node in written.graph.nodes if str(node.target).endswith("_.default")]
+    assert in_place == ["aten.sigmoid_.default"]
+    exported = torch.export.export(written, (x,))
+    with torch.no_grad():
+        for found, wanted in zip(exported.module()(x), model(x), strict=True):
+            torch.testing.assert_close(found, wanted)
+
+
+def test_a_program_is_only_decomposed_where_an_operator_has_no_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.onnx._internal.exporter import _fx_passes
+
+    torch.manual_seed(0)
+    decomposed, decompose = list[int](), _fx_passes.decompose_with_registry
+
+    def counted(*arguments: Any) -> Any:
+        decomposed.append(1)
+        return decompose(*arguments)
+
+    monkeypatch.setattr(_fx_passes, "decompose_with_registry", counted)
+    x, plain = torch.randn(1, 3, 6, 6), nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
+    for module, times in (plain.eval(), 0), (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Softshrink()), 1):
+        read = passed_on(module, x)
+        write_onnx(torch.export.export(written_out(read.module), (x,)), tmp_path / "model.onnx")
+        assert len(decomposed) == times
+        (found,) = requests(tmp_path / "model.onnx", 1)["1 threads"]()([x])
+        with torch.no_grad():
+            torch.testing.assert_close(found, module(x))
+
+
 def test_a_difference_of_tensors_stays() -> None:
     given = torch.tensor([5, 3]), torch.tensor([1, 2])
     read = passed_on(lambda a, b: torch.sub(a, b, alpha=2), *given)

@@ -2,20 +2,24 @@
 
 In eval mode without gradients `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call one operator each. Other
 backends run the operators that these stand for. PyTorch's exporter to ONNX fails where integers are subtracted from a
-number. Norms have the mean taken off what they are given (`constant_rows.py`).
+number. Norms have the mean taken off what they are given (`constant_rows.py`). Activations that write in place, which
+are decomposed at some length, return a new tensor.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._ops import OpOverload
 from torch.nn import functional as F
 
 from threadcast.runtime.backends import constant_rows
+from threadcast.runtime.operators.out_of_place import returning
 
 aten = torch.ops.aten
 
@@ -29,9 +33,14 @@ class _WrittenOut(fx.Transformer):
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self._differences = constant_rows.differences_from_mean(module)
+        self._in_place = _returning(module.graph)
 
     def run_node(self, n: fx.Node) -> Any:
-        found = super().run_node(n)
+        if (other := self._in_place.get(n)) is not None:
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            found = super().call_function(_in_type_of, (args[0], super().call_function(other, args, kwargs)), {})
+        else:
+            found = super().run_node(n)
         if n not in self._differences:
             return found
         return super().call_function(constant_rows.centred, (found, self._differences[n]), {})
@@ -41,6 +50,30 @@ class _WrittenOut(fx.Transformer):
         found = _BY_GRAPH.get(target)
         result = None if found is None else found(*args, **kwargs)
         return super().call_function(target, args, kwargs) if result is None else result
+
+
+def _returning(graph: fx.Graph) -> dict[fx.Node, OpOverload]:
+    """The nodes that write to a new tensor which nothing else uses from then on, with operators that return another."""
+    at, found = {node: i for i, node in enumerate(graph.nodes)}, dict[fx.Node, OpOverload]()
+    for node in graph.nodes:
+        other, first = returning(node.target), node.args[0] if node.args else None
+        if other is None or not isinstance(first, fx.Node) or not (first in found or _is_new(first)):
+            continue
+        if all(user is node or (at[user] < at[node] and _is_new(user)) for user in first.users):
+            found[node] = other
+    return found
+
+
+def _is_new(node: fx.Node) -> bool:
+    """Whether a node's results share no memory with anything else."""
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], fx.Node) and _is_new(node.args[0])
+    of = node.target._schema.returns if isinstance(node.target, OpOverload) else ()
+    return len(of) > 0 and all(one.alias_info is None and str(one.type) == "Tensor" for one in of)
+
+
+def _in_type_of(first: Tensor, found: Tensor) -> Tensor:
+    return found if found.dtype is first.dtype else found.to(first.dtype)
 
 
 def _encoder_layer(

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.dependencies import edges, may_be_returned, memories
-from threadcast.capture.graph.program import Node
 from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.graph import OpGraph
 from threadcast.runtime.operators.pointwise import formula, named
@@ -40,7 +40,7 @@ def may_be_out_of_place(captured: Captured) -> set[int]:
     found = {
         i
         for i, (node, op) in enumerate(zip(program.nodes, captured.graph.ops, strict=True))
-        if (other := _other(node)) is not None
+        if (other := returning(node.target)) is not None
         and formula(other, named(other, node.args, node.kwargs)) is not None
         and [spec.dtype for spec in op.outputs] == ["float32"]
     }
@@ -78,7 +78,7 @@ def out_of_place(captured: Captured, chosen: Collection[int]) -> Captured:
     program, graph = captured.program, captured.graph
     nodes, ops = list(program.nodes), list(graph.ops)
     for i in chosen:
-        other = _other(nodes[i])
+        other = returning(nodes[i].target)
         assert other is not None
         nodes[i], ops[i] = replace(nodes[i], target=other), replace(ops[i], kind=ops[i].kind.removesuffix("_"))
     changed = replace(program, nodes=tuple(nodes))
@@ -87,12 +87,12 @@ def out_of_place(captured: Captured, chosen: Collection[int]) -> Captured:
     )
 
 
-def _other(node: Node) -> OpOverload | None:
-    """The operator that returns what the node writes; None where it does not write in place."""
-    if not isinstance(node.target, OpOverload) or not node.target._schema.name.endswith("_"):
+def returning(target: Any) -> OpOverload | None:
+    """Return the operator that returns what `target` writes; None where that does not write in place."""
+    if not isinstance(target, OpOverload) or not target._schema.name.endswith("_"):
         return None
-    packet = getattr(aten, node.target._schema.name.removeprefix("aten::").removesuffix("_"), None)
-    return getattr(packet, node.target._overloadname, None)
+    packet = getattr(aten, target._schema.name.removeprefix("aten::").removesuffix("_"), None)
+    return getattr(packet, target._overloadname, None)
 
 
 def _lies_in(captured: Captured, ref: Ref) -> dict[int, int | None]:
