@@ -51,11 +51,11 @@ def parts_of(graph: GraphModule) -> list[GraphPart]:
 
     PyTorch runs operators that call graphs or functions of their own, those whose results have sizes that depend on
     values, and all operators on such sizes. A part that can be planned is as large as possible: operators join the
-    first one after all that they need. Where random numbers are drawn, the order of operators stays. Integers that
+    first one after all that they need. Where random numbers may be drawn, the order of operators stays. Integers that
     follow from sizes are computed in each part that needs them.
     """
     refused = {node: reason for node in graph.graph.nodes if (reason := _why_refused(node)) is not None}
-    ordered = _may_draw(graph)
+    ordered = any(map(_may_draw, graph.graph.nodes))
     of_sizes = _of_sizes(graph)
     numbers: dict[Node, int] = {}
     last = 0
@@ -120,27 +120,9 @@ def _why_refused(node: Node) -> str | None:
     return None
 
 
-def _may_draw(graph: GraphModule) -> bool:
-    """Whether a graph may draw random numbers, itself or in graphs and functions that its operators call."""
-    return any(
-        _call_may_draw(graph, node) if isinstance(node.target, HigherOrderOperator) else may_draw(node.target)
-        for node in graph.graph.nodes
-    )
-
-
-def _call_may_draw(graph: GraphModule, node: Node) -> bool:
-    """Whether what a higher-order operator calls may draw: all but graphs and operators that are known not to."""
-    found = False
-    for value in pytree.tree_leaves((node.args, node.kwargs)):
-        called = _attribute(graph, value.target) if isinstance(value, Node) and value.op == "get_attr" else value
-        if _may_draw(called) if isinstance(called, GraphModule) else may_draw(called):
-            return True
-        found |= isinstance(called, GraphModule | OpOverload)
-    return not found
-
-
-def _attribute(graph: GraphModule, name: Any) -> Any:
-    return operator.attrgetter(name)(graph)
+def _may_draw(node: Node) -> bool:
+    """Whether an operator may draw random numbers: what a higher-order one calls need not be in the graph."""
+    return isinstance(node.target, HigherOrderOperator) or may_draw(node.target)
 
 
 def _varies(value: Any) -> bool:
