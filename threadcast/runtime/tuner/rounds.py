@@ -17,8 +17,9 @@ from threadcast.runtime.tuner.tournament import Tournament
 LOUD = 1.5
 """Ratio of the ends of a verdict's interval above which its times were loud. A convention: where nothing else runs,
 single pairs differ by 3 to 10 %."""
-LEAST_S = 0.1
-"""Seconds of a comparison in which it shows what other processes take: the kernel counts in ticks of 0.01 s."""
+LEAST_S = 0.3
+"""Seconds in which it shows what other processes take: the kernel counts in ticks of 0.01 s, so that on 2 cores the
+share is known to within 0.03. What takes less is judged by its verdict's interval alone."""
 
 _logger = logging.getLogger("threadcast")
 
