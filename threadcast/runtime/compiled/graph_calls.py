@@ -177,11 +177,9 @@ class GraphCalls:
     @property
     def outlook(self) -> Outlook:
         """What is learned next for calls in the layout in use: in calls, if it is for one kind of inputs."""
-        found = [tuning.outlook for tuning in self._in_use() if isinstance(tuning, Tuning)]
-        costs_s = [one.cost_s for one in found if one.place is Place.CALL]
-        if costs_s or not len(self._table):
-            return Outlook(Place.CALL, min(costs_s, default=0.0))
-        return Outlook(Place.BESIDE if any(one.place is not None for one in found) else None)
+        if not len(self._table):
+            return Outlook(Place.CALL)
+        return Outlook.of(tuning.outlook for tuning in self._in_use() if isinstance(tuning, Tuning))
 
     def look(self) -> None:
         """Take note of what has become ready beside calls."""

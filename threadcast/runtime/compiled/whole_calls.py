@@ -84,12 +84,8 @@ class Graphs:
 
     @property
     def outlook(self) -> Outlook:
-        """What they learn next: in calls where one of them does."""
-        found = [part.outlook for part in self._parts]
-        costs_s = [one.cost_s for one in found if one.place is Place.CALL]
-        if costs_s:
-            return Outlook(Place.CALL, min(costs_s))
-        return Outlook(Place.BESIDE if any(one.place is not None for one in found) else None)
+        """What they learn next."""
+        return Outlook.of(part.outlook for part in self._parts)
 
     @property
     def disturbed(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -218,3 +218,12 @@ class Outlook(NamedTuple):
 
     place: Place | None
     cost_s: float = 0.0
+
+    @classmethod
+    def of(cls, parts: Iterable[Outlook]) -> Outlook:
+        """Return what is learned next of several parts: in calls where it is of any."""
+        found = list(parts)
+        costs_s = [one.cost_s for one in found if one.place is Place.CALL]
+        if costs_s:
+            return cls(Place.CALL, min(costs_s))
+        return cls(Place.BESIDE if any(one.place is not None for one in found) else None)
