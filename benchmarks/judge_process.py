@@ -31,13 +31,13 @@ from judged import (
     is_right,
     loss,
     moved_from,
+    other_threads,
     results_of,
     rounded,
     state_of,
 )
 
 import threadcast
-from threadcast.runtime.check.sensitivity import other_threads
 from threadcast.threads.memory import keep_freed_memory
 
 SEED = 5

@@ -31,6 +31,7 @@ from judged import (
     is_right,
     loss,
     moved_from,
+    other_threads,
     results_of,
     rounded,
     state_of,
@@ -38,7 +39,6 @@ from judged import (
 
 import threadcast
 from threadcast.runtime.calls.fallback import FirstCall
-from threadcast.runtime.check.sensitivity import other_threads
 from threadcast.runtime.tuner.tuning import Tuning
 
 SEED = 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from threadcast.runtime.check.limits import largest_of_groups
-from threadcast.runtime.check.running_means import scales_of_means
+from threadcast.threads.openmp import torch_threads
 
 LEARNING_RATE = 1e-3
 TOLERANCE = 1e-3
@@ -123,9 +124,26 @@ def state_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in _state(model)}
 
 
+def other_threads() -> AbstractContextManager[None]:
+    """Within the context PyTorch runs operators with one thread where it had several, and with two where it had one."""
+    return torch_threads(2 if torch.get_num_threads() == 1 else 1)
+
+
+def _scales_of_means(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """For each running mean the standard deviations beside it: in half precision, as many of their roundings in single
+    precision, in which means are summed up."""
+    found, mean_of, variance_of = {}, "running_mean", "running_var"
+    for name, mean in values.items():
+        variance = values.get(name.removesuffix(mean_of) + variance_of) if name.endswith(mean_of) else None
+        if variance is not None and mean.is_floating_point() and mean.dtype == variance.dtype:
+            single = min(1.0, torch.finfo(torch.float32).eps / torch.finfo(mean.dtype).eps)
+            found[name] = variance.detach().float().clamp(min=0.0).sqrt().nan_to_num(nan=0.0, posinf=0.0) * single
+    return found
+
+
 def moved_from(first: dict[str, Tensor], model: nn.Module) -> list[Value]:
     """Copies of a model's parameters and buffers, each with what it was at `first`."""
-    scales = scales_of_means(dict(_state(model)))
+    scales = _scales_of_means(dict(_state(model)))
     return [(value.detach().clone(), first[name], scales.get(name)) for name, value in _state(model)]
 
 

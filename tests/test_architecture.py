@@ -41,10 +41,10 @@ ROOMS = {
 
 MOST = {
     "capture/guards": (1_850, 15),
-    "capture/graph": (4_130, 15),
+    "capture/graph": (4_160, 15),
     "runtime/engine": (950, 15),
     "runtime/operators": (2_390, 16),
-    "runtime/check": (2_160, 15),
+    "runtime/check": (1_320, 15),
     "runtime/plans": (2_270, 18),
     "runtime/tuner": (4_640, 21),
     "runtime/backends": (4_990, 30),

@@ -18,8 +18,8 @@ from tests.runtime.random_engines import RandomEngine, RandomEngines, Refused
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.optimizers import FirstStepMissing, NoUpdate, OptimizerRefused
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.check.differences import Difference
-from threadcast.runtime.check.shadow import Shadowed, checked_step, leaves
+from threadcast.runtime.check.bits import Difference
+from threadcast.runtime.check.shadow import Ran, Shadowed, checked_step, leaves
 from threadcast.runtime.updates.parameter_update import ParameterUpdate
 
 
@@ -59,7 +59,9 @@ class Judge:
             shadowed = Shadowed(eager, eager, model, None, values)
             with engine(captured) as made:
                 torch.manual_seed(case.seed)
-                yield checked_step(shadowed, lambda *given: made.run(captured.bind(*given)), tensors, captured)[1]
+                by = Ran(captured, made.plan, engine)
+                run = lambda *given: captured.finish(made.run(captured.bind(*given)))  # noqa: E731
+                yield checked_step(shadowed, run, tensors, captured, ran=lambda: by)[1]
 
         return self._judged(case, step)
 
@@ -84,21 +86,20 @@ class Judge:
             except OptimizerRefused:
                 captured, whole = capture_training(model, loss_of, NoUpdate(), tuple(inputs), None), False
 
-            def eager(*given: Any) -> Tensor:
+            def eager(given: Any, _: None) -> Tensor:
                 return update.step(lambda: gradients(*given)) if whole else gradients(*given)
 
-            def run(*given: Any) -> Tensor:
-                loss: Tensor = captured.finish(made.run(captured.bind(given, None)))["loss"]
-                return loss
+            def run(*given: Any) -> Any:
+                return captured.finish(made.run(captured.bind(*given)))
 
             def one_step() -> Iterator[Difference | None]:
                 if whole:
-                    yield checked_step(shadowed, run, inputs, captured)[1]
+                    yield checked_step(shadowed, run, (tuple(inputs), None), captured, ran=lambda: by)[1]
                     return
                 found: list[Difference | None] = []
 
                 def checked() -> Tensor:
-                    loss, difference, *_ = checked_step(shadowed, run, inputs, captured)
+                    loss, difference, *_ = checked_step(shadowed, run, (tuple(inputs), None), captured, ran=lambda: by)
                     found.append(difference)
                     return loss
 
@@ -106,8 +107,9 @@ class Judge:
                 yield from found
 
             held = optimizer if whole else NoUpdate()
-            shadowed = Shadowed(eager, eager, model, held, lambda loss: {"loss": loss})
+            shadowed = Shadowed(eager, eager, model, held, _loss)
             with engine(captured) as made:
+                by = Ran(captured, made.plan, engine)
                 torch.manual_seed(case.seed)
                 for _ in range(random.Random(case.seed).randint(3, 6)):
                     yield from one_step()
@@ -165,6 +167,11 @@ def _fresh(case: Case, what: Call | Training) -> tuple[Any, list[Any]]:
             return again.model, again.inputs
         assert again is not None
         return again.function, again.tensors
+
+
+def _loss(result: Any) -> dict[str, Any]:
+    """The loss in what a step returned: eager's is that itself."""
+    return {"loss": result["loss"] if isinstance(result, dict) else result}
 
 
 def _shapes(result: Any) -> dict[str, Any]:

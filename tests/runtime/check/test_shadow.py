@@ -79,11 +79,11 @@ class Step:
         captured, nested = self.captured, ((self.arguments[0],), self.arguments[1])
         shadowed = Shadowed(
             lambda inputs, y: self.eager(*inputs, y), lambda inputs, y: self.trace(*inputs, y), self.model,
-            self.optimizer, lambda loss: {"loss": loss},
+            self.optimizer, lambda loss: {"loss": loss["loss"] if isinstance(loss, dict) else loss},
         )  # fmt: skip
         loss: Tensor = shadow_step(
             shadowed, lambda inputs, y: self.by_plan(*inputs, y), nested, captured,
-            lambda: Ran(captured, self.make_engine),
+            lambda: Ran(captured, self.plan, self.make_engine),
         )  # fmt: skip
         return loss
 
@@ -130,7 +130,7 @@ def test_an_engine_that_mixes_up_values_is_told_from_a_wrong_kernel(machine: Mac
     step.engine = replaying(broken, step.plan)
     step.make_engine = make_engine  # type: ignore[assignment]
     step.captured = right
-    with pytest.raises(WrongResult, match=f"operator '{op}' .* differs on the engine"):
+    with pytest.raises(WrongResult, match=f"operator '{op}' .* differs from PyTorch's by the plan"):
         step.shadow()
     step.engine.close()
 

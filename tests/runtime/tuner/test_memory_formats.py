@@ -159,7 +159,7 @@ def test_eager_in_another_format_is_compared_with_eager_as_given(
         for number in attempts():
             x = torch.full((1, 2, 3, 4), number / 9)
             torch.testing.assert_close(tuned(x), x.sin())
-            refused = [line for line in caplog.messages if line.startswith("eager, channels last is not used")]
+            refused = [line for line in caplog.messages if "channels last is not used" in line]
             if not tuned.learning:
                 break
         assert (tuned.report.runs, len(refused)) == ("plan", 1)

@@ -99,6 +99,8 @@ class Captured:
     gradient."""
     restore: Callable[[Any], Any] | None = None
     """What gives the results of a run the strides that they have in PyTorch; None where they have them."""
+    stored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By the id of an op that computes several others' results: the ids of these, in its order."""
     random: bool = field(init=False)
     """Whether a run draws random numbers."""
     written: tuple[int, ...] = field(init=False)
@@ -196,13 +198,13 @@ class Captured:
             found[position] = found[position].detach()
         return found
 
-    def run(self, *arguments: Any, order: Sequence[int] | None = None) -> Any:
+    def run(self, *arguments: Any, order: Sequence[int] | None = None, threads: Sequence[int] | None = None) -> Any:
         """Execute the graph once on the calling thread; return what the captured callable would return.
 
-        `order` is any topological order of the graph (None: the captured one).
+        `order` is any topological order of the graph (None: the captured one), `threads` how many each op has.
         """
         inputs = self.bind(*arguments)
-        return self.finish(self.program.run(inputs, order=order), inputs)
+        return self.finish(self.program.run(inputs, order=order, threads=threads), inputs)
 
     def _sizes_of(self, arguments: tuple[Any, ...]) -> Sequence[int]:
         """The values of the inputs of role "size"; CaptureError where the graph is not right for these sizes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -137,10 +137,13 @@ class Program:
         found = [output.value(slots) if isinstance(output, Ref) else output for output in self.outputs]
         return pytree.tree_unflatten(found, self.structure)
 
-    def run(self, inputs: Sequence[Any], *, order: Sequence[int] | None = None) -> Any:
+    def run(
+        self, inputs: Sequence[Any], *, order: Sequence[int] | None = None, threads: Sequence[int] | None = None
+    ) -> Any:
         """Execute every node once on the calling thread and return the outputs.
 
-        `order` is any topological order of the graph (None: the captured one). ExecutionError when it leaves out or
+        `order` is any topological order of the graph (None: the captured one), and `threads` how many each node has
+        (None: as many as PyTorch has now). ExecutionError when it leaves out or
         repeats a node; an exception of an operator is passed on, and no value of the failed run stays in memory.
         """
         order = range(len(self.nodes)) if order is None else order
@@ -149,8 +152,10 @@ class Program:
                 f"the order has {len(order)} entries; it must have each of {len(self.nodes)} nodes once"
             )
         slots, left, calls = self.new_slots(inputs), list(self.uses), self.calls
-        with below_autograd():
+        with below_autograd(), kept_threads() if threads is not None else nullcontext():
             for index in order:
+                if threads is not None and torch.get_num_threads() != threads[index]:
+                    torch.set_num_threads(threads[index])
                 slots[self.slot_of(index)] = calls[index](slots)
                 for slot in self.touches[index]:
                     left[slot] -= 1
@@ -164,6 +169,16 @@ def below_autograd() -> Iterator[None]:
     """A context in which the calling thread's operators skip autograd and autocast: nothing is recorded or cast."""
     with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
         yield
+
+
+@contextmanager
+def kept_threads() -> Iterator[None]:
+    """A context after which PyTorch has as many threads as before it."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 aten = torch.ops.aten

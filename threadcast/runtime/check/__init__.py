@@ -1,24 +1,27 @@
-"""Compares a plan's results with those of eager PyTorch on copies of the same state, and finds the wrong operator.
+"""Compares what a plan gives with eager PyTorch, from copies of the same state: bit for bit, or operator by operator.
 
 Whatever runs in place of eager PyTorch might compute something else: a kernel that is wrong for other strides, an
-operator of ours, an optimizer's fused update. So the first step by each plan also runs in eager PyTorch from the same
-state, and a plan whose results differ beyond rounding never runs again.
+operator of ours, an optimizer's fused update, a value that is freed too early. So the first step by each plan also runs
+in eager PyTorch, and a plan that gives something else never runs again. Nothing is left to statistics:
+
+1. *A plan has the bits of its graph.* The same graph runs op after op on the calling thread, each op with as many
+   threads as the plan gives it: kernels add up in another order on another number of threads, and in no other case.
+   What a race changes, or a value that is stale or mixed up, differs.
+2. *A graph has the bits of eager PyTorch*, but for what stands for an operator of PyTorch's: gradients computed
+   one by one, sums of products that are products that add, products, pools and loops of ours. The graph runs op after
+   op with PyTorch's own results of these calls in their place (`judge`), and each is compared with its own on the same
+   inputs, within some roundings. So no difference can grow on its way, and what is returned in the end has eager's
+   bits. Fused updates are compared by what they write, on gradients that have eager's bits.
+3. *Channels last* adds up in other orders. PyTorch's step in that order runs once with each operator on contiguous
+   copies of its inputs too, and goes on with what these give (`judge.BothOrders`): what it returns in the end is
+   eager's step as given. A plan in channels last is compared with that order's step.
+4. *Kernels that do not repeat their own bits*, as those whose threads add in whatever order they come, are found by
+   running them again where something differs; such values may differ by some roundings.
+
+A plan whose results have eager's bits at once needs none of that. Steps that can show nothing, as zeros hide a wrong
+factor, do not count (`telling`); the next ones are compared too.
 
 `shadow` runs a step twice: `step_state` keeps all that it may change (parameters, buffers, the optimizer's state,
 random generators) and sets it back. `functional` is the cheap case, a graph that writes to nothing of the caller's.
-`differences` compares number by number, by groups of tensors; `limits` says how much a number may differ: by its type,
-its size, and by how much rounding moves it (`sensitivity`, further runs of eager PyTorch's own step).
-
-Some numbers differ in right plans, and these are told apart:
-
-- an index of a near tie is compared by what it points at (`pointing`);
-- near the zero of a ReLU, or where a result jumps, a number may differ in one step and agree in others (`chance`,
-  `jumps`): a wrong kernel's do in each;
-- Adam makes a whole step out of a rounding, so that an update is judged by what eager PyTorch makes of the plan's own
-  gradients (`own_update`);
-- running means have their own exactness (`running_means`);
-- values that are all zero, or not finite, show nothing (`telling`).
-
-A report names the first operator that differs (`first_operator`), which is found by running the step again piece by
-piece. Tests hold both sides: right plans of fifteen networks pass, and wrong kernels are found.
+`bits` compares values, `limits` says how far numbers are from others. A report names the first operator that differs.
 """

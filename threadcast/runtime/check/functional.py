@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from threadcast.capture.graph.captured import Captured
-from threadcast.runtime.check.sensitivity import nudged
 from threadcast.runtime.check.shadow import Shadowed, leaves, may_be_drawn
 from threadcast.runtime.check.step_state import Drawn, StepState, too_large
 from threadcast.threads.memory import free_bytes
@@ -18,13 +17,14 @@ class FunctionalShadow(Shadowed):
     """How PyTorch runs a graph that changes nothing but the state of random generators: by `eager`.
 
     Inputs are never written to, not even for a moment: they may be parameters that other threads read, or tensors
-    whose version autograd has noted.
+    whose version autograd has noted. `trace` runs the graph in the order of memory that it was captured in last, by
+    default as `eager` does.
     """
 
     __slots__ = ()
 
-    def __init__(self, eager: Callable[..., Any], **_: Any) -> None:
-        super().__init__(eager, eager, None, None, leaves)
+    def __init__(self, eager: Callable[..., Any], trace: Callable[..., Any] | None = None, **_: Any) -> None:
+        super().__init__(eager, eager if trace is None else trace, None, None, leaves)
 
     def state(self, arguments: Any, captured: Captured | None) -> StepState:
         """Return copies of the states of the random generators from which a graph of operators may draw."""
@@ -37,12 +37,3 @@ class FunctionalShadow(Shadowed):
         They are taken to be no larger than the inputs.
         """
         return too_large(sum(value.nbytes for value in arguments if isinstance(value, Tensor)), free_bytes())
-
-    def begin(
-        self, start: StepState, arguments: Sequence[Any], *, seed: int, roundings: int
-    ) -> tuple[dict[str, Tensor], Sequence[Any]]:
-        """Return changed copies of the arguments, as inputs of a step; see `Shadowed.begin`."""
-        start.restore()
-        tensors = {str(i): value for i, value in enumerate(arguments) if isinstance(value, Tensor)}
-        changed = nudged(tensors, seed=seed, roundings=roundings)
-        return {}, [changed.get(str(i), value) for i, value in enumerate(arguments)]

@@ -1,4 +1,4 @@
-"""By how much a number may differ from PyTorch's, by its type, its size and its movement."""
+"""How far numbers are from others, as a share of the largest number of their group."""
 
 from __future__ import annotations
 
@@ -7,40 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-RELATIVE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 0.02, torch.bfloat16: 0.02}
-"""By data type, how much a number may differ, as a share of the largest number of its tensor, or of its group there
-(`largest_of_groups`). For values that the step changes, as a share of the largest change. This, the next two and the
-nudges of `sensitivity.py` were chosen by right and wrong plans of the built-in networks (decision 25): right ones
-differ by a fifth of what is allowed or less in float32, and by a twelfth in bfloat16."""
-ROUNDINGS = 4
-"""Roundings (machine epsilons times the number itself) by which each number may differ in addition."""
-MOVED_ROUNDINGS = 1
-"""The same as `ROUNDINGS` for values that the step changes, in half precision: most updates are no larger than a few
-roundings of the number itself there."""
+RELATIVE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 0.01, torch.bfloat16: 0.02}
+"""By data type, how much a number may differ that another operator computes from the same ones, as a share of the
+largest number of its tensor, or of its group there (`largest_of_groups`)."""
 HALF_PRECISION = 5e-4
 """Smallest machine epsilon of the data types of 16 bits."""
 
 _SAMPLE = 4096
 """So many numbers of a large tensor mostly show that all are of one group, without a look at each."""
-
-
-def plain_limits(dtype: torch.dtype, sizes: Tensor, moved: Tensor | None, rounded: Tensor | None = None) -> Tensor:
-    """By how much numbers may differ where nothing is known of their sensitivity, by their sizes and movements.
-
-    Their roundings are those of `rounded`, by default of their sizes.
-    """
-    eps = torch.finfo(dtype).eps * (sizes if rounded is None else rounded)
-    return eps.mul_(roundings_of(dtype, moved)).add_(largest_of(dtype, sizes, moved) * RELATIVE[real_type(dtype)])
-
-
-def roundings_of(dtype: torch.dtype, moved: Tensor | None) -> int:
-    """By how many roundings of itself a number may differ."""
-    return ROUNDINGS if moved is None or torch.finfo(dtype).eps < HALF_PRECISION else MOVED_ROUNDINGS
-
-
-def largest_of(dtype: torch.dtype, sizes: Tensor, moved: Tensor | None) -> Tensor:
-    """The largest size, or movement where there are any, of each number's group."""
-    return largest_of_groups(sizes if moved is None else moved, RELATIVE[real_type(dtype)])
 
 
 def shares(wanted: Tensor, found: Tensor, *, gap: float) -> Tensor:

@@ -1,11 +1,11 @@
-"""Shadow steps: the same step is run optimised and by eager PyTorch from the same state, and both are compared."""
+"""Runs a step optimised and by eager PyTorch from the same state, and compares what both give."""
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,23 +16,19 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.graph.captured import Captured
+from threadcast.core import Plan
 from threadcast.core.errors import ThreadcastError, WrongResult
 from threadcast.core.signal_handlers import Failure
-from threadcast.runtime.check.chance import Pair, is_chance
-from threadcast.runtime.check.differences import Difference, first_beyond_rounding, first_difference
-from threadcast.runtime.check.first_operator import EagerValues, first_wrong_call, first_wrong_run
-from threadcast.runtime.check.jumps import has_jumps
-from threadcast.runtime.check.own_update import own_update, rooms
-from threadcast.runtime.check.pointing import pointing_alike
-from threadcast.runtime.check.sensitivity import (
-    REORDERED,
-    EagerRun,
-    Enough,
-    Nudge,
-    Sensitivity,
-    nudges_for,
-    other_threads,
-    sensitivities,
+from threadcast.runtime.check.bits import Difference, Room, first_difference, operator_room, roughly, update_room
+from threadcast.runtime.check.judge import (
+    BothOrders,
+    EagerValues,
+    calls_of,
+    first_wrong_run,
+    judged_run,
+    substitutes,
+    writer_of,
+    wrong_operator,
 )
 from threadcast.runtime.check.step_state import ALL, Drawn, StepState, needed_bytes, too_large
 from threadcast.runtime.check.telling import tells
@@ -43,11 +39,9 @@ _logger = logging.getLogger("threadcast")
 
 Run = Callable[..., Any]
 
-_AGAIN = 100
-"""The first seed of steps that show whether a difference is chance."""
 COPIES = 3
-"""Copies of all that a step may change: as before the step, and as each of the two runs leaves it. While rounding is
-looked at there are two or three more, for which the other half of the free memory is left."""
+"""Copies of all that a step may change: as before the step, and as each of the two runs leaves it. While a graph is
+judged there is one more, for which the other half of the free memory is left."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +49,8 @@ class Shadowed:
     """A step's model and optimizer, and how eager PyTorch runs the step.
 
     `eager` runs the whole step. `trace` only calls the operators of the forward and backward pass, in the order in
-    which they were captured, and changes no parameter. `values` returns the parts of a step's result by name.
+    which they were captured and in the model's current format, and changes no parameter. `values` returns the parts of
+    a step's result by name.
     """
 
     eager: Run
@@ -76,58 +71,9 @@ class Shadowed:
         needed = needed_bytes(self.model, self.optimizer, arguments, _written(captured))
         return too_large(COPIES * needed, free_bytes())
 
-    def begin(
-        self, start: StepState, arguments: Sequence[Any], *, seed: int, roundings: int
-    ) -> tuple[dict[str, Tensor], Sequence[Any]]:
-        """Set all back to `start` with all numbers changed by so many roundings, at random by `seed`.
-
-        Returns the changed numbers by name, and the arguments of a step with them.
-        """
-        changed = start.nudge(seed, roundings)
-        return changed, start.with_changed(arguments, changed)
-
-    def values_after(self, result: Any, start: StepState, asked: Container[str] | None = None) -> dict[str, Any]:
-        """Return copies of all values of a step that gave `result`, by name; with `asked`, of these only."""
-        found = {name: value for name, value in self.copied(result).items() if asked is None or name in asked}
-        return {**found, **start.now(asked)}
-
-    def sensitivity(
-        self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Sequence[str],
-        enough: Enough = lambda *_: False,
-    ) -> dict[str, Sensitivity]:  # fmt: skip
-        """Return how sensitive the values `names` of eager's own result `wanted` are to rounding.
-
-        Runs eager's step some more times, each from `start` with all numbers changed by some roundings (`nudges_for`),
-        and once from `start` itself with another number of threads (see `sensitivities`); no further once that is
-        `enough` of all values. Steps that raise, as on a probability above 1, do not count. Does not restore the state
-        afterwards.
-        """
-        asked = {name: wanted[name] for name in names if name in wanted}
-        runs = self._eager_runs(start, arguments, wanted, asked)
-        return sensitivities(asked, runs, before=start.values, enough=enough)
-
-    def _eager_runs(
-        self, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any], names: Container[str]
-    ) -> Iterator[EagerRun]:
-        """Further runs of eager's step, each when it is asked for, with the values `names`."""
-
-        def ran(inputs: Sequence[Any]) -> dict[str, Any] | None:
-            try:
-                return self.values_after(self.eager(*inputs), start, names)
-            except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only another one raises
-                _logger.debug("a step on numbers changed by some roundings raises: %s", error)
-                return None
-
-        for seed, nudge in enumerate(nudges_for((*start.values.values(), *arguments, *wanted.values()))):
-            begun, inputs = self.begin(start, arguments, seed=seed, roundings=nudge.roundings)
-            if (changed := ran(inputs)) is not None:
-                yield EagerRun(nudge, changed, begun)
-            del begun, inputs, changed
-        start.restore()
-        with other_threads():
-            reordered = ran(arguments)
-        if reordered is not None:
-            yield EagerRun(Nudge(1, REORDERED), reordered, start.values)
+    def values_after(self, result: Any, start: StepState) -> dict[str, Any]:
+        """Return copies of all values of a step that gave `result`, by name."""
+        return {**self.copied(result), **start.now()}
 
     def copied(self, result: Any) -> dict[str, Any]:
         """Return copies of the parts of a step's result, by name."""
@@ -137,50 +83,61 @@ class Shadowed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ran:
-    """What ran an optimised step: its graph, and a function that makes an engine with the same plan."""
+    """What ran an optimised step: its graph and plan, and a function that makes an engine with the same plan."""
 
     captured: Captured
+    plan: Plan
     make_engine: Callable[[Captured], Engine]
 
 
+@dataclass(slots=True, eq=False)
+class Judged:
+    """What was judged, of all that runs one call: its graphs, and whether PyTorch gives the same in channels last."""
+
+    graphs: set[Captured] = field(default_factory=set)
+    order: bool = False
+
+
 def shadow_step(
-    step: Shadowed, run: Run, arguments: Sequence[Any], captured: Captured | None, ran: Callable[[], Ran | None]
-) -> Any:
+    step: Shadowed, run: Run, arguments: Sequence[Any], captured: Captured | None, ran: Callable[[], Ran | None],
+    in_order: Callable[[], Run | None] = lambda: None,
+) -> Any:  # fmt: skip
     """Run an optimised step, and the same step by eager PyTorch; return the result of the optimised step.
 
-    `run` runs the optimised step, `captured` is its graph, and `ran`, called after the step, returns what ran it.
+    `run` runs the optimised step, `captured` is its graph. `ran`, called after the step, returns the plan that ran it,
+    and `in_order`, if it ran in channels last, what runs a step so by eager PyTorch.
     Model, optimizer and random state are left as the optimised step leaves them. WrongResult names the value that
-    differs beyond rounding, and the first operator whose result does. Takes `COPIES` times the memory of a `StepState`;
-    where that operator has to be found, also memory for all intermediate results.
+    differs, and the first operator whose result does. Takes `COPIES` times the memory of a `StepState`; where that
+    operator has to be found, also memory for all intermediate results.
+
+    What neither a plan nor eager PyTorch ran has another library's roundings, and is compared roughly.
     """
     start = step.state(arguments, captured)
     result = run(*arguments)
-    by = ran()
+    by, ordered = ran(), in_order()
     found = step.copied(result)
     end = step.state(arguments, captured)
     found.update(end.values)
     try:
         start.restore()
         wanted = step.values_after(step.eager(*arguments), start)
-        sensitivity = partial(step.sensitivity, start, arguments, wanted)
-        jumps = captured is not None and has_jumps(captured)
-        _take_indices(captured, start, arguments, wanted, found)
-        difference, left = _judged_update(step, start, start.values, arguments, wanted, found)
-        if difference is None:
-            difference = first_beyond_rounding(left.eager, left.plan, sensitivity, before=start.values, jumps=jumps)
+        comparison = _Comparison(step, start, arguments, wanted)
+        roughly = by is None and ordered is None
+        difference = comparison.roughly(found) if roughly else comparison.of(by, found, ordered, Judged())
         if difference is not None:
-            raise WrongResult(_report(step, difference, start, arguments, wanted, by))
+            said = f"an optimised step did not give what PyTorch gives: {difference}"
+            raise WrongResult(said + ("" if by is None else comparison.first_operator(by)))
     finally:
         end.restore()
     return result
 
 
 class Checked(NamedTuple):
-    """Eager's result of a step, and how far another run's results differ from it."""
+    """Eager's result of a step, and how another run's results differ from it."""
 
     result: Any
     difference: Difference | None
-    """The first value that differs beyond rounding; None where all agree."""
+    """The first value that differs; None where all agree."""
     tells: bool
     """Whether what eager's step gave would show wrong numbers, as zeros would not."""
     raised: bool = False
@@ -188,14 +145,17 @@ class Checked(NamedTuple):
 
 
 def checked_step(
-    step: Shadowed, run: Run, arguments: Sequence[Any], captured: Captured | None, *, jumps: bool | None = None
-) -> Checked:
+    step: Shadowed, run: Run, arguments: Sequence[Any], captured: Captured | None, *,
+    ran: Callable[[], Ran | None] = lambda: None, in_order: Run | None = None, judged: Judged | None = None,
+) -> Checked:  # fmt: skip
     """Run a step by eager PyTorch and by `run`, both from the same state, and compare the results.
 
-    An exception of `run` counts as a difference. `jumps`: whether the step has operators that jump (`jumps.py`); by
-    default whether its graph has. Model, optimizer and random state are left as eager leaves them. Takes `COPIES` times
-    the memory of a `StepState`.
+    `ran`, called after the step, returns the plan that ran it; without one the results must have eager's bits.
+    `in_order` runs a step by eager PyTorch in channels last, if `run` has that. What is `judged` need not be judged
+    again. An exception of `run` counts as a difference. Model, optimizer and random state are left as eager leaves
+    them. Takes `COPIES` times the memory of a `StepState`.
     """
+    judged = Judged() if judged is None else judged
     start = step.state(arguments, captured)
     result = step.eager(*arguments)
     wanted = step.copied(result)
@@ -209,164 +169,159 @@ def checked_step(
             found = step.values_after(run(*arguments), start)
         if failure.error is not None:  # eager has run, so whatever this raises is the plan's own
             return Checked(result, Difference("the step", str(failure)), True, raised=True)
-        if jumps is None:
-            jumps = captured is not None and has_jumps(captured)
-        _take_indices(captured, start, arguments, wanted, found)
-        difference = _difference(step, run, start, arguments, wanted, found, jumps=jumps)
-        return Checked(result, difference, _tells(step.values(result), wanted, start, arguments))
+        telling, by = _tells(step, result, wanted, start, arguments), ran()
+        comparison = _Comparison(step, start, arguments, wanted)
+        difference: Difference | None = None
+        with Failure() as failure:  # the caller's own step has succeeded
+            difference = comparison.of(by, found, in_order, judged, telling=telling)
+        if failure.error is not None:
+            difference = Difference("its graph", str(failure))
+        return Checked(result, difference, telling)
     finally:
         end.restore()
 
 
-def _difference(
-    step: Shadowed, again: Run, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any],
-    found: dict[str, Any], *, jumps: bool,
-) -> Difference | None:  # fmt: skip
-    """How `found`, the values of a step, differ from eager's `wanted`, if not by chance.
+class _Comparison:
+    """Compares what runs a step with eager PyTorch's values `wanted` of it, each from the state `start`."""
 
-    What may be chance is compared again, in steps by `again` (`chance.py`). Does not restore the state afterwards.
-    """
-    difference, first = _judged_update(step, start, start.values, arguments, wanted, found)
-    if difference is not None:
-        return difference
-    known: dict[str, Sensitivity] = {}
+    def __init__(self, step: Shadowed, start: StepState, arguments: Sequence[Any], wanted: Mapping[str, Any]) -> None:
+        self._step, self._start, self._arguments, self._wanted = step, start, arguments, wanted
 
-    def sensitivity(names: Sequence[str], enough: Enough) -> dict[str, Sensitivity]:
-        known.update(step.sensitivity(start, arguments, wanted, names, enough))
-        return known
+    def of(
+        self, by: Ran | None, found: Mapping[str, Any], in_order: Run | None, judged: Judged, *, telling: bool = True
+    ) -> Difference | None:
+        """How values found differ from eager's, which `by` has run, or eager itself; None at once where none do.
 
-    difference = first_beyond_rounding(first.eager, first.plan, sensitivity, before=start.values, jumps=jumps)
-    if difference is None or not difference.may_be_chance:
-        return difference
-    try:
-        others = _changed_steps(step, again, start, arguments, wanted)
-        ask = partial(step.sensitivity, start, arguments, wanted)
-        if _repeats(step, again, start, {}, arguments, found) and is_chance(first, others, known, ask):
-            _logger.info("a step differs from PyTorch's by chance: %s", difference)
+        `in_order` runs eager's step in channels last, if it was run so. What is `judged` is not judged again; what a
+        step that is `telling` shows to be right is noted there.
+        """
+        if first_difference(self._wanted, found) is None:
             return None
-    except Exception as error:  # noqa: BLE001 - the caller's own step has succeeded; only another one raises
-        _logger.debug("a step on numbers changed by some roundings raises: %s", error)
-    return difference
+        if in_order is not None and not judged.order:
+            if (difference := self._in_both_orders(in_order)) is not None:
+                return difference
+            judged.order = telling
+        run = self._step.eager if in_order is None else in_order
+        if by is None:
+            wanted = self._wanted if in_order is None else self._values(run)
+            return self._repeated(wanted, found, partial(self._values, run))
+        if by.captured not in judged.graphs:
+            difference = self._of_graph(by.captured, self._wanted if in_order is None else self._values(run), run)
+            if difference is not None:
+                return difference
+            if telling:
+                judged.graphs.add(by.captured)
+        threads = [by.plan.by_id()[op].threads for op in by.captured.graph.ids]
+        again = partial(self._values, partial(by.captured.run, threads=threads))
+        return self._repeated(again(), found, again)
+
+    def roughly(self, found: Mapping[str, Any]) -> Difference | None:
+        """How values found differ from eager's by more than another library's roundings."""
+        return first_difference(self._wanted, found, lambda name: roughly(self._start.values.get(name)))
+
+    def _in_both_orders(self, in_order: Run) -> Difference | None:
+        """How eager's step in channels last differs from that in the order as given, operator by operator."""
+        found = self._values(in_order, judge := BothOrders())
+        return judge.difference or self.roughly(found)
+
+    def first_operator(self, by: Ran) -> str:
+        """Return which operator of a plan's graph differs first from PyTorch's, in words."""
+        try:
+            self._from_start(self._step.trace, eager := EagerValues())
+            self._start.restore()
+            pairs = {**calls_of(by.captured), **substitutes(by.captured)}
+            found = judged_run(by.captured, by.captured.bind(*self._arguments), eager.values, pairs)[1]
+            found = found or first_wrong_run(by.captured, self._bound(by.captured), by.make_engine, by.plan)
+        except (ThreadcastError, RuntimeError) as error:
+            return f"; which operator differs could not be found: {error}"
+        return f"; {found or 'each operator by itself gives what it should: values are mixed up in memory'}"
+
+    def _of_graph(self, captured: Captured, wanted: Mapping[str, Any], eager_run: Run) -> Difference | None:
+        """How a graph, run op after op with eager's own results of what stands for an operator, differs from eager.
+
+        These are the values `wanted`, of `eager_run`.
+        """
+        pairs = substitutes(captured)
+        copied = sum(spec.size_bytes for at in pairs for spec in captured.graph.ops[at].outputs)
+        if (reason := too_large(copied, free_bytes())) is not None:
+            return Difference("its graph", f"it cannot be compared: {reason}")
+        names = {name for one in pairs.values() for _, name, _ in one}
+        eager = EagerValues(names)
+        if names:
+            self._from_start(self._step.trace, eager)
+        wrong = []
+
+        def run(*arguments: Any) -> Any:
+            result, found = judged_run(captured, captured.bind(*arguments), eager.values, pairs)
+            wrong.append(found)
+            return result
+
+        self._start.restore()
+        result = run(*self._arguments)
+        if wrong[0] is not None:
+            return Difference(wrong[0].op, str(wrong[0]))
+        found = self._step.values_after(result, self._start)
+        difference = self._repeated(wanted, found, partial(self._values, eager_run), self._updated)
+        return None if difference is None else self._of_writer(captured, difference)
+
+    def _of_writer(self, captured: Captured, difference: Difference) -> Difference:
+        """The same difference, with the operator of a graph that wrote the value, if one did."""
+        for slot, value in enumerate(captured.bind(*self._arguments)):
+            if isinstance(value, Tensor) and self._start.name_of(value) == difference.name:
+                at = writer_of(captured, slot)
+                wrong = None if at is None else wrong_operator(captured, at, difference, "in what it writes")
+                return difference if wrong is None else Difference(difference.name, str(wrong))
+        return difference
+
+    def _updated(self, name: str) -> Room | None:
+        """How far the value of this name may be from eager's: kernels of updates round where loops do not."""
+        stays = self._step.optimizer is None or name in self._start.may_stay or name not in self._learned
+        return None if stays else update_room(self._start.values.get(name))
+
+    @property
+    def _learned(self) -> set[str]:
+        return {name for name in self._wanted if name.startswith(("parameter ", "optimizer's "))}
+
+    def _repeated(
+        self, wanted: Mapping[str, Any], found: Mapping[str, Any], again: Callable[[], Mapping[str, Any]],
+        room: Callable[[str], Room | None] = lambda _: None,
+    ) -> Difference | None:  # fmt: skip
+        """How values found differ from those `wanted`, but for roundings of those that differ in another run, too.
+
+        Kernels that add in whatever order threads come do not repeat their bits.
+        """
+        difference = first_difference(wanted, found, room)
+        if difference is None:
+            return None
+        other = again()
+        unsteady = {name for name in wanted if first_difference({name: wanted[name]}, {name: other.get(name)})}
+        if difference.name not in unsteady:
+            return difference
+        return first_difference(wanted, found, lambda name: operator_room if name in unsteady else room(name))
+
+    def _from_start(self, run: Run, mode: AbstractContextManager[Any] | None = None) -> Any:
+        self._start.restore()
+        with nullcontext() if mode is None else mode:
+            return run(*self._arguments)
+
+    def _values(self, run: Run, mode: AbstractContextManager[Any] | None = None) -> dict[str, Any]:
+        return self._step.values_after(self._from_start(run, mode), self._start)
+
+    def _bound(self, captured: Captured) -> Callable[[], Sequence[Any]]:
+        def begin() -> Sequence[Any]:
+            self._start.restore()
+            return captured.bind(*self._arguments)
+
+        return begin
 
 
-def _judged_update(
-    step: Shadowed, start: StepState, before: Mapping[str, Any], arguments: Sequence[Any], wanted: dict[str, Any],
-    found: dict[str, Any],
-) -> tuple[Difference | None, Pair]:  # fmt: skip
-    """Return how an update differs from what eager's makes of the plan's own gradients, and what is left to judge.
-
-    That is all but these values (`own_update`). Looked at only where anything differs; `before` are the values before
-    the step, those of `start` or changed ones. Does not restore the state afterwards.
-    """
-    if step.optimizer is None or first_difference(wanted, found, before=before) is None:
-        return None, Pair(before, wanted, found)
-
-    def again() -> dict[str, Any]:
-        start.restore(before)
-        return step.values_after(step.eager(*arguments), start)
-
-    made = own_update(step.optimizer, start, wanted, found, again)
-    plan = {name: found[name] for name in made if name in found}
-    difference = first_difference(made, plan, before=before, sensitivity=rooms(made, before))
-    eager, plan = ({name: one for name, one in values.items() if name not in made} for values in (wanted, found))
-    return difference, Pair(before, eager, plan)
-
-
-def _take_indices(
-    captured: Captured | None, start: StepState, arguments: Sequence[Any], wanted: Mapping[str, Any],
-    found: dict[str, Any],
-) -> None:  # fmt: skip
-    """Put eager's indices in place of those that were `found` and point at equal values (`pointing.py`)."""
-
-    def begin() -> Sequence[Any]:
-        assert captured is not None
-        start.restore()
-        return captured.bind(*arguments)
-
-    found.update((name, wanted[name]) for name in pointing_alike(captured, begin, wanted, found))
-
-
-def _changed_steps(
-    step: Shadowed, again: Run, start: StepState, arguments: Sequence[Any], wanted: Mapping[str, Any]
-) -> Iterator[Pair]:
-    """Further steps by eager and by `again`, each with all numbers changed by some roundings, when it is asked for.
-
-    Ends where no number is changed, and where `again` does not give the same results twice or updates otherwise.
-    """
-    roundings = nudges_for((*start.values.values(), *arguments, *wanted.values()))[-1].roundings
-    for seed in itertools.count(_AGAIN):
-        begun, inputs = step.begin(start, arguments, seed=seed, roundings=roundings)
-        if not _changed(begun, start.values) and not _changed(dict(enumerate(inputs)), dict(enumerate(arguments))):
-            return
-        found = step.values_after(again(*inputs), start)
-        if not _repeats(step, again, start, begun, inputs, found):
-            return
-        start.restore(begun)
-        eager = step.values_after(step.eager(*inputs), start)
-        difference, left = _judged_update(step, start, begun, inputs, eager, found)
-        if difference is not None:
-            return
-        yield left
-        del begun, inputs, eager, found, left
-
-
-def _repeats(
-    step: Shadowed, again: Run, start: StepState, changed: Mapping[str, Tensor], inputs: Sequence[Any],
-    found: Mapping[str, Any],
-) -> bool:  # fmt: skip
-    """Whether `again` gives what it `found` once more from the same numbers, `changed` ones of `start`.
-
-    A race would not, nor what reads memory that a run with other numbers has left.
-    """
-    start.restore(changed)
-    same = step.values_after(again(*inputs), start)
-    return first_beyond_rounding(found, same, lambda *_: {}, before={**start.values, **changed}) is None
-
-
-def _changed(found: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> bool:
-    """Whether a tensor of `found` has other numbers than in `wanted`."""
-    pairs = ((value, wanted[name]) for name, value in found.items() if isinstance(value, Tensor))
-    return any(one is not other and not torch.equal(one, other) for one, other in pairs)
-
-
-def _report(
-    step: Shadowed, difference: Difference, start: StepState, arguments: Sequence[Any], wanted: dict[str, Any],
-    ran: Ran | None,
-) -> str:  # fmt: skip
-    said = f"an optimised step did not give what PyTorch gives: {difference}"
-    if difference.may_be_chance:
-        said += (
-            "; that is little, and may be chance where a number near zero has another sign before a ReLU or the like"
-        )
-    if ran is None:
-        return f"{said}; it was not run by a plan"
-    captured = ran.captured
-
-    def begin() -> list[Any]:
-        start.restore()
-        return captured.bind(*arguments)
-
-    try:
-        start.restore()
-        with EagerValues() as eager:
-            step.trace(*arguments)
-        inputs = begin()
-        names = {slot: start.name_of(value) for slot, value in enumerate(inputs) if isinstance(value, Tensor)}
-        after = {slot: wanted[name] for slot, name in names.items() if name in wanted}
-        before = {slot: start.values[name] for slot, name in names.items() if name in start.values}
-        found = first_wrong_call(captured, inputs, eager.values, after, before)
-        found = found or first_wrong_run(captured, begin, ran.make_engine)
-    except (ThreadcastError, RuntimeError) as error:
-        return f"{said}; which operator differs could not be found: {error}"
-    return f"{said}; {found or 'each operator by itself gives what it should: values are mixed up in memory'}"
-
-
-def _tells(results: Mapping[str, Any], wanted: Mapping[str, Any], start: StepState, arguments: Sequence[Any]) -> bool:
+def _tells(step: Shadowed, result: Any, wanted: Mapping[str, Any], start: StepState, arguments: Sequence[Any]) -> bool:
     """Whether all results of eager's step, and the movements of what it learned, would show wrong numbers.
 
     Results in the memory of an argument are not asked, and of what it learned no vectors: the bias before a batch norm
     hardly ever moves, nor do scales of 1.
     """
+    results = step.values(result)
     given = {_memory(leaf) for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)}
     for name, value in wanted.items():
         if not isinstance(value, Tensor):

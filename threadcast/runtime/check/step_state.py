@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.guards.module_values import ModuleState
-from threadcast.runtime.check.sensitivity import nudged
 
 MOST_OF_FREE_MEMORY = 0.5
 """Share of the free memory that copies may take."""
@@ -75,30 +74,26 @@ class StepState:
         self._python = (random.getstate(), np.random.get_state(legacy=False)) if drawn.python else None
         self.values.update(_generators(drawn))
 
-    def now(self, asked: Container[str] | None = None) -> dict[str, Any]:
-        """Return copies of the same values as they are now, and of optimizer state and gradients added since.
-
-        With `asked`, only of the values that have these names, and of the random generators' states.
-        """
+    def now(self) -> dict[str, Any]:
+        """Return copies of the same values as they are now, and of optimizer state and gradients added since."""
         found, known = dict(self._tensors), {id(tensor) for tensor in self._tensors.values()}
         if self._optimizer is not None:
             more = [*_optimizer_state(self._optimizer), *_gradients(self._model, self._optimizer)]
             found.update((name, value) for name, value in more if id(value) not in known)
-        copies = ((name, _copied(value)) for name, value in found.items() if asked is None or name in asked)
-        return {**dict(copies), **_generators(self._drawn)}
+        return {**{name: _copied(value) for name, value in found.items()}, **_generators(self._drawn)}
 
     def written_besides(self) -> str | None:
         """Return the name of a parameter that was not copied and was written to since; None where there is none."""
         return next((name for name, parameter, version in self._versions if parameter._version != version), None)
 
-    def restore(self, changed: Mapping[str, Tensor] | None = None) -> None:
-        """Set everything back to the values that it had when this object was made, or to `changed` ones by name.
+    def restore(self) -> None:
+        """Set everything back to the values that it had when this object was made.
 
         Tensors that have these values are not written to, so that their version counters stay.
         """
         for name, tensor in self._tensors.items():
             if name not in self._read:
-                _set(tensor, (changed or {}).get(name, self.values[name]))
+                _set(tensor, self.values[name])
         if self._attributes is not None:
             self._attributes.restore()
         if self._optimizer is not None:
@@ -112,23 +107,6 @@ class StepState:
         if self._python is not None:
             random.setstate(self._python[0])
             np.random.set_state(self._python[1])
-
-    def nudge(self, seed: int, roundings: int) -> dict[str, Tensor]:
-        """Set everything back as `restore` does, but with all numbers changed by so many roundings.
-
-        They are larger or smaller at random by `seed`. Returns the changed numbers by name, also those of arguments
-        that are never written to.
-        """
-        changed = nudged({name: self.values[name] for name in self._tensors}, seed=seed, roundings=roundings)
-        self.restore(changed)
-        return changed
-
-    def with_changed(self, arguments: Any, changed: Mapping[str, Tensor]) -> Any:
-        """Return a step's arguments with `changed` numbers in place of those that are never written to."""
-        if not self._read:
-            return arguments
-        names = {id(self._tensors[name]): name for name in self._read}
-        return pytree.tree_map(lambda leaf: changed[names[id(leaf)]] if id(leaf) in names else leaf, arguments)
 
     def name_of(self, tensor: Tensor) -> str | None:
         """Return the name of the copy of this very tensor; None if the tensor was not copied."""
@@ -188,7 +166,7 @@ def too_large(needed: int, free: int | None) -> str | None:
     if free is None or needed <= MOST_OF_FREE_MEMORY * free:
         return None
     return (
-        f"copies of parameters, buffers and optimizer state would take {needed / 2**30:.1f} GiB of "
+        f"copies of what a step changes and computes would take {needed / 2**30:.1f} GiB of "
         f"{free / 2**30:.1f} GiB that are free"
     )
 

@@ -285,7 +285,7 @@ class GraphCalls:
     def _shadowed(self, kind: CallKind, fixed: FixedWeights | None) -> FunctionalShadow:
         """How PyTorch runs calls of this kind, to be compared with; it takes no `fixed` weights, as a plan does not."""
         if (ordered := self._layouts.get(kind)) is not None:
-            return FunctionalShadow(ordered.as_given)
+            return FunctionalShadow(ordered)
         return FunctionalShadow(self._as_pytorch if fixed is None else fixed.as_given_by_pytorch)
 
     def _by(
@@ -380,7 +380,7 @@ class GraphCalls:
 
 def _verified(shadowed: FunctionalShadow, runner: Tuning, *given: Any) -> Any:
     """Run a call by `runner` and by PyTorch; WrongResult where the results differ beyond rounding."""
-    return shadow_step(shadowed, runner, given, runner.captured, lambda: runner.ran)
+    return shadow_step(shadowed, runner, given, runner.captured, lambda: runner.ran, lambda: runner.ran_in_order)
 
 
 def _close_soon(graph: weakref.ref[GraphCalls]) -> None:

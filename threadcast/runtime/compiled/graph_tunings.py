@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from torch import nn
@@ -86,7 +87,7 @@ class GraphTunings:
         called, eager, among = self._graph, self._by_pytorch if fixed is None else fixed.as_pytorch, "graph"
         if (layout := self._layouts.get(kind)) is not None:  # all that runs them gives results in the same strides
             called, among = layout, f"graph, {MemoryFormat.CHANNELS_LAST}"
-            eager = layout if inputs is None else layout.arranged_as(layout(*inputs))
+            eager = layout
 
         def capture(given: tuple[Any, ...], _: ModelFormat, dynamic: Dynamic | None) -> Captured:
             if fixed is not None:
@@ -103,10 +104,16 @@ class GraphTunings:
             return among if fixed is None else f"{among}, {installed(cpus)}, weights {sizes}"
 
         spec = CallSpec(
-            shadowed=FunctionalShadow(eager), default=layout, capture=capture, name=self._role, title=self._title,
+            shadowed=FunctionalShadow(eager, partial(_in_format, eager)), default=layout, capture=capture,
+            name=self._role, title=self._title,
             backends=of_backends, among=of_stored, breaks="", gives_back=False,
         )  # fmt: skip
         return CallTunings(
             spec, self.machine, self._settings, formats=CallFormats(None, fixed or self._format, None, verified=False),
             watch=self._watch, table=self._table, fuse=self._options.fuse,
         )  # fmt: skip
+
+
+def _in_format(run: Callable[..., Any], model_format: ModelFormat, *inputs: Any) -> Any:
+    """Run a graph by PyTorch in the format that was set last."""
+    return run(*model_format.arguments(inputs))

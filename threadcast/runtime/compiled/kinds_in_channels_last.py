@@ -114,5 +114,5 @@ def _why_not(layout: ChannelsLast, arguments: tuple[Any, ...]) -> str | None:
     reason = shadow.too_large(arguments, None)
     if reason is not None:
         return reason
-    difference = checked_step(shadow, layout, arguments, None, jumps=layout.jumps).difference
+    difference = checked_step(shadow, layout, arguments, None, in_order=layout).difference
     return None if difference is None else str(difference)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from torch._functorch.partitioners import default_partition
 from torch.fx import GraphModule, Node
 
 from threadcast.capture.graph.capture import overruns_in_channels_last
-from threadcast.runtime.check.jumps import graph_has_jumps
 from threadcast.runtime.check.telling import tells
 from threadcast.runtime.layout.graph_by_pytorch import forward_of
 from threadcast.runtime.plans.model_format import is_image
@@ -98,11 +97,6 @@ class ChannelsLast:
         self._given = [_strides(node) for node in inputs]
         self._shared = _shared(results, ordered)
 
-    @property
-    def jumps(self) -> bool:
-        """Whether an operator of the graph jumps (`check/jumps.py`)."""
-        return graph_has_jumps(self._module)
-
     def __call__(self, *arguments: Any) -> list[Any]:
         """Run the graph below autograd."""
         with torch.no_grad():
@@ -147,19 +141,6 @@ class ChannelsLast:
         return all(
             bool(value.isfinite().all()) and bool(value.any()) and (value.dim() < 2 or tells(value)) for value in floats
         )
-
-    def arranged_as(self, example: Sequence[Any]) -> Callable[..., list[Any]]:
-        """Return `as_given` with results in the strides that those of `example` have."""
-        strides = [tuple(value.stride()) if isinstance(value, Tensor) else None for value in example]
-
-        def arranged(*arguments: Any) -> list[Any]:
-            found = zip(self.as_given(*arguments), strides, self._inputs, strict=True)
-            return [
-                with_strides(value, wanted) if wanted is not None and number is None else value
-                for value, wanted, number in found
-            ]
-
-        return arranged
 
 
 def _as_traced(value: Any, strides: tuple[int, ...] | None) -> Any:

@@ -97,7 +97,10 @@ class _Rewriting:
         outputs = map_refs(self._renumbered, old.program.outputs)
         program = Program(old.program.inputs, nodes, outputs, old.program.structure)
         graph = OpGraph(ids, ops, edges(nodes, program.inputs))
-        return replace(old, graph=graph, program=program)
+        before = self._captured.graph.ids
+        stored = {self._id(self._n_nodes + g): tuple(before[i] for i in kernel.nodes)
+                  for g, kernel in enumerate(self._kernels)}  # fmt: skip
+        return replace(old, graph=graph, program=program, stored=stored)
 
     def _new_slots(self) -> dict[int, Ref]:
         """For each slot of the captured program, the reference to its value in the new program."""

@@ -13,7 +13,7 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
 from threadcast.core.errors import ThreadcastError
 from threadcast.core.signal_handlers import Failure
-from threadcast.runtime.check.shadow import Shadowed
+from threadcast.runtime.check.shadow import Ran, Shadowed
 from threadcast.runtime.engine.native.library import return_free_memory
 from threadcast.runtime.plans.curves_in_step import LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
@@ -108,7 +108,8 @@ class Candidates(Rounds):
         self._before = BeforeRun(self._graphs.first)
         self._contenders = OpenContenders(default, model_format, machine, feedback)
         self._backends, self._stored = BackendsBeside(backends), CallPlans(plans, machine, call=call)
-        self._first_steps = FirstSteps(checked, LookSchedule.of(machine))
+        self._in_order = partial(_in_order, default, model_format)
+        self._first_steps = FirstSteps(checked, LookSchedule.of(machine), ran=lambda: self.ran, in_order=self._in_order)
         self._means = Means(
             self._graphs, self._contenders, self._first_steps, self._maker, may_be_known(store),
             None if feedback is None else [],
@@ -125,6 +126,11 @@ class Candidates(Rounds):
         """What runs the calls, and why."""
         self.fastest = self._contenders[DEFAULT]
         """The fastest contender of the last comparison."""
+
+    @property
+    def ran(self) -> Ran | None:
+        """The plan that ran the last step; None where none did."""
+        return None
 
     @property
     def _best(self) -> ContenderId:
@@ -493,3 +499,9 @@ class Candidates(Rounds):
             self._backends.leave_out(failure.error)
         if self._backends.over:
             self._end_of_backends()
+
+
+def _in_order(default: Run, model_format: ModelFormat, *arguments: Any) -> Any:
+    """Run a step by PyTorch in channels last."""
+    model_format.set(MemoryFormat.CHANNELS_LAST)
+    return default(*model_format.arguments(arguments))

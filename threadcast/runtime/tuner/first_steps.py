@@ -13,9 +13,9 @@ from typing import Any
 from threadcast.capture.graph.captured import Captured
 from threadcast.core.errors import in_one_line
 from threadcast.core.signal_handlers import Failure
-from threadcast.runtime.check.shadow import Shadowed, checked_step
+from threadcast.runtime.check.shadow import Judged, Ran, Shadowed, checked_step
 from threadcast.runtime.plans.curves_in_step import WARM_UP, LookSchedule
-from threadcast.runtime.plans.variant import Variant
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.contender import ContenderId, Kind, Run, plan_of
 from threadcast.runtime.tuner.plan_search import Look, SearchStep
 
@@ -68,10 +68,14 @@ class FirstSteps:
 
     `shadowed` says how PyTorch runs a step; with None nothing is compared. Results are known once a step has shown
     something (`telling.tells`), or after `_MOST` steps. `looks` says how often a look runs its step.
+    `ran` returns the plan that ran the last step, `in_order` runs a step by PyTorch in channels last.
     """
 
-    def __init__(self, shadowed: Shadowed | None, looks: LookSchedule) -> None:
-        self._shadowed = shadowed
+    def __init__(
+        self, shadowed: Shadowed | None, looks: LookSchedule, *, ran: Callable[[], Ran | None] = lambda: None,
+        in_order: Run | None = None,
+    ) -> None:  # fmt: skip
+        self._shadowed, self._ran, self._in_order, self._judged = shadowed, ran, in_order, Judged()
         self.aside = shadowed is not None and looks_aside(shadowed)
         """Whether looks run aside: all that they change is set back, and eager PyTorch runs the caller's step."""
         self.looks = looks
@@ -96,7 +100,10 @@ class FirstSteps:
             return self._shadowed.eager(*arguments), f"they cannot be compared: {reason}"
         if aside:
             return self._run_aside(self._shadowed, step, arguments, captured)
-        checked = checked_step(self._shadowed, step, arguments, captured)
+        checked = checked_step(
+            self._shadowed, step, arguments, captured, ran=self._ran, judged=self._judged,
+            in_order=self._in_order if is_ordered(runner) else None,
+        )  # fmt: skip
         if checked.raised and captured.raises:  # which says nothing of what it gives where it does not
             return checked.result, str(checked.difference)
         over = checked.tells or checked.difference is not None
@@ -148,3 +155,10 @@ class FirstSteps:
     def _is_first(self, runner: Runner) -> bool:
         differs = isinstance(runner, SearchStep) or runner.kind in {Kind.PLAN, Kind.EAGER}
         return differs and self._left.get(runner, _MOST) > 0
+
+
+def is_ordered(runner: Runner) -> bool:
+    """Return whether what runs a step has images and weights in channels last."""
+    variant = runner.variant
+    memory_format = variant.memory_format if variant is not None else getattr(runner, "memory_format", None)
+    return memory_format is MemoryFormat.CHANNELS_LAST

@@ -24,7 +24,7 @@ from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 FORECAST_S = 4.0
 """Seconds of looks above which operators are forecast from what is known of others first: a process that loads the
 models and a store and forecasts 300 ops takes about as long on one core."""
-CHECK_STEPS = 2.5
+CHECK_STEPS = 4.0
 """Calls of eager PyTorch that comparing the results of a first step with eager's is expected to take."""
 ASIDE_STEPS = 1.0
 """Calls of eager PyTorch that copying what a look changes, and setting it back, is expected to take."""

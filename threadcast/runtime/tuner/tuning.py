@@ -30,7 +30,7 @@ from threadcast.runtime.tuner.contender import (
     VariantPlan,
     plan_of,
 )
-from threadcast.runtime.tuner.first_steps import Runner, TimedRun
+from threadcast.runtime.tuner.first_steps import Runner, TimedRun, is_ordered
 from threadcast.runtime.tuner.plan_search import SearchStep
 from threadcast.runtime.tuner.report import COMPILING
 
@@ -239,7 +239,12 @@ class Tuning(Candidates):
             engine = None if variant_plan is None else self._contenders.engines.get(variant_plan)
         if engine is None:
             return None
-        return Ran(engine.captured, partial(open_engine, plan=engine.plan, machine=self._machine))
+        return Ran(engine.captured, engine.plan, partial(open_engine, plan=engine.plan, machine=self._machine))
+
+    @property
+    def ran_in_order(self) -> Run | None:
+        """What runs a step by PyTorch in channels last, if the last one ran so; None where it did not."""
+        return self._in_order if is_ordered(self._last) else None
 
     @property
     def ran_by_backend(self) -> Contender | None:

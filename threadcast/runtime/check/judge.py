@@ -1,0 +1,304 @@
+"""Judges what stands for an operator of PyTorch's, operator by operator, on PyTorch's own inputs.
+
+A captured graph calls the operators that PyTorch calls, but for some: gradients are computed one by one, sums of
+products are products that add, and operators of ours are in place of slower ones. `judged_run` runs a graph op after
+op, compares each of these with what PyTorch's own call gave, and goes on with that; so what the graph returns in the
+end has PyTorch's bits, if all is wired as it should be.
+
+`BothOrders` does the same for a call in channels last: each operator that takes images in that order also runs on
+contiguous copies of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
+
+from threadcast.capture.graph.captured import Captured
+from threadcast.capture.graph.dependencies import memories, writes
+from threadcast.capture.graph.program import TRANSPARENT, Node, Program, below_autograd
+from threadcast.capture.graph.values import Ref, find_refs, map_refs
+from threadcast.core import Plan
+from threadcast.runtime.check.bits import Difference, Room, operator_room, value_difference
+from threadcast.runtime.check.limits import is_real_or_complex, precise, sizes_of
+from threadcast.runtime.engine.engine import Engine
+
+_MEMBERS = {"input": 0, "weight": 1, "bias": 2}
+"""For each ending of a split operator's id, the index of the gradient that this part returns (`graph.rewriting`)."""
+_SUMS = {
+    "convolution", "convolution_backward", "sum", "mean", "mm", "bmm", "addmm", "addmm_", "baddbmm", "product",
+    "product_", "native_batch_norm_backward", "native_layer_norm_backward",
+}  # fmt: skip
+"""Operators that add up: where terms cancel out, a result is as exact as the sum of their sizes."""
+_TERMS = 32
+"""Roundings of that sum by which such results may differ; as `operators.products`."""
+_UNSET = ("empty", "new_empty")
+"""Beginnings of the names of operators whose results have no numbers yet."""
+
+Compared = dict[int, list[tuple[int | None, str, int | None]]]
+"""By node the results that are compared: the item of its own result, the id of PyTorch's call, and the item of that
+call's result; None for a result that is one tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongOperator:
+    """An operator whose result differs from PyTorch's: its id, kind and input shapes, and the difference."""
+
+    op: str
+    kind: str
+    shapes: tuple[tuple[int, ...], ...]
+    difference: Difference
+    found_by: str
+
+    def __str__(self) -> str:
+        shapes = ", ".join(str(list(shape)) for shape in self.shapes)
+        called = f"operator {self.op!r} ({self.kind} of {shapes or 'no tensors'})"
+        return f"{called} differs from PyTorch's {self.found_by}: {self.difference.reason}"
+
+
+class EagerValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that keeps copies of operator calls' results, in `values` by the id that capture gives the call.
+
+    The calls must be those that `capture.recorder` saw, so run the same step under it. `wanted`: of these calls only.
+    """
+
+    def __init__(self, wanted: Collection[str] | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.values: dict[str, Any] = {}
+        self._wanted, self._names = wanted, Counter[str]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, OpOverload) or func.namespace == "prim":
+            return func(*args, **kwargs)
+        if autograd_would_have_decomposed(func, pytree.tree_leaves((args, kwargs))):
+            with self:
+                made = func.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
+        result = func(*args, **kwargs)
+        if func in TRANSPARENT:
+            return result
+        base = func._schema.name.split("::")[-1]
+        self._names[base] += 1
+        count = self._names[base] - 1
+        called = f"{base}_{count}" if count else base
+        if self._wanted is None or called in self._wanted:
+            self.values[called] = pytree.tree_map_only(Tensor, _copy, result)
+        return result
+
+
+def substitutes(captured: Captured) -> Compared:
+    """Return what nodes give that stand for calls of PyTorch's."""
+    found: Compared = {}
+    for index, (op_id, node) in enumerate(zip(captured.graph.ids, captured.program.nodes, strict=True)):
+        if op_id in captured.stored:
+            ids = captured.stored[op_id]
+            found[index] = [(n if len(ids) > 1 else None, call, None) for n, call in enumerate(ids)]
+            continue
+        base = op_id.removesuffix(".fused")
+        whole, _, part = base.rpartition(".")
+        if part in _MEMBERS and whole:
+            single = _name(node) == "sum"
+            members = [1, 2] if part == "weight" and whole.startswith("native_layer_norm") else [_MEMBERS[part]]
+            found[index] = [(None if single else i, whole, i) for i in members]
+        elif "." not in base and not _is_call(base, _name(node)) and not base.startswith(_UNSET):
+            found[index] = [(item, base, item) for item in (None, 0, 1)]
+    return found
+
+
+def calls_of(captured: Captured) -> Compared:
+    """Return the same for all other nodes, which must give the bits of PyTorch's calls."""
+    names = [_name(node) for node in captured.program.nodes]
+    pairs = enumerate(zip(captured.graph.ids, names, strict=True))
+    return {i: [(item, op, item) for item in (None, 0, 1)] for i, (op, name) in pairs if not name.startswith(_UNSET)}
+
+
+def judged_run(
+    captured: Captured, inputs: Sequence[Any], eager: Mapping[str, Any], compared: Compared
+) -> tuple[Any, WrongOperator | None]:
+    """Run a graph op after op on the calling thread, with PyTorch's own results in place of those `compared`.
+
+    `eager` holds these (`EagerValues`). Returns the graph's result, and the first operator that differs from PyTorch's
+    beyond what another order of its sums may change.
+    """
+    program = captured.program
+    slots, left = program.new_slots(inputs), list(program.uses)
+    with below_autograd():
+        for index, call in enumerate(program.calls):
+            result = call(slots)
+            for item, name, member in compared.get(index, ()):
+                mine, theirs = _item(result, item), _item(eager.get(name), member)
+                if not isinstance(mine, Tensor) or not isinstance(theirs, Tensor):
+                    continue
+                node = program.nodes[index]
+                difference = value_difference("its result", theirs, mine, operator_room)
+                if difference is not None:
+                    difference = value_difference("its result", theirs, mine, _room(node, slots, item))
+                if difference is not None:
+                    return None, wrong_operator(captured, index, difference, "on the same inputs")
+                if not torch.equal(mine, theirs):
+                    mine.detach().copy_(theirs)
+            slots[program.slot_of(index)] = result
+            for slot in program.touches[index]:
+                left[slot] -= 1
+                if left[slot] == 0:
+                    slots[slot] = None
+    return captured.finish(program.collect(slots), inputs), None
+
+
+class BothOrders(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode in which operators that take images in channels last have the results that they have on
+    contiguous ones; `difference` is the first by which results of both differ beyond rounding, None where none do.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.difference: Difference | None = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if not isinstance(func, OpOverload) or not any(map(_in_channels_last, given)):
+            return func(*args, **kwargs)
+        if autograd_would_have_decomposed(func, given):
+            with self:
+                made = func.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
+        copies = {id(one): _contiguous(one) for one in given}
+        own_args, own_kwargs = pytree.tree_map_only(Tensor, lambda one: copies[id(one)], (args, kwargs))
+        if "memory_format" in own_kwargs:
+            own_kwargs = {**own_kwargs, "memory_format": None}
+        wanted, result = func(*own_args, **own_kwargs), func(*args, **kwargs)
+        self._compare(func, own_args, pytree.tree_leaves(result), pytree.tree_leaves(wanted))
+        self._compare(func, own_args, given, [copies[id(one)] for one in given])
+        return result
+
+    def _compare(self, func: OpOverload, args: Sequence[Any], found: Sequence[Any], wanted: Sequence[Any]) -> None:
+        """Compare results, or what an operator may have written to, and go on with the wanted numbers."""
+        called, sums = f"{func._schema.name} in channels last", None
+        for i, (mine, theirs) in enumerate(zip(found, wanted)):
+            if not isinstance(mine, Tensor) or not isinstance(theirs, Tensor) or torch.equal(mine, theirs):
+                continue
+            difference = value_difference(called, theirs, mine, operator_room)
+            if difference is not None and func._schema.name.removeprefix("aten::") in _SUMS:
+                sums = pytree.tree_leaves(_on_sizes(func, args, {})) if sums is None else sums
+                difference = value_difference(called, theirs, mine, _with_terms(sums[i]))
+            self.difference = self.difference or difference
+            if difference is None:
+                mine.detach().copy_(theirs)
+
+
+def writer_of(captured: Captured, slot: int) -> int | None:
+    """Return the last node that writes to an input; None where none does."""
+    memory = memories(captured.program.nodes, captured.program.inputs)
+    nodes = enumerate(captured.program.nodes)
+    return max((i for i, node in nodes if any(memory[ref.slot] == memory[slot] for ref in writes(node))), default=None)
+
+
+def first_wrong_run(
+    captured: Captured, start: Callable[[], Sequence[Any]], make_engine: Callable[[Captured], Engine], plan: Plan
+) -> WrongOperator | None:
+    """Run a graph by an engine and op after op; return the first operator whose results have other bits.
+
+    `start()` restores the state before the step and returns the graph's inputs. `make_engine` makes an engine for a
+    graph that also returns its intermediate results.
+    """
+    refs = _known_values(captured.program)
+    structure = pytree.tree_structure([0] * len(refs))
+    program = Program(captured.program.inputs, captured.program.nodes, tuple(refs), structure)
+    threads = [plan.by_id()[op].threads for op in captured.graph.ids]
+    wanted = [_copy(value) if isinstance(value, Tensor) else value for value in program.run(start(), threads=threads)]
+    with make_engine(replace(captured, program=program)) as engine:
+        found = engine.run(start())
+    for ref, one, other in zip(refs, wanted, found, strict=True):
+        index = ref.slot - len(program.inputs)
+        unset = _name(program.nodes[index]).startswith(_UNSET)
+        if not unset and (difference := value_difference("its result", one, other)) is not None:
+            return wrong_operator(captured, index, difference, "by the plan")
+    return None
+
+
+def wrong_operator(captured: Captured, index: int, difference: Difference, found_by: str) -> WrongOperator:
+    """Return what is said of an operator whose results differ."""
+    op = captured.graph.ops[index]
+    return WrongOperator(captured.graph.ids[index], op.kind, tuple(s.shape for s in op.inputs), difference, found_by)
+
+
+def _known_values(program: Program) -> list[Ref]:
+    """All results that something reads and nothing later writes to, in the order in which they are computed."""
+    first, memory = len(program.inputs), memories(program.nodes, program.inputs)
+    written = {memory[ref.slot]: i for i, node in enumerate(program.nodes) for ref in writes(node)}
+    refs = {ref for node in program.nodes for ref in node.refs()} | set(find_refs(program.outputs))
+    lasting = (ref for ref in refs if ref.slot >= first and written.get(memory[ref.slot], -1) <= ref.slot - first)
+    return sorted(lasting, key=lambda ref: (ref.slot, ref.item or 0))
+
+
+def _room(node: Node, slots: Sequence[Any], item: int | None) -> Room:
+    """How far a substitute's results may be from PyTorch's: also by roundings of the sum of its terms' sizes."""
+    if _name(node) not in _SUMS:
+        return operator_room
+    args, kwargs = map_refs(lambda ref: ref.value(slots), (node.args, node.kwargs))
+    return _with_terms(_item(_on_sizes(node.target, args, kwargs), item))
+
+
+def _on_sizes(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What an operator that adds up gives of the sizes of its terms."""
+    own_args, own_kwargs = pytree.tree_map_only(
+        Tensor, lambda one: one.detach().abs() if is_real_or_complex(one) else one.clone(), (args, dict(kwargs))
+    )
+    with torch.no_grad():
+        return target(*own_args, **own_kwargs)
+
+
+def _with_terms(sizes: Tensor) -> Room:
+    def room(wanted: Tensor) -> Tensor:
+        terms = sizes_of(precise(sizes)).reshape(wanted.shape)
+        return operator_room(wanted) + _TERMS * torch.finfo(wanted.dtype).eps * terms
+
+    return room
+
+
+def _in_channels_last(tensor: Tensor) -> bool:
+    if tensor.layout is not torch.strided or tensor.dim() not in (4, 5) or tensor.is_contiguous():
+        return False
+    order = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
+    return tensor.is_contiguous(memory_format=order)
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    if _in_channels_last(tensor):
+        return tensor.detach().clone(memory_format=torch.contiguous_format)
+    return tensor.detach().clone()
+
+
+def _name(node: Node) -> str:
+    return node.target._schema.name.split("::")[-1] if isinstance(node.target, OpOverload) else ""
+
+
+def _is_call(op_id: str, name: str) -> bool:
+    """Whether the id is that of a call of the operator of this name."""
+    return op_id == name or (op_id.startswith(f"{name}_") and op_id.removeprefix(f"{name}_").isdigit())
+
+
+def _item(result: Any, item: int | None) -> Any:
+    if item is None:
+        return result
+    return result[item] if isinstance(result, list | tuple) and item < len(result) else None
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
