@@ -13,7 +13,7 @@ A call goes through these questions, the cheapest first:
    differ in a number which the call reads out of a tensor have a graph each.
 4. `short`: is it worth a capture? Calls of a few microseconds, and kinds that never come again, are not.
 5. `tunings`: capture it, and begin to learn what runs it fastest. `spec` says what the call is in eager PyTorch, and
-   in which ways it may run; `formats` in which memory formats.
+   in which ways it may run.
 
 `shared_learning` is what all that learns in a process shares: its budget. `other_cores` runs calls while a model has
 other cores than it was measured on. `remembered` keeps what came before, as far as memory is given for it.

@@ -24,7 +24,6 @@ from threadcast.core import Machine
 from threadcast.core.errors import CaptureError
 from threadcast.core.settings import Settings
 from threadcast.runtime.calls.fallback import FIRST_CALL, Fallback, FirstCall, UpdateApart
-from threadcast.runtime.calls.formats import GIVEN_ONLY, CallFormats
 from threadcast.runtime.calls.kinds import CallKind
 from threadcast.runtime.calls.remembered import Remembered
 from threadcast.runtime.calls.shared_learning import planner_for
@@ -32,6 +31,7 @@ from threadcast.runtime.calls.size_families import SizeFamily
 from threadcast.runtime.calls.spec import CallSpec
 from threadcast.runtime.calls.table import MOST_KINDS, CallTable
 from threadcast.runtime.layout.result_layout import ResultLayout
+from threadcast.runtime.plans.model_format import GIVEN_ONLY, ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import store_of
@@ -48,14 +48,14 @@ class CallTunings:
     """Makes a `Tuning` for a kind of calls of one model, or says why PyTorch runs them.
 
     All that it makes share a planner, what their steps tell the store, and the plans of other kinds in `table`, which
-    may fit. `formats` are the memory formats of the model, and `watch` is renewed after each capture.
+    may fit. `model_format` is that of the model, and `watch` is renewed after each capture.
     """
 
     def __init__(
-        self, spec: CallSpec, machine: Machine, settings: Settings, *, formats: CallFormats, watch: Watch,
+        self, spec: CallSpec, machine: Machine, settings: Settings, *, model_format: ModelFormat, watch: Watch,
         table: CallTable, fuse: bool,
     ) -> None:  # fmt: skip
-        self._spec, self._formats, self._watch, self._table = spec, formats, watch, table
+        self._spec, self._format, self._watch, self._table = spec, model_format, watch, table
         self.machine = machine
         """The machine on whose cores calls are measured."""
         self.planner = planner_for(machine)
@@ -79,7 +79,7 @@ class CallTunings:
         the seconds that it takes to find what runs a call. UpdateApart where only the optimizer's part cannot be
         captured, and NoTurn where other threads capture.
         """
-        spec, model_format, given = self._spec, self._formats.model_format, MemoryFormat.AS_GIVEN
+        spec, model_format, given = self._spec, self._format, MemoryFormat.AS_GIVEN
 
         def capture(memory_format: MemoryFormat) -> Captured:
             stands_in = {id(one) for one in (*self._watch.model.parameters(), *self._watch.model.buffers())}
@@ -93,15 +93,15 @@ class CallTunings:
         if self._feedback is None and self._store is not None and spec.gives_back:
             self._feedback = StepFeedback(self._store, self.machine)
         held = [leaf for leaf in tree_leaves(arguments) if -id(leaf) in self._watch.held]
-        formats = self._formats.of_call(arguments) if family is None and not held else GIVEN_ONLY
+        formats = model_format.worth_trying(arguments) if family is None and not held else GIVEN_ONLY
         if formats != GIVEN_ONLY and (why := model_format.why_fixed()) is not None:
             _logger.info("%s: it runs in the memory format as given only: %s", spec.title, why)
             formats = GIVEN_ONLY
         in_one = formats == GIVEN_ONLY or spec.shadowed.optimizer is not None  # a training step returns a loss
-        layout = None if in_one else ResultLayout(self._formats.model, model_format)
+        layout = None if in_one else ResultLayout(model_format)
         eager = spec.shadowed.eager if layout is None else layout.eager(spec.shadowed.eager)
         checked = replace(
-            spec.shadowed, eager=self._formats.reference(eager), trace=partial(spec.shadowed.trace, model_format)
+            spec.shadowed, eager=model_format.reference(eager), trace=partial(spec.shadowed.trace, model_format)
         )
         about = "" if family is None else family.about(tree_leaves(arguments), self._watch.model.parameters())
         fixed = family is None and kind.autocast is None
@@ -181,7 +181,7 @@ class CallTunings:
     def _captured(
         self, arguments: tuple[Any, ...], memory_format: MemoryFormat, dynamic: Dynamic | None = None
     ) -> Captured:
-        model_format = self._formats.model_format
+        model_format = self._format
         model_format.set(memory_format)
         with one_capture(), without_garbage_collection():
             began_s = time.perf_counter()

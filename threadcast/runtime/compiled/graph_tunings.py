@@ -18,7 +18,6 @@ from threadcast.core.errors import in_one_line
 from threadcast.core.settings import Settings
 from threadcast.runtime.backends.ways import installed
 from threadcast.runtime.calls.fallback import Fallback
-from threadcast.runtime.calls.formats import CallFormats
 from threadcast.runtime.calls.kinds import CallKind
 from threadcast.runtime.calls.size_families import SizeFamily
 from threadcast.runtime.calls.spec import CallSpec
@@ -109,7 +108,7 @@ class GraphTunings:
             backends=of_backends, among=of_stored, breaks="", gives_back=False,
         )  # fmt: skip
         return CallTunings(
-            spec, self.machine, self._settings, formats=CallFormats(None, fixed or self._format, None, verified=False),
+            spec, self.machine, self._settings, model_format=fixed or self._format,
             watch=self._watch, table=self._table, fuse=self._options.fuse,
         )  # fmt: skip
 

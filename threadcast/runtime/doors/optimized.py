@@ -31,7 +31,6 @@ from threadcast.runtime.calls.fallback import (
     UpdateApart,
     why_transformed,
 )
-from threadcast.runtime.calls.formats import CallFormats
 from threadcast.runtime.calls.kinds import CallKind, differences, flattened, kind_of
 from threadcast.runtime.calls.known import OTHER_NUMBERS, KnownCall, KnownCalls
 from threadcast.runtime.calls.left_alone import CallsLeftAlone
@@ -81,14 +80,14 @@ class Optimized:
         self._verify_every = settings["engine.verify_every"]
         self._watch = Watch(model or nn.Module(), optimizer, functions=functions)
         self._conditions = CallConditions(self._watch, trains=spec.shadowed.optimizer is not None)
-        self._format = ModelFormat(model, spec.reordered or optimizer, changed=self._take_format)
-        self._formats = CallFormats(model, self._format, spec.formats, verified=self._verify_every > 0)
-        reference, trace = self._formats.reference(self._default), partial(spec.shadowed.trace, self._format)
+        reordered = spec.reordered or optimizer
+        self._format = ModelFormat(model, reordered, changed=self._take_format, wanted=spec.formats)
+        reference, trace = self._format.reference(self._default), partial(spec.shadowed.trace, self._format)
         self._shadowed = replace(spec.shadowed, eager=reference, trace=trace)
         self._table = CallTable(settings["engine.most_bytes"])
         self._known = KnownCalls(self._table)
         self._tunings = CallTunings(
-            spec, machine, settings, formats=self._formats, watch=self._watch, table=self._table,
+            spec, machine, settings, model_format=self._format, watch=self._watch, table=self._table,
             fuse=settings["engine.fuse"],
         )  # fmt: skip
         self._budget = spec.budget or budget(settings["engine.tuning_share"]).part()
@@ -208,7 +207,8 @@ class Optimized:
             self._tunings.measure_on(self.cores.adopt())
             call = call._replace(runner=None)
         found, family = call.runner, call.family
-        if (why := self._formats.why_stays(found)) is not None:
+        runs_in = found.runs_in if isinstance(found, Tuning) else MemoryFormat.AS_GIVEN
+        if (why := self._format.why_stays(runs_in, verified=self._verify_every > 0)) is not None:
             self._keep_format(why)
             return self._found(arguments, now=now)
         if isinstance(found, Tuning) and found.leaves_alone(self._looking_s, waiting=family is not None):
@@ -369,7 +369,7 @@ class Optimized:
         """Leave tensors as they are from now on; the graphs, which need them in several formats, are dropped."""
         _logger.info("%s: from now on the memory format of the model stays as it is: %s", self._title, reason)
         self._drop_graphs()
-        self._formats.keep_given()
+        self._format.keep_given()
         self._watch.renew()
 
     def _alone(self, arguments: tuple[Any, ...]) -> Any:

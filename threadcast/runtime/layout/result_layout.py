@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.graph.captured import Captured
@@ -28,8 +28,8 @@ class ResultLayout:
     ExecutionError. That is known from its first step on, which is compared with eager PyTorch.
     """
 
-    def __init__(self, model: nn.Module | None, model_format: ModelFormat) -> None:
-        self._model, self._format = model, model_format
+    def __init__(self, model_format: ModelFormat) -> None:
+        self._format = model_format
         self._memory: ResultMemory | None = None
         """How the results lie; None as long as no call is known, and where they share memory in an unknown way."""
         self._bound = False
@@ -55,14 +55,11 @@ class ResultLayout:
 
     def _learn(self, arguments: Any, results: list[Tensor]) -> None:
         images = filter(is_image, _tensors(arguments))
-        self._bound = _lie_in(results, [*images, *self._weights()])
+        self._bound = _lie_in(results, [*images, *self._format.images])
         try:
             self._memory = ResultMemory(results)
         except CaptureError:
             self._bound = True
-
-    def _weights(self) -> list[Tensor]:
-        return [] if self._model is None else [one for one in self._model.parameters() if one.dim() == 4]
 
     def _restoring(self) -> Callable[[Any], Any]:
         """Return what gives the results of a run in another format the strides of the given one."""
@@ -90,7 +87,7 @@ class ResultLayout:
 
     def _checked(self, results: Sequence[Tensor]) -> ResultMemory:
         memory = self._memory_of_eager()
-        if self._bound or _lie_in(results, self._weights()) or not ResultMemory(results).is_like(memory):
+        if self._bound or _lie_in(results, self._format.images) or not ResultMemory(results).is_like(memory):
             raise ExecutionError(_IN_ONE)
         return memory
 

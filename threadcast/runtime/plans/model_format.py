@@ -83,20 +83,25 @@ def _copies(node: Node, images: set[int]) -> bool:
     return node.kwargs.get("memory_format") is torch.channels_last
 
 
+GIVEN_ONLY = (MemoryFormat.AS_GIVEN,)
+"""The formats of calls for which the model's tensors stay as they are."""
+
+
 class ModelFormat:
     """Sets the memory format of one model: of its parameters, of the optimizer's state, and of its calls' arguments.
 
     The tensors stay the same objects with the same values; only the order of their numbers in memory changes. That
     takes new memory, so tensors that share theirs have to stay as they are: ask `why_fixed` before a change. Parameters
     that are not the optimizer's stay too. The model must not run in another thread meanwhile. `changed` is called after
-    each change. Without a model, the format applies to arguments alone.
+    each change. Without a model, the format applies to arguments alone. `wanted` are the formats to try; None: by the
+    kinds of layers and arguments.
     """
 
     def __init__(
         self, model: nn.Module | None, optimizer: Optimizer | None = None,
-        *, changed: Callable[[], None] = lambda: None,
+        *, changed: Callable[[], None] = lambda: None, wanted: Sequence[MemoryFormat] | None = None,
     ) -> None:  # fmt: skip
-        self._model, self._optimizer, self._changed = model, optimizer, changed
+        self._model, self._optimizer, self._changed, self._wanted = model, optimizer, changed, wanted
         self.reset()
 
     def reset(self) -> None:
@@ -109,7 +114,26 @@ class ModelFormat:
 
     def worth_trying(self, arguments: Any) -> tuple[MemoryFormat, ...]:
         """Return the formats that are worth trying for a call with these arguments, the likeliest first."""
-        return formats_of(self._model, arguments)
+        return tuple(self._wanted or formats_of(self._model, arguments))
+
+    def keep_given(self) -> None:
+        """From now on the only format is the present order of the model's tensors."""
+        self._wanted = GIVEN_ONLY
+        self.reset()
+
+    @property
+    def images(self) -> list[Tensor]:
+        """The weights of which there are others in channels last."""
+        return [] if self._model is None else [one for one in self._model.parameters() if one.dim() == 4]
+
+    def why_stays(self, runs_in: MemoryFormat | None, *, verified: bool) -> str | None:
+        """Return why tensors that a call which `runs_in` this format may reorder must stay in the order that they have.
+
+        None where they need not, and where the call reorders none; its format may not be known yet. `verified`: it may
+        also run in the given format.
+        """
+        reorders = runs_in is not self.current or (verified and runs_in is not MemoryFormat.AS_GIVEN)
+        return self.why_fixed() if reorders else None
 
     def why_fixed(self) -> str | None:
         """Return why the model's tensors must stay in the order that they have, in words; None where they need not."""
@@ -148,6 +172,15 @@ class ModelFormat:
             yield
         finally:
             self.set(before)
+
+    def reference(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `run` in the format as given; afterwards tensors have that in which the compared call ran."""
+
+        def as_given(*arguments: Any) -> Any:
+            with self.as_given():
+                return run(*arguments)
+
+        return as_given
 
     def arguments(self, values: Any) -> Any:
         """Return a call's arguments in the current format."""
