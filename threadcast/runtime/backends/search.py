@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from threadcast.runtime.backends.program_file import (
     unused_draws,
 )
 from threadcast.runtime.backends.result_memory import ResultMemory
-from threadcast.runtime.backends.search_process import SearchProcess, begin_early, give_back, lent
+from threadcast.runtime.backends.search_process import SearchProcess, give_back, keep, lent
 from threadcast.runtime.backends.search_worker import GRANTED, REFUSED, Built, Options, opened
 from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.backends.way_store import WayStore, key_of
@@ -68,7 +68,9 @@ def begin_process(cores: int, *, history: Path | None = None, cpus: Sequence[int
     The arguments are those of `BackendSearch`.
     """
     own, path = None if cpus is None else list(cpus), None if history is None else str(history)
-    begin_early(Options([], cores, "pointwise", CLOSE, path, cpus=own, keeps_memory=memory_regime() == "kept"))
+    options = Options([], cores, "pointwise", CLOSE, path, cpus=own, keeps_memory=memory_regime() == "kept")
+    with suppress(OSError):
+        keep(lent(options, works=True))
 
 
 class BackendSearch:

@@ -208,16 +208,14 @@ def lent(options: Options, *, works: bool = False) -> SearchProcess:
     return SearchProcess(options, works=works)
 
 
-def begin_early(options: Options) -> None:
-    """Have a process at work under these conditions for a search that comes soon, if there can be one."""
-    with suppress(OSError):
-        give_back(lent(options, works=True), idle=False)
+def give_back(process: SearchProcess) -> None:
+    """Keep a process whose search has come to its end."""
+    process.idle()
+    keep(process)
 
 
-def give_back(process: SearchProcess, *, idle: bool = True) -> None:
-    """Keep a process whose search has come to its end (`idle`), or is still to come."""
-    if idle:
-        process.idle()
+def keep(process: SearchProcess) -> None:
+    """Keep a process for the next search."""
     before = _KEPT.exchange(process)
     if before is not None:
         before.close()

@@ -32,15 +32,22 @@ class Block(NamedTuple):
     node: Node
     id: str
     op: Op
+    results: Sequence[int] = ()
+    """Slots of old nodes whose results are those of this one, in this order."""
 
 
 def rebuilt(captured: Captured, blocks: Sequence[Block]) -> Captured:
     """Return `captured` with these nodes, in an order in which each value is there before it is read."""
     old, first = captured.program, len(captured.program.inputs)
-    slots = {slot: slot for slot in range(first)} | {block.slot: first + i for i, block in enumerate(blocks)}
+    values = {slot: Ref(slot) for slot in range(first)}
+    for slot, block in enumerate(blocks, first):
+        values[block.slot] = Ref(slot)
+        several = len(block.results) > 1
+        values.update({of: Ref(slot, item if several else None) for item, of in enumerate(block.results)})
 
     def renumbered(ref: Ref) -> Ref:
-        return Ref(slots[ref.slot], ref.item)
+        new = values[ref.slot]
+        return new if ref.item is None else Ref(new.slot, ref.item)
 
     nodes = tuple(
         Node(node.target, map_refs(renumbered, node.args), map_refs(renumbered, node.kwargs), node.phase)
