@@ -337,3 +337,13 @@ def test_a_backend_that_won_is_noted_for_later_processes(machine: Machine, tmp_p
         noted = PlanStore(tmp_path, machine).backends(tuned.captured.graph)
         assert noted.cost_s < before.cost_s
         assert noted.gain > 1
+
+
+def test_compilers_take_no_core_from_a_search_for_backends(machine: Machine, tmp_path: Path) -> None:
+    clock = Clock()
+    with made(clock, machine, tmp_path, backend=Contender(backend("late"), function), looks=10**6) as tuned:
+        assert tuned._graphs._hurries()
+        for _ in range(3):
+            tuned(torch.ones(3))
+        assert tuned._backends.works
+        assert not tuned._graphs._hurries()

@@ -103,8 +103,9 @@ class Candidates(Rounds):
         self._planner, self._format, self._feedback = planner or Planner(machine), model_format, feedback
         self._store, self._fuse, self._like = store, fuse, like
         self._graphs = VariantGraphs(
-            capture, plans.formats_first(call, formats), ours=fuse, hurries=lambda: self.budget.unlimited
-        )
+            capture, plans.formats_first(call, formats), ours=fuse,
+            hurries=lambda: self.budget.unlimited and not self._backends.works,
+        )  # fmt: skip
         self._before = BeforeRun(self._graphs.first)
         self._contenders = OpenContenders(default, model_format, machine, feedback)
         self._backends, self._stored = BackendsBeside(backends), CallPlans(plans, machine, call=call)
