@@ -80,7 +80,7 @@ def _differing(clusters: Clusters, kernels: Sequence[Kernel]) -> Iterator[Group]
 def _rewritten(clusters: Clusters, kernels: Sequence[Kernel], operators: Sequence[Any]) -> Captured:
     """The captured program with its groups as operators, and all nodes in an order that their edges allow."""
     captured, n_nodes = clusters.captured, len(clusters.program.nodes)
-    blocks, ids_stored = list[Block](), dict[str, tuple[str, ...]]()
+    blocks, stored = list[Block](), dict[str, tuple[str, ...]]()
     for number in _ordered(clusters):
         if number < n_nodes:
             slot, op_id = clusters.program.slot_of(number), captured.graph.ids[number]
@@ -88,13 +88,13 @@ def _rewritten(clusters: Clusters, kernels: Sequence[Kernel], operators: Sequenc
             continue
         kernel, group = kernels[number - n_nodes], clusters.groups[number - n_nodes]
         last = kernel.nodes[-1]
-        bases_read = tuple(part.base for part in kernel.parts)
-        node = Node(operators[number - n_nodes], bases_read, {}, clusters.program.nodes[last].phase)
-        results = [clusters.program.slot_of(stored) for stored in kernel.nodes]
+        read = tuple(part.base for part in kernel.parts)
+        node = Node(operators[number - n_nodes], read, {}, clusters.program.nodes[last].phase)
+        results = [clusters.program.slot_of(i) for i in kernel.nodes]
         op_id, op = f"{captured.graph.ids[last]}.fused", _op(clusters, kernel, group)
         blocks.append(Block(clusters.program.slot_of(number), node, op_id, op, results))
-        ids_stored[op_id] = tuple(captured.graph.ids[i] for i in kernel.nodes)
-    return replace(rebuilt(captured, blocks), stored=ids_stored)
+        stored[op_id] = tuple(captured.graph.ids[i] for i in kernel.nodes)
+    return replace(rebuilt(captured, blocks), stored=stored)
 
 
 def _ordered(clusters: Clusters) -> list[int]:
