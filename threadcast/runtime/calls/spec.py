@@ -41,8 +41,6 @@ class CallSpec:
     """Names what such a search on these CPUs looks among."""
     most: int | None = None
     """The largest number of cores to use; None: all that the process has."""
-    default: Callable[..., Any] | None = None
-    """What runs a call while nothing faster is known; None: `shadowed.eager`."""
     formats: Sequence[MemoryFormat] | None = None
     """The memory formats to try; None: by the kinds of layers and arguments."""
     reordered: Optimizer | None = None

@@ -108,7 +108,7 @@ class CallTunings:
         try:
             only = capture(given) if formats == GIVEN_ONLY else None
             return Tuning(
-                spec.default or eager,
+                eager,
                 capture if only is None else lambda _: only,  # must not hold the arguments of a backward pass
                 model_format,
                 formats,

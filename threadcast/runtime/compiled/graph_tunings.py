@@ -68,7 +68,7 @@ class GraphTunings:
         there is no graph for all sizes of the family.
         """
         try:
-            made = self._tunings(kind, fixed, inputs).make(
+            made = self._tunings(kind, fixed).make(
                 inputs, kind, family, chosen=chosen, budget=budget, eager_s=eager_s, looking_s=lambda: 0.0
             )
         except NoTurn:
@@ -79,14 +79,13 @@ class GraphTunings:
 
     def knows(self, kind: CallKind, fixed: FixedWeights | None, chosen: Sequence[int] | None) -> bool:
         """Return whether a plan is stored for calls of this kind, of this graph or of one with the same inputs."""
-        return self._tunings(kind, fixed, None).knows(kind, chosen)
+        return self._tunings(kind, fixed).knows(kind, chosen)
 
-    def _tunings(self, kind: CallKind, fixed: FixedWeights | None, inputs: tuple[Any, ...] | None) -> CallTunings:
-        """What makes them for calls of this kind; without `inputs` it is only asked what is stored."""
+    def _tunings(self, kind: CallKind, fixed: FixedWeights | None) -> CallTunings:
+        """What makes them for calls of this kind."""
         called, eager, among = self._graph, self._by_pytorch if fixed is None else fixed.as_pytorch, "graph"
         if (layout := self._layouts.get(kind)) is not None:  # all that runs them gives results in the same strides
-            called, among = layout, f"graph, {MemoryFormat.CHANNELS_LAST}"
-            eager = layout
+            called, eager, among = layout, layout, f"graph, {MemoryFormat.CHANNELS_LAST}"
 
         def capture(given: tuple[Any, ...], _: ModelFormat, dynamic: Dynamic | None) -> Captured:
             if fixed is not None:
@@ -103,9 +102,8 @@ class GraphTunings:
             return among if fixed is None else f"{among}, {installed(cpus)}, weights {sizes}"
 
         spec = CallSpec(
-            shadowed=FunctionalShadow(eager, partial(_in_format, eager)), default=layout, capture=capture,
-            name=self._role, title=self._title,
-            backends=of_backends, among=of_stored, breaks="", gives_back=False,
+            shadowed=FunctionalShadow(eager, partial(_in_format, eager)), capture=capture, name=self._role,
+            title=self._title, backends=of_backends, among=of_stored, breaks="", gives_back=False,
         )  # fmt: skip
         return CallTunings(
             spec, self.machine, self._settings, model_format=fixed or self._format,
