@@ -33,6 +33,9 @@ LONG_PAIRS = 9
 LITTLE = 1.05
 """Ratio of the default's time to the plan's below which all pairs of long blocks end a comparison once it could be
 confident: more of them would cost more than so little is worth."""
+LOUD = 1.5
+"""Ratio of the ends of a verdict's interval above which its times were loud. A convention: where nothing else runs,
+single pairs differ by 3 to 10 %."""
 ENOUGH_S = 3.0
 """Seconds of both ways' steps after which a comparison also ends where the plan is not shown to be faster, and its
 interval ends below `LITTLE`. A convention."""
@@ -72,6 +75,18 @@ class Verdict(Gain):
 
     kept: Side = "default"
     over: str = "default"
+
+    @property
+    def loud(self) -> bool:
+        """Whether its times were loud: the ends of its interval are `LOUD` apart."""
+        return self.high > LOUD * self.low
+
+    @property
+    def counts_as(self) -> float:
+        """What of the gain counts as gained: what wins by little or in few pairs was often favoured by chance."""
+        if self.pairs < CONFIDENT_PAIRS:
+            return self.low
+        return self.gain if self.low > CLEAR else (self.gain + self.low) / 2
 
 
 def judge(default_s: Sequence[float], planned_s: Sequence[float], *, confidence: float = CONFIDENCE) -> Verdict:

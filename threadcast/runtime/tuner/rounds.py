@@ -14,9 +14,6 @@ from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.tournament import Tournament
 
-LOUD = 1.5
-"""Ratio of the ends of a verdict's interval above which its times were loud. A convention: where nothing else runs,
-single pairs differ by 3 to 10 %."""
 LEAST_S = 0.3
 """Seconds in which it shows what other processes take: the kernel counts in ticks of 0.01 s, so that on 2 cores the
 share is known to within 0.03. What takes less is judged by its verdict's interval alone."""
@@ -113,7 +110,7 @@ class Rounds(ABC):
         while self._todo:
             instruction = self._todo[0]
             if isinstance(instruction, to.Compared):
-                self._loud[instruction.key] = instruction.verdict.high > LOUD * instruction.verdict.low
+                self._loud[instruction.key] = instruction.verdict.loud
             if isinstance(instruction, to.Compared | to.Drop):
                 self._note_load()
             self.carry_out(instruction)

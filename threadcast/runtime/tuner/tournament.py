@@ -226,11 +226,14 @@ class Tournament:
         """Return the seconds that a call which has run would have taken by the baseline; None: not known.
 
         A call of the best takes longer where the machine is slower, and so would the baseline's; but one slow call
-        gains nothing. Where nothing is known of the baseline, it is as fast as the best.
+        gains nothing. Where nothing is known of the baseline, it is as fast as the best. Other calls gain no more than
+        those of the best: a baseline that was timed while the machine was slow says nothing of later calls.
         """
-        if not (isinstance(chosen, to.Run) and chosen.key in (self.baseline, self.best) and call.alone):
-            return self.eager_s or self.best_s
         best_s = self.best_s
+        if not (isinstance(chosen, to.Run) and chosen.key in (self.baseline, self.best) and call.alone):
+            eager_s = self.eager_s or best_s
+            shown_s = 0.0 if best_s is None or self.best == self.baseline else best_s * self.gain_now
+            return None if eager_s is None else min(eager_s, max(call.seconds, shown_s))
         if chosen.key == self.baseline or best_s is None:
             return call.seconds
         return call.seconds + (self.gain_now - 1) * min(call.seconds, best_s)
@@ -420,7 +423,7 @@ class Tournament:
         if base.gain is not None:
             new.gain = base.gain * verdict.gain
         if base.shown is not None:
-            new.shown = base.shown * (verdict.gain if verdict.low > CLEAR else (verdict.gain + verdict.low) / 2)
+            new.shown = base.shown * verdict.counts_as
         for one in (new, base):
             if one.gain is not None and one.step_s is not None and one.key != self.baseline:
                 one.eager_s = one.gain * one.step_s
