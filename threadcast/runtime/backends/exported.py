@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,53 +21,53 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
     """Write `program` as ONNX to `path`, large weights to files beside it; CaptureError where it has no ONNX form."""
     args, _ = program.example_inputs
     names = [f"input{i}" for i in range(len(args))]
-    with _as_capture_errors("cannot be exported to ONNX", path), _chosen_rules(), _decomposed_where_needed():
-        torch.onnx.export(program, (), str(path), input_names=names, dynamo=True, verbose=False)
+    with _as_capture_errors("cannot be exported to ONNX", path):
+        from onnxscript import rewriter
+        from torch.onnx._internal.exporter import _fx_passes
+
+        rules, decompose = _chosen_rules(rewriter), _decomposing(_fx_passes.decompose_with_registry)
+        with _set(rewriter, "_DEFAULT_REWRITE_RULES", rules), _set(_fx_passes, "decompose_with_registry", decompose):
+            torch.onnx.export(program, (), str(path), input_names=names, dynamo=True, verbose=False)
 
 
 @contextmanager
-def _chosen_rules() -> Iterator[None]:
-    """Take some of onnxscript's rules of rewriting away within the context.
+def _set(module: ModuleType, name: str, value: Any) -> Iterator[None]:
+    """Have a module's attribute be `value` within the context."""
+    before = getattr(module, name, ())
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def _chosen_rules(rewriter: ModuleType) -> tuple[Any, ...]:
+    """Onnxscript's rules of rewriting, but for some.
 
     `SlicesSplit` looks at all operators for each of them: of 26 s for T5-large (2,700 operators) it took 14. The rules
     for adding 0 and multiplying by 1 take numbers up to 1e-8 for 0, as in log(x + 1e-9); both runtimes leave out what
     adds 0 themselves.
     """
-    from onnxscript import rewriter
-
     rules = getattr(rewriter, "_DEFAULT_REWRITE_RULES", ())
     without = {id(rule) for rule in getattr(getattr(rewriter, "_no_op", None), "rules", ())}
-    chosen = tuple(rule for rule in rules if rule.name != "SlicesSplit" and id(rule) not in without)
-    rewriter._DEFAULT_REWRITE_RULES = chosen
-    try:
-        yield
-    finally:
-        rewriter._DEFAULT_REWRITE_RULES = rules
+    return tuple(rule for rule in rules if rule.name != "SlicesSplit" and id(rule) not in without)
 
 
-@contextmanager
-def _decomposed_where_needed() -> Iterator[None]:
-    """Have programs of operators that all have an ONNX form taken as they are, within the context.
+def _decomposing(decompose: Callable[..., ExportedProgram]) -> Callable[..., ExportedProgram]:
+    """Return `decompose`, but programs whose operators all have an ONNX form are left as they are.
 
-    PyTorch traces every program anew to have others decomposed, which takes half of an export (LeViT: 2.2 s of 4.4).
+    PyTorch traces a program anew to decompose it, which takes half of an export (LeViT: 2.2 s of 4.4).
     """
-    from torch.onnx._internal.exporter import _decomp, _fx_passes
-
-    decompose = _fx_passes.decompose_with_registry
+    from torch.onnx._internal.exporter import _decomp
 
     def where_needed(exported_program: ExportedProgram, registry: Any) -> ExportedProgram:
         known = set(_decomp.get_onnx_implemented_overloads(registry))
-        targets = {node.target for node in exported_program.graph.nodes if node.op == "call_function"} - {
-            operator.getitem
-        }
-        have_forms = all(isinstance(one, OpOverload) and one in known and not one._schema.is_mutable for one in targets)
-        return exported_program if have_forms else decompose(exported_program, registry)
+        called = {node.target for node in exported_program.graph.nodes if node.op == "call_function"}
+        others = called - known - {operator.getitem}
+        writes = any(isinstance(one, OpOverload) and one._schema.is_mutable for one in called)
+        return decompose(exported_program, registry) if others or writes else exported_program
 
-    _fx_passes.decompose_with_registry = where_needed
-    try:
-        yield
-    finally:
-        _fx_passes.decompose_with_registry = decompose
+    return where_needed
 
 
 @contextmanager
