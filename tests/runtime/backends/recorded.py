@@ -41,7 +41,7 @@ AVX2: Mapping[str, Facts] = {
     ),
     "openvino": merged(
         facts(nan=_OPENVINO_NAN, small=f"{_SMALL} softplus mish erf", exact="log2 log10 div", digits=_FORMS),
-        facts(digits=_ORDERS), facts(small="log of 1 + exp,log1p"), facts(digits="double precision,rounding"),
+        facts(digits=_ORDERS), facts(small="log1p softplus"), facts(digits="double precision,rounding"),
     ),
     "torch.compile": facts(small="erf", digits="rounding"),
 }  # fmt: skip

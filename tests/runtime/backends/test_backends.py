@@ -23,8 +23,7 @@ from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends.compiled import package_call, write_package
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import FlatModule
-from threadcast.runtime.backends.integer_ranges import Range
-from threadcast.runtime.backends.number_guard import NumberGuard
+from threadcast.runtime.backends.number_guard import NumberGuard, Range
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
 from threadcast.runtime.backends.result_memory import ResultMemory

@@ -10,11 +10,16 @@ exports it (`exported`, `written_out`), builds the likeliest way first (`ways`),
 is opened in the caller's process and compared there in the caller's own calls, by `tuner`. The fastest way is stored
 with its files (`way_store`), so that later processes open it without a child.
 
-*Right for what it is given.* A library that agrees on the example may differ for other numbers. From the program it
-follows what may go wrong: NaN that gets lost (`lost_nans`), integers too large (`integer_ranges`), digits that go
-(`rough_forms`, `constant_rows`, `onnx_forms`), signs (`number_signs`). What a library's operators do on this very
-processor it is asked itself, once (`library_facts`, `operator_questions`). Each call is looked at (`number_guard`): NaN
-or infinities that the example had not make PyTorch run it, and so does whatever a library raises.
+*Right for what it is given.* A library that agrees on the example may differ for other numbers. Nothing about it is
+known beforehand; it is found in the child in three ways. Its *own answers*: what its single operators do on this very
+processor it is asked once (`library_facts`, `operator_questions`); one that has too few digits is not given programs
+with that operator. *Calls* (`probes`): it must answer ten inputs that are derived from the example as PyTorch does, up
+to what last digits of the input change in PyTorch itself. And *inside* (`as_library`), where inputs do not reach: the
+program runs twice side by side in PyTorch, the second time with what the library makes of NaN, of small numbers and of
+quotients, and it shows whether that comes to anything. Integers stay within what are indices (`index_ranges`), which is
+tried, too. Each call is looked at (`number_guard`): NaN or infinities that the example had not, in arguments or
+results, make PyTorch run it, and so does whatever a library raises. So a wrong number in place of NaN is the only harm.
+Norms get rows without their mean (`constant_rows`), for which libraries have too few digits.
 
 *Fresh.* Libraries hold copies of the weights; `weight_versions` sees when the caller's have changed, and the backend is
 left. Results get PyTorch's strides and share memory as PyTorch's do (`result_memory`).

@@ -94,7 +94,7 @@ class FlatModule(nn.Module):
                 raise CaptureError(
                     f"an answer is {got.dtype} {list(got.shape)}, not {wanted.dtype} {list(wanted.shape)}"
                 )
-            if not _alike(got, wanted, rough=self._rough):
+            if not alike(got, wanted, rough=self._rough):
                 raise CaptureError("the answers differ from the module's")
 
     def in_types(self, run: TensorCall) -> TensorCall:
@@ -137,12 +137,16 @@ class FlatModule(nn.Module):
         return called
 
 
-def _alike(found: Tensor, wanted: Tensor, *, rough: bool) -> bool:
+def alike(found: Tensor, wanted: Tensor, *, rough: bool = False, least: float = 0.0) -> bool:
+    """Return whether two tensors of a shape and type differ by no more than rounding, or `least` as a share.
+
+    Integers and truth values must be equal. `rough`: they are computed in bfloat16.
+    """
     if not wanted.is_floating_point() and not wanted.is_complex():
         return found.equal(wanted)
     double = real_type(wanted.dtype) is torch.float64
     absolute, relative = (DOUBLE, DOUBLE) if double else (ABSOLUTE, RELATIVE)
-    far = shares(wanted, found, gap=absolute) > (ROUGH if rough else absolute)
+    far = shares(wanted, found, gap=absolute) > max(least, ROUGH if rough else absolute)
     if rough or not bool(far.any()):
         return not bool(far.any())
-    return torch.allclose(found[far], wanted[far], rtol=relative, atol=0.0, equal_nan=True)
+    return torch.allclose(found[far], wanted[far], rtol=max(relative, least), atol=0.0, equal_nan=True)

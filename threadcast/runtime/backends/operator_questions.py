@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Kind = Literal["nan", "inf", "-inf", "digits", "small", "exact", "wide"]
+Kind = Literal["nan", "inf", "-inf", "digits", "small", "exact"]
 """How answers differ: of NaN, of infinities (-inf: of these alone), in right digits, in those of results near 0 (by
-less than `ABSOLUTE`), in the last digit, of integers beyond 24 bits."""
+less than `ABSOLUTE`), in the last digit."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _Function = Callable[..., Tensor | Sequence[Tensor]]
 
@@ -61,13 +61,6 @@ ROWS = torch.stack([_repeated(math.nan), *_FINITE, _LARGE, *_INFINITE, *_LOW, *_
 _KINDS = ("nan", *["digits"] * len(_FINITE), "large", "inf", "inf", "-inf", "-inf", *["nan"] * 5)
 TURNS = 0, 5, 7, 9, 11
 """So far the rows are turned, one time after the other, so that each kind is once at the end of all numbers."""
-INTEGERS = torch.tensor([
-    [0, 1, -1, 7, -7, 100, 2**24, -(2**24)], [2**24 + 1, -(2**24) - 1, 2**25 + 3, 7, 0, -1, 12345677, 2**24 - 1],
-    [2**31 - 1, -(2**31), 2**31, -(2**31) - 1, 2**32 + 5, 2**40 + 1, 3, -3],
-    [2**53 + 1, -(2**53) - 1, 2**62 + 1, -(2**62), 2**63 - 1, -(2**63), 5, -5],
-])  # fmt: skip
-BY = torch.tensor([3, 7, -2, 5, 1, 10, 2**20 + 1, 2**33 + 1])
-"""What operators of two integers get besides."""
 
 
 def _named(names: str, function: Callable[[str], _Function]) -> dict[str, _Function]:
@@ -102,7 +95,6 @@ _OF_TWO: Mapping[str, _Function] = {
     "cat": lambda x, w: torch.cat([x, w.expand_as(x)], 1), "_to_copy to copy": lambda x, _: x.double().float(),
     "stack": lambda x, w: torch.stack([x, w.expand_as(x)], 1), "rounding": lambda x, _: x.half().float(),
     "double precision": lambda x, _: (x.double() + 1e-9) - x.double() > 0,
-    "log of 1 + exp": lambda x, _: (1 + x.exp()).log(),
 }  # fmt: skip
 _OF_ROWS: Mapping[str, _Function] = {
     **_named(
@@ -131,27 +123,8 @@ _OF_ROWS: Mapping[str, _Function] = {
     ),
 }  # fmt: skip
 """Operators that compute several numbers together. What they make of numbers that are too large is not asked."""
-_OF_INTEGERS: Mapping[str, _Function] = {
-    **_named(
-        "add sub rsub mul maximum minimum eq ne gt ge lt le floor_divide remainder fmod bitwise_and bitwise_or",
-        lambda name: getattr(torch, name),
-    ),
-    "neg": lambda x, _: -x, "abs": lambda x, _: x.abs(), "div": lambda x, y: (
-        torch.div(x, y, rounding_mode="floor"), torch.div(x, y, rounding_mode="trunc")
-    ),
-    "pow": lambda x, _: (x**2, x**3), "clamp": lambda x, _: x.clamp(-(2**30), 2**40 + 7),
-    "clamp_min": lambda x, _: x.clamp(min=5), "clamp_max": lambda x, _: x.clamp(max=2**40 + 7),
-    "sum": lambda x, _: x.sum(1), "cumsum": lambda x, _: x.cumsum(1), "amax": lambda x, _: x.amax(1),
-    "amin": lambda x, _: x.amin(1), "where": lambda x, y: torch.where(y > 3, x, y),
-    "masked_fill": lambda x, y: x.masked_fill(y > 3, 2**31 + 7), "cat": lambda x, _: torch.cat([x, x], 1),
-    "stack": lambda x, _: torch.stack([x, x], 1),
-    "_to_copy to": lambda x, _: (x.int(), x.to(torch.uint8), x.float()), "an argument": lambda x, _: x.flip(1),
-}  # fmt: skip
-_TABLES = {"each": _EACH, "two": _OF_TWO, "rows": _OF_ROWS, "integers": _OF_INTEGERS}
-FORMS = frozenset((
-    "log of 1 + exp", "double precision", "topk positions", "sort positions", "argsort positions",
-    "scatter_reduce mean", "an argument",
-))  # fmt: skip
+_TABLES = {"each": _EACH, "two": _OF_TWO, "rows": _OF_ROWS}
+FORMS = frozenset(("double precision", "topk positions", "sort positions", "argsort positions", "scatter_reduce mean"))
 _WRITTEN = frozenset((
     "relu", "clamp", "clamp_min", "hardsigmoid", "gt", "ge", "sign", "erf", "exp", "log", "maximum", "minimum",
     "rounding",
@@ -170,26 +143,20 @@ class Question(NamedTuple):
     table: str
     names: str
 
-    def answers(self, x: Tensor, w: Tensor, whole: Tensor, by: Tensor) -> list[Tensor]:
-        """The answers of whatever runs this; all have the rows of `x` or of `whole`."""
+    def answers(self, x: Tensor, w: Tensor) -> list[Tensor]:
+        """The answers of whatever runs this; all have the rows of `x`."""
         if self.table == "products":
             return _flat(_EACH[self.names](F.linear(x, MATRIX.T)))
         function = _TABLES[self.table][self.names]
         if self.table == "each":
             twice = self.operators[0] in _AFTER_DIFFERENCES
             return [*_flat(function(x)), *(_flat(function(x - w)) if twice else ())]
-        return _flat(function(*((whole, by) if self.table == "integers" else (x, w))))
+        return _flat(function(x, w))
 
     @property
     def operators(self) -> list[str]:
-        """The names of what it is about: of operators, of those of integers, of forms of several operators."""
-        names = [self.names] if self.names in FORMS else self.names.split()
-        return [of_integers(name) for name in names] if self.table == "integers" else names
-
-
-def of_integers(operator: str) -> str:
-    """The name of an operator where it takes integers."""
-    return f"{operator} of integers"
+        """The names of what it is about: of operators, or of a form of several operators."""
+        return [self.names] if self.names in FORMS else self.names.split()
 
 
 QUESTIONS = (
@@ -219,7 +186,7 @@ def _flat(answer: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 def given(turn: int) -> tuple[Tensor, ...]:
     """What the questions are about, turned so far."""
-    return ROWS.roll(turn, 0), OTHER, INTEGERS, BY
+    return ROWS.roll(turn, 0), OTHER
 
 
 def differences(question: Question, turn: int, found: Iterator[Tensor], *, rough: bool = False) -> set[str]:
@@ -230,7 +197,7 @@ def differences(question: Question, turn: int, found: Iterator[Tensor], *, rough
         if wanted.shape != answer.shape or wanted.dtype != answer.dtype:
             kinds.update(KINDS)
             continue
-        answer = answer.roll(-turn, 0) if question.table != "integers" else answer
+        answer = answer.roll(-turn, 0)
         if rough:
             answer = answer.where(answer.isnan() | wanted.isnan(), wanted) if wanted.is_floating_point() else wanted
         kinds |= _kinds(question.table, wanted, answer) & ({"nan"} if rough else set(KINDS))
@@ -244,8 +211,6 @@ def _wanted(question: Question) -> list[Tensor]:
 
 
 def _kinds(table: str, wanted: Tensor, found: Tensor) -> set[str]:
-    if table == "integers":
-        return set() if found.equal(wanted) else {"wide"}
     wanted, found = (one.reshape(len(ROWS), -1).double() for one in (wanted, found))
     error = (wanted - found).abs().nan_to_num(math.inf, math.inf)
     error[(wanted == found) | (wanted.isnan() & found.isnan())] = 0.0

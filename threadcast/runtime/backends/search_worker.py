@@ -36,17 +36,16 @@ from threadcast.runtime.backends.compiled import package_call, write_package
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
 from threadcast.runtime.backends.in_float32 import in_float32
-from threadcast.runtime.backends.integer_ranges import IntegerLimits, Range, integer_limits
-from threadcast.runtime.backends.library_facts import Facts, LibraryFacts, lost_after_products
-from threadcast.runtime.backends.lost_nans import NansInside
+from threadcast.runtime.backends.index_ranges import IndexRanges, index_ranges
+from threadcast.runtime.backends.library_facts import LibraryFacts, lost_after_products
+from threadcast.runtime.backends.number_guard import Range
 from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
 from threadcast.runtime.backends.open_vino import requests
-from threadcast.runtime.backends.operator_questions import OPERATORS, of_integers
+from threadcast.runtime.backends.probes import Probes
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
-from threadcast.runtime.backends.rough_forms import RoughForms
 from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.backends.way_store import WayStore, name_of
-from threadcast.runtime.backends.ways import IN_BFLOAT16, NEEDED, Way
+from threadcast.runtime.backends.ways import IN_BFLOAT16, Way
 from threadcast.runtime.backends.written_out import written_out
 from threadcast.runtime.plans.backend_history import PROGRAM, BackendHistory, NetworkKind, Shape
 from threadcast.threads.memory import free_bytes, keep_freed_memory, return_freed_memory
@@ -138,24 +137,6 @@ def opened(way: Way, file: Path, cores: int, flat: FlatModule) -> TensorCall:
     return flat.in_types(call) if way.widened else call
 
 
-def unlike(backend: str, integers: IntegerLimits) -> str | None:
-    """Return why a backend may compute something else than PyTorch although it agrees in the example; None: nothing."""
-    if integers.refused is not None:
-        return f"{integers.refused} may raise, wrap integers, or be computed otherwise, because of values"
-    if integers.otherwise is not None and backend in NEEDED:  # which read ONNX files
-        return f"{integers.otherwise} computes something else in ONNX for some numbers"
-    return None
-
-
-def narrow(facts: Facts, integers: IntegerLimits) -> str | None:
-    """Return which numbers are too large or have too many digits for a backend of which `facts` hold; None: none."""
-    for name in integers.wide:
-        asked = of_integers(name)
-        if facts.differs(asked if asked in OPERATORS else of_integers("an argument"), "wide"):
-            return f"integers of {name} may be too large for it"
-    return "it has no double precision" if integers.double and facts.differs("double precision", "digits") else None
-
-
 class Caller:
     """The process that started this one, at the other end of the standard input and output."""
 
@@ -220,10 +201,9 @@ class Search:
         self._rough = options.rough
         self._flat = FlatModule(program.module, (program.example, {}), rough=self._rough)
         self._program_exported: ExportedProgram | None = None
-        self._limits: IntegerLimits | None = None
-        self._nans: NansInside | None = None
+        self._indices: IndexRanges | None = None
+        self._asked_probes: Probes | None = None
         self._libraries = LibraryFacts(Settings.read()["engine.cache"] / "libraries")
-        self._rough_forms = RoughForms(program.module, rough=options.rough)
         self._best_s = float("inf")
         self._built: dict[str, Built] = {}
         self._stored: str | None = None
@@ -274,7 +254,7 @@ class Search:
     def _try(self, backend: str) -> None:
         built: dict[Way, tuple[Path, TensorCall, float]] = {}
         known = all(self._libraries.stored(one) for one in self._libraries_of(backend))
-        reason = unlike(backend, self._integers) or (self._differs(backend) if known else None)
+        reason = self._refused() or (self._differs(backend) if known else None)
         if reason is not None:
             self._leave_out(backend, reason)
             return
@@ -311,8 +291,11 @@ class Search:
         if not known and (reason := self._differs(backend)) is not None:
             self._leave_out(backend, reason)
             return
+        file, call, open_s = built[way]
+        if (reason := self._probes.disagreement(call)) is not None:
+            self._leave_out(backend, reason)
+            return
         self._best_s = best_s
-        file, _, open_s = built[way]
         gain = reference_s / call_s if times.calm else None
         self._built[backend] = Built(way, str(file), call_s, open_s, self._integers.arguments, gain)
         self._caller.send(built=asdict(self._built[backend]))
@@ -346,25 +329,33 @@ class Search:
         yield from ((way, file) for way in ways if way.widened is self._rough)
 
     @property
-    def _integers(self) -> IntegerLimits:
-        if self._limits is None:
-            self._limits = integer_limits(self._read)
-        return self._limits
+    def _integers(self) -> IndexRanges:
+        if self._indices is None:
+            self._indices = index_ranges(self._read)
+        return self._indices
+
+    @property
+    def _probes(self) -> Probes:
+        if self._asked_probes is None:
+            self._asked_probes = Probes(self._read, self._integers.arguments, rough=self._rough)
+        return self._asked_probes
+
+    def _refused(self) -> str | None:
+        """Why no backend may run the program."""
+        name = self._integers.refused or self._probes.refused()
+        return None if name is None else f"{name} may raise, or be computed otherwise, because of values"
 
     def _libraries_of(self, backend: str) -> Sequence[str]:
         return [backend, backend + IN_BFLOAT16] if self._rough and backend == "openvino" else [backend]
 
     def _differs(self, backend: str) -> str | None:
-        """What a backend computes otherwise, as it says itself; arguments may be infinite where the example is."""
-        if self._nans is None:
-            self._nans = NansInside(self._read.module, self._infinite, self._flat.expected)
+        """What a backend computes otherwise, as it says itself."""
         fused = lost_after_products() if backend == "torch.compile" and self._freezes else ()
         for library in self._libraries_of(backend):
             facts = self._libraries.asked(library)
             if not facts.found:
                 return "it gives no answer about what its operators compute on this machine"
-            reason = narrow(facts, self._integers) or self._rough_forms.computed_by(facts)
-            if (reason := reason or self._nans.lost_by(facts, fused)) is not None:
+            if (reason := self._probes.lost_by(facts, fused)) is not None:
                 return reason
         return None
 
