@@ -227,6 +227,23 @@ def test_channels_last_is_judged_operator_by_operator(optimizer: Any, dtype: tor
     assert _in_both_orders(optimizer, lambda _: None, dtype).difference is None
 
 
+def test_a_mean_that_is_rounding_alone_refuses_no_channels_last() -> None:
+    torch.manual_seed(0)
+    norm, x = nn.BatchNorm2d(72), torch.randn(2, 72, 16, 16)
+
+    def eager(x: Tensor) -> Tensor:
+        found: Tensor = norm(x)
+        return found.detach()
+
+    def in_order(x: Tensor) -> Tensor:
+        return eager(x.contiguous(memory_format=torch.channels_last))
+
+    x -= x.mean((0, 2, 3), keepdim=True)
+    checked = checked_step(Shadowed(eager, eager, norm, None, leaves), in_order, (x,), None, in_order=in_order)
+    assert float(norm.running_mean.abs().max()) < 1e-6
+    assert checked.difference is None
+
+
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_another_result_in_channels_last_is_found(wrong: Wrong) -> None:
     assert _in_both_orders(SGD, wrong, torch.float32).difference is not None

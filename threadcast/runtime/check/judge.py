@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._prims_common import make_contiguous_strides_for
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
@@ -35,7 +36,8 @@ _MEMBERS = {"input": 0, "weight": 1, "bias": 2}
 """For each ending of a split operator's id, the index of the gradient that this part returns (`graph.rewriting`)."""
 _SUMS = {
     "convolution", "convolution_backward", "sum", "mean", "mm", "bmm", "addmm", "addmm_", "baddbmm", "product",
-    "product_", "native_batch_norm_backward", "native_layer_norm_backward",
+    "product_", "native_batch_norm", "native_batch_norm_backward", "native_layer_norm_backward", "native_group_norm",
+    "native_group_norm_backward",
 }  # fmt: skip
 """Operators that add up: where terms cancel out, a result is as exact as the sum of their sizes."""
 _TERMS = 32
@@ -183,8 +185,8 @@ class BothOrders(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if "memory_format" in own_kwargs:
             own_kwargs = {**own_kwargs, "memory_format": None}
         wanted, result = func(*own_args, **own_kwargs), func(*args, **kwargs)
-        self._compare(func, own_args, pytree.tree_leaves(result), pytree.tree_leaves(wanted))
-        self._compare(func, own_args, given, [copies[id(one)] for one in given])
+        found, written = pytree.tree_leaves(result), [copies[id(one)] for one in given]
+        self._compare(func, own_args, [*found, *given], [*pytree.tree_leaves(wanted), *written])
         return result
 
     def _compare(self, func: OpOverload, args: Sequence[Any], found: Sequence[Any], wanted: Sequence[Any]) -> None:
@@ -252,16 +254,17 @@ def _room(node: Node, slots: Sequence[Any], item: int | None) -> Room:
     if _name(node) not in _SUMS:
         return operator_room
     args, kwargs = map_refs(lambda ref: ref.value(slots), (node.args, node.kwargs))
-    return _with_terms(_item(_on_sizes(node.target, args, kwargs), item))
+    return _with_terms(_item(_on_sizes(node.target, args, kwargs)[0], item))
 
 
-def _on_sizes(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What an operator that adds up gives of the sizes of its terms."""
+def _on_sizes(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Tensor]]:
+    """What an operator that adds up gives of the sizes of its terms, and the tensors that it takes, some written to."""
     own_args, own_kwargs = pytree.tree_map_only(
         Tensor, lambda one: one.detach().abs() if is_real_or_complex(one) else one.clone(), (args, dict(kwargs))
     )
     with torch.no_grad():
-        return target(*own_args, **own_kwargs)
+        result = target(*own_args, **own_kwargs)
+    return result, [leaf for leaf in pytree.tree_leaves((own_args, own_kwargs)) if isinstance(leaf, Tensor)]
 
 
 def _with_terms(sizes: Tensor) -> Room:
@@ -273,7 +276,10 @@ def _with_terms(sizes: Tensor) -> Room:
 
 
 def _in_channels_last(tensor: Tensor) -> bool:
-    if tensor.layout is not torch.strided or tensor.dim() not in (4, 5) or tensor.is_contiguous():
+    """Whether an image's strides are those of channels last: also where sides of 1 let it be contiguous as well."""
+    if tensor.layout is not torch.strided or tensor.dim() not in (4, 5):
+        return False
+    if tensor.stride() == make_contiguous_strides_for(tensor.shape):
         return False
     order = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
     return tensor.is_contiguous(memory_format=order)
