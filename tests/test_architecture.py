@@ -47,7 +47,7 @@ MOST = {
     "runtime/check": (1_320, 15),
     "runtime/plans": (2_250, 18),
     "runtime/tuner": (4_640, 21),
-    "runtime/backends": (4_600, 29),
+    "runtime/backends": (4_560, 24),
     "runtime/watching": (730, 15),
     "runtime/bundles": (670, 15),
     "runtime/layout": (480, 15),

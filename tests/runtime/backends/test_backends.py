@@ -24,8 +24,7 @@ from threadcast.runtime.backends.compiled import package_call, write_package
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import FlatModule
 from threadcast.runtime.backends.number_guard import NumberGuard, Range
-from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
-from threadcast.runtime.backends.open_vino import requests
+from threadcast.runtime.backends.onnx_libraries import requests, sessions, write_optimised
 from threadcast.runtime.backends.result_memory import ResultMemory
 from threadcast.runtime.backends.written_out import written_out
 from threadcast.threads.affinity import PinnedThread, thread_ids

@@ -24,12 +24,11 @@ from threadcast.core.errors import CaptureError
 from threadcast.runtime.backends import search_worker
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import ROUGH, FlatModule
-from threadcast.runtime.backends.in_float32 import in_float32
-from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
-from threadcast.runtime.backends.open_vino import requests
+from threadcast.runtime.backends.onnx_libraries import requests, sessions, write_optimised
 from threadcast.runtime.backends.program_file import ReadProgram, program_file, read_program
 from threadcast.runtime.backends.search_worker import Options, Search
 from threadcast.runtime.backends.ways import IN_BFLOAT16
+from threadcast.runtime.backends.written_out import in_float32
 from threadcast.runtime.doors import call_in_types, optimized_call
 from threadcast.runtime.doors.bfloat16_speed import Bfloat16Speed
 from threadcast.runtime.doors.in_bfloat16 import InBfloat16

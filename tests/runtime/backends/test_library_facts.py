@@ -23,8 +23,7 @@ from threadcast.core.settings import Settings
 from threadcast.runtime.backends import library_facts, operator_questions
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.library_facts import Facts, LibraryFacts, identity, lost_after_products
-from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
-from threadcast.runtime.backends.open_vino import requests
+from threadcast.runtime.backends.onnx_libraries import requests, sessions, write_optimised
 from threadcast.runtime.backends.operator_questions import KINDS, OPERATORS, QUESTIONS, Question
 from threadcast.runtime.backends.probes import Probes
 

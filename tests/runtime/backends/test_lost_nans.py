@@ -16,8 +16,7 @@ from tests.runtime.backends.recorded import AVX2, FUSED
 from threadcast.core.settings import Settings
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.library_facts import Facts, LibraryFacts
-from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
-from threadcast.runtime.backends.open_vino import requests
+from threadcast.runtime.backends.onnx_libraries import requests, sessions, write_optimised
 from threadcast.runtime.backends.probes import Probes
 
 Function = Callable[[Tensor], Any]

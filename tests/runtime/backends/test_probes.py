@@ -21,8 +21,7 @@ from threadcast.runtime.backends.frozen import TensorCall
 from threadcast.runtime.backends.index_ranges import index_ranges
 from threadcast.runtime.backends.library_facts import LibraryFacts
 from threadcast.runtime.backends.number_guard import NumberGuard, Range
-from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
-from threadcast.runtime.backends.open_vino import requests
+from threadcast.runtime.backends.onnx_libraries import requests, sessions, write_optimised
 from threadcast.runtime.backends.probes import Probes, derived
 from threadcast.runtime.backends.program_file import ReadProgram
 from threadcast.runtime.backends.written_out import written_out

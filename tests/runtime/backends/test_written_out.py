@@ -18,8 +18,7 @@ from threadcast.runtime.backends.constant_rows import centred, differences_from_
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import ROUGH
 from threadcast.runtime.backends.library_facts import LibraryFacts
-from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
-from threadcast.runtime.backends.open_vino import requests
+from threadcast.runtime.backends.onnx_libraries import requests, sessions, write_optimised
 from threadcast.runtime.backends.probes import Probes
 from threadcast.runtime.backends.ways import IN_BFLOAT16
 from threadcast.runtime.backends.written_out import written_out

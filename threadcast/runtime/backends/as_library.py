@@ -17,11 +17,9 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
-from threadcast.runtime.backends.index_ranges import varying
 from threadcast.runtime.backends.library_facts import Facts
-from threadcast.runtime.backends.memory_of_values import Memories
-from threadcast.runtime.backends.operator_names import name_of
 from threadcast.runtime.backends.operator_questions import Kind
+from threadcast.runtime.backends.program_values import Memories, name_of, varying
 
 _RIGHT_ENOUGH = frozenset(("gelu", "silu", "elu", "celu", "sigmoid", "special_expit", "erf", "special_erf"))
 """Operators whose small results may have few digits, unless what follows depends on these."""

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from threadcast.runtime.backends.onnx_runtime import session, write_optimised
-from threadcast.runtime.backends.open_vino import request
+from threadcast.runtime.backends.onnx_libraries import request, session, write_optimised
 from threadcast.runtime.backends.ways import IN_BFLOAT16
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from threadcast.runtime.backends.memory_of_values import Memories
+from threadcast.runtime.backends.program_values import Memories
 
 aten = torch.ops.aten
 _MEANS = (aten.mean.default, aten.mean.dim, aten.var_mean.correction, aten.std_mean.correction)

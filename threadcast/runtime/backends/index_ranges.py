@@ -8,7 +8,7 @@ each argument, until one is no index any more. What is an index because of other
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +16,9 @@ from torch import Tensor, fx
 
 from threadcast.capture.graph.dependencies import may_raise
 from threadcast.capture.graph.program import Node
-from threadcast.runtime.backends.memory_of_values import Memories
 from threadcast.runtime.backends.number_guard import Range, range_of
-from threadcast.runtime.backends.operator_names import operator_of
 from threadcast.runtime.backends.program_file import ReadProgram
+from threadcast.runtime.backends.program_values import Memories, operator_of
 
 MOST = 2**20
 """Largest size of integers that arguments are taken to have where nothing says more, more than any vocabulary's. Calls
@@ -205,14 +204,3 @@ def _filled(example: Tensor, ends: Range, first: int, second: int) -> Tensor:
     value = torch.full_like(example, ends[first], memory_format=torch.contiguous_format)
     value.view(-1)[1::2] = ends[second]
     return value
-
-
-def varying(module: fx.GraphModule, memories: Memories) -> Iterator[fx.Node]:
-    """Yield what operators return that depends on the program's arguments, in its order."""
-    dependent: set[fx.Node] = set()
-    for node in module.graph.nodes:
-        if node.op == "call_function" and any(one in dependent for one in node.all_input_nodes):
-            yield node
-        elif node.op != "placeholder":
-            continue
-        dependent.update(memories.alike(node))

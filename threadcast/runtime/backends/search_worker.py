@@ -35,18 +35,16 @@ from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.compiled import package_call, write_package
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
-from threadcast.runtime.backends.in_float32 import in_float32
 from threadcast.runtime.backends.index_ranges import IndexRanges, index_ranges
 from threadcast.runtime.backends.library_facts import LibraryFacts, lost_after_products
 from threadcast.runtime.backends.number_guard import Range
-from threadcast.runtime.backends.onnx_runtime import sessions, write_optimised
-from threadcast.runtime.backends.open_vino import requests
+from threadcast.runtime.backends.onnx_libraries import requests, sessions, write_optimised
 from threadcast.runtime.backends.probes import Probes
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
 from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.backends.way_store import WayStore, name_of
 from threadcast.runtime.backends.ways import IN_BFLOAT16, Way
-from threadcast.runtime.backends.written_out import written_out
+from threadcast.runtime.backends.written_out import in_float32, written_out
 from threadcast.runtime.plans.backend_history import PROGRAM, BackendHistory, NetworkKind, Shape
 from threadcast.threads.memory import free_bytes, keep_freed_memory, return_freed_memory
 

@@ -1,9 +1,11 @@
-"""Which values of a program lie in one memory, and which of these an operator writes to."""
+"""A program's values: which lie in one memory, which an operator writes to, and the names of operators."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
+import torch
 from torch import fx
 from torch._ops import OpOverload
 
@@ -56,3 +58,33 @@ def _shared(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
         for one in value if isinstance(value, list | tuple) else (value,):
             if isinstance(one, fx.Node):
                 yield one, does
+
+
+def varying(module: fx.GraphModule, memories: Memories) -> Iterator[fx.Node]:
+    """Yield what operators return that depends on the program's arguments, in its order."""
+    dependent: set[fx.Node] = set()
+    for node in module.graph.nodes:
+        if node.op == "call_function" and any(one in dependent for one in node.all_input_nodes):
+            yield node
+        elif node.op != "placeholder":
+            continue
+        dependent.update(memories.alike(node))
+
+
+def operator_of(node: fx.Node) -> str:
+    """The name of a node's operator, without the mark of those that write to their argument."""
+    if not isinstance(node.target, OpOverload):
+        return str(node.target)
+    return str(node.target._schema.name).removeprefix("aten::").rstrip("_")
+
+
+def name_of(node: Any) -> str:
+    """The same, but "bool" for a conversion to true and false, "amax" for the largest number's norm; "" of others."""
+    if not isinstance(node, fx.Node):
+        return ""
+    if node.kwargs.get("dtype") is torch.bool:
+        return "bool"
+    name = operator_of(node)
+    of_largest = name == "linalg_vector_norm" and len(node.args) > 1 and node.args[1] in (torch.inf, -torch.inf)
+    of_largest = of_largest or (name == "scatter_reduce" and node.args[-1] in ("amax", "amin"))
+    return "amax" if of_largest else name
