@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from threadcast.runtime.calls.shared_learning import budget, planner_for
+from threadcast.runtime.calls.shared_learning import budget, planner_on
 from threadcast.runtime.doors.compile_backend import backend, compiled_graphs
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -229,7 +229,7 @@ def test_the_quick_judge_looks_at_compiled_models(
     finally:
         for graph in compiled_graphs():
             graph.close()
-        for made in (planner_for, budget):
+        for made in (planner_on, budget):
             made.cache_clear()
         torch._dynamo.reset()
     assert found["right"] is (factor == 1.0), found

@@ -18,7 +18,7 @@ from tests.runtime.random_plans import made_up_curves
 from tests.runtime.small_training import Net, net, sgd
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Plan, read_machine
-from threadcast.runtime.calls.shared_learning import budget, planner_for
+from threadcast.runtime.calls.shared_learning import budget, planner_on
 from threadcast.runtime.doors import call_in_types
 from threadcast.runtime.doors.bfloat16_speed import Bfloat16Speed
 from threadcast.runtime.doors.optimize import OptimizedStep
@@ -75,7 +75,7 @@ def nobody_else_computes(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing_planned() -> None:
     """No plan that a test before has asked for disturbs calls."""
     planning._at_work.clear()
-    planner_for.cache_clear()
+    planner_on.cache_clear()
 
 
 @pytest.fixture(scope="session")

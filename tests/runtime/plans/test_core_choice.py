@@ -18,6 +18,7 @@ import threadcast
 from tests.runtime.failing_op import at_checkpoints, checkpoint
 from threadcast.core import read_machine, topology
 from threadcast.core.errors import InvalidInput
+from threadcast.runtime.calls.shared_learning import planner_for
 from threadcast.runtime.doors import optimized_call
 from threadcast.runtime.plans import core_choice, model_cores
 from threadcast.runtime.plans.core_choice import CoreChoice
@@ -72,15 +73,15 @@ def net() -> nn.Module:
 
 @needs_two_cores
 def test_a_closed_model_gives_its_core_back_until_it_is_called_again(choice: CoreChoice) -> None:
-    model, x, own = net(), torch.ones(2, 4), choice.machine(1)
+    model, x, own = net(), torch.ones(2, 4), choice.machine(1).cores
     with closing(threadcast.optimize(model, cores=1, backends=False)) as call, torch.no_grad():
-        assert choice.machine(1) != own
+        assert choice.machine(1).cores != own
         for _ in range(2):
             torch.testing.assert_close(call(x), model(x))
-            assert choice.machine(1) != own
+            assert choice.machine(1).cores != own
             call.close()
             call.close()
-            assert choice.machine(1) == own
+            assert choice.machine(1).cores == own
 
 
 @needs_two_cores
@@ -109,13 +110,13 @@ def test_a_call_in_two_types_is_one_model(choice: CoreChoice) -> None:
 
 @needs_two_cores
 def test_a_closed_training_step_gives_its_core_back_until_it_is_called_again(choice: CoreChoice) -> None:
-    model, own = net(), choice.machine(1)
+    model, own = net(), choice.machine(1).cores
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with closing(threadcast.optimize_training(model, mse_loss, optimizer, cores=1)) as step:
         step.close()
-        assert choice.machine(1) == own
+        assert choice.machine(1).cores == own
         step(torch.ones(2, 4), torch.zeros(2, 4))
-        assert choice.machine(1) != own
+        assert choice.machine(1).cores != own
 
 
 @needs_two_cores
@@ -188,3 +189,12 @@ def test_two_models_run_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> Non
             thread.join(120.0)
         assert [[report.runs for report in call.reports] for call in calls] == [["plan"], ["plan"]]
     assert found == {0: [3.0] * 3, 1: [5.0] * 3}
+
+
+@needs_two_cores
+def test_equal_cores_have_planners_of_their_own() -> None:
+    cpus = sorted(cpu for core in read_machine().cores for cpu in core.cpus[:1])[:2]
+    first, second = (read_machine(affinity=[cpu]) for cpu in cpus)
+    assert first == second
+    assert planner_for(first) is planner_for(read_machine(affinity=cpus[:1]))
+    assert planner_for(first) is not planner_for(second)

@@ -16,9 +16,14 @@ def budget(share: float) -> Budget:
     return Budget(share)
 
 
-@lru_cache(maxsize=8)
 def planner_for(machine: Machine) -> Planner:
     """The planner for all that runs on these cores; the same one each time."""
+    return planner_on(machine, tuple(core.cpus for core in machine.cores))
+
+
+@lru_cache(maxsize=8)
+def planner_on(machine: Machine, cpus: tuple[tuple[int, ...], ...]) -> Planner:
+    """Equal machines may lie on other CPUs."""
     return Planner(machine)
 
 
