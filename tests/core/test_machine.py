@@ -160,9 +160,11 @@ def test_equal_parts_of_a_machine_are_one_machine_wherever_their_cpus_lie(part):
 
 def test_a_property_beside_the_structure_leaves_a_machine_what_it_was():
     machine = _two_sockets()
-    other = replace(machine, cores=tuple(replace(c, cpus=(90 + c.id, 70 + c.id), max_hz=2e9) for c in machine.cores))
+    other = replace(machine, cores=tuple(replace(c, cpus=(90 + c.id, 70 + c.id), max_hz=3.1e9) for c in machine.cores))
+    slow = replace(machine, cores=tuple(replace(core, max_hz=2.2e9) for core in machine.cores))
+    assert slow.fingerprint != machine.fingerprint
     assert other.fingerprint == machine.fingerprint == Machine.from_json(machine.to_json() | {"memory": 1}).fingerprint
-    assert machine.fingerprint == "two-sockets-8c-3a974cd6"  # of structure 1: stored measurements are found by it
+    assert machine.fingerprint == "two-sockets-8c-5d8d8995"  # of structure 1: stored measurements are found by it
 
 
 def test_limiting_keeps_only_caches_that_remain_and_regroups():

@@ -30,6 +30,10 @@ STRUCTURE = 1
 """Version of `Machine.structure`: another one makes each machine another one, and leaves all that is stored of it."""
 
 
+SPEEDS = 1.3
+"""Ratio of the frequencies of cores whose speed differs: of performance cores to efficiency cores, 1.2 to 1.6."""
+
+
 LEAST_HZ, MOST_HZ = 1e6, 1e12
 """Bounds of a core's frequency: from far below the slowest computers to far above the fastest."""
 
@@ -118,8 +122,9 @@ class Machine:
         """What the identity of a machine is made of, as JSON: its name, how its cores share caches, sockets and nodes.
 
         Cores, groups, nodes and sockets are numbered in the order of `cores`, so that equal parts of one machine are
-        one machine, wherever their CPUs lie. All else is a property that may come, go and change: the kernel's numbers,
-        frequencies, whatever later versions add.
+        one machine, wherever their CPUs lie. Of frequencies it tells fast cores from slow ones, which favoured cores of
+        one kind (6 %) are not. All else is a property that may come, go and change: the kernel's numbers, whatever
+        later versions add.
         """
         position = {core.id: i for i, core in enumerate(self.cores)}
         groups, nodes, sockets = (
@@ -130,6 +135,7 @@ class Machine:
             "structure": STRUCTURE,
             "name": self.name,
             "cores": [[len(c.cpus), *where] for c, *where in zip(self.cores, groups, nodes, sockets, strict=True)],
+            "speeds": [None if core.max_hz is None else round(math.log(core.max_hz, SPEEDS)) for core in self.cores],
             "caches": sorted([c.level, c.size_bytes, own] for c, own in zip(self.caches, sharers, strict=True)),
         }
 

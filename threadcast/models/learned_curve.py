@@ -40,7 +40,7 @@ from threadcast.models.parallel import in_chunks, one_blas_thread
 from threadcast.models.point_trees import Points, PointTrees, Shape
 from threadcast.models.prior import Prior
 
-SCHEMA = "threadcast.learned_curve/3"
+SCHEMA = "threadcast.learned_curve/4"
 
 DECISION = 0.25
 """When the next sample is chosen, the weight of the probability that a case is the best; the rest of the weight is

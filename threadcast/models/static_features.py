@@ -127,8 +127,13 @@ class _Cases:
     square: NDArray[np.int64]
 
 
-@lru_cache(maxsize=64)
 def _cases(machine: Machine, cases: tuple[Case, ...]) -> _Cases:
+    return _cases_at(machine, cases, max((core.max_hz or 0.0 for core in machine.cores), default=0.0))
+
+
+@lru_cache(maxsize=64)
+def _cases_at(machine: Machine, cases: tuple[Case, ...], clock: float) -> _Cases:
+    """Equal machines may have other clocks."""
     threads = np.array([case.threads for case in cases], dtype=np.float64)
     divisors = [[count for count in range(1, case.threads + 1) if case.threads % count == 0] for case in cases]
     across = np.full((len(cases), max(map(len, divisors))), np.inf)
@@ -137,10 +142,9 @@ def _cases(machine: Machine, cases: tuple[Case, ...]) -> _Cases:
     along = threads[:, None] / across
     with np.errstate(divide="ignore"):
         square = np.argmin(np.abs(np.log(across / along)), axis=1)
-    clocks = [core.max_hz for core in machine.cores if core.max_hz]
     of_machine = [
         math.log(len(machine)), math.log(len(machine.groups)), len({core.socket for core in machine.cores}),
-        machine.threads_per_core, math.log(max(clocks)) if clocks else math.nan,
+        machine.threads_per_core, math.log(clock) if clock else math.nan,
         *np.log(_cache_bytes(machine, Case(1))).tolist(),
     ]  # fmt: skip
     features = np.array(

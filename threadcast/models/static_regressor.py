@@ -22,7 +22,7 @@ from threadcast.models.op_features import OpFeatures
 from threadcast.models.parallel import in_chunks
 from threadcast.models.point_trees import Points, PointTrees, Shape
 
-SCHEMA = "threadcast.static_regressor/2"
+SCHEMA = "threadcast.static_regressor/3"
 
 
 class StaticRegressor(BatchModel):

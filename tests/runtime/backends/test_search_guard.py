@@ -169,6 +169,15 @@ def test_of_guards_with_one_lock_one_command_runs_unless_it_has_rested_for_long(
         eventually(lambda: first.has_turn and not stopped(worker))
 
 
+def test_a_process_that_no_program_comes_for_ends(tmp_path: Path) -> None:
+    idle = (
+        "import sys; from pathlib import Path; from threadcast.runtime.backends import search_worker as worker\n"
+        "worker.IDLE_S = 0.0; worker.Caller(Path(sys.argv[1])).wait_for_program(first=True)"
+    )
+    with Guard(tmp_path, idle) as guard:
+        assert guard.process.wait(HANGS_S) == 0
+
+
 def test_an_idle_process_ends_and_so_does_its_guard(tmp_path: Path) -> None:
     idle = (
         "import sys; from pathlib import Path; from threadcast.runtime.backends import search_worker as worker\n"

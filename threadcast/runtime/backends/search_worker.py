@@ -147,9 +147,12 @@ class Caller:
         """Write a message."""
         os.write(self._messages, json.dumps(message).encode() + b"\n")
 
-    def wait_for_program(self) -> Options:
-        """Return the options of the next program as soon as it is written; exit where none comes."""
-        coming, timeout_ms = select.poll(), None
+    def wait_for_program(self, *, first: bool = False) -> Options:
+        """Return the options of the next program as soon as it is written; exit where none comes for long.
+
+        What was built for a program before may be opened until the caller says that it is done.
+        """
+        coming, timeout_ms = select.poll(), IDLE_S * 1e3 if first else None
         coming.register(0, select.POLLIN)
         for library in _NEEDED_FIRST:
             if not coming.poll(0):
@@ -159,11 +162,12 @@ class Caller:
             told = os.read(0, 1)
             if not told or told[0] == ABANDONED:
                 break
+            if told[0] == DONE:
+                timeout_ms = IDLE_S * 1e3
             if told[0] == BEGIN:
                 self._idle.unlink(missing_ok=True)
                 self.send(begun=True)
                 return Options(**json.loads(b"".join(iter(lambda: os.read(0, 1), b"\n"))))
-            timeout_ms = IDLE_S * 1e3 if told[0] == DONE else timeout_ms
         sys.exit(search_guard.NOTHING_TO_DO)
 
     def end_program(self) -> None:
@@ -444,7 +448,7 @@ def main(file: str, folder: str) -> None:
     """Search for one program after another, and tell the caller on the standard output."""
     caller, place = Caller(Path(folder)), Path(folder)
     for number in count():
-        options, own = caller.wait_for_program(), place / str(number)
+        options, own = caller.wait_for_program(first=not number), place / str(number)
         shutil.rmtree(place / str(number - 1), ignore_errors=True)
         take_conditions(options)
         own.mkdir()

@@ -53,9 +53,11 @@ class CallTunings:
 
     def __init__(
         self, spec: CallSpec, machine: Machine, settings: Settings, *, model_format: ModelFormat, watch: Watch,
-        table: CallTable, fuse: bool,
+        table: CallTable, fuse: bool, after_first: bool = True,
     ) -> None:  # fmt: skip
         self._spec, self._format, self._watch, self._table = spec, model_format, watch, table
+        self._after_first = after_first
+        """Whether what cannot be captured before its first call is captured after it."""
         self.machine = machine
         """The machine on whose cores calls are measured."""
         self.planner = planner_for(machine)
@@ -170,7 +172,8 @@ class CallTunings:
         """What runs a kind of calls that cannot be captured. UpdateApart where only the optimizer's part cannot."""
         if isinstance(error, OptimizerRefused):
             raise UpdateApart(str(error)) from error
-        if isinstance(error, ModuleChanged | CacheFilled | Said) and kind.arguments not in self._changing:
+        first = self._after_first and kind.arguments not in self._changing
+        if first and isinstance(error, ModuleChanged | CacheFilled | Said):
             self._awaited = kind.arguments
             return FIRST_CALL
         if isinstance(error, ModuleChanged):

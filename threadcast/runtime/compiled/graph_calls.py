@@ -286,7 +286,9 @@ class GraphCalls:
         """How PyTorch runs calls of this kind, to be compared with; it takes no `fixed` weights, as a plan does not."""
         if (ordered := self._layouts.get(kind)) is not None:
             return FunctionalShadow(ordered)
-        return FunctionalShadow(self._as_pytorch if fixed is None else fixed.as_given_by_pytorch)
+        if fixed is None:
+            return FunctionalShadow(self._as_pytorch)
+        return FunctionalShadow(fixed.as_given_by_pytorch, lambda *inputs: fixed.as_pytorch(*fixed.arguments(inputs)))
 
     def _by(
         self, runner: Tuning, run: Callable[..., Any], kind: CallKind, arguments: tuple[Any, ...],

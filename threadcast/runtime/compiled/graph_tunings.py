@@ -107,7 +107,7 @@ class GraphTunings:
         )  # fmt: skip
         return CallTunings(
             spec, self.machine, self._settings, model_format=fixed or self._format,
-            watch=self._watch, table=self._table, fuse=self._options.fuse,
+            watch=self._watch, table=self._table, fuse=self._options.fuse, after_first=False,
         )  # fmt: skip
 
 
