@@ -19,6 +19,7 @@ from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
 from threadcast.runtime.tuner.budget import BESIDE, Budget
+from threadcast.runtime.tuner.entrant import Status
 from threadcast.runtime.tuner.events import Outlook, Place
 from threadcast.runtime.tuner.guard import LITTLE, Verdict
 from threadcast.runtime.tuner.rounds import Rounds
@@ -240,7 +241,9 @@ class WholeCalls(Rounds):
                 self._staged(one.key)
 
     def _staged(self, way: Way) -> None:
-        """Tell how far the preparation of the graphs is."""
+        """Tell how far the preparation of the graphs is, unless they run or have been dropped meanwhile."""
+        if self._is_out(way) or way in (self.tournament.best, self.tournament.challenger):
+            return
         if way.layout is MemoryFormat.CHANNELS_LAST and not self._graphs.has_channels_last:
             self.tell(to.LeftOut(way, "its results are not those of the order as given"))
             self._later = [one for one in self._later or [] if one.layout is not way.layout]
@@ -263,9 +266,11 @@ class WholeCalls(Rounds):
         match instruction:
             case to.Compared(Way() as way, verdict):
                 self.verdicts[way] = verdict
+                if self._is_out(way):  # `Drop` follows
+                    return
                 if verdict.kept == "default":
                     self._lost_by(way)
-                if way.plainly and not self._ordered:
+                if way.plainly:
                     self._after(way, verdict.gain)
             case to.Keep(Way(layout, plainly=False), step_s) if (eager_s := self.tournament.eager_s) is not None:
                 self._keep(FasterGraphs(layout, step_s, eager_s))
@@ -279,10 +284,16 @@ class WholeCalls(Rounds):
     def _after(self, way: Way, gain: float) -> None:
         """Offer what is learned, once it is known how fast PyTorch runs graphs in channels last."""
         if way.plainly:
+            if self._ordered:
+                return
             self._ordered = True
             last, given = Way(MemoryFormat.CHANNELS_LAST), Way(MemoryFormat.AS_GIVEN)
             self._later = [last, given] if gain > _FIRST else [given, last] if gain > _HOPELESS else [given]
         self._offer_next()
+
+    def _is_out(self, way: Way) -> bool:
+        """Whether the graphs never run in this way again, unless they are offered anew."""
+        return self.tournament.entrants[way].status is Status.OUT
 
     def _lost_by(self, way: Way) -> None:
         """Have graphs that are not faster learn on where they can, or else those in the other layout."""
