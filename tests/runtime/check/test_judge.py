@@ -167,6 +167,49 @@ def test_what_pytorch_does_not_repeat_may_differ_by_roundings(by: float, refused
     assert (checked.difference is not None) == refused
 
 
+class _SometimesEqual:
+    """A sum that does not repeat its bits, and a mean that has others in the call `other` only.
+
+    In that call the largest number is larger by `alone`.
+    """
+
+    def __init__(self, other: int, alone: float = 0.0) -> None:
+        self._other, self._alone, self._calls = other, alone, 0
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        self._calls += 1
+        mean = x.mean() * (1 + 2.0**-22 * (self._calls == self._other))
+        return x.sum(0) * (1 + 2.0**-22 * self._calls), mean, x.max() + self._alone * (self._calls == self._other)
+
+
+@pytest.mark.parametrize(("alone", "refused"), [(0.0, False), (0.1, True)])
+def test_what_depends_on_what_pytorch_does_not_repeat_may_differ_by_roundings(alone: float, refused: bool) -> None:
+    """Also where its bits are the same by chance when the step is run again."""
+    step = _SometimesEqual(2, alone)  # the call that is compared
+    checked = checked_step(Shadowed(step, step, None, None, leaves), step, (torch.rand(9, 5) + 1,), None)
+    assert (checked.difference is not None) == refused
+
+
+class _RarelyOther:
+    """A mean that has other bits in the calls `others`."""
+
+    def __init__(self, others: tuple[int, ...]) -> None:
+        self._others, self._calls = others, 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self._calls += 1
+        return x.mean() * (1 + 2.0**-22 * (self._calls in self._others))
+
+
+@pytest.mark.parametrize(("others", "refused"), [((2, 5), False), ((2,), True)])
+def test_a_step_is_run_again_three_times_to_see_whether_it_repeats_its_bits(
+    others: tuple[int, ...], refused: bool
+) -> None:
+    step = _RarelyOther(others)
+    checked = checked_step(Shadowed(step, step, None, None, leaves), step, (torch.rand(9, 5) + 1,), None)
+    assert (checked.difference is not None) == refused
+
+
 class _Images(nn.Module):
     """Convolutions, norms and pools; a bias before a batch norm has a gradient that is rounding alone."""
 
