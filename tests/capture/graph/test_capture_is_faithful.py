@@ -394,3 +394,10 @@ def test_a_number_that_a_custom_operator_returns_is_not_built_in() -> None:
         overflows = torch.ops.tested_numbers.overflows
         with pytest.raises(CaptureError, match=r"overflows.*returns a number"):
             capture_forward(lambda x: x.clamp(-1, 1) if overflows(x) else x * 2, torch.ones(3))
+
+
+@pytest.mark.parametrize("call", [lambda x: x.prod(), lambda x: x.prod(1).sum(), lambda x: x.cumprod(0).sum()])
+def test_gradients_that_pytorch_computes_otherwise_where_a_number_is_0_are_refused(call: Callable[..., Tensor]) -> None:
+    model = nn.Linear(3, 3)
+    with pytest.raises(CaptureError, match=r"rodBackward\d: PyTorch computes it otherwise where a number is 0"):
+        capture_training(model, lambda result, _: call(result), NoUpdate(), (torch.ones(2, 3),), None)

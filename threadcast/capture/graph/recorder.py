@@ -64,6 +64,9 @@ _QUERIES: dict[OpOverload, Callable[..., Any]] = {
 _EXCHANGE_MEMORY = {aten.set_.source_Storage, aten.set_.source_Tensor, aten.set_.source_Storage_storage_offset}
 """Operators that give a tensor other memory."""
 
+_BY_ZEROS = ("ProdBackward0", "ProdBackward1", "CumprodBackward0")
+"""Nodes of autograd that compute another formula where a number is 0, which they look for: fake tensors cannot tell."""
+
 _VIEWS = {
     aten.t_.default: aten.t.default, aten.transpose_.default: aten.transpose.int,
     aten.unsqueeze_.default: aten.unsqueeze.default, aten.squeeze_.default: aten.squeeze.default,
@@ -279,6 +282,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             specs = self._fakes.define(result, Ref(slot), base)
         phase = "forward" if self.phase == "backward" and _in_a_users_backward() else self.phase
+        if phase == "backward" and (node := torch._C._current_autograd_node()) and node.name() in _BY_ZEROS:
+            raise CaptureError(f"cannot capture {node.name()}: PyTorch computes it otherwise where a number is 0")
         self.recording.calls.append(Recorded(slot, self._name(base), func, in_order, by_name, phase, specs))
         return result
 
