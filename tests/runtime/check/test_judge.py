@@ -18,7 +18,9 @@ from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.program import Program
 from threadcast.core import Case, Machine
-from threadcast.runtime.check.shadow import Checked, Ran, Shadowed, checked_step, leaves
+from threadcast.core.errors import WrongResult
+from threadcast.runtime.check import shadow
+from threadcast.runtime.check.shadow import Checked, Ran, Shadowed, checked_step, leaves, shadow_step
 from threadcast.runtime.operators import pools, products
 from threadcast.runtime.operators.faster import with_faster_operators
 from threadcast.runtime.operators.fuse import fused
@@ -52,6 +54,10 @@ def _ran(captured: Captured, machine: Machine) -> Ran:
     return Ran(captured, sequential(captured.graph, machine, Case(1)), unused)
 
 
+def _run(captured: Captured) -> Run:
+    return partial(captured.run, threads=[1] * len(captured.graph))
+
+
 class _Training:
     """A training step of a network, of which the same graph is run op after op with one thread an op, as a plan."""
 
@@ -75,16 +81,20 @@ class _Training:
     def _trace(self, inputs: Any, target: Any) -> None:
         torch.autograd.grad(self.loss(self.model(*inputs), target), list(self.model.parameters()))
 
-    def checked(self, captured: Captured, run: Run | None = None) -> Checked:
+    def shadowed(self) -> Shadowed:
         def loss(result: Any) -> dict[str, Any]:
             return {"loss": result["loss"] if isinstance(result, dict) else result}
 
-        shadowed, by = (
-            Shadowed(self._eager, self._trace, self.model, self.optimizer, loss),
-            _ran(captured, self._machine),
-        )
-        run = partial(captured.run, threads=[1] * len(captured.graph)) if run is None else run
-        return checked_step(shadowed, run, self.arguments, captured, ran=lambda: by)
+        return Shadowed(self._eager, self._trace, self.model, self.optimizer, loss)
+
+    def checked(self, captured: Captured, run: Run | None = None) -> Checked:
+        by = _ran(captured, self._machine)
+        run = _run(captured) if run is None else run
+        return checked_step(self.shadowed(), run, self.arguments, captured, ran=lambda: by)
+
+    def verified(self, captured: Captured) -> Any:
+        by = _ran(captured, self._machine)
+        return shadow_step(self.shadowed(), _run(captured), self.arguments, captured, lambda: by)
 
 
 ADAM: Any = partial(torch.optim.AdamW, lr=1e-2)
@@ -110,6 +120,21 @@ def test_an_operator_that_is_wrong_is_found_and_named(name: str, of: str, share:
     training = _Training(name, ADAM, machine)
     wrong = _with_wrong(training.captured, of, lambda result: result.mul_(1 + share))
     assert training.checked(wrong).difference is not None
+
+
+def test_what_memory_is_too_small_to_compare_is_not_called_wrong(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = _Training("lenet", ADAM, machine)
+    wrong = _with_wrong(training.captured, "relu", lambda result: result.mul_(1.001))
+    with pytest.raises(WrongResult):
+        training.verified(wrong)
+    monkeypatch.setattr(shadow, "free_bytes", lambda: 1000)
+    checked = training.checked(wrong)
+    assert not checked.comparable
+    assert "cannot be compared" in str(checked.difference)
+    with pytest.warns(UserWarning, match=r"does not verify this call: .* are free"):
+        assert training.verified(wrong)["loss"].isfinite()
 
 
 @pytest.mark.parametrize("wrong", ["rounding", "stale", "nan"])

@@ -23,6 +23,7 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Plan, read_machine
 from threadcast.runtime.calls.kinds import flattened, kind_of
 from threadcast.runtime.calls.size_families import SizeFamilies
+from threadcast.runtime.check import shadow
 from threadcast.runtime.plans.malleable_plan import counts_below
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import BELIEVED, Extra, FasterGraphs, PlanStore, StoredPlan
@@ -176,6 +177,22 @@ def test_a_kept_plan_runs_from_the_first_call_on(machine: Machine, monkeypatch: 
     x = torch.ones(8)
     plan = keep_a_plan(x, machine, step_s=1.0)
     monkeypatch.setenv("THREADCAST_ENGINE_LEAST_STEP_US", "1000000")  # others are timed first
+    with closing(threadcast.optimize(waves)) as call:
+        assert torch.equal(call(x), waves(x))
+        assert (call.reports[0].runs, call.reports[0].plan) == ("plan", plan)
+
+
+def test_a_kept_plan_that_memory_is_too_small_to_compare_is_left_for_later_processes(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.ones(8)
+    plan = keep_a_plan(x, machine, step_s=1.0)
+    with monkeypatch.context() as small, closing(threadcast.optimize(waves)) as call:
+        small.setattr(shadow, "free_bytes", lambda: 10)
+        for _ in range(2):
+            assert torch.equal(call(x), waves(x))
+        assert call.reports[0].runs != "plan"
+        assert "cannot be compared" in call.reports[0].reason
     with closing(threadcast.optimize(waves)) as call:
         assert torch.equal(call(x), waves(x))
         assert (call.reports[0].runs, call.reports[0].plan) == ("plan", plan)

@@ -207,3 +207,4 @@ def test_a_plan_that_memory_is_too_small_to_compare_does_not_run(
     assert difference is not None
     assert "cannot be compared" in difference
     assert "are free" in difference
+    assert not steps.comparable

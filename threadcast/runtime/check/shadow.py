@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -100,6 +101,10 @@ class Judged:
     order: bool = False
 
 
+class NotComparable(ThreadcastError):
+    """Memory is too small to compare a step; nothing is known of its numbers. The message says what it would take."""
+
+
 def shadow_step(
     step: Shadowed, run: Run, arguments: Sequence[Any], captured: Captured | None, ran: Callable[[], Ran | None],
     in_order: Callable[[], Run | None] = lambda: None,
@@ -112,7 +117,8 @@ def shadow_step(
     differs, and the first operator whose result does. Takes `COPIES` times the memory of a `StepState`; where that
     operator has to be found, also memory for all intermediate results.
 
-    What neither a plan nor eager PyTorch ran has another library's roundings, and is compared roughly.
+    What neither a plan nor eager PyTorch ran has another library's roundings, and is compared roughly. Where memory is
+    too small to find out whether a difference is a rounding, a warning says so.
     """
     start = step.state(arguments, captured)
     result = run(*arguments)
@@ -129,6 +135,8 @@ def shadow_step(
         if difference is not None:
             said = f"an optimised step did not give what PyTorch gives: {difference}"
             raise WrongResult(said + ("" if by is None else comparison.first_operator(by)))
+    except NotComparable as error:
+        warnings.warn(f"threadcast does not verify this call: {error}", stacklevel=2)
     finally:
         end.restore()
     return result
@@ -144,6 +152,8 @@ class Checked(NamedTuple):
     """Whether what eager's step gave would show wrong numbers, as zeros would not."""
     raised: bool = False
     """Whether the difference is that the other run has raised an exception."""
+    comparable: bool = True
+    """False where memory was too small to tell; the difference then says so."""
 
 
 def checked_step(
@@ -176,6 +186,9 @@ def checked_step(
         difference: Difference | None = None
         with Failure() as failure:  # the caller's own step has succeeded
             difference = comparison.of(by, found, in_order, judged, telling=telling)
+        if isinstance(failure.error, NotComparable):
+            unknown = Difference("its graph", f"it cannot be compared: {failure.error}")
+            return Checked(result, unknown, telling, comparable=False)
         if failure.error is not None:
             difference = Difference("its graph", str(failure))
         return Checked(result, difference, telling)
@@ -241,12 +254,12 @@ class _Comparison:
     def _of_graph(self, captured: Captured, wanted: Mapping[str, Any], eager_run: Run) -> Difference | None:
         """How a graph, run op after op with eager's own results of what stands for an operator, differs from eager.
 
-        These are the values `wanted`, of `eager_run`.
+        These are the values `wanted`, of `eager_run`. NotComparable where memory is too small for those results.
         """
         pairs = substitutes(captured)
         copied = sum(spec.size_bytes for at in pairs for spec in captured.graph.ops[at].outputs)
         if (reason := too_large(copied, free_bytes())) is not None:
-            return Difference("its graph", f"it cannot be compared: {reason}")
+            raise NotComparable(reason)
         names = {name for one in pairs.values() for _, name, _ in one}
         eager = EagerValues(names)
         if names:

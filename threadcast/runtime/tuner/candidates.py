@@ -373,9 +373,10 @@ class Candidates(Rounds):
         self._offer_eager(candidate)
 
     def _ran_step(self, what: to.Run | to.RunStage, event: to.Ran, difference: str | None) -> None:
-        """Take note of a step; `difference`: its results are not PyTorch's."""
+        """Take note of a step; `difference`: its results are not PyTorch's, or cannot be compared."""
         if difference is not None:
-            text = f"its results are not PyTorch's: {difference}"
+            known = "are not PyTorch's" if self._first_steps.comparable else "are not known to be PyTorch's"
+            text = f"its results {known}: {difference}"
             self.tell(to.LeftOut(what.key, text, differs=True))
             return
         self.tell(event)
@@ -426,7 +427,7 @@ class Candidates(Rounds):
         if differs:
             _logger.warning("%s is not used: %s", key, reason)
         variant_plan = self._plan_of(key)
-        if differs and variant_plan is not None:
+        if differs and variant_plan is not None and self._first_steps.comparable:
             self._stored.drop(self._graphs.as_captured(variant_plan.variant))
         self._contenders.close(key, variant_plan)
         if self.report.contender == key:

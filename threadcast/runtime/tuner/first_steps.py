@@ -79,6 +79,8 @@ class FirstSteps:
         self.aside = shadowed is not None and looks_aside(shadowed)
         """Whether looks run aside: all that they change is set back, and eager PyTorch runs the caller's step."""
         self.looks = looks
+        self.comparable = True
+        """Whether memory was large enough to compare the last step that was to be compared."""
         self._silent = 0
         """Number of compared steps in a row that have not shown whether results are right."""
         self._left: dict[Runner, int] = {}
@@ -90,13 +92,15 @@ class FirstSteps:
         """Run `step`, a step by `runner`; return the result, and in words how the results differ from eager's.
 
         None where they do not differ, or are known. If they were compared, or `step` ran aside, the result is eager's,
-        as where memory is too small for that: `step` is not run then.
+        as where memory is too small for that, which the words say (`comparable`).
         """
+        self.comparable = True
         aside = self.runs_aside(runner)
         if self._shadowed is None or not self.compares(runner):
             return step(*arguments), None
         reason = self._shadowed.too_large(arguments, captured)
         if reason is not None:
+            self.comparable = False
             return self._shadowed.eager(*arguments), f"they cannot be compared: {reason}"
         if aside:
             return self._run_aside(self._shadowed, step, arguments, captured)
@@ -104,6 +108,9 @@ class FirstSteps:
             self._shadowed, step, arguments, captured, ran=self._ran, judged=self._judged,
             in_order=self._in_order if is_ordered(runner) else None,
         )  # fmt: skip
+        if not checked.comparable:
+            self.comparable = False
+            return checked.result, str(checked.difference)
         if checked.raised and captured.raises:  # which says nothing of what it gives where it does not
             return checked.result, str(checked.difference)
         over = checked.tells or checked.difference is not None
