@@ -79,5 +79,6 @@ def test_each_feature_has_a_name_that_says_what_it_is():
     }  # fmt: skip
     assert {name: found[name] for name in expected} == {name: np.float32(value) for name, value in expected.items()}
     described = Op("fft", attributes={"size": 1024.0})
+    assert len({*feature_names(("x", "x of a thread", "of a thread: x"))}) == len(feature_names()) + 6
     names = feature_names(("size",))
     assert joint_features([described], machine, [Case(1)], ("size",)).shape[2] == len(names) == len({*names})

@@ -40,7 +40,7 @@ def test_each_feature_has_a_name_that_says_what_it_is():
     found = dict(zip(names, thread_features([described], (Case(6),), ("kind", "size"))[0, 0], strict=True))
     assert len(found) == len(names)
     assert (found["threads"], found["divisors"], found["largest prime"], found["spread"]) == (6, 4, 3, 0)
-    assert found["attribute size of a thread"] == np.float32(1024 - np.log(6))
+    assert found["of a thread: size"] == np.float32(1024 - np.log(6))
     own = dict(zip(feature_names(), thread_features([product(48, 64, 480)], (Case(2),))[0, 0], strict=True))
     assert own["log rows"] == np.float32(np.log(48))
     assert own["log columns of a thread"] == np.float32(np.log(480 / 2))

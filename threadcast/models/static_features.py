@@ -63,7 +63,7 @@ def describe(ops: Sequence[Op], names: Sequence[str] = ()) -> Floats:
 
 def feature_names(names: Sequence[str] = ()) -> tuple[str, ...]:
     """The names of the features of `joint_features`, in their order: by them a stored model finds its own again."""
-    return (*_NAMES, *(f"attribute {name}{part}" for part in ("", " of a thread") for name in names))
+    return (*_NAMES, *(f"{part}: {name}" for part in ("attribute", "of a thread") for name in names))
 
 
 _NAMES = (

@@ -43,8 +43,8 @@ def feature_names(names: Sequence[str] = ()) -> tuple[str, ...]:
     return (
         "threads", "log threads", "smaller factor", "divisors", "largest prime", "second bit of threads",
         *(f"threads modulo {divisor}" for divisor in _DIVISORS), "spread", "log rows", "log columns",
-        "log flops of an element", "log bytes", *(f"attribute {name}" for name in names), "log flops",
-        "log rows by columns", *shares, *(f"attribute {name} of a thread" for name in names),
+        "log flops of an element", "log bytes", *(f"attribute: {name}" for name in names), "log flops",
+        "log rows by columns", *shares, *(f"of a thread: {name}" for name in names),
     )  # fmt: skip
 
 
