@@ -135,7 +135,9 @@ class Machine:
             "structure": STRUCTURE,
             "name": self.name,
             "cores": [[len(c.cpus), *where] for c, *where in zip(self.cores, groups, nodes, sockets, strict=True)],
-            "speeds": [None if core.max_hz is None else round(math.log(core.max_hz, SPEEDS)) for core in self.cores],
+            "speeds": [
+                round(math.log(core.max_hz, SPEEDS)) if core.max_hz and core.max_hz > 0 else None for core in self.cores
+            ],
             "caches": sorted([c.level, c.size_bytes, own] for c, own in zip(self.caches, sharers, strict=True)),
         }
 
