@@ -133,7 +133,7 @@ def _cases(machine: Machine, cases: tuple[Case, ...]) -> _Cases:
 
 @lru_cache(maxsize=64)
 def _cases_at(machine: Machine, cases: tuple[Case, ...], clock: float) -> _Cases:
-    """Equal machines may have other clocks."""
+    """What depends on the cases alone, at this clock in Hz (0: unknown): equal machines may have others."""
     threads = np.array([case.threads for case in cases], dtype=np.float64)
     divisors = [[count for count in range(1, case.threads + 1) if case.threads % count == 0] for case in cases]
     across = np.full((len(cases), max(map(len, divisors))), np.inf)

@@ -23,7 +23,7 @@ def planner_for(machine: Machine) -> Planner:
 
 @lru_cache(maxsize=8)
 def planner_on(machine: Machine, cpus: tuple[tuple[int, ...], ...]) -> Planner:
-    """Equal machines may lie on other CPUs."""
+    """The planner for these CPUs: equal machines are known apart by theirs."""
     return Planner(machine)
 
 
