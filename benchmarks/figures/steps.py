@@ -73,20 +73,6 @@ TWO_MODELS = Study(
 )  # fmt: skip
 
 
-def _types(rows: list[Row]) -> str:
-    lines = [[row["network"], row["eager_ms"], row["autocast_ms"], row["float32_ms"], row["both_ms"],
-              f"{row['runs']} ({row['by']})", span(row, "gain"), row["difference"]] for row in rows]  # fmt: skip
-    head = ["network", "eager, ms", "eager, autocast", "float32", "both types", "runs", "gain", "difference"]
-    return table(head, lines)
-
-
-TYPES = Study(
-    "number_types", "steps",
-    ("network", "eager_ms", "autocast_ms", "float32_ms", "both_ms", "learning", "runs", "by", "gain", "gain_low",
-     "gain_high", "difference", "bfloat16_product", "bfloat16_convolution"), _types,
-)  # fmt: skip
-
-
 def _operators(rows: list[Row]) -> str:
     lines = []
     for (operator, of), found in by(rows, "operator", "kind").items():
@@ -132,4 +118,4 @@ COMPILED = Study(
      "eager_over_backend", "inductor_over_backend", "backend_over_optimize", "runs", "failed", "others_percent"),
     _compiled,
 )  # fmt: skip
-STUDIES = (ENGINE, CONTRIBUTIONS, WARMUP, TWO_MODELS, TYPES, OPERATORS, COMPILED)
+STUDIES = (ENGINE, CONTRIBUTIONS, WARMUP, TWO_MODELS, OPERATORS, COMPILED)

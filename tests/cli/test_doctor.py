@@ -12,6 +12,7 @@ import pytest
 from tests.cli.commands import invoke
 from tests.core import trees
 from tests.waiting import HANGS_S
+from threadcast.cli.bfloat16_speed import Bfloat16Speed
 from threadcast.cli.findings import (
     State,
     check_bfloat16,
@@ -31,7 +32,6 @@ from threadcast.cli.findings import (
 from threadcast.collector.busy import Load, LoadWatch
 from threadcast.collector.counters import EVENTS, CounterStatus, CountingPlan, Event
 from threadcast.core import Cache, Core, Machine, UsableCores, read_machine, usable_cores
-from threadcast.runtime.doors.bfloat16_speed import Bfloat16Speed
 
 V1_CPU = Path("/sys/fs/cgroup/cpu")
 FOUR = UsableCores((0, 1, 2, 3), 4)
@@ -46,7 +46,7 @@ TOPICS = {
     ("flags", "speed", "state", "words"),
     [
         ({"avx2"}, Bfloat16Speed(0.3, 0.5), State.NOTE, ["without AMX and AVX512-BF16", "keep models in float32"]),
-        ({"avx512_bf16"}, Bfloat16Speed(3.9, 1.8), State.OK, ["3.9 times", "with AVX512-BF16", "dtypes="]),
+        ({"avx512_bf16"}, Bfloat16Speed(3.9, 1.8), State.OK, ["3.9 times", "with AVX512-BF16", "torch.autocast"]),
         ({"amx_bf16", "avx512_bf16"}, Bfloat16Speed(8.0, 0.9), State.NOTE, ["AMX and AVX512-BF16", "some networks"]),
     ],
 )

@@ -19,8 +19,6 @@ from tests.runtime.small_training import Net, net, sgd
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Plan, read_machine
 from threadcast.runtime.calls.shared_learning import budget, planner_on
-from threadcast.runtime.doors import call_in_types
-from threadcast.runtime.doors.bfloat16_speed import Bfloat16Speed
 from threadcast.runtime.doors.optimize import OptimizedStep
 from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.engine.executors import Executors
@@ -196,13 +194,6 @@ class DefaultWins(Decided):
 def plans_win(planned_at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning settles on a plan, whichever is faster."""
     monkeypatch.setattr(candidates, "Tournament", Decided)
-
-
-@pytest.fixture
-def fast_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU that is fast in bfloat16, and learning that may take any time."""
-    monkeypatch.setattr(call_in_types, "bfloat16_speed", lambda: Bfloat16Speed(4.0, 2.0))
-    monkeypatch.setenv("THREADCAST_ENGINE_TUNING_SHARE", "1")
 
 
 @pytest.fixture

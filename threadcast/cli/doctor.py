@@ -111,7 +111,7 @@ def _torch() -> tuple[str | None, int | None]:
 def _bfloat16() -> list[Finding]:
     if importlib.util.find_spec("torch") is None:
         return []
-    from threadcast.runtime.doors.bfloat16_speed import bfloat16_speed
+    from threadcast.cli.bfloat16_speed import bfloat16_speed
 
     return [findings.check_bfloat16(findings.read_cpu_flags(), bfloat16_speed())]
 

@@ -19,9 +19,9 @@ from threadcast.core.measurement import DISTURBED
 from threadcast.core.sysfs import format_cpus, read_int, read_text
 
 if TYPE_CHECKING:
+    from threadcast.cli.bfloat16_speed import Bfloat16Speed
     from threadcast.collector.busy import Load
     from threadcast.collector.counters import CountingPlan
-    from threadcast.runtime.doors.bfloat16_speed import Bfloat16Speed
 
 COMPILERS = ("c++", "g++", "clang++")
 BFLOAT16_FLAGS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "BF16"}
@@ -168,9 +168,9 @@ def check_bfloat16(flags: Collection[str], speed: Bfloat16Speed) -> Finding:
         advice = "slower on this CPU: keep models in float32 (model.float()), and leave torch.autocast off"
         return Finding("bfloat16", State.NOTE, found, advice)
     if min(speed.matrix_product, speed.convolution) < 1.0:
-        advice = "faster for some networks only; time yours, or let optimize(model, dtypes=...) compare"
+        advice = "faster for some networks only: time yours within torch.autocast('cpu', torch.bfloat16)"
         return Finding("bfloat16", State.NOTE, found, advice)
-    return Finding("bfloat16", State.OK, f'{found}; optimize(model, dtypes=("float32", "bfloat16")) tries it')
+    return Finding("bfloat16", State.OK, f"{found}; torch.autocast('cpu', torch.bfloat16) around calls uses it")
 
 
 def read_cpu_flags(root: Path = Path("/")) -> frozenset[str]:

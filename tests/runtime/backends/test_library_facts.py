@@ -119,7 +119,7 @@ HEADS: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("name", HEADS)
 def test_comparisons_that_say_true_of_nan_are_left_to_others(name: str) -> None:
     x = torch.rand(4, 8)
-    probes = Probes(passed_on(HEADS[name], x), [None], rough=False)
+    probes = Probes(passed_on(HEADS[name], x), [None])
     assert "of which g" in str(probes.lost_by(AVX512["openvino"]))
     for backend in ("onnxruntime", "torch.compile"):
         reason = str(probes.lost_by(AVX2[backend], FUSED if backend == "torch.compile" else ()))
@@ -170,14 +170,14 @@ def test_exponentials_of_what_is_bounded_are_not_too_large() -> None:
         lambda z: z * z.clamp(-5, 5).exp() > 0.5,
         lambda z: 1 / (1 + (-z).exp()) > 0.5,
     ):
-        assert Probes(passed_on(function, x), [None], rough=False).lost_by(AVX512["openvino"]) is None
+        assert Probes(passed_on(function, x), [None]).lost_by(AVX512["openvino"]) is None
 
 
 def test_operators_that_change_infinities_are_left_to_others() -> None:
     x = torch.rand(4, 8)
 
     def left_out(function: Callable[[Tensor], Tensor], **kinds: str) -> bool:
-        return Probes(passed_on(function, x), [None], rough=False).lost_by(facts(**kinds)) is not None
+        return Probes(passed_on(function, x), [None]).lost_by(facts(**kinds)) is not None
 
     def masked(x: Tensor, value: float) -> Tensor:
         return x.masked_fill(x > 2, value)

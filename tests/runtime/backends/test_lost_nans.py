@@ -28,7 +28,7 @@ weight = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
 
 def _left_out(function: Function, facts: Mapping[str, Facts] = AVX2) -> set[str]:
     """The backends that are left out of a program."""
-    probes = Probes(passed_on(function, X), [None], rough=False)
+    probes = Probes(passed_on(function, X), [None])
     return {backend for backend in facts if probes.lost_by(facts[backend], FUSED if backend == "torch.compile" else ())}
 
 
@@ -216,13 +216,13 @@ def test_infinities_of_arguments_may_fill_a_row() -> None:
         return (x + mask).softmax(1).relu()
 
     mask = torch.zeros(4, 6)
-    assert Probes(passed_on(masked, X, mask), [None, None], rough=False).lost_by(AVX2["openvino"]) is None
+    assert Probes(passed_on(masked, X, mask), [None, None]).lost_by(AVX2["openvino"]) is None
     mask[0, 3] = -torch.inf
-    assert Probes(passed_on(masked, X, mask), [None, None], rough=False).lost_by(AVX2["openvino"]) is not None
+    assert Probes(passed_on(masked, X, mask), [None, None]).lost_by(AVX2["openvino"]) is not None
 
 
 def test_what_is_lost_is_named() -> None:
-    probes = Probes(passed_on(lambda x: x.log().relu(), X), [None], rough=False)
+    probes = Probes(passed_on(lambda x: x.log().relu(), X), [None])
     assert probes.lost_by(AVX2["openvino"]) == "NaN arises inside, of which relu makes a number"
 
 
@@ -230,9 +230,7 @@ def test_nan_in_the_middle_of_a_network_is_found_where_no_input_makes_it() -> No
     """Shares of what may be nowhere above 0: of 64 numbers some always are, whatever the input."""
     torch.manual_seed(0)
     layer = nn.Linear(6, 64)
-    probes = Probes(
-        passed_on(lambda x: ((y := layer(x).relu()) / y.sum(1, keepdim=True)).relu(), X), [None], rough=False
-    )
+    probes = Probes(passed_on(lambda x: ((y := layer(x).relu()) / y.sum(1, keepdim=True)).relu(), X), [None])
     assert probes.lost_by(AVX2["openvino"]) is not None
 
 
@@ -246,7 +244,7 @@ def test_networks_as_people_write_them_lose_no_backend() -> None:
         (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.ELU(), nn.Softmax(-1), nn.Sigmoid()), rows),
     ]
     for module, x in blocks:
-        probes = Probes(passed_on(module.eval(), x), [None], rough=False)
+        probes = Probes(passed_on(module.eval(), x), [None])
         assert not any(probes.lost_by(one, FUSED) for one in AVX2.values())
 
 

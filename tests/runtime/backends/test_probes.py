@@ -58,7 +58,7 @@ def facts_of(library: str) -> Any:
 
 def left_out(library: str, read: ReadProgram, call: TensorCall) -> str | None:
     integers = index_ranges(read)
-    probes = Probes(read, integers.arguments, rough=False)
+    probes = Probes(read, integers.arguments)
     return integers.refused or probes.refused() or probes.lost_by(facts_of(library)) or probes.disagreement(call)
 
 
@@ -128,7 +128,7 @@ def test_integers_that_a_library_does_not_compute_leave_it_out(name: str, librar
 
 def found_by_call(function: Callable[..., Any], wrong: Callable[..., Any], *example: Tensor) -> str | None:
     read = passed_on(function, *example)
-    probes = Probes(read, index_ranges(read).arguments, rough=False)
+    probes = Probes(read, index_ranges(read).arguments)
 
     def call(tensors: Sequence[Tensor]) -> list[Tensor]:
         found = wrong(*tensors)

@@ -99,16 +99,6 @@ def test_a_model_that_is_measured_anew_on_other_cores_counts_all_the_time(
 
 
 @needs_two_cores
-def test_a_call_in_two_types_is_one_model(choice: CoreChoice) -> None:
-    own = choice.machine(1).cores[0].cpus
-    with closing(threadcast.optimize(net(), cores=1, backends=False, dtypes=("float32", "bfloat16"))) as call:
-        call._in_half()
-        others = [of(choice, 1) for _ in range(len(read_machine()) - 1)]
-        assert own not in [model.cores[0].cpus for model in others]
-        assert choice.machine(1).cores[0].cpus == own, "each core has one model"
-
-
-@needs_two_cores
 def test_a_closed_training_step_gives_its_core_back_until_it_is_called_again(choice: CoreChoice) -> None:
     model, own = net(), choice.machine(1).cores
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -20,7 +20,6 @@ import threadcast
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.guards.module_values import ModuleChanged
 from threadcast.capture.guards.python_state import PythonState
-from threadcast.runtime.watching.held_state import Change, HeldState
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -172,16 +171,6 @@ def test_bytes_are_numbers_and_texts_too() -> None:
     net.options = b"1"
     net.forward = lambda x: net.fc(x)  # type: ignore[method-assign]
     follows(net, [lambda: setattr(net, "options", b"22")], X)
-
-
-def test_bfloat16_by_choice_sees_another_value_where_there_was_none() -> None:
-    net = Net().eval()
-    state = HeldState(net)
-    net.act = torch.relu
-    assert state.changed() is Change.OBJECTS
-    state = HeldState(net)
-    net.act = torch.tanh
-    assert state.changed() is Change.OBJECTS
 
 
 def twice(layer: nn.Module) -> nn.Module:

@@ -42,13 +42,10 @@ _SEEN, _SEEN_SHARE = 1e-4, 1e-3
 
 
 class Program:
-    """A program of operators, and which of its values depend on its arguments.
+    """A program of operators, and which of its values depend on its arguments."""
 
-    `rough`: it computes in bfloat16, and roundings to half precision may be left out.
-    """
-
-    def __init__(self, module: fx.GraphModule, *, rough: bool = False) -> None:
-        self.module, self._rough = module, rough
+    def __init__(self, module: fx.GraphModule) -> None:
+        self.module = module
         self.varying = list(varying(module, Memories(list(module.graph.nodes))))
 
     def refused(self) -> str | None:
@@ -68,7 +65,7 @@ class Program:
         return None
 
     def _reasons(self, node: fx.Node, name: str, facts: Facts) -> Iterator[str]:
-        if not self._rough and _rounds(node) and facts.differs("rounding", "digits"):
+        if _rounds(node) and facts.differs("rounding", "digits"):
             yield "rounding to half precision and back is left out there"
         asked = "scatter_reduce mean" if name == "scatter_reduce" and "mean" in node.args else name
         small = facts.differs(name, "small") and name not in _RIGHT_ENOUGH

@@ -12,16 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from threadcast.runtime.backends.onnx_libraries import request, session, write_optimised
-from threadcast.runtime.backends.ways import IN_BFLOAT16
 
 
 def main(library: str, folder: Path) -> None:
     """Ask the library."""
     model = folder / "model.onnx"
-    if library.startswith("openvino"):
-        call = request(model, 1, "bf16" if library.endswith(IN_BFLOAT16) else "f32")
-    else:
-        call = session(write_optimised(model), 1)
+    call = request(model, 1) if library == "openvino" else session(write_optimised(model), 1)
     for path in folder.glob("given-*.npz"):
         with np.load(path) as given:
             np.savez(folder / path.name.replace("given", "answers"), *call(list(given.values())))

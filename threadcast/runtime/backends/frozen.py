@@ -23,9 +23,6 @@ of its group there (`largest_of_groups`). Kernels in single precision that sum i
 after a hundred layers."""
 DOUBLE = 1e-9
 """The same, both, for numbers in double precision. As for plans (`check.limits`)."""
-ROUGH = 0.02
-"""The same for a module that computes in bfloat16, as a share of the largest number of a tensor: libraries round in
-other places than PyTorch does. As for plans in bfloat16 (`check.limits`)."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -38,19 +35,18 @@ class FlatModule(nn.Module):
 
     `arguments` are the example: positional arguments and keywords. CaptureError where the module returns anything but
     tensors; it neither writes to its buffers or arguments nor draws random numbers (`program_file`). `result` is the
-    module's for the example; without it the module is called once. `rough`: it computes in bfloat16. `returned` are
+    module's for the example; without it the module is called once. `returned` are
     the positions of results that are arguments themselves, each with the argument's among the tensors: backends do not
     compute these, and `call` returns the caller's own.
     """
 
     def __init__(
         self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], *, result: Any = None,
-        rough: bool = False, returned: Mapping[int, int] = MappingProxyType({}),
+        returned: Mapping[int, int] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         super().__init__()
         self.module = module
         self._returned = returned
-        self._rough = rough
         self.example = arguments
         self._leaves, self._structure = pytree.tree_flatten(arguments)
         if result is None:
@@ -94,18 +90,8 @@ class FlatModule(nn.Module):
                 raise CaptureError(
                     f"an answer is {got.dtype} {list(got.shape)}, not {wanted.dtype} {list(wanted.shape)}"
                 )
-            if not alike(got, wanted, rough=self._rough):
+            if not alike(got, wanted):
                 raise CaptureError("the answers differ from the module's")
-
-    def in_types(self, run: TensorCall) -> TensorCall:
-        """Return `run`, which takes and returns float32 in place of bfloat16, as a call in the module's own types."""
-        types = [wanted.dtype for wanted in self.expected]
-
-        def typed(tensors: Sequence[Tensor]) -> list[Tensor]:
-            given = [one.float() if one.dtype is torch.bfloat16 else one for one in tensors]
-            return [one.to(dtype) for one, dtype in zip(run(given), types, strict=True)]
-
-        return typed
 
     def call(
         self, run: TensorCall, guard: NumberGuard, memory: ResultMemory, draws: Sequence[Node] = ()
@@ -137,16 +123,16 @@ class FlatModule(nn.Module):
         return called
 
 
-def alike(found: Tensor, wanted: Tensor, *, rough: bool = False, least: float = 0.0) -> bool:
+def alike(found: Tensor, wanted: Tensor, *, least: float = 0.0) -> bool:
     """Return whether two tensors of a shape and type differ by no more than rounding, or `least` as a share.
 
-    Integers and truth values must be equal. `rough`: they are computed in bfloat16.
+    Integers and truth values must be equal.
     """
     if not wanted.is_floating_point() and not wanted.is_complex():
         return found.equal(wanted)
     double = real_type(wanted.dtype) is torch.float64
     absolute, relative = (DOUBLE, DOUBLE) if double else (ABSOLUTE, RELATIVE)
-    far = shares(wanted, found, gap=absolute) > max(least, ROUGH if rough else absolute)
-    if rough or not bool(far.any()):
-        return not bool(far.any())
+    far = shares(wanted, found, gap=absolute) > max(least, absolute)
+    if not bool(far.any()):
+        return True
     return torch.allclose(found[far], wanted[far], rtol=max(relative, least), atol=0.0, equal_nan=True)

@@ -45,7 +45,7 @@ from threadcast.runtime.backends.operator_questions import (
     differences,
     given,
 )
-from threadcast.runtime.backends.ways import IN_BFLOAT16, NEEDED
+from threadcast.runtime.backends.ways import NEEDED
 
 SCHEMA = "threadcast.library/1"
 MOST_S = 60.0
@@ -82,8 +82,7 @@ _ALL, _NONE = frozenset[str](KINDS), frozenset[str]()
 class LibraryFacts:
     """The facts of libraries, stored in a folder, which need not exist.
 
-    A library is a backend's name, with `IN_BFLOAT16` behind it where it rounds to bfloat16: of these is asked where
-    they lose NaN only.
+    A library is a backend's name.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -135,7 +134,7 @@ class LibraryFacts:
 
 def identity(library: str) -> str:
     """The library with the versions, the processor, the settings and the questions for which its answers hold."""
-    needed = NEEDED.get(library.removesuffix(IN_BFLOAT16), ())
+    needed = NEEDED.get(library, ())
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", *needed)]
     settings = [f"{name}={os.environ[name]}" for name in _CHOOSE_CODE if name in os.environ]
     questions = hashlib.sha256(Path(str(operator_questions.__file__)).read_bytes()).hexdigest()
@@ -197,7 +196,7 @@ def _answered(library: str, questions: Sequence[Question]) -> Mapping[Question, 
             with np.load(folder / f"answers-{turn}.npz") as arrays:
                 answers = map(torch.from_numpy, list(arrays.values()))
             for one in questions:
-                kinds[one] |= differences(one, turn, answers, rough=library.endswith(IN_BFLOAT16))
+                kinds[one] |= differences(one, turn, answers)
     return kinds
 
 

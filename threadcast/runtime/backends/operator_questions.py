@@ -189,8 +189,8 @@ def given(turn: int) -> tuple[Tensor, ...]:
     return ROWS.roll(turn, 0), OTHER
 
 
-def differences(question: Question, turn: int, found: Iterator[Tensor], *, rough: bool = False) -> set[str]:
-    """The kinds of numbers to which a library's next answers are not PyTorch's; `rough`: looks at NaN only."""
+def differences(question: Question, turn: int, found: Iterator[Tensor]) -> set[str]:
+    """The kinds of numbers to which a library's next answers are not PyTorch's."""
     kinds = set[str]()
     for wanted in _wanted(question):
         answer = next(found)
@@ -198,9 +198,7 @@ def differences(question: Question, turn: int, found: Iterator[Tensor], *, rough
             kinds.update(KINDS)
             continue
         answer = answer.roll(-turn, 0)
-        if rough:
-            answer = answer.where(answer.isnan() | wanted.isnan(), wanted) if wanted.is_floating_point() else wanted
-        kinds |= _kinds(question.table, wanted, answer) & ({"nan"} if rough else set(KINDS))
+        kinds |= _kinds(question.table, wanted, answer)
     return kinds
 
 

@@ -54,30 +54,30 @@ class Probe:
     changed: Sequence[Tensor]
     noise: Sequence[float]
 
-    def differs(self, found: Sequence[Tensor], *, rough: bool) -> bool:
+    def differs(self, found: Sequence[Tensor]) -> bool:
         """Whether other results differ from PyTorch's in kind, or beyond rounding."""
         return any(
-            one.shape != wanted.shape or one.dtype != wanted.dtype or _differs(one, wanted, changed, noise, rough=rough)
+            one.shape != wanted.shape or one.dtype != wanted.dtype or _differs(one, wanted, changed, noise)
             for one, wanted, changed, noise in zip(found, self.seen.results, self.changed, self.noise, strict=True)
         )
 
 
-def _differs(found: Tensor, wanted: Tensor, changed: Tensor, noise: float, *, rough: bool) -> bool:
+def _differs(found: Tensor, wanted: Tensor, changed: Tensor, noise: float) -> bool:
     if not _is_real(wanted):
         return bool(((found != wanted) & (wanted == changed)).any())
-    return not alike(found, wanted, rough=rough, least=NOISE * noise)
+    return not alike(found, wanted, least=NOISE * noise)
 
 
 class Probes:
     """What a program's results must be for other inputs than its example, and what libraries may make of it inside.
 
-    `integers` are the ranges of its arguments' integers. `rough`: it computes in bfloat16. It runs the program some
+    `integers` are the ranges of its arguments' integers. It runs the program some
     twenty times in PyTorch, when it is asked first.
     """
 
-    def __init__(self, read: ReadProgram, integers: Sequence[Range | None], *, rough: bool) -> None:
-        self._read, self._integers, self._rough = read, integers, rough
-        self._program = Program(read.module, rough=rough)
+    def __init__(self, read: ReadProgram, integers: Sequence[Range | None]) -> None:
+        self._read, self._integers = read, integers
+        self._program = Program(read.module)
         self._guard = NumberGuard(list(read.module(*read.example)))
         self._found: list[Probe] | None = None
         self._raises = ""
@@ -122,7 +122,7 @@ class Probes:
             except Exception as error:  # noqa: BLE001 - whatever a foreign library raises, PyTorch runs the call
                 _logger.info("a backend raises for %s: %s", one.name, error)
                 continue
-            if self._guard.allows(found) and one.differs(found, rough=self._rough):
+            if self._guard.allows(found) and one.differs(found):
                 return f"the answers differ from the module's for {one.name}"
         return self._raises or None
 
@@ -132,7 +132,7 @@ class Probes:
             for name, given in derived(self._read.example, self._integers):
                 try:
                     seen = Observed(self._program).seen(given)
-                    changed = self._read.module(*(_with_other_digits(value, rough=self._rough) for value in given))
+                    changed = self._read.module(*(_with_other_digits(value) for value in given))
                 except Exception as error:  # noqa: BLE001 - whatever an operator raises, calls may raise it
                     self._raises = f"PyTorch raises {type(error).__name__} for {name}"
                     break
@@ -232,10 +232,9 @@ def _end(value: Tensor, limit: Range | None, side: int) -> Tensor:
     return (limit.high - steps if side else limit.low + steps).reshape(value.shape).to(value.dtype)
 
 
-def _with_other_digits(value: Tensor, *, rough: bool) -> Tensor:
+def _with_other_digits(value: Tensor) -> Tensor:
     """All numbers times one that is nearly 1, so that equal ones stay equal."""
-    dtype = torch.bfloat16 if rough else real_type(value.dtype)
-    return value * (1 + _LAST_DIGITS.get(dtype, 2.0**-20)) if _is_real(value) else value.clone()
+    return value * (1 + _LAST_DIGITS.get(real_type(value.dtype), 2.0**-20)) if _is_real(value) else value.clone()
 
 
 def _noise(wanted: Tensor, changed: Tensor) -> float:

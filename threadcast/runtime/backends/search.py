@@ -86,9 +86,6 @@ class BackendSearch:
     for each kind of machine; None: nothing is stored. All calls of `start` and `poll` together take up to `limit_s`
     seconds; those of unlimited polls do not count.
 
-    With `rough` the module computes in bfloat16, and so do backends, whose results may be `frozen.ROUGH` apart; ONNX
-    Runtime, which has few operators for it, is not among them.
-
     With `cpus` backends run on these CPUs only, and so does the search. OpenVINO, whose threads all models of a process
     share, and which chooses their CPUs itself, is not among them.
 
@@ -98,12 +95,11 @@ class BackendSearch:
     def __init__(
         self, module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]], captured: Captured, cores: int, *,
         result: Any, among: Sequence[str] = BACKENDS, close: float = CLOSE, limit_s: float = CALLER_S,
-        history: Path | None = None, rough: bool = False, cpus: Sequence[int] | None = None,
+        history: Path | None = None, cpus: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self._module, self._arguments, self._captured = module, arguments, captured
         self._result = result
         among = [name for name in among if name not in NEEDED or has(name)]
-        among = [name for name in among if not rough or name != "onnxruntime"]
         self.left_out: dict[str, str] = {}
         """Backends and settings that are left out, and why."""
         if cpus is not None:
@@ -114,7 +110,7 @@ class BackendSearch:
         kind, own = network_kind(captured.graph), None if cpus is None else list(cpus)
         keeps = memory_regime() == "kept"
         shape = shape_of(captured.graph)
-        self._options = Options(among, cores, kind, close, history_path, rough, own, keeps, shape=shape)
+        self._options = Options(among, cores, kind, close, history_path, own, keeps, shape=shape)
         self._limit_s = limit_s
         self.caller_s = 0.0
         """Seconds that the search has taken so far from a caller that did not wait for it."""
@@ -236,7 +232,7 @@ class BackendSearch:
         options = self._options
         if self._ways is None:
             return False
-        key = key_of(content.head, (options.cores, options.kind, options.rough, options.cpus), options.among)
+        key = key_of(content.head, (options.cores, options.kind, options.cpus), options.among)
         self._options = replace(options, key=key)
         found = self._ways.read(key, content.weights_digest, _infinite(self._arguments))
         if found is None:
@@ -338,9 +334,7 @@ class BackendSearch:
     def _opened(self, built: Built) -> Generator[float, None, Contender]:
         """Open a way and check its result; yield the seconds that each piece of this should take, before it."""
         yield built.open_s
-        flat = FlatModule(
-            self._module, self._arguments, result=self._result, rough=self._options.rough, returned=self._returned
-        )
+        flat = FlatModule(self._module, self._arguments, result=self._result, returned=self._returned)
         call = self._call(built, flat)
         yield built.call_s
         flat.check(call)

@@ -43,10 +43,10 @@ from threadcast.runtime.backends.probes import Probes
 from threadcast.runtime.backends.program_file import ReadProgram, read_program
 from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.backends.way_store import WayStore, name_of
-from threadcast.runtime.backends.ways import IN_BFLOAT16, Way
-from threadcast.runtime.backends.written_out import in_float32, written_out
+from threadcast.runtime.backends.ways import Way
+from threadcast.runtime.backends.written_out import written_out
 from threadcast.runtime.plans.backend_history import PROGRAM, BackendHistory, NetworkKind, Shape
-from threadcast.threads.memory import free_bytes, keep_freed_memory, return_freed_memory
+from threadcast.threads.memory import keep_freed_memory, return_freed_memory
 
 BEGIN, GRANTED, REFUSED, DONE, ABANDONED = b"bgrdx"
 """Bytes on the standard input: the program is written; a turn is given; it is not; nothing more is needed of what was
@@ -68,19 +68,15 @@ and graphs of the pages for `bench-zoo` and `bench-graphnet` one ran fastest in 
 _NEEDED_FIRST = "torch.onnx._internal.exporter._core", "onnxscript", "openvino"
 """What is imported while no program has come yet: it takes seconds, and most programs need it."""
 
-COPIES = 4
-"""Copies of a widened program's weights at a time: its own, the exporter's, the file's in memory and OpenVINO's."""
-
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What is searched: backends among `among`, for `cores` cores and a network of this kind. `history` is a path.
 
     A way is reported if its call takes up to `close` times the seconds of the fastest that is known, or of PyTorch's.
-    `rough`: the program computes in bfloat16, and so may they, within `frozen.ROUGH` of its results. The search keeps
-    to `cpus` (None: to those of its caller), stores the fastest way by `key`, and keeps freed memory if its caller
-    does: PyTorch, to which backends are compared, may take two and a half times as long without (Depth Anything). What
-    was found for the same network tells what to try first (`shape`).
+    The search keeps to `cpus` (None: to those of its caller), stores the fastest way by `key`, and keeps freed memory
+    if its caller does: PyTorch, to which backends are compared, may take two and a half times as long without (Depth
+    Anything). What was found for the same network tells what to try first (`shape`).
     """
 
     among: list[str]
@@ -88,7 +84,6 @@ class Options:
     kind: NetworkKind
     close: float
     history: str | None
-    rough: bool = False
     cpus: list[int] | None = None
     keeps_memory: bool = False
     key: str = ""
@@ -131,8 +126,7 @@ def opened(way: Way, file: Path, cores: int, flat: FlatModule) -> TensorCall:
         return sessions(file, cores)[way.setting]()
     if way.backend != "openvino":
         return package_call(file, flat.tensors(flat.example))
-    call = requests(file, cores)[way.setting]()
-    return flat.in_types(call) if way.widened else call
+    return requests(file, cores)[way.setting]()
 
 
 class Caller:
@@ -200,8 +194,7 @@ class Search:
         self._read = program
         arguments = enumerate(program.example)
         self._infinite = [at for at, one in arguments if one.is_floating_point() and bool(one.isinf().any())]
-        self._rough = options.rough
-        self._flat = FlatModule(program.module, (program.example, {}), rough=self._rough)
+        self._flat = FlatModule(program.module, (program.example, {}))
         self._program_exported: ExportedProgram | None = None
         self._indices: IndexRanges | None = None
         self._asked_probes: Probes | None = None
@@ -218,9 +211,9 @@ class Search:
 
     @property
     def history(self) -> Path | None:
-        """The file of what earlier searches for programs in this type found; None: nothing is stored."""
+        """The file of what earlier searches found; None: nothing is stored."""
         path = self._options.history
-        return None if path is None else Path(path + ("-bfloat16" if self._rough else ""))
+        return None if path is None else Path(path)
 
     def run(self, history: BackendHistory) -> None:
         """Report the fastest way of each backend as soon as it is known; build none that is expected to be slower."""
@@ -255,7 +248,7 @@ class Search:
 
     def _try(self, backend: str) -> None:
         built: dict[Way, tuple[Path, TensorCall, float]] = {}
-        known = all(self._libraries.stored(one) for one in self._libraries_of(backend))
+        known = self._libraries.stored(backend) is not None
         reason = self._refused() or (self._differs(backend) if known else None)
         if reason is not None:
             self._leave_out(backend, reason)
@@ -323,12 +316,11 @@ class Search:
         file = self._folder / "model.onnx"
         if not file.exists():
             with self._for_all():
-                write_onnx(self._widened() if self._rough else self._program(), file)
+                write_onnx(self._program(), file)
         if backend == "onnxruntime":
             file = write_optimised(file)
         settings = sessions(file, cores) if backend == "onnxruntime" else requests(file, cores)
-        ways = (Way(backend, setting) for setting in settings)
-        yield from ((way, file) for way in ways if way.widened is self._rough)
+        yield from ((Way(backend, setting), file) for setting in settings)
 
     @property
     def _integers(self) -> IndexRanges:
@@ -339,7 +331,7 @@ class Search:
     @property
     def _probes(self) -> Probes:
         if self._asked_probes is None:
-            self._asked_probes = Probes(self._read, self._integers.arguments, rough=self._rough)
+            self._asked_probes = Probes(self._read, self._integers.arguments)
         return self._asked_probes
 
     def _refused(self) -> str | None:
@@ -347,19 +339,13 @@ class Search:
         name = self._integers.refused or self._probes.refused()
         return None if name is None else f"{name} may raise, or be computed otherwise, because of values"
 
-    def _libraries_of(self, backend: str) -> Sequence[str]:
-        return [backend, backend + IN_BFLOAT16] if self._rough and backend == "openvino" else [backend]
-
     def _differs(self, backend: str) -> str | None:
         """What a backend computes otherwise, as it says itself."""
         fused = lost_after_products() if backend == "torch.compile" and self._freezes else ()
-        for library in self._libraries_of(backend):
-            facts = self._libraries.asked(library)
-            if not facts.found:
-                return "it gives no answer about what its operators compute on this machine"
-            if (reason := self._probes.lost_by(facts, fused)) is not None:
-                return reason
-        return None
+        facts = self._libraries.asked(backend)
+        if not facts.found:
+            return "it gives no answer about what its operators compute on this machine"
+        return self._probes.lost_by(facts, fused)
 
     @property
     def _freezes(self) -> bool:
@@ -379,14 +365,6 @@ class Search:
         if self._program_exported is None:
             self._program_exported = _exported(self._read)
         return self._program_exported
-
-    def _widened(self) -> ExportedProgram:
-        """The program in float32; CaptureError where there is too little memory for its weights and their copies."""
-        held_bytes = sum(buffer.numel() * 4 for buffer in self._read.module.buffers())
-        free = free_bytes()
-        if free is not None and COPIES * held_bytes > free:
-            raise CaptureError(f"in float32 its weights take {held_bytes >> 20:,} MiB, of {free >> 20:,} that are free")
-        return _exported(in_float32(self._read))
 
     def _times(self, calls: Mapping[Way, TensorCall]) -> _Times:
         """Time a call of each way, and of the program in PyTorch (None). They run by turns."""

@@ -13,20 +13,12 @@ NEEDED = {"onnxruntime": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("on
 CHOOSES_CPUS = frozenset(("openvino",))
 """Backends that choose the CPUs of their threads themselves, whichever the thread has that opens them."""
 
-IN_BFLOAT16 = ", bfloat16"
-"""The end of the setting of a way that takes and returns float32, and rounds to bfloat16 in between."""
-
 
 class Way(NamedTuple):
     """A backend and the name of its setting, "" where it has only one."""
 
     backend: str
     setting: str
-
-    @property
-    def widened(self) -> bool:
-        """Whether the way is one for a program in bfloat16 that takes and returns float32 in its place."""
-        return self.setting.endswith(IN_BFLOAT16)
 
     def __str__(self) -> str:
         return f"{self.backend}, {self.setting}" if self.setting else self.backend

@@ -17,10 +17,8 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.nn import functional as F
-from torch.utils import _pytree as pytree
 
 from threadcast.runtime.backends import constant_rows
-from threadcast.runtime.backends.program_file import ReadProgram
 from threadcast.runtime.operators.out_of_place import returning
 
 aten = torch.ops.aten
@@ -172,26 +170,3 @@ _BY_TYPE: dict[Callable[..., Any], Callable[..., Any]] = {
 }
 """For an operator, a function that computes the same. It is called in the operator's place: what it runs depends on
 types, which the graph's values do not have."""
-
-
-_WIDENING = (aten._softmax.default, aten._log_softmax.default)
-"""Operators whose third argument says that they take half precision and return float32."""
-
-
-def in_float32(program: ReadProgram) -> ReadProgram:
-    """Return the program with float32 in place of bfloat16 everywhere: arguments, weights, casts and results."""
-    graph = _InFloat32(program.module).transform().graph
-    held = {name: _widened(buffer) for name, buffer in program.module.named_buffers()}
-    return ReadProgram(fx.GraphModule(held, graph), tuple(map(_widened, program.example)))
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
-
-
-class _InFloat32(fx.Transformer):
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = pytree.tree_map(lambda part: torch.float32 if part is torch.bfloat16 else part, (args, kwargs))
-        if target in _WIDENING:
-            args = (*args[:2], False)
-        return super().call_function(target, args, kwargs)

@@ -15,7 +15,6 @@ from threadcast.runtime.calls.fallback import BREAKS
 from threadcast.runtime.check.shadow import Shadowed
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.contender import MakeBackends
 
 
@@ -49,8 +48,5 @@ class CallSpec:
     """The end of a reason why a call is left to PyTorch: what else may run some of it."""
     is_step: bool = True
     """Whether a call is a step of its own, and no part of one, which the caller counts."""
-    budget: Budget | None = None
-    """What its calls may spend as parts of others, which choose cores for both; None: they have a share of their own.
-    """
     gives_back: bool = True
     """Whether its settled steps tell the store how long operators take."""

@@ -7,9 +7,7 @@ asks the kind's `Tuning` (`tuner`) to run it, and falls back to PyTorch with a r
 a call does exactly what it does in PyTorch.
 
 Calls of our own, as those of `learn` or of an example, change nothing: `own_calls` sets back parameters, buffers,
-counters, random numbers. `traced_step` shows a step beside its plan. `call_in_types` is the one door that may give
-other numbers than float32, within a tolerance that the caller names: bfloat16 where `bfloat16_speed` and the caller's
-own calls show it to be faster (`in_bfloat16`, `type_choice`).
+counters, random numbers. `traced_step` shows a step beside its plan.
 
 `compile_backend` is what `torch.compile(model, backend="threadcast")` calls: PyTorch's graphs and PyTorch's semantics,
 hooks, graph breaks and guards included; it returns programs of `compiled`.

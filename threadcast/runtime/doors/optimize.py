@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,11 +13,9 @@ from threadcast.capture.graph.fake_tensors import load_fake_tensors
 from threadcast.core import Machine
 from threadcast.core.arguments import check, check_switch, is_number
 from threadcast.core.errors import InvalidInput
-from threadcast.runtime.doors.call_in_types import CallInTypes
 from threadcast.runtime.doors.given import check_inference, check_training
 from threadcast.runtime.doors.optimized_call import OptimizedCall
 from threadcast.runtime.doors.optimized_step import OptimizedStep
-from threadcast.runtime.doors.type_choice import TOLERANCE
 from threadcast.runtime.plans.core_choice import Cores, core_choice
 from threadcast.runtime.tuner.tournament import WORTH
 from threadcast.runtime.updates.batch_loss import BatchLoss
@@ -27,7 +25,7 @@ from threadcast.threads.memory import keep_freed_memory
 
 def optimize(
     function: Callable[..., Any], *example: Any, cores: Cores = None, backends: bool = True,
-    dtypes: Sequence[str] = ("float32",), tolerance: float = TOLERANCE, progress: bool = True, seconds: float = 30.0,
+    progress: bool = True, seconds: float = 30.0,
 ) -> OptimizedCall:  # fmt: skip
     """Return a callable that does what `function` (a module or a plain function) does, faster where a way is found.
 
@@ -54,33 +52,20 @@ def optimize(
     PyTorch as before, with a warning that says why. For who wants graph breaks, and the semantics that `torch.compile`
     gives them, there is `torch.compile(model, backend="threadcast")`.
 
-    `dtypes=("float32", "bfloat16")` allows results of lower precision: autocast to bfloat16 is tried too, and runs the
-    calls of a module in eval mode where it is faster and no result differs from float32's by more than `tolerance`, a
-    share of the largest number of a tensor. Backends are tried in both types. `types` of what is returned says which
-    type runs, and the largest difference seen. InvalidInput for other types, for a tolerance that is not above 0,
-    and for other arguments that make no sense.
+    Results have the numbers of the given model's types. For bfloat16 call within `torch.autocast("cpu",
+    torch.bfloat16)`, or give `model.bfloat16()`: both are learned as any other call. InvalidInput for arguments that
+    make no sense.
     """
     check_inference(function, example)
     check_switch("backends", backends)
     check_switch("progress", progress)
-    check(_are_types(dtypes), "dtypes", dtypes, '("float32",) or ("float32", "bfloat16")')
-    check(is_number(tolerance) and tolerance > 0, "tolerance", tolerance, "a number above 0")
     check(is_number(seconds) and seconds > 0, "seconds", seconds, "seconds above 0")
     machine = _machine(cores)
     most = None if cores is None else len(machine)
-    if "bfloat16" in dtypes:
-        call: OptimizedCall = CallInTypes(function, machine, backends=backends, most=most, tolerance=tolerance)
-    else:
-        call = OptimizedCall(function, machine, backends=backends, most=most)
+    call = OptimizedCall(function, machine, backends=backends, most=most)
     if example:
         call.learn_from(example, {}, seconds=seconds, least_gain=WORTH, progress=progress)
     return call
-
-
-def _are_types(dtypes: object) -> bool:
-    if isinstance(dtypes, str) or not isinstance(dtypes, Collection):
-        return False
-    return all(name in ("float32", "bfloat16") for name in dtypes) and "float32" in dtypes
 
 
 def optimize_training(

@@ -90,7 +90,7 @@ class Optimized:
             spec, machine, settings, model_format=self._format, watch=self._watch, table=self._table,
             fuse=settings["engine.fuse"],
         )  # fmt: skip
-        self._budget = spec.budget or budget(settings["engine.tuning_share"]).part()
+        self._budget = budget(settings["engine.tuning_share"]).part()
         self._short = ShortCalls(settings["engine.least_step_us"] * 1e-6)
         self._once = ""
         """How calls differ of which each is the first of its kind, in words."""
@@ -114,7 +114,7 @@ class Optimized:
         self.cores = ModelCores(
             machine, self._resized, this_process().cores, most=spec.most
         )  # last: cores may change from here on
-        if spec.most is not None and spec.budget is None:
+        if spec.most is not None:
             core_choice().add(self.cores)
 
     @property

@@ -27,7 +27,6 @@ from threadcast.runtime.doors.optimized_model import Formatted, OptimizedModel, 
 from threadcast.runtime.doors.own_calls import OwnCalls, in_training
 from threadcast.runtime.plans.backend_history import NAME as HISTORY
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.contender import MakeBackends
 from threadcast.threads.this_process import this_process
 
@@ -36,14 +35,12 @@ class OptimizedCall(OptimizedModel):
     """A callable with the signature and the results of `function`, without gradients.
 
     The calls measure and plan as they go, and lose no more time by it than the setting `engine.tuning_share` allows.
-    `reports` say what runs the calls. With `rough` the function computes in bfloat16, and so may backends, beside a
-    call in float32 on the same cores; this is what its calls may spend.
+    `reports` say what runs the calls.
     """
 
     def __init__(
-        self, function: Callable[..., Any], machine: Machine, *, backends: bool, most: int | None = None,
-        rough: Budget | None = None,
-    ) -> None:  # fmt: skip
+        self, function: Callable[..., Any], machine: Machine, *, backends: bool, most: int | None = None
+    ) -> None:
         self.__wrapped__ = function  # what is captured of a function that calls this
         self._told_of_training, self._searches = False, backends and isinstance(function, nn.Module)
         model = function if isinstance(function, nn.Module) else None
@@ -65,7 +62,7 @@ class OptimizedCall(OptimizedModel):
         def of_backends(cores: int, cpus: Sequence[int] | None) -> MakeBackends | None:
             if not backends or model is None:
                 return None
-            options: dict[str, Any] = {"cpus": cpus, "history": history, "rough": rough is not None}
+            options: dict[str, Any] = {"cpus": cpus, "history": history}
             return lambda captured, arguments, result: BackendSearch(
                 model, arguments, captured, cores, result=result, **options
             )
@@ -80,7 +77,7 @@ class OptimizedCall(OptimizedModel):
         spec = CallSpec(
             shadowed=shadowed, capture=capture, name=name, title=self._title, watched=(model, None),
             functions=(function,), backends=of_backends, among=cache(installed) if backends else lambda _: "",
-            most=most, budget=rough,
+            most=most,
         )  # fmt: skip
         self._optimized = Optimized(spec, machine)
         this_process().steps.ask_learning(self._learning)

@@ -7,7 +7,7 @@ it is measured where it counts: in the calls that the caller makes anyway. Each 
 `tournament` decides. It is a pure state machine: events come in (a candidate is offered, prepared, has run, differs),
 instructions go out (run this, prepare that, store, release). It knows no tensor, clock or thread, so that whatever
 happened in the field can be replayed from its log (`events`), and told by its story. All that is chosen by time is
-chosen there, in `rounds` of calls: plans and memory formats and backends (`tuning`), whole compiled programs, bfloat16,
+chosen there, in `rounds` of calls: plans and memory formats and backends (`tuning`), whole compiled programs,
 an optimizer's kernels. Where other processes took the cores meanwhile, later processes are told nothing.
 
 Preparing a candidate costs calls time: looks at operators run in them, planners, compilers and searches for backends

@@ -247,17 +247,6 @@ class Tuning(Candidates):
         return self._in_order if is_ordered(self._last) else None
 
     @property
-    def ran_by_backend(self) -> Contender | None:
-        """The backend that ran the last call; None where something else did."""
-        if isinstance(self._last, ContenderId) and self._last.kind is Kind.BACKEND:
-            return self._contenders[self._last]
-        return None
-
-    def end_search(self) -> None:
-        """End the search for backends; what it has found goes on."""
-        self._backends.close()
-
-    @property
     def kept(self) -> Contender | None:
         """What runs all calls until something changes; None while anything is being learned."""
         return None if self.learning or not self.settled else self._contenders[self._best]

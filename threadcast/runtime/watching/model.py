@@ -151,16 +151,6 @@ class Watch:
         begins = (tensor.untyped_storage().data_ptr() for tensor in self._tensors)
         return frozenset([*begins, *(-id(tensor) for tensor in self._tensors)])
 
-    def follow_moves(self) -> None:
-        """Expect the tensors at their present places in memory, in their present order, from here on."""
-        if self._untouched is not None and self._untouched.holds():
-            return
-        places, sides = list(map(Tensor.data_ptr, self._tensors)), _sides_of(self._tensors)
-        if (places, sides) != (self._places, self._sides):
-            self._places, self._sides = places, sides
-            self.held = self._held()
-            self._untouched = self._last = None
-
     def observe(self) -> Observation:
         """Return the current state. Call it once before each call that is looked at: it counts how often it changes."""
         read = self._reads.changed()

@@ -1,0 +1,84 @@
+"""Results of backends are compared with PyTorch's in the types that the program has."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.runtime.backends.searches import found_by, search_for
+from tests.runtime.compiler import needs_compiler
+from threadcast.core.errors import CaptureError
+from threadcast.runtime.backends.exported import write_onnx
+from threadcast.runtime.backends.frozen import FlatModule
+from threadcast.runtime.backends.onnx_libraries import requests, sessions, write_optimised
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+
+
+def test_no_setting_rounds_to_bfloat16(tmp_path: Path) -> None:
+    """OpenVINO's own choice is bfloat16 on processors that have it."""
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Conv2d(3, 32, 3), nn.Flatten(), nn.Linear(6272, 64)).eval(), torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        wanted = module(x)
+        write_onnx(torch.export.export(module, (x,)), tmp_path / "model.onnx")
+    calls = requests(tmp_path / "model.onnx", 1) | sessions(write_optimised(tmp_path / "model.onnx"), 1)
+    for setting, make in calls.items():
+        share = float((make()([x])[0] - wanted).abs().max() / wanted.abs().max())
+        assert share <= 1e-5, setting
+
+
+@pytest.mark.system
+@needs_compiler
+@pytest.mark.parametrize("backend", ["openvino", "torch.compile"])
+def test_weights_that_are_kept_in_bfloat16_make_no_program_rough(backend: str) -> None:
+    model = Stored().eval()
+    found = found_by(search_for(model, ((X,), {}), among=[backend], close=1e6))
+    with torch.no_grad():
+        wanted = model(X)
+    for contender in found:
+        torch.testing.assert_close(contender.run((X,), {}), wanted, rtol=1e-3, atol=1e-4)
+
+
+class Stored(nn.Module):
+    """Computes in float32 with weights that are kept in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight: Tensor
+        self.register_buffer("weight", torch.randn(6, 6).bfloat16())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.linear(x, self.weight.float())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ([-math.inf, 1.0, 2.0], [-math.inf, 1.0, 2.2]),
+        ([math.inf, 1.0], [5.0, 1.0]),
+        ([math.nan, 1.0], [0.0, 1.0]),
+        ([-1e30, 1.0, 2.0], [-1e30, 1.0, 2.2]),
+    ],
+)
+def test_numbers_beside_infinite_ones_are_compared(wanted: list[float], found: list[float]) -> None:
+    right, wrong = torch.tensor(wanted), torch.tensor(found)
+    flat = FlatModule(nn.Identity(), ((torch.zeros(1),), {}), result=right)
+    flat.check(lambda _: [right.clone()])
+    with pytest.raises(CaptureError, match="differ"):
+        flat.check(lambda _: [wrong])
+
+
+@pytest.mark.parametrize("right", [torch.tensor([50_000, 3]), torch.tensor([True, False])])
+def test_integers_have_to_be_equal(right: Tensor) -> None:
+    flat = FlatModule(nn.Identity(), ((torch.zeros(1),), {}), result=right)
+    flat.check(lambda _: [right.clone()])
+    with pytest.raises(CaptureError, match="differ"):
+        flat.check(lambda _: [right.logical_xor(torch.ones(1)) if right.dtype is torch.bool else right + 1])
