@@ -63,7 +63,6 @@ WITH = $(or $(OPTIONS),--write)
 
 bench: $(READY) ## Benchmarks: the papers' tables, simulated, and short figures of this machine; minutes
 	$(BIN)/python benchmarks/paper_tables.py
-	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/engine_overhead.py
 	mkdir -p build && rm -f build/bench.db*
@@ -72,7 +71,6 @@ bench: $(READY) ## Benchmarks: the papers' tables, simulated, and short figures 
 bench-engine: $(READY) ## Benchmarks: optimised steps beside eager PyTorch and torch.compile; hours
 	$(BIN)/python benchmarks/engine.py $(WITH)
 	$(BIN)/python benchmarks/engine_contributions.py --write
-	$(BIN)/python benchmarks/engine_warm_start.py
 
 # The libraries are in an environment of their own. GRAPHNET=path is a clone of GraphNet (MIT), else it is cloned into
 # build; most of its graphs, by hashes of their paths, are held out and not read.
@@ -100,10 +98,9 @@ bench-planner: $(READY) ## Benchmarks: plans beside bounds, baselines and CP-SAT
 	$(BIN)/python benchmarks/planner.py $(WITH)
 	$(BIN)/python benchmarks/planner_scale.py --write
 
-bench-service: $(READY) ## Benchmarks: the service's speed, changed requests, its pages
+bench-service: $(READY) ## Benchmarks: the service's speed, changed requests
 	$(BIN)/python benchmarks/service.py $(WITH)
 	BODIES=$(or $(BODIES),10000) $(BIN)/python -m pytest -q --timeout 3600 tests/service/test_mutated_bodies.py
-	$(BIN)/python benchmarks/dashboard.py --store build/dashboard.db
 
 # Without a network. By .venv where there is one, else by $(PYTHON), which needs torch and numpy; WHEELS=folder installs the
 # wheels in it, for this alone. PARTS=steps,recording and THREADS=1,2,4,8 choose. COMMIT=hash names the commit where no git

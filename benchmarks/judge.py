@@ -1,12 +1,10 @@
 """Models that nobody here wrote, beside PyTorch and Inductor; `make bench-zoo`.
 
-    python benchmarks/judge.py zoo|graphnet [--quick] [--only "bert;resnet"] [--modes inference,training] [--most 100]
-                               [--fast] [--seconds 60] [--compiled] [--reuse] [--json] [--write]
+    python benchmarks/judge.py zoo|graphnet [--only "bert;resnet"] [--modes inference,training] [--most 100]
+                               [--fast] [--seconds 60] [--reuse] [--json] [--write]
 
 Each model runs in processes of its own with a time limit. Every record lands in build/judge as it comes; `--reuse`
 leaves out what has one of this commit and setting, and `--write` stores the tables of all that are there.
-`--quick` takes some seconds a model: are results right, what ran them, and why not a plan? With `--compiled` it is
-about `torch.compile(model, backend="threadcast")` in place of `optimize` and `optimize_training`.
 `--fast` measures for a shorter time (`judge_measure.FAST`); its records are apart. Hours in all, with `--fast`
 about a minute a model. The libraries of zoo need an environment of their own, which `make bench-zoo` makes; graphs of
 GraphNet are read from the clone at GRAPHNET.
@@ -18,7 +16,6 @@ import argparse
 import json
 import math
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -32,32 +29,13 @@ from judge_measure import FAST, Setting, measured
 from judge_page import means_row, model_rows, score_rows
 from run_facts import RunFacts
 
-_VERDICTS = {True: "right", False: "WRONG", None: "unknown"}
-LIMIT_S = 240.0
-"""Longest time of one model in the quick check."""
 MOST_BYTES = 2 << 30
 """Larger graphs are left out: one step takes longer than `SLOW_S`."""
-
-
-def quick(judge: str, name: str, mode: str, *, compiled: bool = False) -> dict[str, Any]:
-    """The record of a quick check of one model."""
-    how = ["compiled"] if compiled else []
-    command = [sys.executable, str(Path(__file__).with_name("judge_quick.py")), judge, name, mode, *how]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, text=True)
-    except subprocess.TimeoutExpired:
-        return {"name": name, "mode": mode, "error": f"not done after {LIMIT_S:.0f} s"}
-    lines = done.stdout.strip().splitlines()
-    if not lines:
-        return {"name": name, "mode": mode, "error": f"exit {done.returncode}: {done.stderr[-500:]}"}
-    record: dict[str, Any] = json.loads(lines[-1])
-    return record
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("judge", choices=("zoo", "graphnet"))
-    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="", help="only names that contain one of these, separated by semicolons")
     parser.add_argument("--modes", default="", help="inference, training, or both; graphs of GraphNet: inference")
     parser.add_argument("--most", type=int, default=100, help="number of graphs")
@@ -65,7 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--fast", action="store_true", help="about a minute a model; most searches do not end in that time"
     )
     parser.add_argument("--seconds", type=float, help="longest time of learning; 60, or 15 with --fast")
-    parser.add_argument("--compiled", action="store_true", help="with --quick: torch.compile's backend")
     parser.add_argument("--json", action="store_true", help="print all records that are there")
     parser.add_argument("--write", action="store_true", help=f"{MODELS.writes}, with means and scores")
     parser.add_argument(
@@ -80,8 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--modes {chosen.modes}: {chosen.judge} has {', '.join(known)}")
     if chosen.most < 1:
         parser.error(f"--most {chosen.most}: at least 1")
-    if chosen.compiled and not chosen.quick:
-        parser.error("--compiled: only with --quick")
     if chosen.seconds is not None and not 0 < chosen.seconds < math.inf:
         parser.error(f"--seconds {chosen.seconds}: a number above 0")
     if wanted and not found:
@@ -90,8 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     setting = FAST if chosen.fast else Setting()
     if chosen.seconds is not None:
         setting = replace(setting, settle_s=chosen.seconds)
-    kind = "-quick-compiled" if chosen.compiled else "-quick" if chosen.quick else "-fast" if chosen.fast else ""
-    folder = BUILD / "judge" / f"{chosen.judge}{kind}"
+    folder = BUILD / "judge" / f"{chosen.judge}{'-fast' if chosen.fast else ''}"
     folder.mkdir(parents=True, exist_ok=True)
     done, run = 0, RunFacts.now()
     for name in found:
@@ -104,28 +78,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         done += 1
         for mode in modes:
             path = folder / f"{name.replace('/', '--')}-{mode}.json"
-            if chosen.reuse and _is_of_this_run(path, run, None if chosen.quick else setting):
+            if chosen.reuse and _is_of_this_run(path, run, setting):
                 done -= "left_out" in json.loads(path.read_text())
                 continue
-            if not chosen.quick:
-                measurement = measured(chosen.judge, name, mode, setting=setting, run=run)
-                path.write_text(json.dumps(measurement))
-                said = measurement.get("left_out") or _said(measurement)
-                print(f"{name}, {mode}: {said}", file=sys.stderr, flush=True)
-                done -= "left_out" in measurement
-                continue
-            record = quick(chosen.judge, name, mode, compiled=chosen.compiled)
+            record = measured(chosen.judge, name, mode, setting=setting, run=run)
             path.write_text(json.dumps(record))
-            said = record.get("error") or (
-                f"{_VERDICTS[record['right']]} {record['difference']:.1e}, "
-                f"({record['sensitivity']:.1e}), eager {record['eager_s'] * 1e3:.1f} ms, "
-                f"{record['operators'] or record['reason']}"
-            )
-            print(f"{name}, {mode}: {said}", file=sys.stderr, flush=True)
+            print(f"{name}, {mode}: {record.get('left_out') or _said(record)}", file=sys.stderr, flush=True)
+            done -= "left_out" in record
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     if chosen.json:
         print(json.dumps(records))
-    if chosen.write and not chosen.quick:
+    if chosen.write:
         for mode in known:
             of_mode = [record for record in records if record["mode"] == mode]
             if any("left_out" not in record for record in of_mode):
@@ -135,12 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 SCORES.store(score_rows(chosen.judge, mode, of_mode), run, replaces=of_both)
 
 
-def _is_of_this_run(path: Path, run: RunFacts, setting: Setting | None) -> bool:
-    """Whether a record is there that the same commit made with this setting (None: a quick check, whatever made it)."""
+def _is_of_this_run(path: Path, run: RunFacts, setting: Setting) -> bool:
+    """Whether a record is there that the same commit made with this setting."""
     if not path.exists():
         return False
-    if setting is None:
-        return True
     record = json.loads(path.read_text())
     of_run = RunFacts.from_json(record["run"])
     same = (of_run.commit, of_run.machine, of_run.torch) == (run.commit, run.machine, run.torch)

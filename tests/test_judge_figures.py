@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from threadcast.runtime.calls.shared_learning import budget, planner_on
-from threadcast.runtime.doors.compile_backend import backend, compiled_graphs
-
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -28,8 +25,6 @@ def benchmarks_importable(monkeypatch: pytest.MonkeyPatch) -> None:
         "judge_page",
         "judge_measure",
         "judge_process",
-        "judge_quick",
-        "judge_compiled",
         "judge_cases",
     ):
         sys.modules.pop(name, None)
@@ -142,97 +137,6 @@ def test_results_with_leaves_that_nobody_compares_are_refused() -> None:
     assert [one.tolist() for one in tensors_of({"a": torch.ones(1), "b": (2, None, 0.5, "text")})] == [[1.0], 2, 0.5]
     with pytest.raises(TypeError, match="object"):
         tensors_of([torch.ones(1), object()])
-
-
-class _Net(torch.nn.Module):
-    """A network with running statistics; one that cannot be captured where it is not `plain`."""
-
-    def __init__(self, *, plain: bool) -> None:
-        super().__init__()
-        self.first, self.norm, self.last = torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)
-        self.plain = plain
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x if self.plain else x + torch.from_numpy(x.detach().numpy() * 0)
-        found: torch.Tensor = self.last(torch.tanh(self.norm(self.first(x))))
-        return found
-
-
-def _quick(mode: str, *, plain: bool) -> dict[str, Any]:
-    import judge_quick
-    from judged import Judged
-
-    torch.manual_seed(0)
-    case = Judged("net", _Net(plain=plain).double(), (torch.randn(16, 6).double(),), {})
-    found: dict[str, Any] = getattr(judge_quick, mode)(case)
-    assert found["captured"] == plain, found["reason"]
-    return found
-
-
-@pytest.mark.parametrize(("mode", "plain"), [("inference", False), ("training", True)])
-@pytest.mark.filterwarnings("ignore:threadcast runs")
-def test_the_quick_judge_finds_right_calls_right(mode: str, plain: bool) -> None:
-    found = _quick(mode, plain=plain)
-    assert found["right"] is True, found
-
-
-class _Wrong:
-    """An optimised call of which each result is `change`d, and that updates nothing."""
-
-    def __init__(self, call: Any, change: Any) -> None:
-        self._optimized, self._change = call._optimized, change
-
-    def __call__(self, *inputs: Any) -> Any:
-        return self._change(*inputs)
-
-
-@pytest.mark.filterwarnings("ignore:threadcast runs")
-def test_the_quick_judge_compares_what_a_call_that_is_not_captured_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    import threadcast
-
-    optimize, train = threadcast.optimize, threadcast.optimize_training
-    monkeypatch.setattr(threadcast, "optimize", lambda m, **k: _Wrong(optimize(m, **k), lambda x: m(x) * 1.1))
-    assert _quick("inference", plain=False)["right"] is False
-
-    def never(model: torch.nn.Module, loss: Any, optimizer: Any) -> Any:
-        return _Wrong(train(model, loss, optimizer), lambda x, y: loss(model(x), y).detach())
-
-    monkeypatch.setattr(threadcast, "optimize_training", never)
-    assert _quick("training", plain=False)["right"] is False
-
-
-@pytest.mark.system
-@pytest.mark.parametrize(("mode", "factor"), [("inference", 1.0), ("training", 1.1)])
-@pytest.mark.filterwarnings("ignore:threadcast runs")
-def test_the_quick_judge_looks_at_compiled_models(
-    mode: str, factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import judge_compiled
-    from judged import Judged
-
-    monkeypatch.setenv("THREADCAST_ENGINE_PLANS", str(tmp_path))
-    monkeypatch.setenv("THREADCAST_ENGINE_FEEDBACK", "off")
-    if "threadcast" not in torch._dynamo.list_backends(exclude_tags=()):  # it is where the package is installed
-        torch._dynamo.register_backend(backend, name="threadcast")
-    monkeypatch.setattr(judge_compiled, "LEARN_S", 0.5)
-    plain = judge_compiled._compiled
-
-    def compiled(model: torch.nn.Module) -> Any:
-        called = plain(model)
-        return lambda x: called(x) * factor
-
-    monkeypatch.setattr(judge_compiled, "_compiled", compiled)
-    torch.manual_seed(0)
-    case = Judged("net", _Net(plain=True).double(), (torch.randn(16, 6).double(),), {})
-    try:
-        found = getattr(judge_compiled, mode)(case)
-    finally:
-        for graph in compiled_graphs():
-            graph.close()
-        for made in (planner_on, budget):
-            made.cache_clear()
-        torch._dynamo.reset()
-    assert found["right"] is (factor == 1.0), found
 
 
 def test_graphs_are_held_out_if_any_spelling_of_their_path_is_odd() -> None:
@@ -358,5 +262,5 @@ def test_a_choice_that_makes_no_sense_is_refused(wrong: str, capsys: pytest.Capt
     from judge import main
 
     with pytest.raises(SystemExit, match="2"):
-        main(["zoo", "--quick", *wrong.split()])
+        main(["zoo", *wrong.split()])
     assert wrong.split()[0] in capsys.readouterr().err.splitlines()[-1]
