@@ -107,7 +107,6 @@
     if (!chart.x.length) return;
     const { series, data, bands } = seriesOf(chart);
     if (drawn.has(place)) drawn.get(place).destroy();
-    else place.querySelector("svg")?.remove();
     drawn.set(place, new uPlot(optionsOf(chart, place.clientWidth, series, bands), data, place));
   };
 
