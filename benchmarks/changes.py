@@ -24,7 +24,7 @@ from recorded_sets import recorded
 from run_facts import RunFacts
 
 from threadcast.core import changes
-from threadcast.core.changes import Point, courses
+from threadcast.store.changes import Point, courses
 
 LEAST, MOST = 24, 60
 """Fewest samples of a series, and how many are used."""
@@ -41,12 +41,12 @@ RULES: dict[str, dict[str, float]] = {
     "four samples are needed": {"ALARM": 7.5},
     "no slack": {"SLACK": 0.0},
 }
-"""Constants of `core.changes` that are other than they are, by the name of a row."""
+"""Constants of `store.changes` that are other than they are, by the name of a row."""
 
 
 @contextmanager
 def constants(values: dict[str, float]) -> Iterator[None]:
-    """The constants of `core.changes` with these values during the block."""
+    """The constants of `store.changes` with these values during the block."""
     before = {name: getattr(changes, name) for name in values}
     try:
         for name, value in values.items():

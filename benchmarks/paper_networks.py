@@ -16,8 +16,8 @@ from pathlib import Path
 
 import click
 
+from threadcast.cli.real_ops import without_views
 from threadcast.core import Edge, OpGraph
-from threadcast.core.real_ops import without_views
 
 GRAPHS = Path(__file__).parent.parent / "data" / "graphs"
 LIU = ("resnet50", "dcgan", "inception_v3", "lstm")

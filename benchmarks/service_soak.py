@@ -29,13 +29,13 @@ from soak_truth import Truth, judge_plan
 
 from threadcast.core import Machine, Op
 from threadcast.core.curve_codec import from_answer
-from threadcast.core.holding import all_that_holds
 from threadcast.core.settings_table import STEPS
 from threadcast.models.measured import group
 from threadcast.models.promotion import promote_if_better
 from threadcast.models.registry import ModelRegistry
 from threadcast.prediction import arrow_curves
 from threadcast.store import Store
+from threadcast.store.holding import all_that_holds
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.postgres import server as postgresql_server

@@ -18,13 +18,13 @@ from service_place import MACHINE
 
 from threadcast.core import CurveTable, Measurement, Op, OpGraph, Plan
 from threadcast.core.curve_table import ARRAYS
-from threadcast.core.machine_changes import MachineChanges
 from threadcast.models.base import PerformanceModel
 from threadcast.models.registry import ModelRegistry
 from threadcast.prediction.lru_cache import LruCache
 from threadcast.prediction.predictor import LocalPredictor
 from threadcast.scheduler.simulation.checker import check_schedule
 from threadcast.store import Store
+from threadcast.store.machine_changes import MachineChanges
 
 KNOWN_LATE_S = 15.0
 """Seconds for which a service may answer by an earlier state: where finding a machine's changes takes long, it does so

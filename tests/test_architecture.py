@@ -14,7 +14,7 @@ import threadcast
 
 PACKAGE = Path(threadcast.__file__).parent
 LAYERS = (
-    "core", "threads", "networks", "store", "capture", "collector", "models", "prediction",
+    "core", "drawing", "threads", "networks", "store", "capture", "collector", "models", "prediction",
     "scheduler", "runtime", "malleable", "service", "fleet", "cli",
 )  # fmt: skip
 """From the bottom up: a part imports itself and those before it."""

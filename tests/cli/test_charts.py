@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from threadcast.cli.charts import CurvePlot, curve_plot
 from threadcast.core import Case, Curve
-from threadcast.core.html_page import html_page, html_table
+from threadcast.drawing.html_page import html_page, html_table
 
 CASES = tuple(Case(threads) for threads in (1, 2, 4, 8, 16))
 INVERSE = Curve.exact(CASES, [1.0 / case.threads for case in CASES])

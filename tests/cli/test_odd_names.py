@@ -65,22 +65,6 @@ def test_errors_say_the_name(words: list[str], flags: list[str]) -> None:
         assert json.loads(done.stdout)["error"]["message"]
 
 
-def test_a_comparison_writes_its_page(folder: Path) -> None:
-    done = invoke(
-        "compare",
-        f"{NAME}/{NAME}.csv",
-        "--html",
-        f"{NAME}/page.html",
-        "--json",
-        "--model",
-        "roofline",
-        "--model",
-        "amdahl",
-    )
-    assert done.exit_code == 0, done.output
-    assert (folder / "page.html").stat().st_size > 0
-
-
 def test_a_stdout_that_takes_utf_8_only_gets_it_escaped(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "threadcast", "models", "list", "--models", f"{NAME}/none"],

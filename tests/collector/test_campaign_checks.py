@@ -18,13 +18,13 @@ from threadcast.collector.counters.op_counters import OpCounters
 from threadcast.collector.proposers import EveryCase
 from threadcast.collector.simulated.source import SimulatedXeonPhi
 from threadcast.core import Case, Measurement, Op, OpGraph, Sample, TensorSpec
-from threadcast.core.holding import op_courses
-from threadcast.core.machine_changes import MachineChanges
 from threadcast.core.measurement_time import REPLACES
 from threadcast.models.following import FollowedModel
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.measured import by_case
 from threadcast.store import Store
+from threadcast.store.holding import op_courses
+from threadcast.store.machine_changes import MachineChanges
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 OP = Op("mm", (TensorSpec((8, 8)),))

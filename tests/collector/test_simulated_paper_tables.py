@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from threadcast.cli.real_ops import without_views
 from threadcast.core import Edge, Op, OpGraph, TensorSpec
-from threadcast.core.real_ops import without_views
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SPEC = TensorSpec((4,))

@@ -89,6 +89,8 @@ def test_a_machine_survives_json_with_its_fingerprint(machine):
     again = Machine.from_json(json.loads(json.dumps(machine.to_json())))
     assert again == machine
     assert (again.cores, again.caches) == (machine.cores, machine.caches)
+    without = {name: value for name, value in machine.to_json().items() if name != "schema"}
+    assert Machine.from_json(without) == machine
 
 
 def test_tiles_of_two_give_the_68_cases_of_the_paper():
@@ -213,6 +215,8 @@ def test_a_machine_has_cores_with_distinct_ids_and_cpus():
         ({"cores": [[0, [0], 0, 0, 0, "fast"]]}, "/machine/cores/0"),
         ({"caches": [[1, 2]]}, "/machine/caches/0"),
         ({"caches": [[1, 2, ["a"]]]}, "/machine/caches/0"),
+        ({"schema": "threadcast.machine/2"}, "/machine/schema"),
+        ({"schema": None}, "/machine/schema"),
     ],
 )
 def test_errors_point_at_the_wrong_member(change, pointer):

@@ -6,9 +6,9 @@ import pytest
 
 from tests.models.synthetic_ops import MACHINE, make_ops
 from threadcast.core import Case, Measurement, Sample
-from threadcast.core.holding import FADE_S
 from threadcast.core.measurement_time import UNDATED_S
 from threadcast.models.aged_samples import aged_samples
+from threadcast.store.holding import FADE_S
 
 
 def measurement(threads: int, *, time: str | None = None) -> Measurement:

@@ -12,7 +12,6 @@ from tests.models.synthetic_ops import make_ops, measure_all
 from tests.models.test_retraining import slower
 from threadcast.core import Machine, Measurement
 from threadcast.core.errors import ModelError
-from threadcast.core.holding import all_that_holds
 from threadcast.models import promotion
 from threadcast.models.golden_set import GoldenSet, read_golden_set
 from threadcast.models.learned_curve import LearnedCurve
@@ -20,6 +19,7 @@ from threadcast.models.measured import group
 from threadcast.models.promotion import Promotion
 from threadcast.models.registry import ModelRegistry
 from threadcast.models.retraining import Verdict, held_out, is_held_out
+from threadcast.store.holding import all_that_holds
 
 
 @pytest.fixture(scope="module")

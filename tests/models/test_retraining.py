@@ -10,13 +10,13 @@ import pytest
 from tests.models.synthetic_ops import make_ops, measure_all
 from threadcast.core import Measurement, Sample
 from threadcast.core.errors import ModelError
-from threadcast.core.holding import all_that_holds
 from threadcast.models import retraining
 from threadcast.models.base import PerformanceModel
 from threadcast.models.drift import ratios
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import group
 from threadcast.models.retraining import Verdict, is_held_out
+from threadcast.store.holding import all_that_holds
 
 
 def slower(measured: list[Measurement], factor: float) -> list[Measurement]:

@@ -131,7 +131,7 @@ def test_every_endpoint_that_changes_something_needs_more_than_read(app: Service
     asking = {"predictions.predict", "plans.make_plan", "decisions.decide"}
     for rule in app.url_map.iter_rules():
         for method in (rule.methods or set()) - {"GET", "HEAD", "OPTIONS"}:
-            assert (scope_of(rule.endpoint, method) == "read") == (rule.endpoint in asking), rule
+            assert (scope_of(app, rule.endpoint, method) == "read") == (rule.endpoint in asking), rule
 
 
 def test_without_keys_only_requests_for_this_machine_are_answered(settings: ServiceSettings) -> None:

@@ -11,13 +11,13 @@ from flask.testing import FlaskClient
 
 from tests.models.synthetic_ops import make_ops, measure_all
 from threadcast.core import Machine, Op
-from threadcast.core.machine_changes import MachineChanges
 from threadcast.models import registry_of_kinds
 from threadcast.models.registry import ModelRegistry
 from threadcast.service.app import create_app
 from threadcast.service.settings import ServiceSettings
 from threadcast.service.stored_documents import MOST_CHANGED, StoredDocuments
 from threadcast.store import Store
+from threadcast.store.machine_changes import MachineChanges
 
 MACHINE = Machine.uniform("four", 4, group_size=2)
 OPS = make_ops(24)

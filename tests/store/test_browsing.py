@@ -22,9 +22,9 @@ from threadcast.core import (
     TensorSpec,
     Trace,
 )
-from threadcast.core.holding import what_holds
 from threadcast.store import Store
 from threadcast.store.browsing import SORTS, OpFilter, OpLine, Position
+from threadcast.store.holding import what_holds
 from threadcast.store.summaries import subject
 
 Measure = Callable[..., Measurement]

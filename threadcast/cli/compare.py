@@ -9,7 +9,6 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from threadcast.cli.comparison_page import comparison_page
 from threadcast.cli.model_table import (
     SPLITS,
     choose_split,
@@ -20,10 +19,9 @@ from threadcast.cli.model_table import (
     said,
     shown,
 )
-from threadcast.cli.options import NewFile, common, setting
+from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output
 from threadcast.cli.table_reading import Reading, table_options
-from threadcast.core.atomic_file import replacing
 from threadcast.core.settings import Settings
 
 
@@ -52,14 +50,13 @@ from threadcast.core.settings import Settings
 )
 @table_options
 @click.option("--by-fold", is_flag=True, help="Also show each part that was left out.")
-@click.option("--html", type=NewFile(), help="Also write the table, with plots, to this file.")
 @setting("train.steps", "--steps")
 @setting("train.jobs", "--jobs")
 @setting("store", "--store")
 @common
 def command(
     output: Output, settings: Settings, files: tuple[Path, ...], names: tuple[str, ...], samples: tuple[int, ...],
-    split: str, known: int, reading: Reading, by_fold: bool, html: Path | None,
+    split: str, known: int, reading: Reading, by_fold: bool,
 ) -> None:  # fmt: skip
     """Compare models on the measurements of FILEs, or of the store, by ops that they have not learned from.
 
@@ -103,9 +100,6 @@ def command(
             shown([row for row in evaluation.by_fold if row.fold == fold], title=f"judged by {fold}")
             for fold in dict.fromkeys(row.fold for row in evaluation.by_fold)
         ]
-    if html:
-        with replacing(html) as draft:
-            draft.write_text(comparison_page(evaluation, title=f"judged by {chosen[1]}"), encoding="utf-8")
     output.result(document, *tables)
 
 

@@ -193,7 +193,7 @@ def judge(sampled: Sampled, curves: CurveTable) -> ManyCoreReport:
 def _graph(network: str, size: str, mode: Any) -> OpGraph:
     """The step's graph without views; nothing is computed for it."""
     from threadcast.capture.workloads import capture_workload
-    from threadcast.core.real_ops import without_views
+    from threadcast.cli.real_ops import without_views
     from threadcast.networks import load
 
     return without_views(capture_workload(load(network, size), mode).graph)

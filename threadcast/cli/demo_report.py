@@ -8,12 +8,13 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from threadcast.cli.charts import CurvePlot, curve_plot
-from threadcast.cli.comparison_page import models_html
 from threadcast.cli.demo_many_core import ManyCoreReport
+from threadcast.cli.model_table import regret
 from threadcast.core import OpGraph, Plan, Trace
-from threadcast.core.figures import duration
-from threadcast.core.html_page import html_page, html_table
-from threadcast.core.timeline_svg import colours_by_time, timeline
+from threadcast.core.figures import duration, percent, significant
+from threadcast.core.gains import Gain
+from threadcast.drawing.html_page import html_page, html_table
+from threadcast.drawing.timeline_svg import colours_by_time, timeline
 
 if TYPE_CHECKING:
     from threadcast.models.judgement import Row
@@ -104,10 +105,40 @@ def _step_row(run: RunReport) -> list[str]:
 
 def _model_table(models: Sequence[Row]) -> list[str]:
     """The models, and below the table why accuracies are negative."""
-    table, *reasons = models_html(models, _MODEL_COLUMNS)
+    table, *reasons = _models_html(models, _MODEL_COLUMNS)
     if not reasons:
         return [table]
     return [table, "<details><summary>Why accuracies are negative</summary>", *reasons, "</details>"]
+
+
+def _models_html(rows: Sequence[Row], columns: Sequence[tuple[str, str, float]]) -> list[str]:
+    """The rows as a table, and below it why accuracies are negative, where some are; `columns` are fields of a
+    row, titles, and factors by which values are multiplied."""
+    cells = []
+    for row in rows:
+        values = [getattr(row, field) for field, _, _ in columns]
+        figures = [
+            regret(row) if field == "regret_mean" else _figure(value, by)
+            for value, (field, _, by) in zip(values, columns, strict=True)
+        ]
+        cells.append([row.model, f"{row.samples:.3g}", *figures])
+    bold = [i for i, row in enumerate(rows) if row.as_good_as_best]
+    titles = ["model", "cases", *(title for _, title, _ in columns)]
+    reasons = (row for row in rows if row.worse_than_zero)
+    return [
+        html_table(titles, cells, bold=bold),
+        *(f"<p class=note>{escape(f'{_name(row)}: {row.worse_than_zero}')}</p>" for row in reasons),
+    ]
+
+
+def _figure(value: float | Gain | None, by: float) -> str:
+    if value is None or isinstance(value, Gain):
+        return str(value or "-")
+    return percent(value) if by == 100 else significant(by * value) if by != 1 or value >= 0 else "<0"
+
+
+def _name(row: Row) -> str:
+    return f"{row.model}, {row.samples:.3g} samples"
 
 
 def _section(name: str, body: Sequence[str]) -> list[str]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from threadcast.core.errors import ArtefactError, NotFound
-from threadcast.core.holding import all_that_holds
 from threadcast.core.settings import Settings
+from threadcast.store.holding import all_that_holds
 
 if TYPE_CHECKING:
     from threadcast.core import Measurement

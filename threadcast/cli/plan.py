@@ -19,8 +19,9 @@ from threadcast.cli.network_choice import NetworkChoice, network_options
 from threadcast.cli.options import NewFile, common, predictor_options, setting
 from threadcast.cli.output import Output, table
 from threadcast.cli.plan_input import Question, read_problem
-from threadcast.core import Plan, timeline
+from threadcast.core import Plan
 from threadcast.core.settings import Settings
+from threadcast.drawing import timeline
 from threadcast.scheduler.bounds.speedup_bound import ceiling
 from threadcast.scheduler.planner import BUDGET_S, plan_each, whole_cores_bound_s
 from threadcast.scheduler.planner import plan as make_plan

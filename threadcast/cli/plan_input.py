@@ -13,7 +13,6 @@ from threadcast import networks
 from threadcast.cli.network_choice import NetworkChoice
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, OpGraph, Source
 from threadcast.core.errors import ArtefactError, InvalidInput, ModelError, NoStore, NotFound, PlanError, StoreError
-from threadcast.core.holding import all_that_holds
 from threadcast.core.json_reading import read_json
 from threadcast.core.machine_names import find_machine
 from threadcast.core.settings import Settings
@@ -21,6 +20,7 @@ from threadcast.core.topology import read_machine, usable_cores
 from threadcast.networks.spec import without_function
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.graph_curves import curves_of, farthest_count
+from threadcast.store.holding import all_that_holds
 
 _TOLD = Source.MEASURED, Source.EXTRAPOLATED
 

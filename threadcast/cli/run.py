@@ -22,17 +22,18 @@ from threadcast.cli.plan_input import (
     remote_remarks,
     unmeasured_remarks,
 )
-from threadcast.core import Case, Machine, Measurement, OpGraph, Plan, Trace, read_machine, timeline
+from threadcast.core import Case, Machine, Measurement, OpGraph, Plan, Trace, read_machine
 from threadcast.core.errors import ModelError, NoStore, PlanError
 from threadcast.core.figures import duration
 from threadcast.core.gains import Gain
-from threadcast.core.holding import all_that_holds
 from threadcast.core.json_writing import write_json
 from threadcast.core.measurement import mostly_disturbed
 from threadcast.core.settings import Settings
+from threadcast.drawing import timeline
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.engine_costs import EngineCosts
+from threadcast.store.holding import all_that_holds
 
 if TYPE_CHECKING:
     from threadcast.capture.workloads import Mode

@@ -14,8 +14,8 @@ from threadcast.cli.options import common, setting
 from threadcast.cli.output import Output
 from threadcast.cli.user import user
 from threadcast.core.errors import ModelError
-from threadcast.core.holding import all_that_holds
 from threadcast.core.settings import Settings
+from threadcast.store.holding import all_that_holds
 
 if TYPE_CHECKING:
     from threadcast.core import Measurement

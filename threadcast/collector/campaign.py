@@ -61,7 +61,7 @@ class Campaign:
     than the forecasts said (`CheckedProposer`), choices are expected to cost more, and the campaign goes on; at the end
     others are checked.
     Measurements of more than `max_age_days` are made again, and those since which the op or the machine has changed
-    (`core.holding`). If nearly all are older than an hour, a few are made again first: where times have changed, so
+    (`store.holding`). If nearly all are older than an hour, a few are made again first: where times have changed, so
     are all others (`campaign_checks`).
     `mean_s` is the mean seconds for one op in one case; ops that take more of a step get more. `tolerance` and
     `confidence` are those of `timing.Goal`. Stored measurements that lack what `counters` require are made again.

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 from threadcast.collector.proposers import Choice
 from threadcast.core import Case, Measurement
-from threadcast.core.holding import Elsewhere, what_holds
 from threadcast.core.measurement_time import made_at, not_void
+from threadcast.store.holding import Elsewhere, what_holds
 
 PROBES, PROBE_AFTER_S = 3, 3600.0
 """How many stored measurements are made again before the others are believed, and the age from which on. A campaign
@@ -53,7 +53,7 @@ def holding(
     found: Sequence[Measurement], *, now: datetime, max_age_days: float | None, elsewhere: Elsewhere | None = None
 ) -> list[Measurement]:
     """The newest measurement of each op and case, a disturbed one only where there is no other, unless it is too old, a
-    later one declared it void, or the op or the machine has changed since (`core.holding`). Those that do not say when
+    later one declared it void, or the op or the machine has changed since (`store.holding`). Those that do not say when
     they were made count as new."""
     oldest = None if max_age_days is None else now - timedelta(days=max_age_days)
     by_op: dict[str, list[Measurement]] = {}

@@ -17,7 +17,7 @@ from threadcast.core.measurement import OTHERS_SHARE
 from threadcast.core.measurement_time import REPLACES
 
 if TYPE_CHECKING:
-    from threadcast.core.machine_changes import MachineChanges
+    from threadcast.store.machine_changes import MachineChanges
 
 
 class Measurer(Protocol):

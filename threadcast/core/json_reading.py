@@ -97,10 +97,10 @@ def finite(value: Any, *, pointer: str, minimum: float = -math.inf) -> float:
     return converted
 
 
-def check_schema(document: Any, schema: str) -> None:
+def check_schema(document: Any, schema: str, *, pointer: str = "") -> None:
     """FormatError unless the document says that it follows `schema` ("threadcast.graph/1")."""
-    if (found := member(document, "schema", str)) != schema:
-        raise FormatError(f"schema is {found!r}, expected {schema!r}", pointer="/schema")
+    if (found := member(document, "schema", str, pointer=pointer)) != schema:
+        raise FormatError(f"schema is {found!r}, expected {schema!r}", pointer=f"{pointer}/schema")
 
 
 def _short(value: Any) -> str:

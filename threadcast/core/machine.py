@@ -13,7 +13,7 @@ from typing import Any
 
 from threadcast.core.case import Affinity, Case
 from threadcast.core.errors import FormatError, InvalidInput
-from threadcast.core.json_reading import member
+from threadcast.core.json_reading import check_schema, member
 
 SMALL_GROUP = 4
 """In cores. Cache groups up to this size (tiles, L2 pairs, clusters of small cores) are used whole under COMPACT: in a
@@ -25,6 +25,9 @@ MAX_CORES = 4096
 """Most cores of a machine that is described and not read from the system; the largest shared-memory machines have far
 fewer."""
 
+
+SCHEMA = "threadcast.machine/1"
+"""Of the document of a machine; a later version reads this one, too."""
 
 STRUCTURE = 1
 """Version of `Machine.structure`: another one makes each machine another one, and leaves all that is stored of it."""
@@ -227,15 +230,20 @@ class Machine:
     def to_json(self) -> dict[str, Any]:
         """Everything but the fingerprint, as JSON; "cases" where the machine has `only` some."""
         return {
-            "name": self.name,
+            "schema": SCHEMA, "name": self.name,
             "cores": [[c.id, list(c.cpus), c.group, c.node, c.socket, c.max_hz] for c in self.cores],
             "caches": [[c.level, c.size_bytes, list(c.cores)] for c in self.caches],
             **({"cases": [[case.threads, case.affinity.value] for case in self.only]} if self.only else {}),
-        }
+        }  # fmt: skip
 
     @classmethod
     def from_json(cls, document: Any, *, pointer: str = "") -> Machine:
-        """Read what `to_json` writes; FormatError with a JSON pointer below `pointer` to whatever is wrong."""
+        """Read what `to_json` writes; FormatError with a JSON pointer below `pointer` to whatever is wrong.
+
+        `schema` may be missing; members that this version does not know are left out.
+        """
+        if isinstance(document, dict) and "schema" in document:
+            check_schema(document, SCHEMA, pointer=pointer)
         name = member(document, "name", str, pointer=pointer)
         cores, caches = [], []
         for i, entry in enumerate(member(document, "cores", list, pointer=pointer)):

@@ -54,8 +54,8 @@ class Doubt:
 
     Now the time may be shorter by the factor exp(low) and longer by exp(high). `stale`: the machine has changed since
     the samples were taken, or they were taken with caches in another state than in other cases of the op, and they were
-    multiplied by what that seems to change (`core.holding`). `shift` is that change, or the one after which the samples
-    were taken, in logarithms of seconds.
+    multiplied by what that seems to change (`store.holding`). `shift` is that change, or the one after which the
+    samples were taken, in logarithms of seconds.
     """
 
     low: float
@@ -72,7 +72,7 @@ class Measurement:
 
     `conditions` are JSON scalars that say how it was measured: "cache" ("rotated", "warm" or "cold"), "converged"
     (whether the required confidence was reached), "torch", "time" (ISO 8601) and whatever else the collector knew.
-    `doubt` is None in everything that was measured and stored; what holds now of it may have some (`core.holding`).
+    `doubt` is None in everything that was measured and stored; what holds now of it may have some (`store.holding`).
     """
 
     op: Op
@@ -84,8 +84,7 @@ class Measurement:
     number: int = field(default=0, repr=False, compare=False)
     """The number under which a store holds it, which grows with every measurement stored; 0 outside of stores."""
     stored_s: float | None = field(default=None, repr=False, compare=False)
-    """When a store took it first, in seconds since 1970; None where no store or file says so, and where versions up to
-    0.1 stored it."""
+    """When a store took it first, in seconds since 1970; None where no store or file says so."""
     _median_s: float | None = field(init=False, default=None, repr=False, compare=False)
     """What `seconds` returned; None before its first call. Comparing models asks for each median some 500 times."""
 

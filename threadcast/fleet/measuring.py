@@ -15,10 +15,10 @@ from threadcast.collector.lone import CacheState, LoneOps
 from threadcast.collector.proposers import Proposer
 from threadcast.core import Machine, Measurement, OpGraph
 from threadcast.core.errors import MeasurementError
-from threadcast.core.machine_changes import MachineChanges
 from threadcast.core.measurement_documents import measurement_document
 from threadcast.core.topology import read_machine, whole_cores
 from threadcast.fleet.parts import Part
+from threadcast.store.machine_changes import MachineChanges
 from threadcast.threads.memory import keep_freed_memory
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

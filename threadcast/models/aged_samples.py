@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 
 from threadcast.core import Case, Measurement
-from threadcast.core.holding import FADE_S
 from threadcast.core.measurement_time import dated
 from threadcast.models.doubts import variance
 from threadcast.models.sample_noise import NARROW
+from threadcast.store.holding import FADE_S
 
 
 def aged_samples(

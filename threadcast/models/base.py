@@ -11,8 +11,8 @@ import numpy as np
 from threadcast.core import Case, Curve, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
-from threadcast.core.holding import Elsewhere
 from threadcast.models.choosing import Outlook, interval_covariance, outlook
+from threadcast.store.holding import Elsewhere
 
 LEAST_CALL_S = 1e-8
 """Seconds of a call that does nothing, at least: some dozens of clock cycles. A convention."""

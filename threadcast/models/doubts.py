@@ -16,7 +16,7 @@ from threadcast.models.intervals import NORMAL_95
 def widened(table: CurveTable, known: Sequence[Mapping[Case, Measurement]]) -> CurveTable:
     """The table with intervals of forecast cases that enclose what the measured cases next to them may be now.
 
-    `known` has what holds now of each op (`core.holding`), in the table's order; the table has forecasts of all cases,
+    `known` has what holds now of each op (`store.holding`), in the table's order; the table has forecasts of all cases,
     measured ones too. Only ops with a measurement in doubt get other intervals. So what a model does not follow, as it
     was learned before the change or takes a sample for an outlier, is in the interval.
     """

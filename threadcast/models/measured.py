@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from threadcast.core import Case, Machine, Measurement, Op
 from threadcast.core.errors import ModelError
-from threadcast.core.holding import what_holds
 from threadcast.core.measurement import LONGEST_S, SHORTEST_S
+from threadcast.store.holding import what_holds
 
 LABEL = "label"
 """The attribute that only names an op."""
@@ -49,7 +49,7 @@ def defect_of(measurement: Measurement) -> str | None:
 
 
 def by_case(measurements: Iterable[Measurement]) -> dict[Case, Measurement]:
-    """One measurement of an op for each case, in order of first appearance: what holds now (`core.holding`)."""
+    """One measurement of an op for each case, in order of first appearance: what holds now (`store.holding`)."""
     return what_holds(list(measurements))
 
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op, Source
 from threadcast.core.errors import FeatureError, ModelError
-from threadcast.core.holding import what_holds
 from threadcast.models.base import Measurements, PerformanceModel
 from threadcast.prediction.gathering import Gathering
 from threadcast.prediction.held_curves import MOST_POINTS, HeldCurves
+from threadcast.store.holding import what_holds
 
 _MEASURED, _EXTRAPOLATED = (list(Source).index(source) for source in (Source.MEASURED, Source.EXTRAPOLATED))
 
@@ -50,7 +50,7 @@ class LocalPredictor:
     """Predicts curves with a model in this process, from the measurements of each op.
 
     `observed`: measurements by op key, or a store in which each op is looked up when its curve is first asked for;
-    measurements of other machines are ignored, and those that no longer hold (`core.holding`). `version` becomes
+    measurements of other machines are ignored, and those that no longer hold (`store.holding`). `version` becomes
     `table.model`: the model's name in the registry ("name@version"; by default the model's own name). Curves are cached
     by `Op.forecast_key`, about `most_points` of them (ops times cases): beyond that, only those of the latest call
     stay; with 0, none. With a `gathering`, which predictors share, the model is called for several threads at once.

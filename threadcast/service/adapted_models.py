@@ -7,10 +7,10 @@ from threading import Lock
 from typing import NamedTuple
 
 from threadcast.core import Machine
-from threadcast.core.holding import all_that_holds
 from threadcast.models.base import PerformanceModel
 from threadcast.prediction.lru_cache import LruCache
 from threadcast.store import Store
+from threadcast.store.holding import all_that_holds
 
 MOST = 16
 """Number of adapted models in memory; what they share with the model itself counts once."""

@@ -10,9 +10,10 @@ from typing import Any
 
 from threadcast.prediction import arrow_curves
 
-ANSWERS, PARAMETERS, EXAMPLE, DOCUMENT = "x-answers", "x-parameters", "x-example", "x-document"
+ANSWERS, PARAMETERS, EXAMPLE, DOCUMENT, SCOPE = "x-answers", "x-parameters", "x-example", "x-document", "x-scope"
 """Names of the extensions in which a route describes itself until the description is complete: its answers; the headers
-that it reads and the variables of its path; an `Example`; and the class of the document that it answers with."""
+that it reads and the variables of its path; an `Example`; the class of the document that it answers with; and the scope
+of the keys that may ask, where it is not that of its method."""
 
 HOST = "localhost:8321"
 """Where the examples of the description find the service."""
@@ -137,12 +138,14 @@ def answer(
     reads: Sequence[str] = (),
     parameters: Sequence[Mapping[str, Any]] = (),
     example: Example | None = None,
+    scope: str | None = None,
 ) -> dict[str, Any]:
     """Return the argument of `doc(extensions=...)` for a route whose good answer is a document of this class, or text.
 
     `tagged`: the answer has an entity tag. `forms`: its media types; the document is what JSON has. `headers`: of the
     answer, `optional` ones only sometimes. `problems`: statuses beside those that every route has. `reads`: headers of
     `READ`; `parameters`: others, and variables of the path. `example`: by default a request without a body.
+    `scope`: of the keys that may ask; None: `read` for GET, `admin` for all else.
     """
     schema = {"$ref": f"#/components/schemas/{document.__name__}"} if document else {"type": "string"}
     content = {form: {"schema": {"type": "string", "format": "binary"} if form == ARROW else schema} for form in forms}
@@ -151,12 +154,13 @@ def answer(
     good = {"description": description, "content": content, "headers": _headers([*always, *headers], optional)}
     answers: dict[str, Any] = {str(status): good, "problems": sorted(problems)}
     named = [*(READ[name] for name in reads), *parameters]
-    return {ANSWERS: answers, PARAMETERS: named, EXAMPLE: example or Example(), DOCUMENT: document}
+    return {ANSWERS: answers, PARAMETERS: named, EXAMPLE: example or Example(), DOCUMENT: document, SCOPE: scope}
 
 
 def complete(operation: dict[str, Any], method: str, path: str, *, open_to_all: bool) -> None:
     """Replace the extensions of an operation of the description by its parameters and all its answers."""
     answers, example = operation.pop(ANSWERS), operation.pop(EXAMPLE)
+    operation.pop(SCOPE)
     operation["description"] = f"{operation.get('description', '')}\n\n{example.text(method, path)}".strip()
     named = [READ["X-Request-Id"], *operation.pop(PARAMETERS)]
     statuses = {*_ALWAYS, *answers.pop("problems")}

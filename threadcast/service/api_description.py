@@ -9,7 +9,7 @@ from flask import Flask
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from threadcast.service import answer_formats, answers, auth, schemas
+from threadcast.service import answer_formats, answers, auth
 
 _KEY = {
     "type": "http", "scheme": "bearer",
@@ -28,7 +28,8 @@ class _Untitled(GenerateJsonSchema):
 def complete(spec: Any, app: Flask) -> Any:
     """Return the description with all schemas and answers; `security` says whether this service asks for keys."""
     has_keys = auth.has_keys(app)
-    documents: dict[str, Any] = {"Problem": answer_formats.Problem}
+    bodies = (getattr(view, "_spec", {}).get("body") for view in app.view_functions.values())
+    documents: dict[str, Any] = {"Problem": answer_formats.Problem, **{body.__name__: body for body in bodies if body}}
     spec["components"]["responses"] = answers.problem_responses()
     spec["components"]["securitySchemes"] = {"key": _KEY}
     spec["security"] = [{"key": []}] if has_keys else [{}, {"key": []}]
@@ -41,10 +42,7 @@ def complete(spec: Any, app: Flask) -> Any:
             if open_to_all:
                 operation["security"] = []
             if "requestBody" in operation:
-                body = operation["requestBody"]
-                body["required"] = True
-                name = body["content"][answers.JSON]["schema"]["$ref"].rpartition("/")[2]
-                documents[name] = getattr(schemas, name)
+                operation["requestBody"]["required"] = True
             answers.complete(operation, method, path, open_to_all=open_to_all)
     spec["components"]["schemas"] = _schemas(documents.values())
     return spec

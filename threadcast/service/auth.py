@@ -9,6 +9,7 @@ from apiflask import APIFlask
 from flask import Flask, g, request
 
 from threadcast.core.errors import ConfigError
+from threadcast.service.answers import SCOPE
 from threadcast.service.keys import Key, KeyFile
 from threadcast.service.problems import Problem
 from threadcast.service.request_marks import KEY
@@ -16,11 +17,6 @@ from threadcast.service.settings import ServiceSettings
 
 OPEN = frozenset({"operations.live", "operations.ready", "static"})
 """Endpoints that need no key: health checks come from programs that have none."""
-
-SCOPES = {
-    "predictions.predict": "read", "plans.make_plan": "read", "decisions.decide": "read", "measurements.add": "ingest",
-}  # fmt: skip
-"""For each endpoint that accepts POST from keys without the scope admin, the scope that it needs."""
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -35,16 +31,15 @@ def has_keys(app: Flask) -> bool:
     return bool(app.config.get(_HAS_KEYS))
 
 
-def scope_of(endpoint: str | None, method: str) -> str | None:
+def scope_of(app: Flask, endpoint: str | None, method: str) -> str | None:
     """Return the scope that a request needs; None where it needs no key.
 
-    Requests that change something need admin, unless `SCOPES` lists their endpoint.
+    Requests that change something need admin, unless their route says another scope (`answers.answer`).
     """
     if endpoint in OPEN:
         return None
-    if endpoint in SCOPES:
-        return SCOPES[endpoint]
-    return "read" if method in SAFE else "admin"
+    described = getattr(app.view_functions.get(endpoint or ""), "_spec", {}).get("extensions") or {}
+    return described.get(SCOPE) or ("read" if method in SAFE else "admin")
 
 
 def owned(idempotency_key: str) -> str:
@@ -74,7 +69,7 @@ def install(app: APIFlask, settings: ServiceSettings) -> None:
                     421, "without keys this service answers to localhost only", pointer="/Host", where="header"
                 )
             return
-        scope = scope_of(request.endpoint, request.method)
+        scope = scope_of(app, request.endpoint, request.method)
         if scope is None:
             return
         g.key = _key(keys)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from threadcast.core import Measurement
-from threadcast.core.holding import why_not_held
 from threadcast.core.measurement_time import date_s
 from threadcast.service.stored_documents import StoredDocuments
 from threadcast.store.case_figures import UNSAID, rank_of
+from threadcast.store.holding import why_not_held
 
 LOOKED_AT = 32
 """Most ops of a request of which all that is stored is read: comparing the times of one takes some milliseconds."""

@@ -37,7 +37,7 @@ blueprint = APIBlueprint("decisions", __name__, url_prefix="/v1")
 @blueprint.input(DecisionRequest, arg_name="asked")
 @blueprint.doc(
     extensions=answer(
-        Decision, "What to launch now.", problems=(404,), reads=("X-Deadline-S",),
+        Decision, "What to launch now.", problems=(404,), reads=("X-Deadline-S",), scope="read",
         example=Example({**EXAMPLE, "ready": ["left", "right"]}),
     )
 )  # fmt: skip

@@ -78,7 +78,7 @@ def read_ops(values: Sequence[Any], stored: StoredDocuments, *, pointer: str = "
 def read_each_op(values: Sequence[Any], stored: StoredDocuments, *, pointer: str = "/ops") -> list[Op | Problem]:
     """As `read_ops`, with the problem in place of an op whose key is unknown.
 
-    Ops that were read already (`formats.OpOrKey`) are returned as they are.
+    Ops that were read already (`formats.Ops`) are returned as they are.
     """
     if all(type(value) is Op for value in values):
         return list(values)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NotRequired
 
-import orjson
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -35,9 +34,9 @@ from threadcast.core.graph import MAX_OPS
 from threadcast.core.machine import LEAST_HZ, MAX_CORES, MOST_HZ
 from threadcast.core.measurement import LONGEST_S, SHORTEST_S
 from threadcast.core.op import MAX_KEY, MAX_KIND
-from threadcast.core.plain_ops import plain_op, plain_ops
 from threadcast.core.tensor import DTYPE_BYTES, MAX_ELEMENTS
 from threadcast.models.measured import MOST_WORK
+from threadcast.service.plain_ops import plain_ops
 
 OPEN = ConfigDict(strict=True, allow_inf_nan=False)
 """Of documents that may have further members, which are ignored: they come from files of other programs, too."""
@@ -213,6 +212,7 @@ class Op(TypedDict):
 class Machine(TypedDict):
     """A machine (docs/formats.md)."""
 
+    schema: NotRequired[Literal["threadcast.machine/1"]]
     name: Text
     cores: Annotated[
         list[Core],
@@ -333,20 +333,12 @@ class Measurement(TypedDict):
     conditions: NotRequired[Annotated[dict[str, Scalar], Field(description="how it was measured")]]
 
 
-def _plain_or_checked(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """An op of the plainest form becomes an object of `core` at once, in less time; all else is checked."""
-    return plain_op(value, most_work=MOST_WORK) or check(value)
-
-
-OpOrKey = Annotated[
-    Annotated[Op, Tag(DOCUMENT)] | Annotated[OpKey, Tag(TEXT)], Discriminator(_text_or_document),
-    WrapValidator(_plain_or_checked),
-]  # fmt: skip
+OpOrKey = Annotated[Annotated[Op, Tag(DOCUMENT)] | Annotated[OpKey, Tag(TEXT)], Discriminator(_text_or_document)]
 
 
 def _plain_or_checked_ops(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Many ops of the plainest form are read together; where one is of another, each is read by itself."""
-    return plain_ops(value, most_work=MOST_WORK, compact=orjson.dumps) or check(value)
+    """Ops of the plainest form become objects of `core` at once; where one is of another, all are checked."""
+    return plain_ops(value, most_work=MOST_WORK) or check(value)
 
 
 Ops = Annotated[

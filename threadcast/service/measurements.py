@@ -60,7 +60,7 @@ _KEY_PARAMETER = {
 @blueprint.doc(
     extensions=answer(
         Stored, "Stored.", status=201, optional=("Idempotency-Replayed",), problems=(404, 409),
-        parameters=[_KEY_PARAMETER], example=Example(EXAMPLE, status=201),
+        parameters=[_KEY_PARAMETER], example=Example(EXAMPLE, status=201), scope="ingest",
     )
 )  # fmt: skip
 def add(asked: MeasurementsRequest) -> Response:

@@ -63,7 +63,8 @@ _AFTER = Example(
 @blueprint.doc(
     extensions=answer(
         formats.Plan, "The plan, with its distance from the best possible one.", tagged=True,
-        headers=("Content-Location",), problems=(404,), reads=("X-Deadline-S",), example=Example(EXAMPLE),
+        headers=("Content-Location",), problems=(404,), reads=("X-Deadline-S",), scope="read",
+        example=Example(EXAMPLE),
     )
 )  # fmt: skip
 def make_plan(asked: PlanRequest) -> Response:

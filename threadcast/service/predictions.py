@@ -29,7 +29,7 @@ blueprint = APIBlueprint("predictions", __name__, url_prefix="/v1")
 @blueprint.doc(
     extensions=answer(
         CurveTable, "The curves.", tagged=True, forms=FORMS, problems=(404, 406, 412),
-        reads=("X-Deadline-S", "If-None-Match"),
+        reads=("X-Deadline-S", "If-None-Match"), scope="read",
         example=Example({"machine": 4, "ops": [{"kind": "mm", "inputs": [[256, 256], [256, 256]]}]}),
     )
 )  # fmt: skip

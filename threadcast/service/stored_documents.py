@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from threadcast.core import Machine, Measurement, Op
-from threadcast.core.machine_changes import MachineChanges
 from threadcast.prediction.lru_cache import LruCache
 from threadcast.service.expiring_value import ExpiringValue
 from threadcast.store import Store
+from threadcast.store.machine_changes import MachineChanges
 
 MOST_OPS = 20_000
 """Number of ops in memory; about 2 KB each."""

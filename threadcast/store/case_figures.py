@@ -1,7 +1,7 @@
 """Figures of an op in a case, to which measurements are added one by one; and of an op, from the medians of its cases.
 
 Adding takes equally long however much was measured before: a case has its newest `MOST_NEWEST` samples, each with its
-time, and counts of all. The median is that of the newest samples since the last change (`core.changes`), which is that
+time, and counts of all. The median is that of the newest samples since the last change (`store.changes`), which is that
 of all where there are no more and none has changed.
 """
 
@@ -18,7 +18,7 @@ from math import isnan
 from typing import Any
 
 from threadcast.core import Affinity
-from threadcast.core.changes import FULL, Point, courses
+from threadcast.store.changes import FULL, Point, courses
 
 MOST_NEWEST = 64
 """Samples of a case whose median is its figure: more than most campaigns take (19 on average in `data/recorded`), and
@@ -44,7 +44,7 @@ class CaseFigures:
 
     `oldest_s` is the time of the oldest measurement in seconds since 1970, None where none says when it was made.
     `newest` are the newest samples, the oldest first, packed: of those measurements only in which the caches were most
-    as they are in a step (`unlikeness`), and of those that say nothing of them, as models use them (`core.holding`).
+    as they are in a step (`unlikeness`), and of those that say nothing of them, as models use them (`store.holding`).
     """
 
     measurements: int = 0
@@ -120,7 +120,7 @@ def _time_of(sample: tuple[float, float]) -> float:
 
 
 def unlikeness(conditions: str) -> int:
-    """Rank of how different the caches were from those in a step (`core.holding`), from a row's JSON."""
+    """Rank of how different the caches were from those in a step (`store.holding`), from a row's JSON."""
     if '"cache"' not in conditions:
         return UNSAID
     if '"cache":"rotated"' in conditions and conditions.count("{") == 1:  # within texts quotes are escaped

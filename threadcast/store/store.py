@@ -15,13 +15,13 @@ from sqlalchemy import Column, Connection, Select, Table, func, select
 
 from threadcast.core import Machine, Measurement, Op, OpGraph, Plan, Trace
 from threadcast.core.errors import NotFound, StoreError
-from threadcast.core.holding import op_courses
-from threadcast.core.machine_changes import MachineChanges
 from threadcast.store import schema
 from threadcast.store.browsing import Browser
 from threadcast.store.case_figures import newest_s
 from threadcast.store.database import Database
+from threadcast.store.holding import op_courses
 from threadcast.store.kept_documents import content_of, keep, with_about
+from threadcast.store.machine_changes import MachineChanges
 from threadcast.store.paging import MeasurementFilter, count_of, page_of
 from threadcast.store.pruning import Pruned, prune
 from threadcast.store.queries import chunks, documents, ids, of_measurements, of_ops

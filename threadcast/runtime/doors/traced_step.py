@@ -11,8 +11,8 @@ from torch import Tensor
 from threadcast.core import OpGraph, Plan, Trace
 from threadcast.core.errors import ExecutionError
 from threadcast.core.figures import duration
-from threadcast.core.html_page import html_page
-from threadcast.core.timeline_svg import colours_by_time, timeline
+from threadcast.drawing.html_page import html_page
+from threadcast.drawing.timeline_svg import colours_by_time, timeline
 from threadcast.runtime.calls.fallback import Fallback, FirstCall
 from threadcast.runtime.check.shadow import Ran, Shadowed
 from threadcast.runtime.tuner.tuning import Tuning

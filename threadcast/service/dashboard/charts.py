@@ -1,4 +1,4 @@
-"""Line charts as JSON, from which the script draws them by uPlot; what they show is in the tables of their pages, too."""
+"""Line charts as JSON, which the script draws by uPlot; what they show is in the tables of their pages, too."""
 
 from __future__ import annotations
 

@@ -9,8 +9,9 @@ from typing import Any, cast
 
 from flask import Response, current_app, jsonify, render_template, request
 
-from threadcast.core import Machine, OpGraph, Plan, Trace, timeline
+from threadcast.core import Machine, OpGraph, Plan, Trace
 from threadcast.core.errors import FormatError, ModelError, NotFound, PlanError
+from threadcast.drawing import timeline
 from threadcast.service.context import context
 from threadcast.service.dashboard.frame import blueprint, chosen_machine, known_machines
 from threadcast.service.dashboard.plan_cache import PlanCache, PlannedNetwork

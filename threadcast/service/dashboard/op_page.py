@@ -9,12 +9,12 @@ from flask import render_template, request
 
 from threadcast.core import Machine
 from threadcast.core.errors import NotFound
-from threadcast.core.holding import what_holds
 from threadcast.models.measured import MeasuredOp
 from threadcast.service.context import context
 from threadcast.service.dashboard.curves import chart_of, model_curve
 from threadcast.service.dashboard.frame import blueprint, known_machines
 from threadcast.service.dashboard.scores import newest
+from threadcast.store.holding import what_holds
 from threadcast.store.summaries import subject
 
 LINES = 5

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from threadcast.core.changes import Point, courses
+from threadcast.store.changes import Point, courses
 
 QUIET = [0.0, 0.02, -0.01, 0.01, -0.02, 0.0, 0.015, -0.005]
 

@@ -12,8 +12,8 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem } h3 { font
 table { border-collapse: collapse; margin: .6rem 0 } td, th { padding: .25rem .8rem .25rem 0; text-align: right }
 td:not(:first-child) { white-space: nowrap }
 td:first-child, th:first-child { text-align: left } th { border-bottom: 1px solid var(--line); font-weight: 600 }
-.scroll { overflow-x: auto } .plot svg { min-width: 640px }
-@media (max-width: 700px) { .roomy { display: none } table { font-size: .7rem } td, th { padding-right: .4rem } }
+.scroll { overflow-x: auto }
+@media (max-width: 700px) { table { font-size: .7rem } td, th { padding-right: .4rem } }
 tr.best td { font-weight: 600 } .note { opacity: .75; max-width: 46rem } .swatch { display: inline-block; width: .8em;
 height: .8em; margin-right: .35em; border-radius: 2px }
 .key { white-space: nowrap; margin-right: 1rem } svg { width: 100%; height: auto; display: block }
@@ -33,17 +33,11 @@ def html_page(title: str, body: Sequence[str]) -> str:
     )
 
 
-def html_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, bold: Collection[int] = (), roomy: Collection[int] = ()
-) -> str:
-    """A table of texts, which scrolls by itself on a narrow screen; the rows at the positions `bold` are bold, the
-    columns at `roomy` are not shown on a phone."""
-    room = ['<{} class="roomy">' if i in roomy else "<{}>" for i in range(len(columns))]
-    head = "".join(f"{opened.format('th')}{escape(column)}</th>" for opened, column in zip(room, columns, strict=True))
+def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, bold: Collection[int] = ()) -> str:
+    """A table of texts, which scrolls by itself on a narrow screen; the rows at the positions `bold` are bold."""
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join(
-        ('<tr class="best">' if i in bold else "<tr>")
-        + "".join(f"{opened.format('td')}{escape(cell)}</td>" for opened, cell in zip(room, row, strict=True))
-        + "</tr>"
+        ('<tr class="best">' if i in bold else "<tr>") + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
         for i, row in enumerate(rows)
     )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

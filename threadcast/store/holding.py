@@ -15,10 +15,10 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from threadcast.core.case import Case
-from threadcast.core.changes import SCATTER, Course, Point, courses
 from threadcast.core.measurement import Doubt, Measurement, Sample
 from threadcast.core.measurement_time import dated, not_void
-from threadcast.core.shifts import Shift, shift_of, spanning
+from threadcast.store.changes import SCATTER, Course, Point, courses
+from threadcast.store.shifts import Shift, shift_of, spanning
 
 FADE_S = 30 * 86400.0
 """Age in seconds, relative to the newest sample of its case, at which a sample counts for half as much. A convention: a
@@ -37,7 +37,7 @@ NORMAL_95 = 1.645
 
 
 class Elsewhere(Protocol):
-    """What other ops of a machine tell of its changes (`core.machine_changes`). `stamp` is 0 where there are none."""
+    """What other ops of a machine tell of its changes (`store.machine_changes`). `stamp` is 0 where there are none."""
 
     stamp: int
 
@@ -61,7 +61,7 @@ def what_holds(found: Sequence[Measurement], elsewhere: Elsewhere | None = None)
     """What holds now of one op's measurements on one machine, by case in order of first appearance.
 
     `found` is in the order in which it was stored. Of each case only those measurements are used that were made since
-    its last change (`core.changes`), and of these those in which caches were most as they are in a step: rotated, else
+    its last change (`store.changes`), and of these those in which caches were most as they are in a step: rotated, else
     warm, else cold. What says nothing of its caches goes with these. Their samples are joined, fewer of the older ones
     (`FADE_S`). Samples of warm and cold caches in cases of an op whose others are more as in a step are multiplied by
     what the states differ in cases that have both, and such cases count as stale.

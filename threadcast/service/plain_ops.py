@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, compress, islice, repeat
 from math import prod
 from types import MappingProxyType
 from typing import Any, Final
+
+import orjson
 
 from threadcast.core.op import KEY_VERSION, Op
 from threadcast.core.tensor import MAX_ELEMENTS, TensorSpec
@@ -18,59 +19,23 @@ from threadcast.core.tensor import MAX_ELEMENTS, TensorSpec
 MOST_SIDES = 64
 """Most sides of a tensor; documents with more are read the long way."""
 
-MANY = 16
-"""Ops from which on reading them together takes less time than one by one."""
-
 _MEMBERS = frozenset({"kind", "inputs", "outputs", "flops", "bytes"})
 _NUMBERS = frozenset({int, float})
 _NO_ATTRIBUTES: Final = MappingProxyType[str, Any]({})
-_set = object.__setattr__
 _OP: Any = Op
 _SPEC: Any = TensorSpec
 _NONE: Final[list[Any]] = []
-_COMPACT = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
-def plain_op(document: Any, *, most_work: float) -> Op | None:
-    """The op that `Op.from_json` would return, in less time; None for a document in any but the plainest form.
+def plain_ops(documents: Any, *, most_work: float) -> list[Op] | None:
+    """The ops that `Op.from_json` would return for each document of a list, in less time; None where there are none, or
+    where one of them is in any but the plainest form.
 
     That is an object with `kind`, `inputs`, `outputs` (or none), `flops` and `bytes` alone, both at most `most_work`,
-    whose tensors are `[shape]`. None says nothing about whether the document is right.
+    whose tensors are `[shape]`. None says nothing about whether the documents are right. What is looked at is looked at
+    in all of them at once, by calls that loop in C.
     """
-    if type(document) is not dict or not document.keys() <= _MEMBERS:
-        return None
-    kind: Any = document.get("kind")
-    flops: Any = document.get("flops")
-    moved: Any = document.get("bytes")
-    if type(kind) is not str or type(flops) not in _NUMBERS or type(moved) not in _NUMBERS:
-        return None
-    start = _start_of_key(kind)
-    if not (start and 0 <= flops <= most_work and 0 <= moved <= most_work):
-        return None
-    listed = document.get("inputs", [])
-    inputs, outputs = _specs(listed), _specs(document.get("outputs", []))
-    if inputs is None or outputs is None:
-        return None
-    text = f"{start}{str(list(listed)).replace(' ', '')},{{}}]"
-    op = object.__new__(Op)
-    _set(op, "kind", kind)
-    _set(op, "inputs", inputs)
-    _set(op, "attributes", _NO_ATTRIBUTES)
-    _set(op, "outputs", outputs)
-    _set(op, "flops", float(flops))
-    _set(op, "bytes_moved", float(moved))
-    _set(op, "key", f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}")
-    return op
-
-
-def plain_ops(documents: Any, *, most_work: float, compact: Callable[[Any], str | bytes] = _COMPACT) -> list[Op] | None:
-    """The ops that `plain_op` would return for each document of a list, in less than half of the time; None where there
-    are fewer than `MANY`, or where one of them is not of the plainest form.
-
-    What is looked at is looked at in all documents at once, by calls that loop in C. `compact` returns the JSON text,
-    without spaces, of lists of numbers.
-    """
-    if type(documents) is not list or len(documents) < MANY or set(map(type, documents)) != {dict}:
+    if type(documents) is not list or set(map(type, documents)) != {dict}:
         return None
     try:
         kinds = [document["kind"] for document in documents]
@@ -89,7 +54,7 @@ def plain_ops(documents: Any, *, most_work: float, compact: Callable[[Any], str 
         return None
     keys = [
         f"{kind}-{hashlib.sha256(f'{starts[kind]}{text},{{}}]'.encode()).hexdigest()[:16]}"
-        for kind, text in zip(kinds, _texts(inputs, compact), strict=True)
+        for kind, text in zip(kinds, _texts(inputs), strict=True)
     ]
     specs = iter(tensors)
     return _made(_OP, len(documents), {
@@ -144,12 +109,11 @@ def _all_specs(*lists: list[Any]) -> list[TensorSpec] | None:
     })  # fmt: skip
 
 
-def _texts(inputs: Sequence[list[Any]], compact: Callable[[Any], str | bytes]) -> list[str]:
+def _texts(inputs: Sequence[list[Any]]) -> list[str]:
     """The JSON texts of lists of `[shape]`, without spaces."""
     given = list(compress(inputs, inputs))
-    text = compact(given)
     # "]]],[[[" is where one list ends and the next one begins: both have a tensor
-    texts = iter((text if isinstance(text, str) else text.decode())[4:-4].split("]]],[[["))
+    texts = iter(orjson.dumps(given).decode()[4:-4].split("]]],[[["))
     return [f"[[[{next(texts)}]]]" if listed else "[]" for listed in inputs]
 
 
@@ -164,27 +128,3 @@ def _start_of_key(kind: str) -> str:
         and not set(kind) & set('"\\')
     )
     return f'[{KEY_VERSION},"{kind}",' if plain else ""
-
-
-def _specs(listed: Any) -> tuple[TensorSpec, ...] | None:
-    """The tensors of a list of `[shape]`; None for other lists."""
-    if type(listed) is not list:
-        return None
-    found = []
-    for entry in listed:
-        if type(entry) is not list or len(entry) != 1:
-            return None
-        shape = entry[0]
-        if type(shape) is not list or len(shape) > MOST_SIDES:
-            return None
-        for side in shape:
-            if type(side) is not int or not 0 <= side <= MAX_ELEMENTS:
-                return None
-        if prod(shape) > MAX_ELEMENTS:
-            return None
-        spec = object.__new__(TensorSpec)
-        _set(spec, "shape", tuple(shape))
-        _set(spec, "dtype", "float32")
-        _set(spec, "strides", None)
-        found.append(spec)
-    return tuple(found)

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from threadcast.core import Affinity, Case, Machine, Measurement, Op, Sample, TensorSpec
-from threadcast.core.holding import STATES_APART, op_courses, what_holds, why_not_held
-from threadcast.core.machine_changes import MachineChanges
 from threadcast.core.measurement import OTHERS_SHARE, Doubt
 from threadcast.core.measurement_time import REPLACES, dated, not_void
-from threadcast.core.shifts import MARGIN
+from threadcast.store.holding import STATES_APART, op_courses, what_holds, why_not_held
+from threadcast.store.machine_changes import MachineChanges
+from threadcast.store.shifts import MARGIN
 
 MACHINE = Machine.uniform("eight", 8)
 OP = Op("mm", (TensorSpec((64, 64)), TensorSpec((64, 64))))

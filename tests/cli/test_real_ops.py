@@ -1,7 +1,7 @@
 """Views are left out of a graph, and what waited for them waits for what they wait for."""
 
+from threadcast.cli.real_ops import without_views
 from threadcast.core import Edge, Op, OpGraph, TensorSpec
-from threadcast.core.real_ops import without_views
 
 SPEC = TensorSpec((4,))
 

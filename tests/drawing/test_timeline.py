@@ -13,7 +13,7 @@ from hypothesis import given
 from tests.core.strategies import schedules
 from threadcast.core import Op, OpGraph, Placement, Plan, TensorSpec, Trace
 from threadcast.core.errors import InvalidInput
-from threadcast.core.timeline import perfetto, write
+from threadcast.drawing.timeline import perfetto, write
 
 
 def check_trace_events(document: dict[str, Any]) -> dict[tuple[int, int], list[dict[str, Any]]]:

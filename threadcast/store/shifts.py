@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from threadcast.core.case import Case
-from threadcast.core.changes import Course
+from threadcast.store.changes import Course
 
 MARGIN = math.log(1.25)
 """By how much the shifts of two cases, or of two ops, may differ beside what was seen, in log seconds; smaller shifts

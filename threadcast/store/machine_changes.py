@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from threadcast.core.changes import Course, Level
-from threadcast.core.shifts import MARGIN, Shift, spanning
+from threadcast.store.changes import Course, Level
+from threadcast.store.shifts import MARGIN, Shift, spanning
 
 FEWEST = 3
 """Fewest changed ops by which others are doubted: one or two may have changes of their own."""
@@ -38,7 +38,7 @@ class OpChange(NamedTuple):
 
 
 class MachineChanges:
-    """The changes that ops of one machine went through (`core.holding.Elsewhere`).
+    """The changes that ops of one machine went through (`store.holding.Elsewhere`).
 
     `ops` are by key an op's kind and the courses of its series. What an op that was not measured since a time has gone
     through is taken to be like what others have: half of them say how much is probable, nearly all of them what is
