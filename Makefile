@@ -29,7 +29,7 @@ $(READY): pyproject.toml
 	@$(PIP) -e '.[dev]'
 	@echo "compiling the engine and the planner, about a minute ..."
 	@$(BIN)/python -m compileall -q threadcast
-	@$(BIN)/threadcast compile || echo "Optimised steps run by the Python engine until a C++ compiler is there."
+	@$(BIN)/threadcast compile || echo "No plans are made until a C++ compiler is there."
 	@touch $@
 
 demo: $(READY) ## Start: all stages once, with real measurements: build/demo/report.html

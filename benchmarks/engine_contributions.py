@@ -31,7 +31,7 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.cli.plain.gains import measure_plain_gains
 from threadcast.core import Case, Machine, Plan, read_machine
 from threadcast.networks import Workload
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.operators.fuse import fused
 from threadcast.runtime.plans.model_format import ModelFormat, formats_of
 from threadcast.runtime.plans.sequential import sequential
@@ -68,7 +68,7 @@ def best(captured: Captured, machine: Machine) -> tuple[Problem, Plan]:
     return found.problem, found.plan
 
 
-def run_in(memory_format: MemoryFormat, owner: ModelFormat, engine: NativeEngine, inputs: Sequence[Any]) -> None:
+def run_in(memory_format: MemoryFormat, owner: ModelFormat, engine: Engine, inputs: Sequence[Any]) -> None:
     """A step with the model's tensors in this memory format."""
     owner.set(memory_format)
     engine.run(inputs)
@@ -103,7 +103,7 @@ def contributions(name: str, size: str, rounds: int) -> list[tuple[str, float]]:
             owner.set(memory_format)
             captured = captured_step(work, optimizer, owner)
             for what, graph, made in plans(captured, machine):
-                engine = ends.enter_context(NativeEngine(graph, made, machine))
+                engine = ends.enter_context(Engine(graph, made, machine))
                 steps[f"{what}, {memory_format}"] = partial(run_in, memory_format, owner, engine, graph.bind())
         taken: dict[str, list[float]] = {what: [] for what in steps}
         for _ in range(rounds):

@@ -1,8 +1,8 @@
-"""What the engines cost per op, on 10,000 ops that add 1 to 8 numbers. Run on a quiet machine.
+"""What the engine costs per op, on 10,000 ops that add 1 to 8 numbers. Run on a quiet machine.
 
     python benchmarks/engine_overhead.py
 
-The native engine is held against the same calls in a C++ loop, the Python one against a Python loop.
+It is held against the same calls in a C++ loop.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from statistics import median
 
 import torch
@@ -18,14 +18,10 @@ from torch import Tensor
 
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
-from threadcast.capture.graph.program import below_autograd
 from threadcast.core import Case, Machine, Placement, Plan, read_machine
 from threadcast.runtime.engine.engine import Engine
-from threadcast.runtime.engine.executors import Executors
-from threadcast.runtime.engine.native.engine import NativeEngine
 from threadcast.runtime.engine.native.library import native_library
 from threadcast.runtime.engine.native.lowering import Values, native_program
-from threadcast.runtime.engine.python_engine import PythonEngine
 from threadcast.runtime.plans.sequential import sequential
 
 OPS = 10_000
@@ -43,14 +39,6 @@ def two_chains(x: Tensor) -> tuple[Tensor, Tensor]:
     for _ in range(OPS // 2):
         x, y = x + 1, y + 2
     return x, y
-
-
-def bare_loop() -> None:
-    """The same calls with nothing around them."""
-    add, x = torch.ops.aten.add.Tensor._op, torch.ones(8)
-    with below_autograd():
-        for _ in range(OPS):
-            x = add(x, 1)
 
 
 def on(machine: Machine, core_of: Callable[[int], int], captured: Captured) -> Plan:
@@ -87,33 +75,22 @@ def main() -> None:
         "one chain, every op on all cores": (chain, sequential(chain.graph, machine, Case(len(machine)))),
     }
     with ExitStack() as ends:
-        executors = ends.enter_context(closing(Executors(machine)))
 
         def stepping(captured: Captured, engine: Engine) -> Callable[[], object]:
             ends.callback(engine.close)
             inputs = captured.bind()
             return lambda: engine.run(inputs)
 
-        python = {
-            "the calls alone": bare_loop,
-            "Captured.run": chain.run,
-            **{
-                name: stepping(captured, PythonEngine(captured, plan, machine, executors=executors))
-                for name, (captured, plan) in plans.items()
-            },
-        }
         loop = native_program(native_library(), chain, Values.of(chain.program))
         inputs = chain.bind()
         native = {
             "the calls alone": lambda: loop.run(list(inputs)),
-            **{name: stepping(c, NativeEngine(c, plan, machine)) for name, (c, plan) in plans.items()},
+            **{name: stepping(c, Engine(c, plan, machine)) for name, (c, plan) in plans.items()},
         }
-        for title, contenders in (("Python engine", python), ("native engine", native)):
-            found = seconds_each(contenders)
-            alone_s = found["the calls alone"]
-            print(f"{title + ', us per op':<52}{'in all':>8}{'engine':>8}")
-            for name, step_s in found.items():
-                print(f"{name:<52}{step_s / OPS * 1e6:>8.2f}{(step_s - alone_s) / OPS * 1e6:>8.2f}")
+        found = seconds_each(native)
+        print(f"{'us per op':<52}{'in all':>8}{'engine':>8}")
+        for name, step_s in found.items():
+            print(f"{name:<52}{step_s / OPS * 1e6:>8.2f}{(step_s - found['the calls alone']) / OPS * 1e6:>8.2f}")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from threadcast import networks
 from threadcast.capture.graph.capture import capture_training
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import read_machine
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.plans.malleable_plan import MalleablePlan
 
 Rows = list[dict[str, object]]
@@ -67,7 +67,7 @@ def resizes(name: str, size: str, count: int) -> Rows:
     asked: list[tuple[float, frozenset[int]]] = []
     steps: list[tuple[float, list[tuple[float, float, tuple[int, ...]]]]] = []
     ready = threading.Event()
-    with NativeEngine(captured, plan.plan, machine) as engine:
+    with Engine(captured, plan.plan, machine) as engine:
         following = MalleablePlan(engine, plan.plan, machine, plan.problem, {}, done=lambda _: ready.set())
         ready.wait()
 

@@ -1,6 +1,6 @@
 """Whether random plans over all cores give what eager PyTorch gives: the first part of `benchmarks/many_cores.py`.
 
-Every built-in network, called and trained, by both engines; each further round draws other plans. Between rounds,
+Every built-in network, called and trained, by two plans; each further round draws other plans. Between rounds,
 PyTorch's own modules have a turn, each in one of its types.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
 from itertools import count
 
@@ -21,7 +20,6 @@ from tests.runtime.random_engines import RandomEngines
 from threadcast import networks
 from threadcast.core import Machine
 from threadcast.core.errors import ExecutionError
-from threadcast.runtime.engine.executors import Executors
 from threadcast.runtime.engine.native.library import compiler
 
 PART = "correctness"
@@ -61,15 +59,12 @@ def run(results: Results, machine: Machine, end_s: float) -> None:
     """Judge case after case until the time is up; those that have a result already are left out."""
     warnings.simplefilter("ignore")
     turns, done = Turns(end_s, FIRST_S), {line["key"] for line in results.read() if line["part"] == PART}
-    native = has_compiler()
     for case in all_cases():
         if case.name in done:
             continue
         if not turns.next():
             return
         print(case.name, file=sys.stderr, flush=True)  # the last one, should it hang or crash
-        with closing(Executors(machine)) as executors:  # one for all cases would soon have too many teams
-            outcome = Judge(RandomEngines(machine, executors, native, all_lanes=True))(case)
+        outcome = Judge(RandomEngines(machine, all_lanes=True))(case)
         if outcome is not None:
-            engines = "both" if native else "python"
-            results.add(PART, case.name, status=outcome.status, reason=outcome.reason, engines=engines)
+            results.add(PART, case.name, status=outcome.status, reason=outcome.reason)

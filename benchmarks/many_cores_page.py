@@ -43,15 +43,15 @@ def correctness(lines: Sequence[Line]) -> str:
         return ""
     rows = [
         "## Random plans over all cores, against eager PyTorch", "",
-        "| what | engines | right | refused | eager cannot | different |", "|---|---|---|---|---|---|",
+        "| what | right | refused | eager cannot | different |", "|---|---|---|---|---|",
     ]  # fmt: skip
-    kinds: dict[tuple[str, str], Counter[str]] = {}
+    kinds: dict[str, Counter[str]] = {}
     for line in found:
         what = "networks" if " plan " in line["key"] else "modules"
-        kinds.setdefault((f"{what}, {line['key'].split()[1]}", line["engines"]), Counter())[line["status"]] += 1
-    for (what, engines), counts in sorted(kinds.items()):
+        kinds.setdefault(f"{what}, {line['key'].split()[1]}", Counter())[line["status"]] += 1
+    for what, counts in sorted(kinds.items()):
         cells = " | ".join(str(counts[one]) for one in ("right", "refused", "eager cannot", "different"))
-        rows.append(f"| {what} | {engines} | {cells} |")
+        rows.append(f"| {what} | {cells} |")
     bad = [f"- {line['key']}: {line['status']}, {line['reason']}" for line in found if line["status"] != "right"]
     return "\n".join([*rows, "", *([*bad, ""] if bad else [])])
 

@@ -26,7 +26,7 @@ from run_facts import RunFacts
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Case, read_machine
 from threadcast.networks import load
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.plans.sequential import sequential
 
 TURN_S = 1.0
@@ -47,7 +47,7 @@ def planned(network: str, cpus: Sequence[int]) -> Callable[[], object]:
     with torch.no_grad():
         captured = capture_forward(work.model.eval(), *work.inputs)
     machine = read_machine(affinity=cpus)
-    engine = NativeEngine(captured, sequential(captured.graph, machine, Case(len(machine))), machine)
+    engine = Engine(captured, sequential(captured.graph, machine, Case(len(machine))), machine)
     return lambda: captured.finish(engine.run(captured.bind(*work.inputs)))
 
 

@@ -42,7 +42,7 @@ ROOMS = {
 MOST = {
     "capture/guards": (1_850, 15),
     "capture/graph": (4_160, 15),
-    "runtime/engine": (950, 15),
+    "runtime/engine": (615, 15),
     "runtime/operators": (2_350, 16),
     "runtime/check": (1_320, 15),
     "runtime/plans": (2_250, 18),

@@ -174,12 +174,12 @@ def test_progress_is_of_what_a_process_makes_alone_and_parts_that_are_missing_ar
 def test_different_results_are_named() -> None:
     page = importlib.import_module("many_cores_page")
     keys = ("lstm train plan 0", "lstm call plan 0", "nn.Linear call float32 0")
-    lines = [{"part": "correctness", "key": key, "status": "right", "reason": "", "engines": "both"} for key in keys]
-    lines[0] |= {"status": "different", "reason": "native engine: loss"}
+    lines = [{"part": "correctness", "key": key, "status": "right", "reason": ""} for key in keys]
+    lines[0] |= {"status": "different", "reason": "one lane: loss"}
     text = page.correctness(lines)
-    assert cells(text, "networks, train")[1:] == ["both", "0", "0", "0", "1"]
-    assert cells(text, "modules, call")[1:] == ["both", "1", "0", "0", "0"]
-    assert "- lstm train plan 0: different, native engine: loss" in text
+    assert cells(text, "networks, train")[1:] == ["0", "0", "0", "1"]
+    assert cells(text, "modules, call")[1:] == ["1", "0", "0", "0"]
+    assert "- lstm train plan 0: different, one lane: loss" in text
 
 
 def test_a_page_is_made_of_whatever_there_is() -> None:

@@ -14,7 +14,6 @@ from itertools import islice
 from tests.databases.cases import DATABASES, Case, cases, spread
 from tests.databases.judge import Judge
 from tests.outcomes import Outcome, Status, commonest_reasons, part
-from tests.runtime.compiler import HAS_COMPILER
 from tests.runtime.random_engines import random_engines
 
 STATUSES: tuple[Status, ...] = ("right", "refused", "different", "eager cannot")
@@ -24,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cases asked for; 1 where any is different."""
     asked = _parser().parse_args(arguments)
     outcomes: list[tuple[Case, Outcome]] = []
-    with random_engines(asked.cores, native=HAS_COMPILER) as engines:
+    with random_engines(asked.cores) as engines:
         judge = Judge(engines)
         for database in asked.database or DATABASES:
             found = spread(database) if asked.spread else cases(database, samples=asked.samples)

@@ -1,4 +1,4 @@
-"""Runs a case by eager PyTorch and by random plans on both engines, and says whether the plans gave the same."""
+"""Runs a case by eager PyTorch and by random plans, and says whether the plans gave the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from threadcast.runtime.updates.parameter_update import ParameterUpdate
 
 
 class Judge:
-    """Runs cases by both of these engines."""
+    """Runs cases by these engines."""
 
     def __init__(self, engines: RandomEngines) -> None:
         self._engines = engines

@@ -11,7 +11,6 @@ import pytest
 
 from tests.databases.cases import DATABASES, Case, spread
 from tests.databases.judge import Judge
-from tests.runtime.compiler import HAS_COMPILER
 from tests.runtime.random_engines import random_engines
 
 GROUPS = 8
@@ -20,7 +19,7 @@ GROUPS = 8
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    with random_engines(2, native=HAS_COMPILER) as engines:
+    with random_engines(2) as engines:
         yield Judge(engines)
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from tests.outcomes import STATUSES, Outcome, commonest_reasons, part
 from tests.programs.judge import WAYS, Judge, Way
 from tests.programs.pytorch_tests import SOURCES, Program, Source, programs
-from tests.runtime.compiler import HAS_COMPILER
 from tests.runtime.random_engines import random_engines
 
 
@@ -25,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{asked.pytorch} is no clone of PyTorch's repository: {SOURCES[0].path} is missing", file=sys.stderr)  # noqa: T201
         return 2
     outcomes: list[tuple[Way, Outcome]] = []
-    with random_engines(2, native=HAS_COMPILER) as engines:
+    with random_engines(2) as engines:
         outcomes.extend(_run(Judge(engines), asked))
     print(_as_json(outcomes) if asked.json else _as_text(outcomes))  # noqa: T201
     return int(any(outcome.status == "different" for _, outcome in outcomes))

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from tests.outcomes import Outcome, in_short
 from tests.programs.pytorch_tests import Arguments, Program
 from tests.runtime.conftest import Decided, SequentialPlanner
-from tests.runtime.random_engines import RandomEngines
+from tests.runtime.random_engines import RandomEngines, Refused
 from tests.whole_calls import by_the_graphs
 from threadcast.capture.graph.capture import capture_graph
 from threadcast.core.errors import CaptureError
@@ -98,8 +98,9 @@ class Judge:
         return None
 
     def _engine(self, seed: int, captured: Any) -> Engine:
+        engine = self._engines.one(seed, captured)
         self._ran += 1
-        return self._engines.one(seed, captured)
+        return engine
 
 
 class _ByRandomPlans:
@@ -115,10 +116,11 @@ class _ByRandomPlans:
         if why_not_captured(()) is None:
             try:
                 captured = capture_graph(self._graph.forward, arguments, phase=self._phase)
-            except CaptureError as error:
+                engine = self._make(captured)
+            except (CaptureError, Refused) as error:
                 self._refused.append(in_short(error))
             else:
-                with self._make(captured) as engine:
+                with engine:
                     return captured.finish(engine.run(captured.bind(*arguments)))
         with torch.no_grad():
             return self._graph.forward(*arguments)

@@ -11,7 +11,6 @@ import torch
 
 from tests.programs.judge import WAYS, Judge, Way, _ByRandomPlans
 from tests.programs.pytorch_tests import Program, Source, programs
-from tests.runtime.compiler import HAS_COMPILER
 from tests.runtime.random_engines import random_engines
 
 TESTS = """
@@ -56,7 +55,7 @@ def found(tmp_path: Path) -> Iterator[dict[str, Program]]:
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    with random_engines(2, native=HAS_COMPILER) as engines:
+    with random_engines(2) as engines:
         yield Judge(engines)
 
 

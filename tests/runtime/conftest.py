@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import threadcast
-from tests.runtime.compiler import skip_without_compiler
 from tests.runtime.random_plans import made_up_curves
 from tests.runtime.small_training import Net, net, sgd
-from threadcast.capture.graph.captured import Captured
-from threadcast.core import Machine, Plan, read_machine
+from threadcast.core import Machine, read_machine
 from threadcast.runtime.calls.shared_learning import budget, planner_on
 from threadcast.runtime.doors.optimize import OptimizedStep
-from threadcast.runtime.engine.engine import Engine
-from threadcast.runtime.engine.executors import Executors
-from threadcast.runtime.engine.native.engine import NativeEngine
-from threadcast.runtime.engine.python_engine import PythonEngine
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.tuner import candidates, first_steps, plan_search, planning, rounds, tournament
@@ -81,26 +75,6 @@ def machine() -> Machine:
     """At most two cores of this machine: the more teams, the longer the tests."""
     found = read_machine()
     return found.limited_to([core.id for core in found.cores[:2]])
-
-
-@pytest.fixture(scope="module")
-def executors(machine: Machine) -> Iterator[Executors]:
-    made = Executors(machine)
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=["python", "native"])
-def replaying(request: pytest.FixtureRequest, machine: Machine, executors: Executors) -> Callable[..., Engine]:
-    """What makes an engine that replays a plan of a captured graph."""
-
-    def make(captured: Captured, plan: Plan) -> Engine:
-        if request.param == "native":
-            skip_without_compiler()
-            return NativeEngine(captured, plan, machine)
-        return PythonEngine(captured, plan, machine, executors=executors)
-
-    return make
 
 
 class SequentialPlanner:

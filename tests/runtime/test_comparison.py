@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from tests.runtime.compiler import needs_compiler
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.cli.comparison import FEWEST_ROUNDS, WARM_UP, compare
 from threadcast.collector.busy import Load, LoadWatch
 from threadcast.core import Case, Machine, Placement, Trace
 from threadcast.core.errors import InvalidInput
 from threadcast.runtime.engine.engine import Engine
-from threadcast.runtime.engine.executors import Executors
-from threadcast.runtime.engine.python_engine import PythonEngine
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.scheduler.simulation.checker import check_schedule
 
@@ -34,16 +33,13 @@ class Clockwork(Engine):
     def run_traced(self, inputs: Sequence[Any]) -> tuple[Any, Trace]:
         return None, Trace(1, self.name, (Placement("op", (0,), 1, 0.0, self.step_s),))
 
-    def rest(self) -> None:
-        self.log.append(f"{self.name} rests")
-
     def close(self) -> None:
         pass
 
     prepare = change = None  # type: ignore[assignment]
 
 
-def test_only_steps_that_follow_their_own_are_timed_and_each_rests_after_its_turn() -> None:
+def test_only_steps_that_follow_their_own_are_timed() -> None:
     now, log, told = [0.0], [], []
     engines = {name: Clockwork(now, log, name, s) for name, s in (("plan", 1.0), ("sequential", 3.0), ("eager", 2.0))}
     result = compare(
@@ -52,7 +48,7 @@ def test_only_steps_that_follow_their_own_are_timed_and_each_rests_after_its_tur
     )  # fmt: skip
     assert result.seconds == {"default": (2.0,) * 4, "plan": (1.0,) * 4, "sequential": (3.0,) * 4}
     assert (result.verdict.kept, result.verdict.gain, result.median_s("sequential")) == ("plan", 2.0, 3.0)
-    turn = ["eager", "eager", "plan", "plan", "plan rests", "sequential", "sequential", "sequential rests"]
+    turn = ["eager", "eager", "plan", "plan", "sequential", "sequential"]
     assert log == turn * (WARM_UP + 4)
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
@@ -99,11 +95,11 @@ def test_no_more_rounds_than_an_interval_needs_begin_after_the_time_is_over() ->
     assert (len(result.seconds["plan"]), result.disturbed) == (FEWEST_ROUNDS, True)
 
 
-def test_real_steps_are_compared_and_traced(machine: Machine, executors: Executors) -> None:
+@needs_compiler
+def test_real_steps_are_compared_and_traced(machine: Machine) -> None:
     captured = capture_forward(lambda x: (x @ x).sin().sum(), torch.ones(32, 32))
     engines = [
-        PythonEngine(captured, sequential(captured.graph, machine, Case(threads)), machine, executors=executors)
-        for threads in {1, len(machine)}
+        Engine(captured, sequential(captured.graph, machine, Case(threads)), machine) for threads in {1, len(machine)}
     ]
     result = compare(engines[0], captured.bind(), captured.run, others={"other": engines[-1]}, steps=3)
     assert {name: len(taken) for name, taken in result.seconds.items()} == {"default": 3, "plan": 3, "other": 3}

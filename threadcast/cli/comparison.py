@@ -73,7 +73,7 @@ def compare(
     `default` runs one step as the framework would. `inputs` are the engines' inputs, as `Captured.bind` returns them;
     `engine` runs the plan, `others` are further engines by name. Each contender is warmed up first. In each round it
     runs one untimed step before the timed one, so that its caches are filled by its own step and not by another
-    contender's. After its turn its idle thread teams are ended, because they would slow the others down
+    contender's. After its turn PyTorch's idle threads are ended, because they would slow the others down
     (`threads.openmp`). Rounds that others disturbed, as `watch` tells, are run again, up to `steps` of them, and count
     only where there are too few others. After `most_s` seconds no more rounds begin once there are `FEWEST_ROUNDS`.
     `progress(done, total)` is called after each round. InvalidInput
@@ -81,19 +81,19 @@ def compare(
     """
     if steps < PAIRS_AT_LEAST:
         raise InvalidInput(f"steps={steps}: a comparison needs {PAIRS_AT_LEAST} or more of each")
-    contenders: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {"default": (default, end_idle_workers)}
+    contenders: dict[str, Callable[[], object]] = {"default": default}
     for name, one in {"plan": engine, **(others or {})}.items():
-        contenders[name] = (partial(one.run, inputs), one.rest)
+        contenders[name] = partial(one.run, inputs)
     began_s = clock()
     rounds: dict[bool, list[dict[str, float]]] = {False: [], True: []}  # by whether others disturbed them
     for round_ in range(WARM_UP + 2 * steps):
         took_s = {}
-        for name, (step, rest) in contenders.items():
+        for name, step in contenders.items():
             step()
             started_s = clock()
             step()
             took_s[name] = clock() - started_s
-            rest()
+            end_idle_workers()
         load = watch.recent() if watch else None
         if round_ >= WARM_UP:
             rounds[load is not None and load.disturbs].append(took_s)

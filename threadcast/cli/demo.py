@@ -227,15 +227,16 @@ def _run(
 ) -> RunReport:  # fmt: skip
     """Plan the network, then run eager steps and planned steps in turn on the real cores."""
     from threadcast.cli.comparison import compare
-    from threadcast.runtime.engine.open_engine import engine_costs, open_engine
+    from threadcast.runtime.engine.engine import Engine
     from threadcast.scheduler.planner import plan
     from threadcast.scheduler.problem import Problem
+    from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 
     graph = network.captured.graph
-    planned = plan(Problem(graph, engine_costs().added(curves), machine))
+    planned = plan(Problem(graph, NATIVE_ENGINE.added(curves), machine))
     output.note(f"running {network.name} by a plan of {planned.policy}")
     captured = network.captured
-    with open_engine(captured, planned, machine) as engine:
+    with Engine(captured, planned, machine) as engine:
         result = compare(engine, captured.bind(), network.eager, steps=steps, watch=watch, most_s=RUN_S)
     measured = [m for key in graph.distinct_ops() for m in observed.get(key, ())]
     weights: dict[int, float] = {}

@@ -92,12 +92,20 @@ def _examine(usable: UsableCores, machine: Machine, watch: LoadWatch) -> list[Fi
         *findings.check_counters(plan_counting(), paranoid=findings.read_paranoid()),
         findings.check_frequency(usable.cpus),
         findings.check_load(watch.recent()),
-        findings.check_compiler(shutil.which, os.environ.get("CXX")),
+        findings.check_compiler(shutil.which, os.environ.get("CXX"), engine=_has_engine()),
         findings.check_torch(version, threads, usable),
         *_bfloat16(),
         *findings.check_environment(os.environ, usable),
         *findings.check_packages(lambda name: importlib.util.find_spec(name) is not None),
     ]
+
+
+def _has_engine() -> bool:
+    if importlib.util.find_spec("torch") is None:
+        return False
+    from threadcast.runtime.engine.native.library import is_compiled
+
+    return is_compiled()
 
 
 def _torch() -> tuple[str | None, int | None]:

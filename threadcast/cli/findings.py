@@ -126,12 +126,20 @@ def check_load(load: Load | None) -> Finding:
     return Finding("load", State.MEND, load.said("use"), advice)
 
 
-def check_compiler(which: Callable[[str], str | None], chosen: str | None) -> Finding:
-    """Checks whether there is a C++ compiler; `which` finds a program's path, `chosen` is the value of CXX."""
+def check_compiler(which: Callable[[str], str | None], chosen: str | None, *, engine: bool = False) -> Finding:
+    """Checks whether there is a C++ compiler; `which` finds a program's path, `chosen` is the value of CXX.
+
+    `engine`: threadcast's engine was compiled already, or came with a bundle.
+    """
     for name in (chosen, *COMPILERS):
         if name and (path := which(name)):
             return Finding("compiler", State.OK, path)
-    advice = "torch.compile and compiled engines need one: install g++ or clang++, or name one in CXX"
+    needs = (
+        "fused operators and torch.compile need one"
+        if engine
+        else ("without one threadcast makes no plans and only tries PyTorch's memory formats and other libraries")
+    )
+    advice = f"{needs}: install g++ or clang++, or name one in CXX"
     return Finding("compiler", State.NOTE, "no C++ compiler found", advice)
 
 

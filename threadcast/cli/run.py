@@ -32,7 +32,7 @@ from threadcast.core.settings import Settings
 from threadcast.drawing import timeline
 from threadcast.scheduler.planner import plan as make_plan
 from threadcast.scheduler.policies import Problem
-from threadcast.scheduler.problem.engine_costs import EngineCosts
+from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 from threadcast.store.holding import all_that_holds
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def command(
     from threadcast.capture.workloads import capture_workload, default_mode, eager_step, graph_name
     from threadcast.cli.comparison import compare
     from threadcast.collector.busy import LoadWatch, load_document
-    from threadcast.runtime.engine.open_engine import engine_costs, open_engine
+    from threadcast.runtime.engine.engine import Engine
     from threadcast.runtime.plans.sequential import sequential
 
     watch = LoadWatch.of(read_machine(cores=settings["cores"]))
@@ -110,7 +110,7 @@ def command(
         (planned, machine), problem = _read_plan(plan_file, captured.graph, settings), None
         forecast_disturbed = False
     else:
-        problem, forecast_disturbed = _problem(network, model, captured.graph, settings, engine_costs(), output)
+        problem, forecast_disturbed = _problem(network, model, captured.graph, settings, output)
         machine = problem.machine
         interference = interference_of(problem, settings, output, off=no_corun)
         planned = make_plan(problem, policy=policy, interference=interference)
@@ -122,10 +122,10 @@ def command(
     bad = None
     watch.wait(output.note)
     with ExitStack() as engines, output.progress("running steps", total=steps) as bar:
-        engine = engines.enter_context(open_engine(captured, planned, machine))
+        engine = engines.enter_context(Engine(captured, planned, machine))
         others = {
             f"sequential, {threads} threads": engines.enter_context(
-                open_engine(captured, sequential(captured.graph, machine, Case(threads)), machine)
+                Engine(captured, sequential(captured.graph, machine, Case(threads)), machine)
             )
             for threads in _thread_counts(machine)
         }
@@ -168,7 +168,7 @@ def _plain_gains(network: NetworkChoice, mode: Mode, steps: int, output: Output)
 
 
 def _problem(
-    network: NetworkChoice, model: str | None, graph: OpGraph, settings: Settings, costs: EngineCosts, output: Output
+    network: NetworkChoice, model: str | None, graph: OpGraph, settings: Settings, output: Output
 ) -> tuple[Problem, bool]:
     """The problem, and whether most of the measurements by which its times are forecast here are disturbed."""
     with ExitStack() as stores:
@@ -185,7 +185,7 @@ def _problem(
             with suppress(NoStore):
                 store, keys = chosen_store(settings, stores), graph.distinct_ops()
                 held = all_that_holds(store.measurements(machine=measured.fingerprint, keys=keys), store.changes)
-        return Problem(graph, costs.added(curves), machine), mostly_disturbed(held)
+        return Problem(graph, NATIVE_ENGINE.added(curves), machine), mostly_disturbed(held)
 
 
 def _store_run(graph: str, planned: Plan, trace: Trace, machine: Machine, settings: Settings) -> None:

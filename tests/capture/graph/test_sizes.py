@@ -16,7 +16,7 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.values import Dynamic
 from threadcast.core import Case, Machine, read_machine
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.engine.open_engine import open_engine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.plans.sequential import sequential
 
 
@@ -76,7 +76,7 @@ def test_a_graph_for_several_sizes_gives_eagers_results(name: str, native: bool,
     if isinstance(function, nn.Module):
         function.eval()
     captured = capture_forward(function, *arguments(8), dynamic=dynamic)
-    engine = open_engine(captured, sequential(captured.graph, machine, Case(1)), machine) if native else None
+    engine = Engine(captured, sequential(captured.graph, machine, Case(1)), machine) if native else None
     for size in (8, 5, 13, 2, 32):
         given = arguments(size)
         with torch.no_grad():

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import threadcast
 from tests.runtime.check.wrong_kernels import with_wrong_kernel, wrong
-from tests.runtime.compiler import skip_without_compiler
+from tests.runtime.compiler import needs_compiler
 from tests.runtime.small_training import batch, net, run_until_settled, same_state, sgd, train_eagerly
 from threadcast import networks
 from threadcast.capture.graph.captured import Captured
@@ -20,23 +20,14 @@ from threadcast.core.errors import WrongResult
 from threadcast.runtime.check import shadow
 from threadcast.runtime.doors import optimized_step
 from threadcast.runtime.doors.optimize import OptimizedStep
-from threadcast.runtime.engine import open_engine as engines
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.tuning import Tuning
 
+pytestmark = needs_compiler
+
 QUICK = ("lenet", "dcgan_generator", "lstm", "phased_lstm", "transformer")
 """Networks that are always trained, of one kind each; tests of the system train all."""
-
-
-@pytest.fixture(params=["python", "native"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Optimised steps run on this engine."""
-    if request.param == "python":
-        monkeypatch.setattr(engines, "has_native_engine", lambda: False)
-    else:
-        skip_without_compiler()
-    return str(request.param)
 
 
 @pytest.fixture
@@ -75,7 +66,7 @@ def until_a_plan_runs(step: OptimizedStep, call: Callable[[int], object]) -> Non
 
 @pytest.mark.parametrize("kind", ["relu", "_fused_sgd_"])
 def test_a_plan_with_a_wrong_kernel_is_never_kept(
-    kind: str, engine: str, miscompiled: Callable[[str], None], caplog: pytest.LogCaptureFixture,
+    kind: str, miscompiled: Callable[[str], None], caplog: pytest.LogCaptureFixture,
     planned_at_once: None,
 ) -> None:  # fmt: skip
     miscompiled(kind)
@@ -96,7 +87,7 @@ def test_a_plan_with_a_wrong_kernel_is_never_kept(
 
 
 def test_a_plan_that_cannot_be_compared_is_left_to_pytorch_and_says_why(
-    engine: str, miscompiled: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    miscompiled: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     miscompiled("relu")
     monkeypatch.setattr(shadow, "free_bytes", lambda: 1000)
@@ -115,7 +106,7 @@ def test_a_plan_that_cannot_be_compared_is_left_to_pytorch_and_says_why(
 
 
 def test_a_kernel_that_goes_wrong_later_is_found_by_a_shadow_step(
-    engine: str, verified: None, miscompiled: Callable[[str], None], planned_at_once: None
+    verified: None, miscompiled: Callable[[str], None], planned_at_once: None
 ) -> None:
     miscompiled("relu")
     wrong.on = False
@@ -138,7 +129,6 @@ def test_every_network_passes_its_shadow_steps(
 ) -> None:
     # channels last, convolutions add up in another order, which AdamW's first steps may magnify
     monkeypatch.setattr(ModelFormat, "worth_trying", lambda *_: (MemoryFormat.AS_GIVEN,))
-    skip_without_compiler()
     workload = networks.load(name, size="tiny", batch=4)
     assert workload.loss is not None
     model = workload.model.train()
@@ -154,7 +144,6 @@ def test_every_network_passes_its_shadow_steps(
 
 @pytest.mark.parametrize("name", ["lenet", "lstm", "dcgan_discriminator", "transformer"])
 def test_settled_plans_of_networks_pass_every_fifth_step(name: str, plans_win: None) -> None:
-    skip_without_compiler()
     workload = networks.load(name, size="tiny", batch=2)
     assert workload.loss is not None
     optimizer = torch.optim.AdamW(workload.model.train().parameters(), lr=0.01)

@@ -24,8 +24,7 @@ from threadcast.runtime.compiled import graph_tunings
 from threadcast.runtime.compiled.compile_options import CompileOptions
 from threadcast.runtime.doors import compile_backend
 from threadcast.runtime.doors.compile_backend import backend, compiled_calls, compiled_graphs
-from threadcast.runtime.engine.native.engine import NativeEngine
-from threadcast.runtime.engine.python_engine import PythonEngine
+from threadcast.runtime.engine.engine import Engine
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread", "plans_win"),
@@ -190,8 +189,7 @@ def test_a_plan_that_raises_what_eager_does_not_is_left(verify_every: int, monke
         def failing(*_: Any) -> Any:
             raise ExecutionError("a lane is missing")
 
-        monkeypatch.setattr(NativeEngine, "run", failing)
-        monkeypatch.setattr(PythonEngine, "run", failing)
+        monkeypatch.setattr(Engine, "run", failing)
         with pytest.warns(UserWarning, match="a plan raised ExecutionError: a lane is missing"):
             torch.testing.assert_close(compiled(rows(1)), model(rows(1)))
         torch.testing.assert_close(compiled(rows(2)), model(rows(2)))
@@ -221,9 +219,9 @@ def test_what_a_signal_handler_raises_reaches_the_program_and_plans_stay(
 
     run_until_settled(step)
     before = signal.signal(signal.SIGUSR1, preempt)
-    plain = NativeEngine.run
+    plain = Engine.run
 
-    def interrupted(engine: NativeEngine, *given: Any) -> Any:
+    def interrupted(engine: Engine, *given: Any) -> Any:
         found = plain(engine, *given)
         signal.raise_signal(signal.SIGUSR1)
         return found
@@ -234,7 +232,7 @@ def test_what_a_signal_handler_raises_reaches_the_program_and_plans_stay(
 
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(NativeEngine, "run", interrupted)
+            patch.setattr(Engine, "run", interrupted)
             with pytest.raises(Preempted):
                 steps()
     finally:
@@ -395,13 +393,12 @@ def test_a_plan_with_dropout_that_raises_runs_again_on_the_same_random_numbers(
     run_until_settled(lambda number: results(compiled, number))
     assert all("plan" in found for found in runners().values())
 
-    def failing(engine: NativeEngine | PythonEngine, *_: Any) -> Any:
+    def failing(engine: Engine, *_: Any) -> Any:
         if engine.captured.random:
             torch.rand(100)
         raise ExecutionError("a lane is missing")
 
-    monkeypatch.setattr(NativeEngine, "run", failing)
-    monkeypatch.setattr(PythonEngine, "run", failing)
+    monkeypatch.setattr(Engine, "run", failing)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         for number in range(3):

@@ -25,7 +25,7 @@ from threadcast.core.errors import ExecutionError
 from threadcast.runtime.compiled.compiled_call import CompiledCall
 from threadcast.runtime.compiled.short_way import CALLS, Passes
 from threadcast.runtime.doors.compile_backend import compiled_calls, compiled_graphs
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.tuner import candidates
 
 pytestmark = pytest.mark.usefixtures("one_thread", "planned_at_once")
@@ -281,7 +281,7 @@ def test_a_backward_pass_that_does_not_begin_keeps_what_was_saved(monkeypatch: p
     def train(model: Any, x: Tensor) -> None:
         loss = model(x).square().mean()
         with monkeypatch.context() as broken:
-            broken.setattr(NativeEngine, "lend", lend)
+            broken.setattr(Engine, "lend", lend)
             loss.backward()
 
     pair.train(train)
@@ -436,6 +436,6 @@ def test_a_model_whose_plan_raises_goes_on(draws: bool, monkeypatch: pytest.Monk
         raise ExecutionError("broken")
 
     pair = Pair(with_dropout if draws else perceptron).settle()
-    monkeypatch.setattr(NativeEngine, "lend", lend)
+    monkeypatch.setattr(Engine, "lend", lend)
     for _ in range(3):
         pair.train()

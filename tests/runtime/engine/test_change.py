@@ -12,21 +12,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.runtime.compiler import needs_compiler, skip_without_compiler
+from tests.runtime.compiler import needs_compiler
 from tests.runtime.failing_op import Seen, at_checkpoints, checkpoint
 from tests.runtime.random_plans import make_random_plan
 from tests.waiting import eventually
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Core, Machine, Plan
-from threadcast.core.errors import ExecutionError, PlanError
+from threadcast.core.errors import ExecutionError
 from threadcast.malleable.limits import Limits
 from threadcast.malleable.thread_masks import ThreadMasks
 from threadcast.runtime.engine.engine import Engine
-from threadcast.runtime.engine.native.engine import NativeEngine
-from threadcast.runtime.engine.python_engine import PythonEngine
 from threadcast.threads.affinity import thread_ids
 from threadcast.threads.this_process import this_process
+
+pytestmark = needs_compiler
 
 STAGES = 14
 
@@ -47,14 +47,6 @@ def captured() -> Captured:
     return capture_forward(ladder, torch.linspace(0, 1, 16, dtype=torch.float64))
 
 
-@pytest.fixture(params=[NativeEngine, PythonEngine])
-def engine_of(request: pytest.FixtureRequest) -> Callable[..., Engine]:
-    if request.param is NativeEngine:
-        skip_without_compiler()
-    found: Callable[..., Engine] = request.param
-    return found
-
-
 def ids(machine: Machine) -> tuple[int, ...]:
     return tuple(core.id for core in machine.cores)
 
@@ -72,14 +64,12 @@ class AtCheckpoint:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_step_goes_on_by_another_plan_from_any_op(
-    captured: Captured, machine: Machine, engine_of: Callable[..., Engine], seed: int
-) -> None:
+def test_a_step_goes_on_by_another_plan_from_any_op(captured: Captured, machine: Machine, seed: int) -> None:
     one = machine.limited_to(ids(machine)[:1])
     wide = make_random_plan(captured.graph, ids(machine), seed=seed)
     narrow = make_random_plan(captured.graph, ids(one), seed=seed + 10)
     expected = captured.run()
-    with engine_of(captured, wide, machine) as engine:
+    with Engine(captured, wide, machine) as engine:
         for number in range(STAGES):
             core = machine.cores[number % len(machine)]
             seen = Seen()
@@ -95,12 +85,11 @@ def test_a_step_goes_on_by_another_plan_from_any_op(
             assert all(map(torch.equal, engine.run(captured.bind()), expected))
 
 
-@needs_compiler
 def test_no_op_begins_on_a_core_that_was_given_up(captured: Captured, machine: Machine) -> None:
     one = machine.limited_to(ids(machine)[:1])
     wide, narrow = (make_random_plan(captured.graph, ids(on), seed=3) for on in (machine, one))
     last = machine.cores[-1]
-    with NativeEngine(captured, wide, machine) as engine:
+    with Engine(captured, wide, machine) as engine:
         changed: list[float] = []
         cpus: list[int] = []
 
@@ -139,7 +128,6 @@ class Changing(threading.Thread):
             self.join()
 
 
-@needs_compiler
 def test_plans_that_are_changed_all_the_time_change_no_result(machine: Machine) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(12, 12), nn.Tanh()] * 6).double()
@@ -158,7 +146,7 @@ def test_plans_that_are_changed_all_the_time_change_no_result(machine: Machine) 
         model.load_state_dict(before)
         for state in optimizer.state.values():
             state["momentum_buffer"].zero_()
-        with NativeEngine(captured, *plans[0][:2]) as engine:
+        with Engine(captured, *plans[0][:2]) as engine:
             changing = Changing(engine, plans)
             if resized:
                 changing.start()
@@ -172,7 +160,6 @@ def test_plans_that_are_changed_all_the_time_change_no_result(machine: Machine) 
     assert losses[0][:steps] == losses[1][:steps]
 
 
-@needs_compiler
 def test_the_caller_runs_where_the_process_may_afterwards(captured: Captured, machine: Machine) -> None:
     mask = os.sched_getaffinity(0)
     last = machine.cores[-1]
@@ -187,7 +174,7 @@ def test_the_caller_runs_where_the_process_may_afterwards(captured: Captured, ma
 
     try:
         threads.restrict(mask)
-        with NativeEngine(captured, wide, machine) as engine, at_checkpoints(AtCheckpoint(2, shrink)):
+        with Engine(captured, wide, machine) as engine, at_checkpoints(AtCheckpoint(2, shrink)):
             engine.run(captured.bind())
             assert os.sched_getaffinity(0) == set(last.cpus)
             assert this_process().cores.mask_of(os.getpid()) == threads.mask_of(os.getpid()) == set(last.cpus)
@@ -200,7 +187,6 @@ def test_the_caller_runs_where_the_process_may_afterwards(captured: Captured, ma
         os.sched_setaffinity(0, mask)
 
 
-@needs_compiler
 def test_an_engines_own_pin_is_no_limit_from_outside(captured: Captured, machine: Machine) -> None:
     limits = Limits(this_process().cores)
     cores = limits.cores()
@@ -211,18 +197,17 @@ def test_an_engines_own_pin_is_no_limit_from_outside(captured: Captured, machine
     def look(_: Tensor) -> None:
         found.append((this_process().cores.mask_of(os.getpid()), limits.cores()))
 
-    with NativeEngine(captured, plan, one) as engine, at_checkpoints(look):
+    with Engine(captured, plan, one) as engine, at_checkpoints(look):
         engine.run(captured.bind())
     assert found
     assert all(one == (None, cores) for one in found)
 
 
-@needs_compiler
 def test_a_closed_engine_has_no_threads_whatever_plans_it_had(captured: Captured, machine: Machine) -> None:
     before = len(thread_ids())
     one = machine.limited_to(ids(machine)[:1])
     wide, narrow = (make_random_plan(captured.graph, ids(on), seed=3) for on in (machine, one))
-    engine = NativeEngine(captured, wide, machine)
+    engine = Engine(captured, wide, machine)
     for core in machine.cores:
         engine.change(narrow, one, [core])
         engine.run(captured.bind())
@@ -230,19 +215,9 @@ def test_a_closed_engine_has_no_threads_whatever_plans_it_had(captured: Captured
     assert eventually(lambda: len(thread_ids()) <= before)
 
 
-def test_cores_of_another_machine_are_refused_where_they_cannot_be(captured: Captured, machine: Machine) -> None:
-    plan = make_random_plan(captured.graph, ids(machine), seed=0)
-    strange = [Core(99 + i, (4090 + i,), group=0) for i in range(len(machine))]
-    with PythonEngine(captured, plan, machine) as engine:
-        with pytest.raises(PlanError, match="cores"):
-            engine.change(plan, machine, strange)
-        assert all(map(torch.equal, engine.run(captured.bind()), captured.run()))
-
-
-@needs_compiler
 def test_a_closed_engine_is_not_changed(captured: Captured, machine: Machine) -> None:
     plan = make_random_plan(captured.graph, ids(machine), seed=0)
-    engine = NativeEngine(captured, plan, machine)
+    engine = Engine(captured, plan, machine)
     engine.close()
     with pytest.raises(ExecutionError, match="closed"):
         engine.change(plan, machine, machine.cores)
@@ -252,19 +227,3 @@ def test_a_closed_engine_is_not_changed(captured: Captured, machine: Machine) ->
 def nothing_given() -> Iterator[None]:
     yield
     this_process().cores._cpus = None
-
-
-def test_threads_of_core_sets_that_were_used_once_do_not_pile_up(captured: Captured, machine: Machine) -> None:
-    x = torch.linspace(0, 1, 16, dtype=torch.float64)
-    expected, most = captured.program.run(captured.bind(x)), 0
-    plans = [make_random_plan(captured.graph, ids(machine), seed=seed, max_factor=4) for seed in range(24)]
-    with PythonEngine(captured, plans[0], machine) as engine:
-        for plan in plans:
-            engine.change(plan, machine, machine.cores)
-            torch.testing.assert_close(engine.run(captured.bind(x)), expected)
-            teams, needed = engine._executors._executors, set(engine._replay.teams)
-            assert needed == set(teams)
-            executors = [one for one in threading.enumerate() if one.name == "threadcast-executor"]
-            assert len(executors) == len(teams)
-            most = max(most, len(teams))
-    assert most > 1

@@ -1,31 +1,27 @@
-"""An exception in any op, in any executor, ends the step cleanly, and the next one works."""
+"""An exception in any op, in any thread, ends the step cleanly, and the next one works."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import signal
 import threading
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.runtime.compiler import skip_without_compiler
+from tests.runtime.compiler import needs_compiler
 from tests.runtime.failing_op import Seen, at_checkpoints, checkpoint
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
 from threadcast.runtime.engine.engine import Engine
-from threadcast.runtime.engine.executors import Executors
-from threadcast.runtime.engine.native.engine import NativeEngine
-from threadcast.runtime.engine.python_engine import PythonEngine
-from threadcast.runtime.engine.step import Step
+
+pytestmark = needs_compiler
 
 CHECKPOINTS = 12
 
@@ -49,21 +45,9 @@ def captured() -> Captured:
     return capture_forward(ladder, torch.ones(16))
 
 
-def replaying(captured: Captured, machine: Machine, executors: Executors, seed: int) -> Engine:
+def opened(captured: Captured, machine: Machine, seed: int) -> Engine:
     cores = tuple(core.id for core in machine.cores)
-    return PythonEngine(captured, make_random_plan(captured.graph, cores, seed=seed), machine, executors=executors)
-
-
-def native(captured: Captured, machine: Machine, executors: Executors, seed: int) -> Engine:
-    skip_without_compiler()
-    cores = tuple(core.id for core in machine.cores)
-    return NativeEngine(captured, make_random_plan(captured.graph, cores, seed=seed, max_factor=1 + seed), machine)
-
-
-@pytest.fixture(params=[replaying, native])
-def make(request: pytest.FixtureRequest) -> Callable[..., Engine]:
-    found: Callable[..., Engine] = request.param
-    return found
+    return Engine(captured, make_random_plan(captured.graph, cores, seed=seed, max_factor=1 + seed), machine)
 
 
 class FailAt:
@@ -81,10 +65,8 @@ class FailAt:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_error_at_any_op_comes_back_and_the_next_step_works(
-    seed: int, make: Callable[..., Engine], captured: Captured, machine: Machine, executors: Executors
-) -> None:
-    engine = make(captured, machine, executors, seed)
+def test_an_error_at_any_op_comes_back_and_the_next_step_works(seed: int, captured: Captured, machine: Machine) -> None:
+    engine = opened(captured, machine, seed)
     expected = captured.run()
     for number in range(CHECKPOINTS):
         error, seen = Unforeseen(number), Seen()
@@ -99,19 +81,17 @@ def test_an_error_at_any_op_comes_back_and_the_next_step_works(
         assert torch.equal(engine.run(captured.bind()), expected)
 
 
-def test_an_error_of_torch_itself_comes_back(
-    make: Callable[..., Engine], captured: Captured, machine: Machine, executors: Executors
-) -> None:
+def test_an_error_of_torch_itself_comes_back(captured: Captured, machine: Machine) -> None:
     product = capture_forward(lambda x, y: (x @ y).sin(), torch.ones(4, 4), torch.ones(4, 4))
-    engine = make(product, machine, executors, 1)
+    engine = opened(product, machine, 1)
     with pytest.raises(RuntimeError, match="cannot be multiplied") as raised:
         engine.run([torch.ones(4, 4), torch.ones(5, 4)])
     assert type(raised.value) is RuntimeError
     assert torch.equal(engine.run(product.bind()), product.run())
 
 
-def test_a_failed_step_runs_no_further_ops(captured: Captured, machine: Machine, executors: Executors) -> None:
-    engine = replaying(captured, machine, executors, 0)
+def test_a_failed_step_runs_no_further_ops(captured: Captured, machine: Machine) -> None:
+    engine = opened(captured, machine, 0)
     reached: list[int] = []
     with (
         at_checkpoints(lambda value: reached.append(1)),
@@ -122,50 +102,10 @@ def test_a_failed_step_runs_no_further_ops(captured: Captured, machine: Machine,
     assert len(reached) <= len(machine)
 
 
-@pytest.mark.parametrize("make", [replaying])
-def test_ctrl_c_ends_the_step_and_the_next_one_works(
-    make: Callable[..., Engine],
-    captured: Captured,
-    machine: Machine,
-    executors: Executors,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine = make(captured, machine, executors, 0)
-    seen, reached = Seen(), itertools.count()
-    stopped = threading.Event()
-    stop = Step.stop
-
-    def stop_and_tell(step: Step, error: BaseException) -> None:
-        stop(step, error)
-        stopped.set()
-
-    monkeypatch.setattr(Step, "stop", stop_and_tell)
-
-    def press(value: Tensor) -> None:
-        if next(reached) >= 3:  # every op from here on waits until the step is ended, however busy the machine is
-            if not stopped.is_set():
-                os.kill(os.getpid(), signal.SIGINT)
-            stopped.wait(60)
-
-    def interrupt(*_: Any) -> None:
-        if not stopped.is_set():
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        with at_checkpoints(press), at_checkpoints(seen), pytest.raises(KeyboardInterrupt):
-            engine.run(captured.bind())
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert len(seen.values) < CHECKPOINTS
-    assert seen.alive() == 0
-    assert torch.equal(engine.run(captured.bind()), captured.run())
-
-
-def test_ctrl_c_waits_for_the_end_of_a_native_step(captured: Captured, machine: Machine, executors: Executors) -> None:
+def test_ctrl_c_waits_for_the_end_of_a_native_step(captured: Captured, machine: Machine) -> None:
     if len(machine) < 2:
         pytest.skip("needs a second core")
-    engine = native(captured, machine, executors, 0)
+    engine = opened(captured, machine, 0)
     pressed, main = threading.Event(), threading.get_ident()
 
     def press(value: Tensor) -> None:
@@ -183,10 +123,8 @@ def test_ctrl_c_waits_for_the_end_of_a_native_step(captured: Captured, machine: 
     assert torch.equal(engine.run(captured.bind()), captured.run())
 
 
-def test_an_interrupt_at_any_moment_leaves_the_engine_usable(
-    make: Callable[..., Engine], captured: Captured, machine: Machine, executors: Executors
-) -> None:
-    engine = make(captured, machine, executors, 1)
+def test_an_interrupt_at_any_moment_leaves_the_engine_usable(captured: Captured, machine: Machine) -> None:
+    engine = opened(captured, machine, 1)
     expected = captured.run()
     rng = random.Random(0)
 
@@ -200,7 +138,7 @@ def test_an_interrupt_at_any_moment_leaves_the_engine_usable(
 
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        for _ in range(200):
+        for _ in range(50):
             timer = threading.Timer(rng.uniform(1e-3, 4e-3), os.kill, (os.getpid(), signal.SIGUSR1))
             with pytest.raises(Unforeseen):
                 run_until_interrupted(timer)

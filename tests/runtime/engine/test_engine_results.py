@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
 from threadcast import networks
 from threadcast.capture.graph.capture import capture_forward, capture_training
@@ -20,10 +19,9 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.program import below_autograd
 from threadcast.core import Machine, Placement, Plan
 from threadcast.runtime.engine.engine import Engine
-from threadcast.runtime.engine.executors import Executors
-from threadcast.runtime.engine.python_engine import PythonEngine
-from threadcast.runtime.engine.replay import Team
 from threadcast.scheduler.simulation.checker import check_schedule
+
+pytestmark = needs_compiler
 
 
 @pytest.fixture(autouse=True)
@@ -59,24 +57,17 @@ def plans(captured: Captured, machine: Machine) -> list[Plan]:
     ]  # fmt: skip
 
 
-def run_in_program_order(captured: Captured, plan: Plan, executors: Executors) -> Any:
+def run_in_program_order(captured: Captured, plan: Plan) -> Any:
     """What the program gives when each op runs by itself with as many threads as the plan gives it.
 
     Kernels add up in another order on another number of threads: two runs are only comparable with equal ones.
     """
     program, slots, by_id = captured.program, captured.program.new_slots(captured.bind()), plan.by_id()
-
-    done: SimpleQueue[Any] = SimpleQueue()
-
-    def call(op: int) -> None:
-        with below_autograd():
-            done.put(program.calls[op](slots))
-
-    for op in range(len(program.nodes)):
-        placed = by_id[captured.graph.ids[op]]
-        team = Team(tuple(sorted(placed.cores)), placed.threads, placed.hardware_thread)
-        executors.submit(team, partial(call, op))
-        slots[program.slot_of(op)] = done.get()
+    with below_autograd():
+        for op in range(len(program.nodes)):
+            torch.set_num_threads(by_id[captured.graph.ids[op]].threads)
+            slots[program.slot_of(op)] = program.calls[op](slots)
+    torch.set_num_threads(1)
     return program.collect(slots)
 
 
@@ -113,17 +104,15 @@ def forward(name: str) -> Captured:
 def test_every_plan_gives_what_the_program_gives(
     name: str,
     capture: Callable[[str], Captured],
-    replaying: Callable[..., Engine],
     machine: Machine,
-    executors: Executors,
 ) -> None:
     captured = capture(name)
     narrow, *wider = plans(captured, machine)[:3]
-    engine = replaying(captured, narrow)
+    engine = Engine(captured, narrow, machine)
     assert equal(step(captured, lambda: engine.run(captured.bind())), step(captured, captured.run))
     for plan in wider:
-        engine = replaying(captured, plan)
-        expected = step(captured, lambda p=plan: run_in_program_order(captured, p, executors))
+        engine = Engine(captured, plan, machine)
+        expected = step(captured, lambda p=plan: run_in_program_order(captured, p))
         assert equal(step(captured, lambda e=engine: e.run(captured.bind())), expected)
 
 
@@ -131,24 +120,22 @@ def dropouts(x: Tensor) -> list[Tensor]:
     return [torch.nn.functional.dropout(x * i, 0.5) + torch.rand_like(x) for i in range(1, 6)]
 
 
-def test_random_numbers_are_drawn_in_the_programs_order(replaying: Callable[..., Engine], machine: Machine) -> None:
+def test_random_numbers_are_drawn_in_the_programs_order(machine: Machine) -> None:
     captured = capture_forward(dropouts, torch.ones(33))
     torch.manual_seed(11)
     expected = captured.run()
     state = torch.get_rng_state()
     for plan in plans(captured, machine):
-        engine = replaying(captured, plan)
+        engine = Engine(captured, plan, machine)
         torch.manual_seed(11)
         assert equal(engine.run(captured.bind()), expected)
         assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_trace_is_a_schedule_of_the_graph_on_the_plans_cores(
-    replaying: Callable[..., Engine], machine: Machine
-) -> None:
+def test_a_trace_is_a_schedule_of_the_graph_on_the_plans_cores(machine: Machine) -> None:
     captured = training("inception_block")
     for plan in plans(captured, machine):
-        engine = replaying(captured, plan)
+        engine = Engine(captured, plan, machine)
         outputs, trace = engine.run_traced(captured.bind())
         check_schedule(captured.graph, trace, machine=machine, oversubscribed=True)
         planned = plan.by_id()
@@ -159,9 +146,9 @@ def test_a_trace_is_a_schedule_of_the_graph_on_the_plans_cores(
         assert set(outputs) == {"loss", "outputs"}
 
 
-def test_run_takes_changed_data(replaying: Callable[..., Engine], machine: Machine) -> None:
+def test_run_takes_changed_data(machine: Machine) -> None:
     captured = capture_forward(lambda x, y: {"sum": x + y, "list": [x * 2, y]}, torch.ones(4), torch.ones(4))
-    engine = replaying(captured, plans(captured, machine)[1])
+    engine = Engine(captured, plans(captured, machine)[1], machine)
     result = engine.run(captured.bind(torch.full((4,), 3.0), torch.zeros(4)))
     assert result["sum"].tolist() == [3.0] * 4
     assert [part.tolist() for part in result["list"]] == [[6.0] * 4, [0.0] * 4]
@@ -181,25 +168,15 @@ def run_in_threads(engines: list[Engine], captured: list[Captured], runs: int) -
     return results
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_two_engines_run_at_once_from_two_threads(shared: bool, machine: Machine) -> None:
+def test_two_engines_run_at_once_from_two_threads(machine: Machine) -> None:
     captured = [forward("lenet"), forward("lstm")]
-    mine = Executors(machine)
-    engines: list[Engine] = [
-        PythonEngine(one, plans(one, machine)[0], machine, executors=mine if shared else None) for one in captured
-    ]
-    try:
-        results = run_in_threads(engines, captured, runs=5)
-    finally:
-        for engine in engines:
-            engine.close()
-        mine.close()
-    for one, found in zip(captured, results, strict=True):
+    engines = [Engine(one, plans(one, machine)[0], machine) for one in captured]
+    for one, found in zip(captured, run_in_threads(engines, captured, runs=5), strict=True):
         assert equal(found, [one.run()] * 5)
 
 
-def test_one_engine_serves_two_threads_in_turn(replaying: Callable[..., Engine], machine: Machine) -> None:
+def test_one_engine_serves_two_threads_in_turn(machine: Machine) -> None:
     captured = forward("lenet")
-    engine = replaying(captured, plans(captured, machine)[0])
+    engine = Engine(captured, plans(captured, machine)[0], machine)
     results = run_in_threads([engine, engine], [captured, captured], runs=5)
     assert equal(results, [[captured.run()] * 5] * 2)

@@ -26,7 +26,7 @@ from threadcast.core import Case, read_machine
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem
 from threadcast.runtime.plans.sequential import sequential
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 
 def faults(step, warm_up, steps=10):
     for _ in range(warm_up):
@@ -55,7 +55,7 @@ machine = read_machine()
 machine = machine.limited_to([core.id for core in machine.cores[:2]])
 co_running = plan(Problem(captured.graph, made_up_curves(captured.graph, machine), machine), policy="critical_path")
 for name, made in (("sequential", sequential(captured.graph, machine, Case(1))), ("co-running", co_running)):
-    engine = NativeEngine(captured, made, machine)
+    engine = Engine(captured, made, machine)
     found[name] = median(faults(lambda: engine.run(captured.bind()), 15))
     engine.close()
 found |= {"cores": len(machine), "teams": len({op.cores for op in co_running.ops})}

@@ -19,7 +19,7 @@ from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.dependencies import may_raise
 from threadcast.core import Machine
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.engine.native.library import native_library
 from threadcast.runtime.operators import aggregation
 from threadcast.runtime.operators.aggregation import ADD, ORDER, with_edge_sums
@@ -131,7 +131,7 @@ def test_every_team_gives_the_same_also_where_all_edges_lead_to_one_row(machine:
             torch.set_num_threads(threads)
         for seed in range(3):
             plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-            with NativeEngine(captured, plan, machine) as engine:
+            with Engine(captured, plan, machine) as engine:
                 assert torch.equal(engine.run(captured.bind(x, edges)), wanted)
 
 
@@ -195,7 +195,7 @@ def test_gradients_are_pytorchs(kind: type[nn.Module], sums: int, orders: int, m
     assert whole is not None
     for seed in range(2):
         plan = make_random_plan(whole.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with NativeEngine(whole, plan, machine) as engine:
+        with Engine(whole, plan, machine) as engine:
             gradients = engine.run(whole.bind())["gradients"]
         torch.testing.assert_close(gradients, wanted, rtol=1e-4, atol=1e-6)
 
@@ -287,7 +287,7 @@ def test_sums_that_are_more_than_that_stay_right(function: Callable[..., object]
     torch.testing.assert_close(captured.run(x, edges), wanted, rtol=0, atol=0)
     for seed in range(2):
         plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with NativeEngine(captured, plan, machine) as engine:
+        with Engine(captured, plan, machine) as engine:
             torch.testing.assert_close(engine.run(captured.bind(x, edges)), wanted, rtol=0, atol=0)
 
 
@@ -343,7 +343,7 @@ def test_what_the_caller_holds_is_written_once_indices_are_known(machine: Machin
     bad = edges.clone()
     bad[0, 5] = ROWS
     plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=1)
-    with NativeEngine(captured, plan, machine) as engine:
+    with Engine(captured, plan, machine) as engine:
         with pytest.raises(IndexError):
             engine.run(captured.bind(x, bad))
         assert model.calls == 0

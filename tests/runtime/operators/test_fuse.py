@@ -25,8 +25,8 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.dependencies import may_raise
 from threadcast.core import Machine
 from threadcast.core.errors import ExecutionError
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.engine.native.compilations import Compilations
-from threadcast.runtime.engine.native.engine import NativeEngine
 from threadcast.runtime.operators import library
 from threadcast.runtime.operators.clusters import Clusters
 from threadcast.runtime.operators.fuse import KIND, fused, loops_of
@@ -250,7 +250,7 @@ def test_long_loops_are_shared_by_the_threads_of_any_team(machine: Machine) -> N
         torch.set_num_threads(threads)
     for seed in range(4):
         plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with NativeEngine(captured, plan, machine) as engine:
+        with Engine(captured, plan, machine) as engine:
             same(engine.run(captured.bind(x, y)), wanted)
 
 
@@ -310,7 +310,7 @@ def test_masks_and_constants_that_are_more_than_that_stay_right(
     found = fused(captured) or captured
     for seed in range(3):
         plan = make_random_plan(found.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with NativeEngine(found, plan, machine) as engine:
+        with Engine(found, plan, machine) as engine:
             same(engine.run(found.bind(x.clone())), function(x.clone()))
 
 
@@ -360,7 +360,7 @@ def test_steps_of_networks_train_as_unfused(name: str, machine: Machine) -> None
         assert not fuse or len(chosen.graph) < len(captured.graph)
         plan = make_random_plan(chosen.graph, tuple(core.id for core in machine.cores), seed=3)
         torch.manual_seed(1)
-        with NativeEngine(chosen, plan, machine) as engine:
+        with Engine(chosen, plan, machine) as engine:
             losses.append([engine.run(chosen.bind())["loss"] for _ in range(3)])
         parameters.append([parameter.detach().clone() for parameter in work.model.parameters()])
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=1e-5)
@@ -402,7 +402,7 @@ def test_random_programs_give_the_same_fused(
         return
     wanted = captured.run(*given)
     plan = make_random_plan(found.graph, tuple(core.id for core in machine.cores), seed=len(steps))
-    with NativeEngine(found, plan, machine) as engine:
+    with Engine(found, plan, machine) as engine:
         torch.testing.assert_close(engine.run(found.bind(*given)), wanted, rtol=1e-3, atol=1e-4)
 
 
@@ -510,7 +510,7 @@ def test_whether_loops_are_compiled_is_looked_up_once(monkeypatch: pytest.Monkey
     graphs = VariantGraphs(lambda _: captured, [MemoryFormat.AS_GIVEN])
     looked: list[object] = []
     monkeypatch.setattr(variant_graphs, "are_compiled", lambda loops: bool(looked.append(loops)))
-    monkeypatch.setattr(variant_graphs, "has_native_engine", lambda: True)
+    monkeypatch.setattr(variant_graphs, "has_engine", lambda: True)
     fused_variant = Variant(MemoryFormat.AS_GIVEN, fused=True)
     assert [graphs.is_compiled(fused_variant) for _ in range(3)] == [False] * 3
     assert len(looked) == 1

@@ -14,7 +14,7 @@ from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Machine
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.operators import library
 from threadcast.runtime.operators.fuse import KIND, fused, loops_of
 from threadcast.runtime.operators.out_of_place import may_be_out_of_place
@@ -144,5 +144,5 @@ def test_random_programs_that_write_in_place_give_the_same(machine: Machine) -> 
     for seed, (wanted, captured) in enumerate(programs):
         if (found := fused(captured)) is not None:
             plan = make_random_plan(found.graph, tuple(core.id for core in machine.cores), seed=seed)
-            with closing(NativeEngine(found, plan, machine)) as engine:
+            with closing(Engine(found, plan, machine)) as engine:
                 torch.testing.assert_close(engine.run(found.bind(x)), wanted, rtol=1e-4, atol=1e-4, equal_nan=True)

@@ -13,7 +13,7 @@ from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Machine
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.operators.fuse import KIND, fused
 
 pytestmark = needs_compiler
@@ -38,7 +38,7 @@ def test_a_loop_reads_the_part_that_a_view_describes(name: str, machine: Machine
     assert sorted(op.kind for op in captured.graph.ops) == [KIND, "mm"]
     for seed in range(2):
         plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with closing(NativeEngine(captured, plan, machine)) as engine:
+        with closing(Engine(captured, plan, machine)) as engine:
             torch.testing.assert_close(engine.run(captured.bind(x)), function(x), rtol=2e-6, atol=2e-6)
 
 
@@ -67,7 +67,7 @@ def test_order_and_results_stay(function: Callable[[Tensor], Tensor], machine: M
     assert captured is not None
     for seed in range(6):
         plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with closing(NativeEngine(captured, plan, machine)) as engine:
+        with closing(Engine(captured, plan, machine)) as engine:
             torch.testing.assert_close(engine.run(captured.bind(x)), function(x), rtol=1e-5, atol=1e-5)
 
 

@@ -16,7 +16,7 @@ from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.core import Machine
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.operators import pools
 from threadcast.runtime.operators.pools import MAX_POOL, is_right, with_pools
 
@@ -79,7 +79,7 @@ def test_pools_of_networks(pool: nn.Module, shape: tuple[int, ...], machine: Mac
     torch.testing.assert_close(captured.run(x), pool(x), rtol=0, atol=0)
     for seed in range(2):
         plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with NativeEngine(captured, plan, machine) as engine:
+        with Engine(captured, plan, machine) as engine:
             found = captured.finish(engine.run(captured.bind(x)))
             torch.testing.assert_close(found, pool(x), rtol=0, atol=0)
 

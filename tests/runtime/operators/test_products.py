@@ -18,7 +18,7 @@ from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.engine.native.library import native_library
 from threadcast.runtime.operators import products
 from threadcast.runtime.operators.fuse import fused
@@ -138,7 +138,7 @@ def test_each_number_of_threads_gives_the_same(machine: Machine) -> None:
     wanted = captured.run(*example)
     for seed in range(4):
         plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with NativeEngine(captured, plan, machine) as engine:
+        with Engine(captured, plan, machine) as engine:
             assert torch.equal(engine.run(captured.bind(*example)), wanted)
 
 
@@ -193,7 +193,7 @@ def test_a_training_step_is_pytorchs(machine: Machine) -> None:
             # The second layer's weight, and each of the first layer's two uses, of which one adds to the other.
             assert (found["blocked_bmm"], found["blocked_addmm"]) == (6, 3)
         plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=1)
-        with NativeEngine(captured, plan, machine) as engine:
+        with Engine(captured, plan, machine) as engine:
             steps = [engine.run(captured.bind()) for _ in range(2)]
         results.append([steps[0]["loss"], steps[1]["loss"], steps[1]["gradients"], dict(model.named_parameters())])
     for one in results[1:]:

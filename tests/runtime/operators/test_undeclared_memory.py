@@ -15,7 +15,7 @@ from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Machine
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.operators.fuse import KIND, fused
 
 pytestmark = needs_compiler
@@ -80,5 +80,5 @@ def test_loops_see_what_is_written_to_undeclared_views(
         torch.testing.assert_close(found, wanted, rtol=2e-6, atol=2e-6)
     for seed in range(3):
         plan = make_random_plan(captured.graph, tuple(core.id for core in machine.cores), seed=seed)
-        with NativeEngine(captured, plan, machine) as engine:
+        with Engine(captured, plan, machine) as engine:
             torch.testing.assert_close(engine.run(captured.bind(x)), wanted, rtol=2e-6, atol=2e-6)

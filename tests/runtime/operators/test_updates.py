@@ -17,7 +17,7 @@ from tests.runtime.compiler import needs_compiler
 from threadcast.capture.graph.capture import capture_training
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Case, Machine
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.operators.updates import COUNT, TOGETHER, with_updates_together
 from threadcast.runtime.plans.sequential import sequential
 
@@ -61,7 +61,7 @@ def test_updates_together_have_the_bits_of_updates_one_by_one(name: str, machine
             kinds = Counter(op.kind for op in captured.graph.ops)
             assert (kinds[TOGETHER], kinds[COUNT]) == (1, "Adam" in name)
         plan = sequential(captured.graph, machine, Case(1))  # numbers of products depend on how many threads
-        with closing(NativeEngine(captured, plan, machine)) as engine:
+        with closing(Engine(captured, plan, machine)) as engine:
             for _ in range(3):
                 engine.run(captured.bind())
         found.append(numbers(model, optimizer))

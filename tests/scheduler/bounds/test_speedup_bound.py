@@ -13,7 +13,7 @@ from threadcast.scheduler.bounds.lower_bounds import lower_bounds
 from threadcast.scheduler.bounds.speedup_bound import LISTED, ceiling
 from threadcast.scheduler.planner import plan
 from threadcast.scheduler.policies import Problem, names
-from threadcast.scheduler.problem.engine_costs import PYTHON_ENGINE, EngineCosts
+from threadcast.scheduler.problem.engine_costs import EngineCosts
 from threadcast.scheduler.problem.graph_curves import curves_of
 from threadcast.scheduler.problem.levels import levels, path_without
 from threadcast.scheduler.problem.merged_backward import without_split
@@ -66,7 +66,7 @@ def test_own_thread_counts_are_told_from_running_side_by_side() -> None:
 
 def test_ops_shorter_than_their_hand_over_are_too_small() -> None:
     problem = problem_of([{1: 1e-6, 4: 1e-6}] * 8)
-    report = ceiling(problem, costs=PYTHON_ENGINE)
+    report = ceiling(problem, costs=EngineCosts(op_s=6e-6, team_s=1e-4))
     assert report.limit is Limit.TOO_SMALL
     assert not report.helps
     assert ceiling(problem, costs=EngineCosts(0.0, 0.0)).helps

@@ -23,7 +23,7 @@ from threadcast.capture.graph.captured import CapturedGraph
 from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.compiled.plain_results import PlainResults
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.engine.native.library import loaded_library
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.before_run import Draws
@@ -160,9 +160,9 @@ class _Way:
         return self.runner.captured.random
 
     @property
-    def engine(self) -> NativeEngine | None:
-        """The engine, if it is one that takes and returns values without Python."""
-        return self.kept.engine if isinstance(self.kept.engine, NativeEngine) else None
+    def engine(self) -> Engine | None:
+        """The engine that runs it, if a plan does."""
+        return self.kept.engine
 
     def holds(self) -> bool:
         """Whether it still runs the graph."""
@@ -363,8 +363,6 @@ def _numbers_of(runner: Tuning, arguments: int) -> tuple[Contender, Sequence[int
     if kept is None or kept.engine is None:
         return None if kept is None else (kept, (), [])
     captured = kept.engine.captured
-    if not isinstance(kept.engine, NativeEngine):
-        return kept, (), []
     numbers = kept.engine.results
     others = captured.constants(arguments) if isinstance(captured, CapturedGraph) else None
     return None if numbers is None or others is None else (kept, numbers, others)

@@ -1,4 +1,4 @@
-"""Runs a captured step by a plan on pinned threads: one engine in C++, and one in Python where that cannot be had.
+"""Runs a captured step by a plan on pinned threads, in C++.
 
 A plan says on which cores each operator runs, with how many threads, and in which order. `replay` turns that into the
 turns of each hardware thread and the few edges between threads that must be waited for: an operator that comes late
@@ -18,8 +18,7 @@ libgomp's beside pinned threads would share their cores.
 
 Results are those of `Captured.run` bit for bit: the same kernels at the same thread counts. An engine can change to
 other cores or another plan, within a step if need be. It knows nothing of times, tuning or files. Where the C++ part
-cannot be compiled, `python_engine` replays plans with threads of Python's and OpenMP's own pools (`executors`): right,
-and slower where operators are small.
+cannot be compiled, there are no plans: eager PyTorch and other libraries are all that is left to choose from.
 
 To change how a step runs, begin with `engine.py` (the promises), then `replay.py`, then `native/src/step.h`.
 """

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -59,7 +58,7 @@ def seats_of(team: Team, machine: Machine) -> list[Seat]:
 class Replay:
     """The ops of each team in order, and the ops of other teams that each op waits for. Ops are positions in the graph.
 
-    `sequences[t]` are the ops of team t, in the order in which it runs them. `waits[op]` are ops of other teams that
+    `previous[op]` is the op that the same team runs before it. `waits[op]` are ops of other teams that
     must have finished before `op` starts, without those that are certain to have finished by the teams' own order and
     by earlier waits. `tells[op]` are the ops that wait for `op`. `team_of[op]` is the number of its team.
     """
@@ -67,7 +66,7 @@ class Replay:
     teams: tuple[Team, ...]
     order: tuple[int, ...]
     """All ops in the order in which the plan starts them."""
-    sequences: tuple[tuple[int, ...], ...]
+    previous: Mapping[int, int]
     waits: tuple[tuple[int, ...], ...]
     tells: tuple[tuple[int, ...], ...] = field(init=False)
     team_of: tuple[int, ...]
@@ -85,8 +84,7 @@ class Replay:
         The function is valid until the next op. It is computed anew by each call: to keep what is certain of all pairs
         of ops would take far more memory than the plan.
         """
-        previous = {op: before for ops in self.sequences for before, op in pairwise(ops)}
-        for op, _, surely in _clocks(self.order, previous, self.waits, _chains(self.teams, self.team_of)):
+        for op, _, surely in _clocks(self.order, self.previous, self.waits, _chains(self.teams, self.team_of)):
             yield op, surely
 
 
@@ -102,7 +100,7 @@ def arrange(plan: Plan, graph: OpGraph) -> Replay:
     teams = tuple(numbers)
     order = tuple(_order(placements, graph))
     turn = dict(zip(order, range(len(order))))
-    sequences: list[list[int]] = [[] for _ in teams]
+    latest: dict[int, int] = {}
     previous: dict[int, int] = {}
     before: list[Sequence[int]] = [()] * len(graph)
     on_cores = CoreOrder()
@@ -111,13 +109,13 @@ def arrange(plan: Plan, graph: OpGraph) -> Replay:
         hardware_threads = {number for _, number in teams[mine].hardware_threads}
         others = {*graph.predecessors[op], *on_cores.next(op, placements[op], hardware_threads)}
         before[op] = sorted(others, key=turn.__getitem__, reverse=True)
-        if sequences[mine]:
-            previous[op] = sequences[mine][-1]
-        sequences[mine].append(op)
+        if mine in latest:
+            previous[op] = latest[mine]
+        latest[mine] = op
     waits: list[tuple[int, ...]] = [()] * len(graph)
     for op, awaited, _ in _clocks(order, previous, before, _chains(teams, team_of)):
         waits[op] = awaited
-    return Replay(teams, order, tuple(map(tuple, sequences)), tuple(waits), team_of)
+    return Replay(teams, order, previous, tuple(waits), team_of)
 
 
 def _chains(teams: Sequence[Team], team_of: Sequence[int]) -> list[int]:

@@ -19,8 +19,7 @@ from threadcast.capture.graph.program import Node, below_autograd
 from threadcast.capture.graph.values import Ref
 from threadcast.core.errors import ExecutionError
 from threadcast.core.op import Op
-from threadcast.runtime.engine.native.library import native_library
-from threadcast.runtime.engine.open_engine import has_native_engine
+from threadcast.runtime.engine.native.library import has_engine, native_library
 from threadcast.runtime.operators.pointwise import named
 from threadcast.runtime.operators.race import GAIN, times_as_fast
 from threadcast.runtime.operators.replacing import with_nodes
@@ -46,7 +45,7 @@ def with_pools(captured: Captured) -> Captured:
     if captured.sizes is not None:
         return captured
     found = {i: given for i in range(len(captured.graph)) if (given := _arguments(captured, i)) is not None}
-    if not found or not has_native_engine() or not serves():
+    if not found or not has_engine() or not serves():
         return captured
     others = {}
     for i, arguments in found.items():

@@ -22,8 +22,7 @@ from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.errors import ExecutionError
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec
-from threadcast.runtime.engine.native.library import native_library
-from threadcast.runtime.engine.open_engine import has_native_engine
+from threadcast.runtime.engine.native.library import has_engine, native_library
 from threadcast.runtime.operators.clusters import specs_of
 from threadcast.runtime.operators.pointwise import named
 from threadcast.runtime.operators.race import GAIN, times_as_fast
@@ -64,7 +63,7 @@ def with_products(captured: Captured) -> Captured:
         return captured
     specs, count = specs_of(captured), len(captured.graph)
     found = {i: factors for i in range(count) if (factors := _factors(captured, i, specs)) is not None}
-    if not found or not has_native_engine() or not serves():
+    if not found or not has_engine() or not serves():
         return captured
     product, product_ = operators()
     others = {}

@@ -20,8 +20,7 @@ from threadcast.capture.graph.program import Node
 from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.op import Op
 from threadcast.core.tensor import TensorSpec
-from threadcast.runtime.engine.native.library import native_library
-from threadcast.runtime.engine.open_engine import has_native_engine
+from threadcast.runtime.engine.native.library import has_engine, native_library
 from threadcast.runtime.operators.clusters import specs_of
 from threadcast.runtime.operators.replacing import Block, rebuilt
 
@@ -40,7 +39,7 @@ def with_updates_together(captured: Captured) -> Captured:
     if captured.sizes is not None or not any(node.target in _KERNELS for node in captured.program.nodes):
         return captured
     found = [group for kind in _kinds(captured) for group in _groups(captured, kind)]
-    return rebuilt(captured, list(_blocks(captured, found))) if found and has_native_engine() else captured
+    return rebuilt(captured, list(_blocks(captured, found))) if found and has_engine() else captured
 
 
 def _kinds(captured: Captured) -> Iterable[list[int]]:

@@ -365,6 +365,9 @@ class Candidates(Rounds):
         """Report how far the preparation of a plan is."""
         event = candidate.stage(self._calls)
         self.tell(event)
+        if isinstance(event, to.LeftOut) and candidate.refused:
+            self.report.reason = event.reason
+            self._offer_eager(candidate)
         if not isinstance(event, to.Ready) or (found := candidate.found) is None:
             return
         self.report.predicted_s[str(candidate.variant)] = found.plan.makespan_s

@@ -6,10 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from threadcast.core import Machine
-from threadcast.runtime.engine.engine import Engine
-from threadcast.runtime.engine.native.engine import lender
+from threadcast.runtime.engine.engine import Engine, lender
 from threadcast.runtime.engine.native.library import return_free_memory
-from threadcast.runtime.engine.open_engine import open_engine
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.variant import MemoryFormat
@@ -44,7 +42,7 @@ class OpenContenders:
         """Make a plan ready to run; return whether an engine was opened for it, which the plan did not have before."""
         new = variant_plan not in self.engines
         if new:
-            self.engines[variant_plan] = open_engine(variant_plan.captured, variant_plan.plan, self._machine)
+            self.engines[variant_plan] = Engine(variant_plan.captured, variant_plan.plan, self._machine)
         engine, memory_format = self.engines[variant_plan], variant_plan.variant.memory_format
         feedback = self._feedback
 
@@ -85,11 +83,6 @@ class OpenContenders:
                 lend()
 
         self._contenders[contender.id] = replace(contender, run=run)
-
-    def rest(self) -> None:
-        """End the idle thread teams of all engines."""
-        for engine in self.engines.values():
-            engine.rest()
 
     def close(self, contender: ContenderId, variant_plan: VariantPlan | None = None) -> None:
         """Forget a contender, and close the engine of its plan."""

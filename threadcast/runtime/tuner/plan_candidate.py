@@ -10,6 +10,7 @@ from typing import Self
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import OpGraph
 from threadcast.core.errors import ExecutionError
+from threadcast.runtime.engine.engine import why_not
 from threadcast.runtime.plans.step_forecasts import Answer
 from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.plans.variant import Variant
@@ -82,6 +83,8 @@ class PlanCandidate:
         self._search: PlanSearch | None = None
         self._compiling = self._asked = self._unchecked = False
         self._left_out = ""
+        self.refused = False
+        """Whether no engine can run its graph."""
         self._last: SearchStep | None = None
         self.found: VariantPlan | None = None
         """The plan, once it was found."""
@@ -206,6 +209,9 @@ class PlanCandidate:
         captured = graphs.find(self.variant)
         if captured is None:
             self._left_out = "no graph could be captured"
+            return
+        if (reason := why_not(captured)) is not None:
+            self._left_out, self.refused = reason, True
             return
         first_steps.forget(self.variant, search=True)
         self.maker = self._means.maker(captured, self.variant)

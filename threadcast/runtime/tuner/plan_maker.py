@@ -13,7 +13,6 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.core import Case, CurveTable, Machine, Plan, Trace
 from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.engine.native.library import return_free_memory
-from threadcast.runtime.engine.open_engine import engine_costs, open_engine
 from threadcast.runtime.plans.curves_in_step import (
     MOST_STEPS,
     WARM_UP,
@@ -28,6 +27,7 @@ from threadcast.runtime.plans.step_rows import Observed
 from threadcast.runtime.tuner.plan_search import Look, Try
 from threadcast.runtime.tuner.planning import Asked, Planner
 from threadcast.scheduler.policies import Problem
+from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 
 PLANNING_S = 0.2
 """Time budget in seconds of the search for a plan, which takes cores from the steps meanwhile. A convention."""
@@ -133,7 +133,7 @@ class PlanMaker:
         _logger.info("planned %.3g s a step, at least %.3g s", answer.plan.makespan_s, answer.plan.lower_bound_s)
         if not self._correcting:
             self._alone = answer.curves
-        problem = Problem(self.captured.graph, engine_costs().added(answer.curves), self._machine)
+        problem = Problem(self.captured.graph, NATIVE_ENGINE.added(answer.curves), self._machine)
         self.plans.append(SolvedProblem(answer.plan, problem))
 
     def _ask(
@@ -141,7 +141,7 @@ class PlanMaker:
         looks: bool = False,
     ) -> None:  # fmt: skip
         self._asked = self._planner.ask(Question(
-            self.captured.graph, self._machine, engine_costs(), observed, self._store, looks,
+            self.captured.graph, self._machine, NATIVE_ENGINE, observed, self._store, looks,
             curves, {"budget_s": PLANNING_S},
         ))  # fmt: skip
 
@@ -199,7 +199,7 @@ class PlanMaker:
         return self.engine
 
     def _opened(self, plan: Plan) -> Engine:
-        engine = open_engine(self.captured, plan, self._machine)
+        engine = Engine(self.captured, plan, self._machine)
         return_free_memory()
         return engine
 

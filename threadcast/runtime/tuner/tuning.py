@@ -17,7 +17,7 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.core import Core
 from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.check.shadow import Ran
-from threadcast.runtime.engine.open_engine import open_engine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner.candidates import BACKENDS, Candidates
@@ -81,8 +81,6 @@ class Tuning(Candidates):
         self._began_s = None
         what = self._prepare(began_s)
         runner = self._runner_of(what)
-        if isinstance(what, to.Run) and what.rest:
-            self._contenders.rest()
         self._last = runner
         timed = TimedRun(self._run_of(runner), self._clock)
         result, difference = self._ran(runner, timed, arguments)
@@ -239,7 +237,7 @@ class Tuning(Candidates):
             engine = None if variant_plan is None else self._contenders.engines.get(variant_plan)
         if engine is None:
             return None
-        return Ran(engine.captured, engine.plan, partial(open_engine, plan=engine.plan, machine=self._machine))
+        return Ran(engine.captured, engine.plan, partial(Engine, plan=engine.plan, machine=self._machine))
 
     @property
     def ran_in_order(self) -> Run | None:

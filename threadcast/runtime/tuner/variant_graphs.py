@@ -10,8 +10,7 @@ from torch import Tensor
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.guards.one_capture import NoTurn
 from threadcast.core.errors import CaptureError, ThreadcastError
-from threadcast.runtime.engine.native.library import is_being_compiled, wait_for_library
-from threadcast.runtime.engine.open_engine import has_native_engine
+from threadcast.runtime.engine.native.library import has_engine, is_being_compiled, wait_for_library
 from threadcast.runtime.operators.faster import with_faster_operators
 from threadcast.runtime.operators.fuse import fused, loops_of
 from threadcast.runtime.operators.kernels import Kernel
@@ -83,7 +82,7 @@ class VariantGraphs:
 
         It is asked before every step, and looking at the files takes 0.1 ms.
         """
-        if not variant.fused or variant in self._graphs or not has_native_engine():
+        if not variant.fused or variant in self._graphs or not has_engine():
             return True
         if variant not in self._compiled:
             self._compiled[variant] = are_compiled(self._loops_of(variant))
@@ -169,7 +168,7 @@ class VariantGraphs:
 
     def _fused(self, captured: Captured) -> Captured | None:
         try:
-            return fused(captured) if has_native_engine() else None
+            return fused(captured) if has_engine() else None
         except ThreadcastError as error:
             _logger.warning("operators are not fused: %s", error)
             return None

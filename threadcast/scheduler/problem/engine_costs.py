@@ -27,10 +27,5 @@ class EngineCosts:
         return replace(curves, seconds=curves.seconds + cost_s, low=curves.low + cost_s, high=curves.high + cost_s)
 
 
-PYTHON_ENGINE = EngineCosts(op_s=6e-6, team_s=105e-6)
-"""Costs of the Python engine. `op_s` is the upper end of what `benchmarks/engine_overhead.py` shows for an op when two
-teams run. `team_s` is three wake-ups of 35 us each: of the team's leader, of its workers, and of the team that waits
-for the cores."""
-
 NATIVE_ENGINE = EngineCosts(op_s=4e-7, team_s=1e-6)
-"""Costs of the native engine: `op_s` is its work between two ops, `team_s` the synchronisation of a team."""
+"""Costs of the engine: `op_s` is its work between two ops, `team_s` the synchronisation of a team."""

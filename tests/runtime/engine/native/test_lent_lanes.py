@@ -21,7 +21,7 @@ from tests.waiting import HANGS_S, eventually
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Machine, Placement, Plan
-from threadcast.runtime.engine.native.engine import NativeEngine, lender
+from threadcast.runtime.engine.engine import Engine, lender
 from threadcast.runtime.engine.native.library import compiler, lead_to_lanes
 from threadcast.threads.affinity import thread_ids
 from threadcast.threads.openmp import end_idle_workers
@@ -37,17 +37,17 @@ def captured() -> Captured:
     return capture_forward(lambda x: x.sin() + x.cos(), torch.randn(64))
 
 
-def wide_engine(captured: Captured, machine: Machine, *, most: int | None = None) -> NativeEngine:
+def wide_engine(captured: Captured, machine: Machine, *, most: int | None = None) -> Engine:
     """An engine that runs every operator on all cores of `machine`, or on the first `most`."""
     if len(machine) < 2:
         pytest.skip("one core has no lane beside the caller")
     cores = tuple(core.id for core in machine.cores)[:most]
     ops = (Placement(op, cores, len(cores), float(i), i + 1.0) for i, op in enumerate(captured.graph.ids))
-    return NativeEngine(captured, Plan(len(cores), "wide", tuple(ops)), machine)
+    return Engine(captured, Plan(len(cores), "wide", tuple(ops)), machine)
 
 
 @pytest.fixture(params=[None, 1], ids=["all cores", "one core"])
-def engine(request: pytest.FixtureRequest, captured: Captured, machine: Machine) -> Iterator[NativeEngine]:
+def engine(request: pytest.FixtureRequest, captured: Captured, machine: Machine) -> Iterator[Engine]:
     with wide_engine(captured, machine, most=request.param) as made:
         yield made
 
@@ -99,7 +99,7 @@ OPERATORS: dict[str, Callable[[], Tensor]] = {
 
 @pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS.keys())
 def test_an_operator_after_a_step_starts_no_workers_and_gives_the_same_bits(
-    op: Callable[[], Tensor], engine: NativeEngine, captured: Captured
+    op: Callable[[], Tensor], engine: Engine, captured: Captured
 ) -> None:
     expected = in_a_thread(op)
 
@@ -115,7 +115,7 @@ def test_an_operator_after_a_step_starts_no_workers_and_gives_the_same_bits(
 
 
 def test_after_a_step_the_threads_of_an_operator_have_cores_of_their_own(
-    engine: NativeEngine, captured: Captured, machine: Machine
+    engine: Engine, captured: Captured, machine: Machine
 ) -> None:
     """The caller, which a step moves, may be anywhere again. Free workers were left on its core for 0.1 s at a time."""
 
@@ -134,7 +134,7 @@ def test_after_a_step_the_threads_of_an_operator_have_cores_of_their_own(
     in_a_thread(work)
 
 
-def test_more_threads_than_lanes_are_openmps(engine: NativeEngine, captured: Captured) -> None:
+def test_more_threads_than_lanes_are_openmps(engine: Engine, captured: Captured) -> None:
     def work() -> set[int]:
         torch.set_num_threads(5)
         engine.run(captured.bind())
@@ -179,7 +179,7 @@ def test_operators_run_on_lanes_for_as_long_as_their_lender_lives(machine: Machi
     in_a_thread(work)
 
 
-def test_threads_that_step_and_run_operators_at_once_wait_for_nobody(engine: NativeEngine, captured: Captured) -> None:
+def test_threads_that_step_and_run_operators_at_once_wait_for_nobody(engine: Engine, captured: Captured) -> None:
     """Each finds the other's step on the lanes now and then, and the other's region."""
     expected = in_a_thread(lambda: (X * 2).sum())
 
@@ -196,7 +196,7 @@ def test_threads_that_step_and_run_operators_at_once_wait_for_nobody(engine: Nat
 
 @pytest.mark.parametrize("flushes", [True, False])
 def test_lanes_take_small_numbers_for_zero_where_the_calling_thread_does(
-    flushes: bool, engine: NativeEngine, machine: Machine
+    flushes: bool, engine: Engine, machine: Machine
 ) -> None:
     """The mode is the calling thread's; the lanes were made in another one."""
     small = torch.full((1 << 20,), 1e-40)
@@ -220,7 +220,7 @@ import os, signal
 import torch
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Placement, Plan, read_machine
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.threads.openmp import end_idle_workers
 
 machine = read_machine()
@@ -230,7 +230,7 @@ captured = capture_forward(lambda x: x.sin() + x.cos(), torch.randn(64))
 ops = (Placement(op, cores, len(cores), float(i), i + 1.0) for i, op in enumerate(captured.graph.ids))
 torch.set_num_threads(len(cores))
 x = torch.randn(1 << 20)
-with NativeEngine(captured, Plan(len(cores), "wide", tuple(ops)), machine) as engine:
+with Engine(captured, Plan(len(cores), "wide", tuple(ops)), machine) as engine:
     engine.run(captured.bind())
     end_idle_workers()  # libgomp would wait for its workers, which stay in the parent, too
     child = os.fork()

@@ -22,16 +22,11 @@ from tests import refused_calls
 from tests.runtime.compiler import needs_compiler
 from tests.waiting import HANGS_S, eventually
 from threadcast.capture.graph.capture import capture_forward
-from threadcast.capture.graph.captured import Captured
-from threadcast.core import Case, Machine
 from threadcast.core.errors import ExecutionError
-from threadcast.runtime.engine import open_engine as engine_choice
+from threadcast.runtime.engine.engine import why_not
 from threadcast.runtime.engine.native import library
 from threadcast.runtime.engine.native.compilations import Compilations
-from threadcast.runtime.engine.native.library import native_library
-from threadcast.runtime.engine.open_engine import engine_costs, has_native_engine, open_engine
-from threadcast.runtime.engine.python_engine import PythonEngine
-from threadcast.runtime.plans.sequential import sequential
+from threadcast.runtime.engine.native.library import has_engine, native_library
 
 pytestmark = needs_compiler
 
@@ -39,7 +34,7 @@ pytestmark = needs_compiler
 @pytest.fixture
 def uncached() -> Iterator[None]:
     """What is known of the library is forgotten before and after."""
-    caches: tuple[_lru_cache_wrapper[Any], ...] = (library._library, has_native_engine, engine_choice._say_once)
+    caches: tuple[_lru_cache_wrapper[Any], ...] = (library._library, has_engine)
     for function in caches:
         function.cache_clear()
     yield
@@ -235,7 +230,7 @@ def test_a_disk_that_is_full_while_it_is_compiled_is_told(cache: Path, monkeypat
     monkeypatch.setattr(library, "_compile", fails)
     with pytest.raises(ExecutionError, match=r"cannot be written: No space left.*engine\.cache"):
         native_library()
-    assert not has_native_engine()
+    assert not has_engine()
     assert left(cache) == []
 
 
@@ -247,22 +242,14 @@ def test_a_damaged_library_is_told(cache: Path) -> None:
         native_library()
 
 
-@pytest.fixture(scope="module")
-def captured() -> Captured:
-    return capture_forward(lambda x: x * 2 + 1, torch.ones(4))
-
-
-def test_without_a_library_the_python_engine_serves_and_says_so_once(
-    cache: Path, captured: Captured, machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_without_a_library_no_plan_is_made_and_the_reason_is_said_once(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("CXX", "/nonexistent/c++")
-    plan = sequential(captured.graph, machine, Case(1))
+    captured = capture_forward(lambda x: x * 2 + 1, torch.ones(4))
     for _ in range(3):
-        with open_engine(captured, plan, machine) as engine:
-            assert isinstance(engine, PythonEngine)
-            assert engine.run(captured.bind()).tolist() == [3.0] * 4
-    assert engine_costs().op_s > 1e-6
-    assert caplog.text.count("the Python engine serves") == 1
+        assert "cannot be had on this machine" in str(why_not(captured))
+    assert caplog.text.count("no plans are made") == caplog.text.count("no C++ compiler") == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -297,6 +284,7 @@ def test_a_process_that_is_forked_and_ends_leaves_what_its_parent_compiles(cache
     code = """
 import os, sys, time
 from pathlib import Path
+from threadcast.runtime.engine.engine import why_not
 from threadcast.runtime.engine.native import library
 from threadcast.runtime.engine.native.compilations import Compilations
 

@@ -23,7 +23,7 @@ from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
 from threadcast.core import Case, Machine, Placement, Plan
 from threadcast.core.errors import ExecutionError, PlanError
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.threads.affinity import thread_ids
 from threadcast.threads.openmp import end_idle_workers
@@ -80,9 +80,9 @@ def test_operators_of_any_width_are_right_and_start_no_workers(captured: Capture
     expected = captured.run()
     before = threads_without_pool()
     cores = tuple(core.id for core in machine.cores)
-    with NativeEngine(captured, wide(captured, machine), machine) as engine:
+    with Engine(captured, wide(captured, machine), machine) as engine:
         for seed in range(4):
-            with NativeEngine(captured, make_random_plan(captured.graph, cores, seed=seed), machine) as other:
+            with Engine(captured, make_random_plan(captured.graph, cores, seed=seed), machine) as other:
                 assert close_to(other.run(captured.bind()), expected)
         assert close_to(engine.run(captured.bind()), expected)
         assert threads_without_pool() - before in (len(machine) - 1, len(machine)), "one thread for each core at most"
@@ -100,7 +100,7 @@ def test_regions_of_other_libraries_get_one_thread_in_a_step(machine: Machine) -
     try:
         for plan in (wide(captured, machine), make_random_plan(captured.graph, cores, seed=0)):
             with (
-                NativeEngine(captured, plan, machine) as engine,
+                Engine(captured, plan, machine) as engine,
                 at_checkpoints(lambda _: seen.append(openmp.omp_get_max_threads())),
             ):
                 engine.run(captured.bind())
@@ -115,7 +115,7 @@ def test_a_step_within_a_step_is_refused(captured: Captured, machine: Machine) -
     """As where a custom operator calls what threadcast runs; it would wait for the cores of the step around it."""
     outer = capture_forward(lambda x: checkpoint(x.sin()).exp(), torch.randn(64, 64))
     said: list[str] = []
-    with NativeEngine(captured, wide(captured, machine), machine) as inner:
+    with Engine(captured, wide(captured, machine), machine) as inner:
 
         def run_within(_: Tensor) -> None:
             try:
@@ -123,7 +123,7 @@ def test_a_step_within_a_step_is_refused(captured: Captured, machine: Machine) -
             except RuntimeError as error:
                 said.append(str(error))
 
-        with NativeEngine(outer, wide(outer, machine), machine) as engine, at_checkpoints(run_within):
+        with Engine(outer, wide(outer, machine), machine) as engine, at_checkpoints(run_within):
             assert torch.equal(engine.run(outer.bind()), outer.run())
         assert close_to(inner.run(captured.bind()), captured.run())
     assert said[:1] == ["an operator of a step runs a step of its own"]
@@ -131,7 +131,7 @@ def test_a_step_within_a_step_is_refused(captured: Captured, machine: Machine) -
 
 @pytest.mark.parametrize("threads_per_core", [2, 5])
 def test_more_threads_than_cpus_share_them(captured: Captured, machine: Machine, threads_per_core: int) -> None:
-    with NativeEngine(captured, wide(captured, machine, threads_per_core), machine) as engine:
+    with Engine(captured, wide(captured, machine, threads_per_core), machine) as engine:
         assert close_to(engine.run(captured.bind()), captured.run())
 
 
@@ -141,7 +141,7 @@ def test_the_caller_keeps_its_thread_count_and_its_cpus(captured: Captured, mach
     try:
         torch.set_num_threads(3)
         counts: list[int] = []
-        with NativeEngine(captured, wide(captured, machine), machine) as engine:
+        with Engine(captured, wide(captured, machine), machine) as engine:
             engine.run(captured.bind())
             thread = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
             thread.start()
@@ -153,7 +153,7 @@ def test_the_caller_keeps_its_thread_count_and_its_cpus(captured: Captured, mach
 
 
 def test_threads_sleep_between_steps(captured: Captured, machine: Machine) -> None:
-    with NativeEngine(captured, wide(captured, machine), machine) as engine:
+    with Engine(captured, wide(captured, machine), machine) as engine:
         engine.run(captured.bind())
         end_idle_workers()
         assert eventually(lambda: all(map(is_asleep, set(thread_ids()) - {threading.get_native_id()})))
@@ -162,21 +162,21 @@ def test_threads_sleep_between_steps(captured: Captured, machine: Machine) -> No
 def test_nothing_leaks_over_100_engines(captured: Captured, machine: Machine) -> None:
     before = threads_without_pool()
     for _ in range(100):
-        with NativeEngine(captured, wide(captured, machine), machine) as engine:
+        with Engine(captured, wide(captured, machine), machine) as engine:
             engine.run(captured.bind())
     assert threads_are(before)
 
 
 def test_an_engine_that_is_garbage_ends_its_threads(captured: Captured, machine: Machine) -> None:
     before = threads_without_pool()
-    engine = NativeEngine(captured, wide(captured, machine), machine)
+    engine = Engine(captured, wide(captured, machine), machine)
     del engine
     gc.collect()
     assert threads_are(before)
 
 
 def test_a_closed_engine_says_so_and_may_be_closed_again(captured: Captured, machine: Machine) -> None:
-    engine = NativeEngine(captured, wide(captured, machine), machine)
+    engine = Engine(captured, wide(captured, machine), machine)
     engine.close()
     engine.close()
     with pytest.raises(ExecutionError, match="closed"):
@@ -186,7 +186,7 @@ def test_a_closed_engine_says_so_and_may_be_closed_again(captured: Captured, mac
 def test_cores_that_the_machine_lacks_are_refused(captured: Captured, machine: Machine) -> None:
     ops = tuple(Placement(op, (97,), 1, float(i), i + 1.0) for i, op in enumerate(captured.graph.ids))
     with pytest.raises(PlanError, match=r"cores \[97\] are not among"):
-        NativeEngine(captured, Plan(1, "elsewhere", ops), machine)
+        Engine(captured, Plan(1, "elsewhere", ops), machine)
 
 
 def chain(x: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ def test_values_are_freed_after_their_last_use(machine: Machine) -> None:
         most = max(most, seen.alive())
 
     with (
-        NativeEngine(captured, sequential(captured.graph, machine, Case(1)), machine) as engine,
+        Engine(captured, sequential(captured.graph, machine, Case(1)), machine) as engine,
         at_checkpoints(seen),
         at_checkpoints(count),
     ):
@@ -220,7 +220,7 @@ import torch
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import read_machine
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 
 def resident_pages():
     with open("/proc/self/statm") as file:
@@ -230,7 +230,7 @@ found = read_machine()
 machine = found.limited_to([core.id for core in found.cores[:2]])
 small = capture_forward(lambda x: [x + i for i in range(6)], torch.ones(8))
 plan = make_random_plan(small.graph, tuple(core.id for core in machine.cores), seed=3)
-with NativeEngine(small, plan, machine) as engine:
+with Engine(small, plan, machine) as engine:
     inputs = small.bind()
     grown = []
     for _ in range(4):

@@ -15,7 +15,7 @@ from tests.runtime.compiler import needs_compiler
 from tests.runtime.random_plans import make_random_plan
 from threadcast.capture.graph.capture import capture_training
 from threadcast.core import Machine
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 
 pytestmark = needs_compiler
 
@@ -83,7 +83,7 @@ def test_two_training_steps_of_a_random_network_are_eagers(layers: list[Layer], 
     mine, theirs = (torch.optim.SGD(one.parameters(), lr=0.05, momentum=0.9) for one in (model, eager))
     captured = capture_training(model, mse_loss, mine, (x,), y)
     cores = tuple(core.id for core in machine.cores)
-    with NativeEngine(captured, make_random_plan(captured.graph, cores, seed=seed), machine) as engine:
+    with Engine(captured, make_random_plan(captured.graph, cores, seed=seed), machine) as engine:
         for step in range(2):
             torch.manual_seed(step)
             found = engine.run(captured.bind())["loss"]

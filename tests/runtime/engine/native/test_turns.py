@@ -13,17 +13,17 @@ import torch
 from tests.runtime.failing_op import at_checkpoints, checkpoint
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.core import Case, read_machine
-from threadcast.runtime.engine.native.engine import NativeEngine
+from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.plans.sequential import sequential
 
 LONG_S = 60.0
 CPUS = sorted(os.sched_getaffinity(0))
 
 
-def engine_on(cpus: list[int]) -> NativeEngine:
+def engine_on(cpus: list[int]) -> Engine:
     captured = capture_forward(lambda x: checkpoint(x * 2), torch.ones(3))
     machine = read_machine(affinity=cpus)
-    return NativeEngine(captured, sequential(captured.graph, machine, Case(1)), machine)
+    return Engine(captured, sequential(captured.graph, machine, Case(1)), machine)
 
 
 def ended(threads: list[threading.Thread]) -> bool:
@@ -84,10 +84,10 @@ def test_a_step_on_all_cores_is_not_starved_by_steps_on_single_ones() -> None:
         captured = capture_forward(lambda x: checkpoint(x.mm(x)), torch.ones(64, 64))
         machine = read_machine(affinity=CPUS[:2])
         whole = ends.enter_context(
-            closing(NativeEngine(captured, sequential(captured.graph, machine, Case(len(machine))), machine))
+            closing(Engine(captured, sequential(captured.graph, machine, Case(len(machine))), machine))
         )
 
-        def run(engine: NativeEngine) -> None:
+        def run(engine: Engine) -> None:
             inputs = engine.captured.arguments
             while not stop.is_set():
                 engine.run(engine.captured.bind(*inputs))

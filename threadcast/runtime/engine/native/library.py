@@ -131,6 +131,17 @@ def _library() -> ModuleType:
     return module
 
 
+@cache
+def has_engine() -> bool:
+    """Return whether plans can run on this machine; the first call may compile it, and says why they cannot."""
+    try:
+        native_library()
+    except ExecutionError as error:
+        _logger.warning("no plans are made, only PyTorch's memory formats and other libraries are tried: %s", error)
+        return False
+    return True
+
+
 def loaded_library() -> ModuleType | None:
     """Return the library if this process has loaded it already, else None. Never compiles."""
     return _loaded_library
