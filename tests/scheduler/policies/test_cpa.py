@@ -121,6 +121,6 @@ def one_step_at_a_time(problem: Problem, *, by_level: bool) -> list[int]:
 
 @settings(max_examples=60, deadline=None)
 @given(problem=problems())
-def test_batches_of_steps_end_where_single_steps_do(problem: Problem) -> None:
+def test_steps_are_those_of_the_paper(problem: Problem) -> None:
     assert Cpa(problem).allotment.tolist() == one_step_at_a_time(problem, by_level=False)
     assert Mcpa(problem).allotment.tolist() == one_step_at_a_time(problem, by_level=True)

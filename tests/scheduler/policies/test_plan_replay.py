@@ -42,7 +42,7 @@ class Counted(Sequence[int]):
 
 def test_thousands_of_ready_ops_are_not_all_looked_at() -> None:
     problem = problem_of([{1: 1.0}] * 2000, cores=4)
-    made = plan(problem, policy="heft")
+    made = plan(problem, policy="cpa")
     policy = PlanReplay(problem, plan=made)
     assert policy.rank is not None
     in_order = sorted(range(2000), key=policy.rank.__getitem__)
@@ -78,7 +78,7 @@ def test_an_op_that_the_plan_keeps_for_later_does_not_slow_down_the_op_before() 
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(), st.sampled_from(["sequential", "heft", "mcpa"]), st.integers(0, 99))
+@given(problems(), st.sampled_from(["sequential", "cpa", "mcpa"]), st.integers(0, 99))
 def test_a_replay_at_other_times_is_what_the_simulator_makes_of_it(problem: Problem, policy: str, seed: int) -> None:
     made = plan(problem, policy=policy)
     other = with_affinities(problem, seed=seed)
