@@ -16,7 +16,7 @@ from threadcast.models.hill_climb import HillClimb
 from threadcast.models.joint_process import JointProcess
 from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import group
-from threadcast.models.per_case import PerCase
+from threadcast.models.registry_of_kinds import create
 from threadcast.models.roofline import Roofline
 from threadcast.models.shared_fit import fit_key
 from threadcast.models.splits import new_kind, new_network, new_shape
@@ -152,7 +152,7 @@ def test_an_op_that_a_model_cannot_tell_does_not_spoil_the_others():
 
 
 def test_a_model_that_cannot_be_fitted_gets_a_row_that_says_so():
-    result = evaluate(MEASUREMENTS[: 7 * len(CASES)], [("ols", PerCase("ols")), ("oracle", Oracle())], **SPLIT)
+    result = evaluate(MEASUREMENTS[: 7 * len(CASES)], [("ols", create("ols")), ("oracle", Oracle())], **SPLIT)
     ols, oracle = result.rows
     assert (ols.ops, ols.unusable, ols.accuracy) == (0, 7, None)
     assert "at least 6 ops" in ols.problem
@@ -231,7 +231,7 @@ def test_models_that_share_a_fit_say_so_where_it_fails():
 
 @pytest.mark.system
 def test_side_by_side_scores_are_those_of_one_after_the_other(worker_processes):
-    models = [("climb", HillClimb()), ("ols", PerCase("ols", samples=2))]
+    models = [("climb", HillClimb()), ("ols", create("ols", samples=2))]
     alone, together = (evaluate(MEASUREMENTS, models, **SPLIT, jobs=jobs).rows for jobs in (1, 2))
     assert [timeless(row) for row in alone] == [timeless(row) for row in together]
 
@@ -253,7 +253,7 @@ class SilentOnOne(HillClimb):
 
 def test_models_judged_together_are_given_the_same_samples_and_judged_by_the_same_points():
     entries = group(MEASUREMENTS)
-    rows = judge_together([HillClimb(), PerCase("ols", samples=2).fit(MEASUREMENTS)], entries, split_name="s")
+    rows = judge_together([HillClimb(), create("ols", samples=2).fit(MEASUREMENTS)], entries, split_name="s")
     assert rows[0].samples == rows[1].samples > 2
     assert rows[0].points == rows[1].points > 0
     assert [row.ops for row in rows] == [len(entries)] * 2
@@ -261,7 +261,7 @@ def test_models_judged_together_are_given_the_same_samples_and_judged_by_the_sam
 
 def test_an_op_that_was_not_recorded_where_a_model_asks_counts_against_none_of_those_judged_together():
     few = [m for m in MEASUREMENTS if m.op != OPS[0] or m.case == Case(8)]
-    rows = judge_together([HillClimb(), PerCase("ols", samples=2).fit(MEASUREMENTS)], group(few), split_name="s")
+    rows = judge_together([HillClimb(), create("ols", samples=2).fit(MEASUREMENTS)], group(few), split_name="s")
     assert [row.unusable for row in rows] == [0, 0]
     assert [row.ops for row in rows] == [len(OPS) - 1] * 2
 

@@ -6,8 +6,8 @@ from threadcast.core import Machine
 from threadcast.models import registry_of_kinds
 
 MACHINE = Machine.uniform("four", 4, group_size=2)
-REGRESSORS = ("ols", "k_neighbors", "random_forest", "xgboost")
-"""Stored by skops, as arrays of rows and of trees, and by XGBoost itself."""
+REGRESSORS = ("ols", "svr_poly", "mlp_lbfgs", "k_neighbors", "random_forest")
+"""A regressor of each family of files."""
 
 
 class _BuiltIn(PerformanceModelContract):

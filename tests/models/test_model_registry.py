@@ -17,8 +17,8 @@ from threadcast.models import stored_files
 from threadcast.models.evaluation import replay
 from threadcast.models.hill_climb import HillClimb
 from threadcast.models.measured import group
-from threadcast.models.per_case import PerCase
 from threadcast.models.registry import ModelRegistry
+from threadcast.models.registry_of_kinds import create
 
 ABOUT = {"trained_on": {"ops": 12}, "metrics": {"accuracy": 0.9}}
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -49,7 +49,7 @@ def swap_file(registry, version, name, data):
 
 def test_a_saved_model_comes_back_with_its_curves(registry):
     measurements = measure_all(make_ops(12))
-    model = PerCase("ols", samples=2).fit(measurements)
+    model = create("ols", samples=2).fit(measurements)
     version = registry.save(model, **ABOUT)
     loaded = registry.load(version)
     entry = group(measurements)[0]
@@ -103,7 +103,7 @@ def at_read(monkeypatch, number, happens):
 
 
 def test_versions_count_up_by_name_and_are_listed_in_order(registry):
-    saved = [registry.save(model, **ABOUT) for model in [HillClimb()] * 11 + [PerCase("ols")]]
+    saved = [registry.save(model, **ABOUT) for model in [HillClimb()] * 11 + [create("ols")]]
     assert saved[:2] == ["hill_climb@1", "hill_climb@2"]
     assert registry.versions() == [f"hill_climb@{n}" for n in range(1, 12)] + ["ols@1"]
 

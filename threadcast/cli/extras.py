@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 EXTRAS = {
-    "models": ("sklearn", "xgboost", "pandas", "scipy", "joblib", "skops", "threadpoolctl"),
+    "models": ("sklearn", "xgboost", "pandas", "scipy", "joblib", "threadpoolctl"),
     "store": ("sqlalchemy", "alembic", "pyarrow"),
     "postgres": ("psycopg",),
     "service": (

@@ -1,4 +1,4 @@
-"""Model state as bytes that cannot hold code: JSON, NPZ without pickles, skops.
+"""Model state as bytes that cannot hold code: JSON, and NPZ without pickles.
 
 Nothing here unpickles. Readers get the files that `PerformanceModel.from_files` was given. They raise ArtefactError for
 whatever is missing, damaged, of another kind, or larger than `MAX_UNPACKED_BYTES` when unpacked, and import nothing
@@ -27,40 +27,13 @@ from threadcast.core.json_reading import parse
 MAX_UNPACKED_BYTES = 2**30
 """Most bytes that one archive may unpack to; 68 random forests of 30 trees need a hundredth of it."""
 
-TRUSTED_TYPES: Mapping[str, frozenset[str]] = {
-    "DictNode": frozenset({"builtins.dict"}),
-    "ListNode": frozenset({"builtins.list"}),
-    "TupleNode": frozenset({"builtins.tuple"}),
-    "JsonNode": frozenset({"builtins.str"}),
-    "TypeNode": frozenset({"builtins.str"}),
-    "NdArrayNode": frozenset({"numpy.ndarray", "numpy.float64", "numpy.int64"}),
-    "DTypeNode": frozenset({"numpy.dtype"}),
-    "RandomStateNode": frozenset({"numpy.random.mtrand.RandomState"}),
-    "ObjectNode": frozenset(
-        {
-            "sklearn.impute._base.SimpleImputer",
-            "sklearn.linear_model._base.LinearRegression",
-            "sklearn.linear_model._bayes.ARDRegression",
-            "sklearn.linear_model._stochastic_gradient.SGDRegressor",
-            "sklearn.linear_model._theil_sen.TheilSenRegressor",
-            "sklearn.neural_network._multilayer_perceptron.MLPRegressor",
-            "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
-            "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
-            "sklearn.pipeline.Pipeline",
-            "sklearn.preprocessing._data.StandardScaler",
-            "sklearn.svm._classes.SVR",
-        }
-    ),
-}
-"""Every type that a skops file may name, by the skops loader that may create it; any other type is refused unread."""
-
 _DAMAGED = (
     ThreadcastError, ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OSError, MemoryError,
     RecursionError, NotImplementedError, OverflowError, SyntaxError, UserWarning, struct.error, tokenize.TokenError,
     zlib.error, zipfile.BadZipFile, zipfile.LargeZipFile,
 )  # fmt: skip
-"""Exceptions that readers of damaged files were observed to raise; skops's own are ValueError and TypeError.
-UserWarning: numpy's warning about headers of Python 2, where warnings are errors."""
+"""Exceptions that readers of damaged files were observed to raise; UserWarning: numpy's warning about headers of
+Python 2, where warnings are errors."""
 
 
 @contextmanager
@@ -109,48 +82,6 @@ def read_npz(files: Mapping[str, bytes], name: str) -> dict[str, NDArray[Any]]:
         if any(array.dtype not in (np.float64, np.int32) for array in arrays.values()):
             raise ArtefactError(f"{name} holds arrays other than float64 and int32")
     return arrays
-
-
-def skops_bytes(value: Any) -> bytes:
-    """A list or pipeline of scikit-learn estimators, as a compressed skops archive."""
-    import skops.io
-
-    written: bytes = skops.io.dumps(value, compression=zipfile.ZIP_DEFLATED)
-    return written
-
-
-def read_skops(files: Mapping[str, bytes], name: str) -> Any:
-    """The value that `skops_bytes` wrote; ArtefactError if the file names a type outside `TRUSTED_TYPES`."""
-    import skops.io
-
-    data = content(files, name)
-    with reading(name):
-        _check_archive(data, name)
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            schema = parse(archive.read("schema.json"), what=f"{name}/schema.json")
-        foreign = sorted(set(_foreign_types(schema)))
-        if foreign:
-            raise ArtefactError(
-                f"{name} holds types that are not allowed: {', '.join(foreign[:5])}; nothing was loaded"
-            )
-        return skops.io.loads(data, trusted=sorted(set().union(*TRUSTED_TYPES.values())))
-
-
-def _foreign_types(root: Any) -> Iterator[str]:
-    """The types in a skops schema that are not in `TRUSTED_TYPES`. Uses a stack, as files choose how deep a schema
-    is."""
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, list):
-            stack.extend(node)
-        elif isinstance(node, dict):
-            stack.extend(node.values())
-            if "__loader__" in node or "__class__" in node:
-                named = f"{node.get('__module__')}.{node.get('__class__')}"
-                loader = node.get("__loader__")
-                if named not in TRUSTED_TYPES.get(loader if isinstance(loader, str) else "", ()):
-                    yield f"{named} ({loader})"
 
 
 _ENCRYPTED = 0x1

@@ -29,26 +29,23 @@ _EMPTY = ("categories", "categories_nodes", "categories_segments", "categories_s
 """A tree's arrays for categorical features, which must be empty."""
 
 
-def stored(regressor: Any, names: Sequence[str] = ()) -> bytes:
+def stored(regressor: Any, names: Sequence[str]) -> bytes:
     """A fitted XGBRegressor as XGBoost's JSON, with the names of its features."""
     booster = regressor.get_booster()
-    booster.feature_names = [*names] or None
+    booster.feature_names = [*names]
     return bytes(booster.save_raw("json"))
 
 
-def load(regressor: Any, data: bytes, *, features: int | Sequence[str]) -> Any:
+def load(regressor: Any, data: bytes, *, features: Sequence[str]) -> Any:
     """Load a stored model of squared error on numeric features into an unfitted XGBRegressor.
 
-    `features` are their number, or the names of those that it will be given: it finds its own by their names, wherever
-    they were when it was stored. ArtefactError on anything else.
+    `features` are the names of those that it will be given: it finds its own by their names, wherever they were when it
+    was stored. ArtefactError on anything else.
     """
     xgboost = xgboost_library()
     with reading("an XGBoost model"):
         document = parse(data, what="it")
-        if isinstance(features, int):
-            _check(document, features)
-        else:
-            _place(document, features)
+        _place(document, features)
         try:
             regressor.load_model(bytearray(json.dumps(document).encode()))
         except xgboost.core.XGBoostError as error:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from threadcast.core import Case
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
-from threadcast.models import feature_selection, parallel, regressors
-from threadcast.models.case_regression import CaseRegression, Recipe, Sampled, features_of, new_scaler, reference_of
+from threadcast.models import feature_selection, parallel
+from threadcast.models.case_regression import CaseRegression, Recipe, Sampled, Scaler, features_of, reference_of
 from threadcast.models.feature_selection import Normaliser
 from threadcast.models.intervals import residual_bounds
 from threadcast.models.measured import MeasuredOp
+from threadcast.models.regressors.contract import Numbers
 from threadcast.models.sampling import evenly_spread
 
 MIN_OPS = 6
@@ -49,15 +49,15 @@ def learn(entries: Sequence[MeasuredOp], recipe: Recipe, *, jobs: int = 1) -> tu
     normaliser, counters = _choose_counters(sampled, ratios[:, spread_cases], recipe)
 
     table = features_of(sampled, counters, normaliser, recipe.scale)
-    scaler = new_scaler().fit(table)
-    inputs, targets = scaler.transform(table), logs if recipe.scale == "log" else times
+    scaler = Scaler.of(table)
+    inputs, targets = scaler.scaled(table), logs if recipe.scale == "log" else times
     centre, spread = np.nanmean(targets, axis=0), np.nanstd(targets, axis=0)
     spread = np.where(spread > 0, spread, 1.0)
     scores = (targets - centre) / spread
     fitted = _fit_cases(recipe, inputs, scores, range(len(cases)), jobs)
     unknown = np.zeros(len(cases))
     learned = CaseRegression(
-        recipe, cases, samples, counters, normaliser, scaler, tuple(regressor for regressor, _ in fitted),
+        recipe, cases, samples, counters, normaliser, scaler, tuple(numbers for numbers, _ in fitted),
         centre, spread, unknown, unknown, np.nanmin(ratios, axis=0), np.nanmax(ratios, axis=0),
     )  # fmt: skip
     low, high = _residual_bounds(learned, inputs, scores, logs, reference, jobs)
@@ -77,7 +77,7 @@ def _choose_samples(entries: Sequence[MeasuredOp], recipe: Recipe) -> tuple[tupl
     rows = [entry for entry in entries if all(case in entry.by_case for case in samples)]
     if len(rows) < MIN_OPS:
         raise ModelError(
-            f"{recipe.regressor} learns from at least {MIN_OPS} ops that were measured at "
+            f"{recipe.regressor.name} learns from at least {MIN_OPS} ops that were measured at "
             f"{', '.join(map(str, samples))}; {entries[0].machine.fingerprint} has {len(rows)}; "
             "measure more with `threadcast profile`"
         )
@@ -95,13 +95,13 @@ def _choose_counters(sampled: Sampled, targets: Floats, recipe: Recipe) -> tuple
 
 def _fit_cases(
     recipe: Recipe, inputs: Floats, scores: Floats, columns: Iterable[int], jobs: int
-) -> list[tuple[Any, bool]]:
-    """One fitted regressor for each of these columns of `scores`, learned from the rows that have a value there."""
+) -> list[tuple[Numbers, bool]]:
+    """What a regressor learns for each of these columns of `scores`, learned from the rows that have a value there."""
     import joblib
 
     known = ~np.isnan(scores)
     tasks = (
-        joblib.delayed(regressors.fit)(recipe.regressor, inputs[known[:, c]], scores[known[:, c], c], seed=recipe.seed)
+        joblib.delayed(recipe.regressor.fitted)(inputs[known[:, c]], scores[known[:, c], c], seed=recipe.seed)
         for c in columns
     )
     return list(parallel.run(tasks, jobs=jobs))
@@ -122,7 +122,8 @@ def _residual_bounds(
     for left_out in range(FOLDS):
         train, test = fold != left_out, fold == left_out
         fitted = _fit_cases(learned.recipe, inputs[train], scores[train], probes, jobs)
-        found = np.stack([regressor.predict(inputs[test]) for regressor, _ in fitted], axis=1)
+        forecasters = [learned.recipe.regressor.forecaster(numbers) for numbers, _ in fitted]
+        found = np.stack([forecast(inputs[test]) for forecast in forecasters], axis=1)
         times = found * learned.spread[probes] + learned.centre[probes]
         residuals[test] = logs[test][:, probes] - learned.to_log(times, reference[test], probes)
     bounds = [residual_bounds(column[~np.isnan(column)]) for column in residuals.T]

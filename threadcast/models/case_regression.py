@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
@@ -12,9 +12,10 @@ from threadcast.core import Case, Measurement
 from threadcast.core.arguments import check, check_whole
 from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError
-from threadcast.models import feature_selection, regressors
-from threadcast.models.artefacts import read_skops, reading, skops_bytes
+from threadcast.models import feature_selection
+from threadcast.models.artefacts import npz_bytes, read_npz, reading
 from threadcast.models.feature_selection import Normaliser
+from threadcast.models.regressors.contract import Forecaster, Numbers, Regressor
 from threadcast.models.sampling import evenly_spread
 
 Scale = Literal["log", "linear"]
@@ -33,21 +34,58 @@ LEAST_S = 1e-12
 class Recipe:
     """How to learn: the regressor, the number of sampled cases, the scale of time."""
 
-    regressor: str
+    regressor: Regressor
     samples: int = 4
     scale: Scale = "log"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        regressors.check_name(self.regressor)
+        check(isinstance(self.regressor, Regressor), "regressor", self.regressor, "a Regressor")
         evenly_spread((), self.samples)
         check(self.scale in get_args(Scale), "scale", self.scale, f"one of {', '.join(get_args(Scale))}")
         check_whole("seed", self.seed, 0)
 
+    def to_json(self) -> dict[str, Any]:
+        """The options, and the regressor's name."""
+        return {
+            "regressor": self.regressor.name,
+            **{name: getattr(self, name) for name in ("samples", "scale", "seed")},
+        }
+
+    @classmethod
+    def from_json(cls, document: Any, regressor: Regressor) -> Self:
+        """Read what `to_json` wrote of this regressor; ArtefactError for another one's."""
+        if document["regressor"] != regressor.name:
+            raise ArtefactError(f"the artefact holds {document['regressor']}, not {regressor.name}")
+        return cls(**{**document, "regressor": regressor})
+
+
+class Scaler(NamedTuple):
+    """Replaces missing inputs by their `median`, and standardises all; (n_features,) each."""
+
+    median: Floats
+    mean: Floats
+    scale: Floats
+
+    @classmethod
+    def of(cls, table: Floats) -> Self:
+        """From inputs (n_rows, n_features), NaN where missing."""
+        from sklearn.impute import SimpleImputer
+        from sklearn.preprocessing import StandardScaler
+
+        filled = SimpleImputer(strategy="median", keep_empty_features=True).fit(table)
+        standard = StandardScaler().fit(filled.transform(table))
+        return cls(filled.statistics_, standard.mean_, standard.scale_)
+
+    def scaled(self, rows: Floats) -> Floats:
+        """Inputs as regressors get them, (n_rows, n_features)."""
+        found: Floats = (np.where(np.isnan(rows), self.median, rows) - self.mean) / self.scale
+        return found
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CaseRegression:
-    """The regressors that were learned on one machine. The arrays are (n_cases,) float64, in the order of `cases`.
+    """What regressors learned on one machine, one for each case. Arrays are (n_cases,) float64, as `cases`.
 
     `centre` and `spread` standardise the targets; `low` and `high` bound the residuals in log time; `least` and `most`
     are the extreme log ratios to the geometric mean of the sampled times.
@@ -58,19 +96,23 @@ class CaseRegression:
     samples: tuple[Case, ...]
     counters: tuple[str, ...]
     normaliser: Normaliser
-    scaler: Any
-    regressors: tuple[Any, ...]
+    scaler: Scaler
+    learned: tuple[Numbers, ...]
     centre: Floats
     spread: Floats
     low: Floats
     high: Floats
     least: Floats
     most: Floats
+    forecasters: tuple[Forecaster, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "forecasters", tuple(map(self.recipe.regressor.forecaster, self.learned)))
 
     def forecast(self, sampled: Sampled) -> tuple[Floats, Floats, Floats]:
         """Forecast seconds and the lower and upper bounds of their intervals at `cases`, each (n_ops, n_cases)."""
-        inputs = self.scaler.transform(features_of(sampled, self.counters, self.normaliser, self.recipe.scale))
-        scores = np.stack([regressor.predict(inputs) for regressor in self.regressors], axis=1)
+        inputs = self.scaler.scaled(features_of(sampled, self.counters, self.normaliser, self.recipe.scale))
+        scores = np.stack([forecast(inputs) for forecast in self.forecasters], axis=1)
         logs = self.to_log(scores * self.spread + self.centre, reference_of(sampled), slice(None))
         return np.exp(logs), np.exp(logs + self.low), np.exp(logs + self.high)
 
@@ -85,34 +127,35 @@ class CaseRegression:
     def to_files(self, prefix: str) -> tuple[dict[str, Any], dict[str, bytes]]:
         """A JSON document, and files whose names start with `prefix`."""
         document = {
-            "recipe": asdict(self.recipe),
-            "counters": self.counters,
-            "normaliser": self.normaliser,
+            "recipe": self.recipe.to_json(), "counters": self.counters, "normaliser": self.normaliser,
             **{name: [[case.threads, case.affinity] for case in getattr(self, name)] for name in ("cases", "samples")},
-            **{name: getattr(self, name).tolist() for name in _ARRAYS},
-        }
-        files = regressors.to_files(self.recipe.regressor, f"{prefix}.regressors", self.regressors)
-        return document, {f"{prefix}.scaler.skops": skops_bytes(self.scaler), **files}
+        }  # fmt: skip
+        arrays = {name: getattr(self, name) for name in _ARRAYS} | self.scaler._asdict()
+        for i, numbers in enumerate(self.learned):
+            arrays |= {f"{i}.{name}": array for name, array in numbers.items()}
+        return document, {f"{prefix}.npz": npz_bytes(arrays)}
 
     @classmethod
-    def from_files(cls, document: Any, prefix: str, files: Mapping[str, bytes]) -> CaseRegression:
+    def from_files(cls, document: Any, prefix: str, files: Mapping[str, bytes], regressor: Regressor) -> CaseRegression:
         """Load what `to_files` returned; ArtefactError on anything else."""
+        stored = read_npz(files, f"{prefix}.npz")
         with reading(prefix):
-            recipe = Recipe(**document["recipe"])
+            recipe = Recipe.from_json(document["recipe"], regressor)
             cases, samples = (tuple(Case(n, a) for n, a in document[name]) for name in ("cases", "samples"))
             counters = tuple(map(str, document["counters"]))
-            arrays = [np.array(document[name], dtype=np.float64) for name in _ARRAYS]
-            scaler = read_skops(files, f"{prefix}.scaler.skops")
+            arrays, scaler = [stored[name] for name in _ARRAYS], Scaler(*(stored[name] for name in Scaler._fields))
             features = len(samples) * (1 + len(counters))
-            fitting = type(scaler) is type(new_scaler()) and scaler.n_features_in_ == features
-            if not fitting or any(a.shape != (len(cases),) or not np.all(np.isfinite(a)) for a in arrays):
+            fitting = all(a.shape == (len(cases),) for a in arrays) and all(a.shape == (features,) for a in scaler)
+            if not fitting or not all(np.all(np.isfinite(array)) for array in (*arrays, *scaler)):
                 raise ArtefactError(f"{prefix}: the parts do not fit each other")
             if document["normaliser"] not in get_args(Normaliser):
                 raise ArtefactError(f"{prefix}: normaliser {document['normaliser']!r} is unknown")
-            fitted = regressors.from_files(
-                recipe.regressor, f"{prefix}.regressors", files, count=len(cases), features=features
-            )
-        return cls(recipe, cases, samples, counters, document["normaliser"], scaler, tuple(fitted), *arrays)
+            of_case: list[dict[str, Any]] = [{} for _ in cases]
+            for name in stored.keys() - {*_ARRAYS, *Scaler._fields}:
+                number, _, own = name.partition(".")
+                of_case[int(number)][own] = stored[name]
+            learned = tuple(regressor.checked(numbers, features=features) for numbers in of_case)
+        return cls(recipe, cases, samples, counters, document["normaliser"], scaler, learned, *arrays)
 
 
 _ARRAYS = ("centre", "spread", "low", "high", "least", "most")
@@ -128,15 +171,6 @@ def features_of(sampled: Sampled, counters: Sequence[str], normaliser: Normalise
     if scale == "log":
         table[:, :: 1 + len(counters)] = np.log(table[:, :: 1 + len(counters)])
     return table
-
-
-def new_scaler() -> Any:
-    """An unfitted scikit-learn pipeline: it replaces missing inputs by their median, and standardises all."""
-    from sklearn.impute import SimpleImputer
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    return make_pipeline(SimpleImputer(strategy="median", keep_empty_features=True), StandardScaler())
 
 
 def reference_of(sampled: Sampled) -> Floats:

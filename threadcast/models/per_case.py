@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Self
 
 import numpy as np
 
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
-from threadcast.core.errors import ArtefactError, ModelError
+from threadcast.core.errors import ModelError
+from threadcast.core.json_reading import check_schema
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import BatchModel
 from threadcast.models.case_learning import learn
 from threadcast.models.case_regression import CaseRegression, Recipe, Scale
 from threadcast.models.interpolation import forecast_table, through_forecasts, with_known
 from threadcast.models.measured import by_case, by_machine, group, usable
+from threadcast.models.regressors.contract import Regressor
 from threadcast.models.sampling import evenly_spread
+
+SCHEMA = "threadcast.per_case/2"
 
 
 class PerCase(BatchModel):
@@ -37,9 +40,11 @@ class PerCase(BatchModel):
     It learns each machine by itself, and cannot forecast for another one, nor for an op without all sampled cases.
     """
 
-    def __init__(self, regressor: str, *, samples: int = 4, scale: Scale = "log", seed: int = 0, jobs: int = 1) -> None:
+    def __init__(
+        self, regressor: Regressor, *, samples: int = 4, scale: Scale = "log", seed: int = 0, jobs: int = 1
+    ) -> None:
         self.recipe = Recipe(regressor, samples, scale, seed)
-        self.name = regressor
+        self.name = regressor.name
         self.jobs = jobs
         self.notes: tuple[str, ...] = ()
         """What the last `fit` left out, and how many regressors did not converge."""
@@ -93,17 +98,22 @@ class PerCase(BatchModel):
             document, more = learned.to_files(f"machine{i}")
             machines[fingerprint] = document
             files.update(more)
-        return {"model.json": json_bytes({"recipe": asdict(self.recipe), "machines": machines}), **files}
+        return {
+            "model.json": json_bytes({"schema": SCHEMA, "recipe": self.recipe.to_json(), "machines": machines}),
+            **files,
+        }
 
     def from_files(self, files: Mapping[str, bytes]) -> Self:
         """Load what `to_files` returned for the same regressor."""
         document = read_json(files, "model.json")
         with reading("model.json"):
-            recipe = Recipe(**document["recipe"])
-            if recipe.regressor != self.name:
-                raise ArtefactError(f"the artefact holds {recipe.regressor}, not {self.name}")
-            machines = enumerate(document["machines"].items())
-            learned = {name: CaseRegression.from_files(part, f"machine{i}", files) for i, (name, part) in machines}
+            check_schema(document, SCHEMA)
+            regressor = self.recipe.regressor
+            recipe = Recipe.from_json(document["recipe"], regressor)
+            learned = {
+                name: CaseRegression.from_files(part, f"machine{i}", files, regressor)
+                for i, (name, part) in enumerate(document["machines"].items())
+            }
         self.recipe, self._learned, self.notes = recipe, learned, ()
         return self
 

@@ -335,7 +335,7 @@ def _libraries() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"threadcast": __version__}
-    for package in ("numpy", "scikit-learn", "xgboost", "skops"):
+    for package in ("numpy", "scikit-learn", "xgboost"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

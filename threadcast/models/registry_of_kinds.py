@@ -4,6 +4,7 @@ A third party registers in the same way as the built-in models:
 
     register("my_model", "my_package.my_module:MyModel")
     register("my_careful_model", MyModel, patience=3)
+    register_regressor(MyRegressor("my_regressor"))
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any, NamedTuple
 
 from threadcast.core.arguments import did_you_mean
 from threadcast.core.errors import InvalidInput, NotFound
+from threadcast.models import regressors
 from threadcast.models.base import PerformanceModel
+from threadcast.models.regressors.contract import Regressor
 
 Factory = Callable[..., PerformanceModel]
 
@@ -86,11 +89,10 @@ def _find(name: str) -> _Kind:
     return _kinds[name]
 
 
-REGRESSORS = (
-    "random_forest", "k_neighbors", "gradient_boosting", "svr_linear", "svr_poly", "svr_rbf", "decision_tree", "ard",
-    "ols", "passive_aggressive", "mlp_sgd", "mlp_lbfgs", "mlp_adam", "theil_sen", "xgboost",
-)  # fmt: skip
-"""The per-case models: the paper's ten regressors, counting SVR's and MLP's three each as one, and XGBoost."""
+def register_regressor(regressor: Regressor) -> None:
+    """Register the per-case model with this regressor, by the regressor's name."""
+    register(regressor.name, "threadcast.models.per_case:PerCase", regressor=regressor)
+
 
 register("roofline", "threadcast.models.roofline:Roofline")
 register("hill_climb", "threadcast.models.hill_climb:HillClimb")
@@ -102,5 +104,8 @@ register("learned_curve", "threadcast.models.learned_curve:LearnedCurve")
 register("joint_process", "threadcast.models.joint_process:JointProcess")
 register("static_xgboost", "threadcast.models.static_regressor:StaticRegressor")
 register("roofline_saturation", "threadcast.models.scaling_laws:RooflineSaturation")
-for _name in REGRESSORS:
-    register(_name, "threadcast.models.per_case:PerCase", regressor=_name)
+REGRESSORS = tuple(regressor.name for regressor in regressors.found())
+"""The per-case models: the paper's ten regressors, counting SVR's and MLP's three each as one, and XGBoost."""
+
+for _regressor in regressors.found():
+    register_regressor(_regressor)

@@ -12,7 +12,7 @@ from threadcast.scheduler.bounds.ceiling import Limit, Reach
 from threadcast.scheduler.bounds.lower_bounds import lower_bounds
 from threadcast.scheduler.bounds.speedup_bound import LISTED, ceiling
 from threadcast.scheduler.planner import plan
-from threadcast.scheduler.policies import Problem, names
+from threadcast.scheduler.policies import Problem
 from threadcast.scheduler.problem.engine_costs import EngineCosts
 from threadcast.scheduler.problem.graph_curves import curves_of
 from threadcast.scheduler.problem.levels import levels, path_without

@@ -52,9 +52,10 @@ def grow(instance: Instance, depth: NDArray[np.int64], spare: NDArray[np.int64],
         widened = -1
         for i in range(length):
             op = int(path[i])
-            if gain[op] < 0.0 and width[op, choice[op] + 1] - width[op, choice[op]] <= spare[depth[op]]:
-                if widened < 0 or gain[op] < gain[widened] or (gain[op] == gain[widened] and op < widened):
-                    widened = op
+            if gain[op] == 0.0 or width[op, choice[op] + 1] - width[op, choice[op]] > spare[depth[op]]:
+                continue
+            if widened < 0 or gain[op] < gain[widened] or (gain[op] == gain[widened] and op < widened):
+                widened = op
         if widened < 0:
             return
         old, new = choice[widened], choice[widened] + 1
