@@ -21,7 +21,7 @@ from threadcast.core import read_machine
 from threadcast.core.errors import InvalidInput
 from threadcast.malleable.attach import attach
 from threadcast.malleable.family import Family, process_status
-from threadcast.malleable.family_masks import FamilyMasks, is_keeper
+from threadcast.malleable.family_masks import FamilyMasks
 from threadcast.malleable.inherited_limit import mark_of
 from threadcast.malleable.keeper import is_python
 from threadcast.malleable.sockets import ask, listener, socket_of
@@ -162,37 +162,10 @@ def test_what_was_forked_with_a_mask_of_before_has_not_pinned_itself() -> None:
             for given, pinned in (((before,), False), ((), True)):
                 own = ThreadMasks(late.pid, unpinned=CPUS, given=given)
                 own.restrict(CPUS[1:])
-                assert bool(own.pins) == pinned
+                assert own.pinned == pinned
                 os.sched_setaffinity(late.pid, before)
         finally:
             late.kill()
-
-
-@needs_cc
-@needs_two_cores
-def test_a_keeper_that_is_killed_is_replaced_and_all_keepers_end_with_the_program(keep: Callable[..., Kept]) -> None:
-    one = keep()
-    assert len(ask(socket_of(one.pid), {"limits": "all"})["limits"]) == CORES
-    one.do(f"p{CPUS[-1]}")
-    ask(socket_of(one.pid), {"resize": [[CPUS[0]]]})
-    assert masks(one.pid) == {frozenset(CPUS[:1])}
-    keeper = listener(socket_of(one.pid))
-    assert keeper is not None
-    status = process_status(keeper)
-    assert status is not None
-    assert is_keeper(status.parent)
-    os.kill(keeper, signal.SIGKILL)
-
-    def answers() -> bool:
-        with suppress(Exception):
-            return len(ask(socket_of(one.pid), {"resize": None})["cores"]) == CORES
-        return False
-
-    assert eventually(answers)
-    assert eventually(lambda: masks(one.pid) == {frozenset(CPUS[-1:]), frozenset(CPUS)})
-    assert one.end().count("pins threads itself") == 1
-    assert eventually(lambda: not socket_of(one.pid).exists())
-    assert eventually(lambda: not lives(status.parent))
 
 
 @needs_two_cores

@@ -92,14 +92,14 @@ class ArbiterLink:
         with self._lock:
             self._deadline, self._deadline_sent, self._on_time = deadline, False, None
 
-    def look(self, bounds: Bounds, in_use: Cores, *, has_all: bool) -> None:
+    def look(self, bounds: Bounds, holds: Cores, *, has_all: bool) -> None:
         """Join the arbiter if there is one and it is time to, and send it what has changed. Call this regularly.
 
-        `in_use` are the cores that an arbiter assigned (empty: none did). `has_all`: whether the process has all cores
+        `holds` are the cores that an arbiter assigned (empty: none did). `has_all`: whether the process has all cores
         that it may use.
         """
         if self._channel is None and self._now() >= self._join_from_s:
-            self._join(bounds, in_use)
+            self._join(bounds, holds)
         if self._channel is None:
             return
         if bounds != self._sent_bounds:
@@ -134,7 +134,7 @@ class ArbiterLink:
                         _logger.warning("the deadline will not be met: %s steps are left, and %s s", *left)
                 else:
                     order = order_of(message)
-                    self._send({"holds": self._assigned(order.in_use), "order": order.order})
+                    self._send({"holds": self._assigned(order.holds), "order": order.order})
                 self._refused_s = 0.0
         except (OSError, FormatError):
             self.close()
@@ -155,14 +155,14 @@ class ArbiterLink:
         if self._channel is not None:
             self._channel.close()
 
-    def _join(self, bounds: Bounds, in_use: Cores) -> None:
+    def _join(self, bounds: Bounds, holds: Cores) -> None:
         try:
             self._channel = Channel(connect(self._path, CONNECT_S))
         except (NotFound, ServiceUnavailable):
             return
         self._selector.register(self._channel, selectors.EVENT_READ, self.hear)
         self._sent_bounds = bounds
-        asked = {"name": self._terms.name, "weight": self._terms.weight, "holds": in_use, **bounds.to_json()}
+        asked = {"name": self._terms.name, "weight": self._terms.weight, "holds": holds, **bounds.to_json()}
         self._send({"join": asked if self._terms.process is None else {**asked, "process": self._terms.process}})
 
     def _report(self, *, every_s: float) -> None:

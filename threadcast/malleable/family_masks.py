@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
 from threadcast.core.sysfs import read_text
 from threadcast.malleable.family import Family, ProcessStatus
 from threadcast.malleable.inherited_limit import mark_of
 from threadcast.malleable.sockets import listener, socket_of
-from threadcast.malleable.thread_masks import Pin, ThreadMasks
+from threadcast.malleable.thread_masks import ThreadMasks
 
 KEEPER = "threadcast-keep"
 """What `ps` and `top` show of keepers, which are never kept themselves."""
@@ -23,40 +22,28 @@ def is_keeper(process: int) -> bool:
     return read_text(f"/proc/{process}/comm") == KEEPER
 
 
-class Kept(NamedTuple):
-    """What a keeper leaves to the next one: all masks that it has given, and what threads are pinned, by their ids.
-
-    Without it the next one would take what this one has set for what the program has set itself.
-    """
-
-    given: frozenset[frozenset[int]] = frozenset()
-    pins: Mapping[int, Pin] = {}
-
-
-NOTHING_KEPT = Kept()
-
-
 class FamilyMasks:
     """Sets the affinity masks of all threads of a process's family, except of those that are attached themselves.
 
     `program` is the process, which is set too, and `family` its family; None stands for this process, which is not. A
     child inherits the mask of the thread that starts it, and follows when the cores change. Threads that the program
-    has pinned keep those of their CPUs that are still allowed. How many threads a child uses is not changed. `kept` is
-    what an earlier object has left, and what this one leaves; `tell` is told of each change.
+    has pinned keep those of their CPUs that are still allowed. How many threads a child uses is not changed.
     """
 
-    def __init__(
-        self, program: int | None = None, family: Family | None = None, kept: Kept = NOTHING_KEPT,
-        tell: Callable[[Kept], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    def __init__(self, program: int | None = None, family: Family | None = None) -> None:
         self._program, self._own = program, os.getpid()
         self._family = family or Family(self._own, mark_of(self._own))
         self._inherited: Collection[int] = os.sched_getaffinity(0)
         """The affinity mask that children have inherited since the last change."""
-        self._given, self.kept, self._tell = {frozenset(self._inherited), *kept.given}, kept, tell
+        self._given = {frozenset(self._inherited)}
         self._masks: dict[int, ThreadMasks] = {}
         self.attached: set[int] = set()
         """Those that were attached themselves at the last change."""
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the program has pinned threads itself, as was seen at the last change."""
+        return any(masks.pinned for masks in self._masks.values())
 
     def restrict(self, cpus: Collection[int]) -> Mapping[int, ProcessStatus]:
         """Let all of them run on these CPUs only; return their status by number."""
@@ -65,20 +52,13 @@ class FamilyMasks:
         if self._program is None:
             found.pop(self._own, None)
         self._given.add(frozenset(cpus))
-        self._keep(self.kept.pins)
-        new = partial(ThreadMasks, unpinned=self._inherited, given=self._given, pins=self.kept.pins)
+        new = partial(ThreadMasks, unpinned=self._inherited, given=self._given)
         self._masks = {one: self._masks.get(one) or new(one) for one in found}
         for masks in self._masks.values():
             with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
                 masks.restrict(cpus)
         self._inherited = cpus
-        self._keep({thread: pin for masks in self._masks.values() for thread, pin in masks.pins.items()})
         return found
-
-    def _keep(self, pins: Mapping[int, Pin]) -> None:
-        before, self.kept = self.kept, Kept(frozenset(self._given), pins)
-        if self.kept != before:
-            self._tell(self.kept)
 
     def _is_left_alone(self, process: int) -> bool:
         if is_keeper(process):

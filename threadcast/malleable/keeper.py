@@ -1,13 +1,11 @@
 """Makes any program follow its cores from outside: a process beside it sets the masks of all its threads.
 
 `threadcast exec` starts the keeper and then becomes the program, which so has exec's number, terminal, signals and end.
-The keeper is two processes: the outer one starts the inner one anew where that is killed, and again for daemons that
-have outlived the program. Both are of another session, children of init, and end with the last process that they keep.
+The keeper is of another session and a child of init. It ends with the last process that the program has left behind.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -16,14 +14,13 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from threadcast.core.errors import ThreadcastError
 from threadcast.malleable.activity import Activity
 from threadcast.malleable.arbiter_link import Terms
 from threadcast.malleable.family import Family, ProcessStatus, process_status, thread_times
-from threadcast.malleable.family_masks import KEEPER, NOTHING_KEPT, FamilyMasks, Kept, is_keeper
+from threadcast.malleable.family_masks import KEEPER, FamilyMasks, is_keeper
 from threadcast.malleable.inherited_limit import mark_of, record_limit
 from threadcast.malleable.limits import Cores, cpus_in
 from threadcast.malleable.line_progress import LineProgress, Passage
@@ -35,10 +32,6 @@ ANSWER_S = 1.0
 """Longest wait in seconds of a program's start for the cores that an arbiter assigns."""
 PYTHON_S = 10.0
 """CPU time in seconds from which on a Python that has not attached itself is kept from outside; until then it may."""
-_UNREAD = 3
-"""Exit code of an inner process where nobody reads what the program prints."""
-_STARTS = 10
-"""How often the inner process is started anew."""
 
 
 def start_keeper(
@@ -101,7 +94,7 @@ class OutsideFollowers:
         self._masks, self._limit, self._say = masks, limit, say
         self._process, self._attaches_itself, self._needs_cores = process, attaches_itself, not attaches_itself
         self._others_attach = others_attach
-        self._cpus, self._activity, self._said = limit, Activity(), bool(masks.kept.pins)
+        self._cpus, self._activity, self._said = limit, Activity(), masks.pinned
 
     def apply(self, cores: Cores) -> frozenset[int]:
         """Let all threads use these cores and no others; return this process's own mask, which stays."""
@@ -123,7 +116,7 @@ class OutsideFollowers:
 
     def _restrict(self) -> Mapping[int, ProcessStatus]:
         found = self._masks.restrict(self._cpus if self._needs_cores else self._limit)
-        if self._masks.kept.pins and not self._said:
+        if self._masks.pinned and not self._said:
             self._said = True
             self._say("pins threads itself: they keep to their CPUs where its cores have these, else to its cores")
         return found
@@ -149,8 +142,9 @@ class _Keeping:
     passage: Passage | None
     tell: int
 
-    def keep(self, process: int, masks: FamilyMasks) -> None:
-        """Keep one process until it ends."""
+    def keep(self, process: int, masks: FamilyMasks) -> bool:
+        """Keep one process until it ends, and return whether it could be; BrokenPipeError where nobody reads what it
+        prints."""
         terms = replace(self.terms, process=process)
 
         def say(what: str) -> None:
@@ -165,16 +159,19 @@ class _Keeping:
             state = ProcessState(ProcessCores())
             member = Member(terms, state, arbiter=self.arbiter, steps=self._steps, followers=followers)
             member.start()
-            count, shared = member.first_cores(ANSWER_S)
-            with suppress(OSError):  # nobody reads it where the program has begun
-                os.write(self.tell, f"{count} {'shared' if shared else ''}".encode())
-            self._wait_for_end(process)
-            member.close()
+            try:
+                count, shared = member.first_cores(ANSWER_S)
+                with suppress(OSError):  # nobody reads it where the program has begun
+                    os.write(self.tell, f"{count} {'shared' if shared else ''}".encode())
+                self._wait_for_end(process)
+            finally:
+                member.close()
         except BrokenPipeError:
-            os._exit(_UNREAD)
+            raise
         except (OSError, ThreadcastError) as error:
             say(f"is not kept on its cores: {error}")
-            os._exit(1)
+            return False
+        return True
 
     def _steps(self) -> float:
         if self.passage is None:
@@ -204,44 +201,22 @@ class _Keeping:
 
 
 def _watch_over(process: int, keeping: _Keeping) -> None:
-    """Keep a process, and then what it has left behind, until there is none; start the inner process as often."""
-    mark, kept = mark_of(process), NOTHING_KEPT
-    for _ in range(_STARTS):
-        family = Family(process, mark)
-        left = [one for one, status in family.look().items() if status.state not in "ZX" and not is_keeper(one)]
-        if not left:
-            return
-        read_end, write_end = os.pipe()
-        if (inner := os.fork()) == 0:
-            os.close(read_end)
-            keeping.keep(left[0], FamilyMasks(left[0], Family(left[0], mark), kept, partial(_tell, write_end)))
-            os._exit(0)
-        os.close(write_end)
-        with os.fdopen(read_end) as told:
-            for text in told:
-                with suppress(ValueError):  # it was killed as it told this
-                    kept = _kept(*json.loads(text))
-        _, ended = os.waitpid(inner, 0)
-        if os.WIFEXITED(ended) and os.WEXITSTATUS(ended) == _UNREAD:  # the program is to know, by a broken pipe
+    """Keep a process, and then what it has left behind, until there is none."""
+    mark = mark_of(process)
+    masks = FamilyMasks(process, Family(process, mark))
+    while left := [one for one, status in Family(process, mark).look().items() if _is_kept(one, status)]:
+        try:
+            if not keeping.keep(left[0], masks):
+                return
+            os.dup2(0, 2)  # who reads what the program says need not wait for its daemons
+        except BrokenPipeError:  # the program is to know, by a broken pipe
             for descriptor in keeping.passage.files if keeping.passage else ():
                 os.close(descriptor)
             keeping = replace(keeping, passage=None)
-        elif os.WIFEXITED(ended):
-            if os.WEXITSTATUS(ended):
-                return
-            os.dup2(0, 2)  # who reads what the program says need not wait for its daemons
 
 
-def _tell(file: int, kept: Kept) -> None:
-    pins = [(thread, sorted(own), sorted(mask)) for thread, (own, mask) in kept.pins.items()]
-    with suppress(OSError):  # the outer process was killed
-        os.write(file, json.dumps([[*map(sorted, kept.given)], pins]).encode() + b"\n")
-
-
-def _kept(given: list[list[int]], pins: list[tuple[int, list[int], list[int]]]) -> Kept:
-    """What `_tell` has told."""
-    every = {thread: (frozenset(own), frozenset(mask)) for thread, own, mask in pins}
-    return Kept(frozenset(map(frozenset, given)), every)
+def _is_kept(process: int, status: ProcessStatus) -> bool:
+    return status.state not in "ZX" and not is_keeper(process)
 
 
 def _leave_the_program(keep: tuple[int, ...]) -> None:

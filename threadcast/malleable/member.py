@@ -211,9 +211,9 @@ class Member:
                 self._assigned = None
                 return
             self._listen()
-            in_use = () if self._assigned is None else self._cores
+            holds = () if self._assigned is None else self._cores
             has_all, bounds = len(self._cores) >= len(self._limits.left), self._bounds()
-        self._link.look(bounds, in_use, has_all=has_all)
+        self._link.look(bounds, holds, has_all=has_all)
 
     def _listen(self) -> None:
         if self._socket is None:

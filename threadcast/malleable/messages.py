@@ -29,38 +29,38 @@ Remaining = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many cores a process can use (`most` None: any number), and the only CPUs that it may use (None: all)."""
+    """How many cores a process can use (`most` None: any number), and the only CPUs that it `may` use (None: all)."""
 
     least: int = 1
     most: int | None = None
-    allowed: Cores | None = None
+    may: Cores | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the members of a message that say so."""
-        given = {"least": self.least, "most": self.most, "may": self.allowed}
+        given = {"least": self.least, "most": self.most, "may": self.may}
         return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A process joins the arbiter. `in_use` are the cores that an earlier arbiter gave it.
+    """A process joins the arbiter. `holds` are the cores that an earlier arbiter gave it.
 
-    `rates` are the steps a second that it expects, by number of cores. `process` is its number, where another one says
-    all this for it.
+    `progress` are the steps a second that it expects, by number of cores. `process` is its number, where another one
+    says all this for it.
     """
 
     name: str = ""
     weight: float = 1.0
     bounds: Bounds = field(default_factory=Bounds)
-    in_use: Cores = ()
-    rates: Mapping[int, float] = field(default_factory=dict)
+    holds: Cores = ()
+    progress: Mapping[int, float] = field(default_factory=dict)
     deadline: Remaining | None = None
     process: int | None = None
 
     @property
     def claim(self) -> Claim:
         """The claim by which the cores are divided."""
-        return Claim(self.weight, self.bounds.least, self.bounds.most, self.rates)
+        return Claim(self.weight, self.bounds.least, self.bounds.most, self.progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Confirm:
     """A process has obeyed the order with this number: it uses these cores and no others."""
 
     order: int
-    in_use: Cores
+    holds: Cores
 
 
 def requests_of(message: Message) -> dict[str, Any]:

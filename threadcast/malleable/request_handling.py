@@ -44,11 +44,11 @@ class RequestHandler:
         self.require_joined(connection)
         match member:
             case "holds":
-                self._ledger.confirm(name, value.order, self._ids_of(value.in_use))
+                self._ledger.confirm(name, value.order, self._ids_of(value.holds))
                 if value.order >= connection.order:
                     connection.ordered_s = None
             case "bounds":
-                allowed = self._allowed(value.allowed)
+                allowed = self._allowed(value.may)
                 self._ledger.set_bounds(name, value.least, value.most, now_s, allowed=allowed)
             case "progress":
                 self._ledger.expect(name, value, now_s)
@@ -70,13 +70,13 @@ class RequestHandler:
         return tuple(self._cpus_of[core] for core in cores)
 
     def _join(self, connection: Connection, asked: Join, now_s: float) -> None:
-        name, allowed = connection.name, self._allowed(asked.bounds.allowed)
+        name, allowed = connection.name, self._allowed(asked.bounds.may)
         if name in self._ledger.parties:
             raise FormatError("this connection has joined already")
         connection.title = asked.name
         if asked.process is not None:
             connection.stand_for(asked.process)
-        self._ledger.join(name, asked.claim, self._ids_of(asked.in_use), now_s, allowed=allowed)
+        self._ledger.join(name, asked.claim, self._ids_of(asked.holds), now_s, allowed=allowed)
         if asked.deadline is not None:
             self._set_deadline(connection, asked.deadline, now_s)
         _logger.info("%s joined", connection)

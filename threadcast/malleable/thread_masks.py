@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from types import MappingProxyType
 
 from threadcast.threads.process_cores import ProcessCores
-
-Pin = tuple[frozenset[int], frozenset[int]]
-"""The CPUs to which a program has pinned a thread itself, and the mask that the thread has been set to since."""
 
 _TRIES = 3
 
@@ -22,19 +18,19 @@ class ThreadMasks:
     they are allowed again. If none of its CPUs is allowed, it runs where the other threads run. `unpinned` is the mask
     of threads that the program has not pinned (None: the calling thread's mask). `cores` knows which threads of this
     process an engine has pinned temporarily. `given` are masks that its family was once given: what was forked from a
-    thread that had not been moved yet has one of these. `pins` are those that another object has found, by thread id.
+    thread that had not been moved yet has one of these.
     """
 
     def __init__(
         self, process: int | None = None, *, unpinned: Collection[int] | None = None, cores: ProcessCores | None = None,
-        given: Collection[frozenset[int]] = (), pins: Mapping[int, Pin] = MappingProxyType({}),
+        given: Collection[frozenset[int]] = (),
     ) -> None:  # fmt: skip
         self._tasks, self._cores = f"/proc/{process or 'self'}/task", cores
         self._given = given
         self._unpinned = os.sched_getaffinity(0) if unpinned is None else set(unpinned)
-        self._own = {thread: set(own) for thread, (own, _) in pins.items()}
+        self._own: dict[int, set[int]] = {}
         """Masks that the program itself has set, by thread id."""
-        self._set = {thread: set(mask) for thread, (_, mask) in pins.items()}
+        self._set: dict[int, set[int]] = {}
         """Masks that this object has last set, by thread id."""
 
     def restrict(self, cpus: Iterable[int]) -> None:
@@ -50,9 +46,9 @@ class ThreadMasks:
         self._set = {thread: mask for thread, mask in self._set.items() if thread in done}
 
     @property
-    def pins(self) -> dict[int, Pin]:
-        """The threads that the program itself has pinned, by id."""
-        return {thread: (frozenset(own), self.mask_of(thread)) for thread, own in self._own.items()}
+    def pinned(self) -> bool:
+        """Whether the program itself has pinned threads."""
+        return bool(self._own)
 
     def mask_of(self, thread: int) -> frozenset[int]:
         """Return the mask that `restrict` has set for the thread with this id."""
