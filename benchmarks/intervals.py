@@ -32,7 +32,6 @@ from threadcast.models.base import PerformanceModel
 from threadcast.models.fold_judging import judge_fold
 from threadcast.models.judgement import Outcome
 from threadcast.models.measured import MeasuredOp, group, usable
-from threadcast.models.shared_fit import fit_key
 from threadcast.models.splits import Fold, new_shape
 from threadcast.models.static_features import describe
 from threadcast.store import published
@@ -110,7 +109,7 @@ def rows(
     entries, _ = usable(group(measurements))
     alone: dict[object, list[int]] = {}
     for i, (_, _, model) in enumerate(models):
-        alone.setdefault(fit_key(model) or i, []).append(i)
+        alone.setdefault(model.fit_key() or i, []).append(i)
     inside: list[list[list[Floats]]] = [[[] for _ in PARTS] for _ in models]
     for seed in range(seeds):
         fold = new_shape(folds=5, seed=seed)(entries)[0]

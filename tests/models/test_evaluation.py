@@ -18,7 +18,6 @@ from threadcast.models.learned_curve import LearnedCurve
 from threadcast.models.measured import group
 from threadcast.models.registry_of_kinds import create
 from threadcast.models.roofline import Roofline
-from threadcast.models.shared_fit import fit_key
 from threadcast.models.splits import new_kind, new_network, new_shape
 
 OPS = make_ops(18)
@@ -206,8 +205,8 @@ def test_progress_reaches_the_total():
 def test_models_of_several_numbers_of_samples_share_a_fit_and_score_as_if_each_had_its_own(make, other):
     measured = measure_all(make_ops(24))
     models = [make(samples) for samples in (0, 1, 3)]
-    assert len({fit_key(model) for model in models}) == 1
-    assert fit_key(other) != fit_key(models[0])
+    assert len({model.fit_key() for model in models}) == 1
+    assert other.fit_key() != models[0].fit_key()
     named = [(f"{model.samples}", model) for model in models]
     together = evaluate(measured, named, **SPLIT).rows
     alone = [evaluate(measured, [one], **SPLIT).rows[0] for one in named]
@@ -218,7 +217,7 @@ def test_models_of_several_numbers_of_samples_share_a_fit_and_score_as_if_each_h
 
 
 def test_a_process_that_has_learned_already_starts_from_that_and_shares_nothing():
-    assert fit_key(JointProcess().fit(MEASUREMENTS)) is None
+    assert JointProcess().fit(MEASUREMENTS).fit_key() is None
 
 
 def test_models_that_share_a_fit_say_so_where_it_fails():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,6 +72,12 @@ class CurveTable:
             raise InvalidInput("tables that are concatenated must have the same cases")
         arrays = {name: np.concatenate([getattr(table, name) for table in tables]) for name in ARRAYS}
         return cls(last.cases, **arrays, model=last.model)
+
+    @classmethod
+    def of_parts(cls, parts: Iterable[tuple[Sequence[int], CurveTable]]) -> CurveTable:
+        """One table from several, each given with the places of its rows in it; the last one's `model`."""
+        every = list(parts)
+        return cls.concat([table for _, table in every]).take(np.argsort([row for rows, _ in every for row in rows]))
 
     def __len__(self) -> int:
         return int(self.seconds.shape[0])

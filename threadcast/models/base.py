@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Protocol, Self
 
 import numpy as np
@@ -43,6 +44,8 @@ class PerformanceModel(ABC):
     """
 
     name: str
+    notes: Sequence[str] = ()
+    """What the last `fit` left out or could not do, a sentence each."""
 
     @property
     def least_s(self) -> float:
@@ -79,6 +82,28 @@ class PerformanceModel(ABC):
         """Learn from measured ops of one or more machines and return self; ModelError on data that cannot be learned
         from."""
         return self
+
+    def to_register(self) -> PerformanceModel:
+        """The unfitted model that is trained and registered where this one was judged."""
+        return self
+
+    def fit_key(self) -> Hashable | None:
+        """What models have in common that learn the same from the same measurements, whatever their other options; None
+        for one that needs a fit of its own. Override with `as_fitted`, where a comparison has many such models."""
+        return None
+
+    def as_fitted(self, fitted: PerformanceModel) -> PerformanceModel:
+        """A copy of this model that has learned what `fitted` has: one of the same `fit_key`, and of at least as many
+        `samples`. They may share arrays."""
+        raise NotImplementedError(f"{self.name} has no fit_key")
+
+    def following(self, measurements: Sequence[Measurement], machine: Machine, *, tune: bool) -> PerformanceModel:
+        """The model after a step of a campaign on `machine` that it follows, fitted to all `measurements` known by now;
+        this model may change.
+
+        Without `tune` it takes milliseconds; unless overridden, the model stays as it is. ModelError as of `fit`.
+        """
+        return copy.deepcopy(self).fit(measurements) if tune else self
 
     def adapts_to(self, machine: Machine) -> bool:
         """Whether `adapted` to measurements of any ops on this machine would forecast its other ops differently."""

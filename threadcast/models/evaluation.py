@@ -17,7 +17,6 @@ from threadcast.models.lead import Lead, lead_of
 from threadcast.models.measured import MeasuredOp, group, usable
 from threadcast.models.op_score import measuring_s
 from threadcast.models.shared import SharedOps
-from threadcast.models.shared_fit import fit_key
 from threadcast.models.splits import Fold, Split
 from threadcast.models.units import odd_units
 
@@ -59,7 +58,7 @@ def evaluate(
     recorded, the model cannot be judged by that op. With `draw`, a seed, it gets one of each case's samples instead of
     all, the same one as every other model. `steps` is how often a user runs each op (`Row.cost`). `jobs` processes work
     on models and folds side by side; `progress` is called with (done, total). Models that learn the same
-    (`shared_fit.fit_key`) are fitted once; each row has the time of that fit. A model that cannot be fitted gets a row
+    (`fit_key`) are fitted once; each row has the time of that fit. A model that cannot be fitted gets a row
     that says why. ModelError where the measurements cannot be learned from at all (`measured.usable`) or do not allow
     the split.
     """
@@ -101,7 +100,7 @@ def _groups(models: Sequence[PerformanceModel]) -> list[tuple[int, ...]]:
     """Positions of the models that share a fit; the largest groups first, as they take longest."""
     by_key: dict[Hashable, list[int]] = {}
     for i, model in enumerate(models):
-        key = fit_key(model)
+        key = model.fit_key()
         by_key.setdefault(i if key is None else key, []).append(i)
     return sorted((tuple(positions) for positions in by_key.values()), key=len, reverse=True)
 

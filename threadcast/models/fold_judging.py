@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +17,6 @@ from threadcast.models.base import PerformanceModel
 from threadcast.models.judgement import Outcome
 from threadcast.models.measured import MeasuredOp
 from threadcast.models.op_score import OpScore
-from threadcast.models.shared_fit import fit_all
 from threadcast.models.splits import Fold
 
 CALLS = 3
@@ -27,17 +27,20 @@ may load code."""
 def judge_fold(
     models: Sequence[PerformanceModel], entries: Sequence[MeasuredOp], fold: Fold, *, draw: int | None = None
 ) -> list[Outcome]:
-    """The outcome of each of these models in one fold; they are one model, or share a fit (`shared_fit.fit_key`)."""
+    """The outcome of each of these models in one fold; they are one model, or have one `fit_key`: the
+    one with most samples is fitted for all."""
     outcomes = [Outcome() for _ in models]
     started = time.perf_counter()
     try:
-        fitted = fit_all(models, [m for i in fold.train for m in entries[i].by_case.values()])
+        most = max(models, key=lambda model: getattr(model, "samples", 0))
+        fitted = copy.deepcopy(most).fit([m for i in fold.train for m in entries[i].by_case.values()])
     except ModelError as error:
         for outcome in outcomes:
             outcome.unusable = dict.fromkeys(fold.test, str(error))
         return outcomes
     fit_s = time.perf_counter() - started
-    for model, outcome in zip(fitted, outcomes, strict=True):
+    for model, outcome in zip(models, outcomes, strict=True):
+        model = model.as_fitted(fitted) if len(models) > 1 else fitted
         outcome.fit_s, outcome.notes = fit_s, tuple(getattr(model, "notes", ()))
         _ask(model, entries, fold.test, outcome, draw)
     return outcomes

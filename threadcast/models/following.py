@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -11,7 +10,6 @@ from threadcast.collector.proposers import CheckedOp, Choice
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.errors import ModelError
 from threadcast.models.base import PerformanceModel
-from threadcast.models.joint_process import JointProcess
 from threadcast.models.overconfidence import Surprise, surprise, widening
 from threadcast.models.parallel import one_blas_thread
 
@@ -60,13 +58,11 @@ class FollowedModel:
 
     def learn(self, measurements: Sequence[Measurement], *, tune: bool) -> None:
         """Fit the model to these measurements and those known before; where that fails, it stays as it is."""
-        every = [*self._known, *measurements]
+        if not (self._fits and measurements):
+            return
         with one_blas_thread(), suppress(ModelError):
-            if self._fits and isinstance(self.model, JointProcess):  # which learns nothing from other machines
-                here = {measured.machine.fingerprint for measured in measurements}
-                self.model.learn([m for m in every if m.machine.fingerprint in here], tune=tune)
-            elif self._fits and tune:
-                self.model = copy.deepcopy(self.model).fit(every)
+            every = [*self._known, *measurements]
+            self.model = self.model.following(every, measurements[0].machine, tune=tune)
 
     def check(self, checked: Sequence[CheckedOp], machine: Machine) -> None:
         """Take wider intervals from now on if the checked ops lay outside of the forecast ones too often.

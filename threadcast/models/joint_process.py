@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from itertools import chain
@@ -17,7 +17,7 @@ from threadcast.core.curve import Floats
 from threadcast.core.errors import ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
-from threadcast.models.base import BatchModel
+from threadcast.models.base import BatchModel, PerformanceModel
 from threadcast.models.case_similarity import AlikeCases, case_features, from_nearest
 from threadcast.models.choosing import NOISE, Outlook, outlook
 from threadcast.models.curve_learning import some_of_each_machine
@@ -126,6 +126,21 @@ class JointProcess(BatchModel):
         self._machines = machines
         return self
 
+    def fit_key(self) -> Hashable | None:
+        """What is learned depends on the seed and the prior."""
+        return None if self._machines or self.for_unmeasured else (self.name, self.seed, self.prior)
+
+    def as_fitted(self, fitted: PerformanceModel) -> JointProcess:
+        """A copy with what `fitted` has learned."""
+        assert isinstance(fitted, JointProcess)
+        found = copy(self)
+        found._machines = fitted._machines
+        return found
+
+    def following(self, measurements: Sequence[Measurement], machine: Machine, *, tune: bool) -> JointProcess:
+        """This process, after `learn`: it learns nothing of one machine from others."""
+        return self.learn([m for m in measurements if m.machine.fingerprint == machine.fingerprint], tune=tune)
+
     def adapts_to(self, machine: Machine) -> bool:
         """Whether nothing was learned of the machine."""
         return machine.fingerprint not in self._machines
@@ -190,9 +205,17 @@ class JointProcess(BatchModel):
         if self.for_unmeasured is not None:
             learned = self._machines.get(machine.fingerprint)
             few = learned is None or len(learned.keys) < FEW_OPS
-            others = np.array([few or not measured_at for measured_at in known])
-            if others.any():
-                return self._by_both(np.flatnonzero(others), np.flatnonzero(~others), ops, observed, cases, machine)
+            others = [row for row, measured_at in enumerate(known) if few or not measured_at]
+            own = [row for row, measured_at in enumerate(known) if not few and measured_at]
+            if others:
+                return CurveTable.of_parts(
+                    (
+                        rows,
+                        model.predict_many([ops[i] for i in rows], [observed[i] for i in rows], cases, machine=machine),
+                    )
+                    for model, rows in ((self.for_unmeasured, others), (self, own))
+                    if rows
+                )
         logs, spread = np.zeros((len(ops), len(cases))), np.zeros((len(ops), len(cases)))
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
         some = [ops[row] for row in wanting], [observed[row] for row in wanting]
@@ -204,18 +227,6 @@ class JointProcess(BatchModel):
         table = forecast_table(cases, np.exp(logs), np.exp(logs - spread), np.exp(logs + spread), self.name)
         knots = list(map(knots_of, known))
         return with_measured(within_linear_scaling(widened(table, known), knots), knots)
-
-    def _by_both(
-        self, others: NDArray[np.int64], own: NDArray[np.int64], ops: Sequence[Op],
-        observed: Sequence[Sequence[Measurement]], cases: Sequence[Case], machine: Machine,
-    ) -> CurveTable:  # fmt: skip
-        """The curves of ops in the rows `others` by the process for unmeasured ops, and in the rows `own` by this."""
-        tables = [
-            model.predict_many([ops[i] for i in rows], [observed[i] for i in rows], cases, machine=machine)
-            for model, rows in ((self.for_unmeasured, others), (self, own))
-            if model is not None and len(rows)
-        ]
-        return CurveTable.concat(tables).take(np.argsort(np.concatenate([others, own])).tolist())
 
     def _posteriors(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: tuple[Case, ...], machine: Machine

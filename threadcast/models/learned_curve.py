@@ -4,7 +4,7 @@ samples."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, replace
 from itertools import chain
@@ -20,7 +20,7 @@ from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.aged_samples import aged_samples
 from threadcast.models.artefacts import json_bytes, npz_bytes, read_json, read_npz, reading
-from threadcast.models.base import BatchModel
+from threadcast.models.base import BatchModel, PerformanceModel
 from threadcast.models.case_gaussian import expected_regret
 from threadcast.models.choosing import Outlook
 from threadcast.models.correction import Forecast
@@ -189,6 +189,25 @@ class LearnedCurve(BatchModel):
         self._unknown = JointProcess(prior=Prior(trees, self._transfer), seed=self.shape.seed)
         self._sparse = JointProcess(seed=self.shape.seed).fit(self._translated(sparse)) if sparse else None
         return self
+
+    def fit_key(self) -> Hashable:
+        """What is learned depends on the trees' shape; widths of intervals are learned for `samples` and fewer."""
+        return self.name, self.shape
+
+    def as_fitted(self, fitted: PerformanceModel) -> LearnedCurve:
+        """A copy of `fitted` with the options of this one."""
+        assert isinstance(fitted, LearnedCurve)
+        found, count = copy(fitted), self.samples + 1
+        found.samples, found.enough, found.jobs = self.samples, self.enough, self.jobs
+        found._machines = {
+            fingerprint: replace(
+                learned, low=learned.low[:count], high=learned.high[:count],
+                novelty=learned.novelty and learned.novelty.first(self.samples),
+                widths={kind: widths[:count] for kind, widths in learned.widths.items()},
+            )
+            for fingerprint, learned in fitted._machines.items()
+        }  # fmt: skip
+        return found
 
     def adapts_to(self, machine: Machine) -> bool:
         """Whether the machine is one that was not learned from."""

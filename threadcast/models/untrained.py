@@ -7,8 +7,6 @@ from contextlib import suppress
 from threading import Lock
 from typing import Self
 
-import numpy as np
-
 from threadcast.core import Case, CurveTable, Machine, Measurement, Op
 from threadcast.core.errors import ArtefactError, ModelError
 from threadcast.models.base import BatchModel
@@ -40,12 +38,10 @@ class UntrainedModel(BatchModel):
         known = [by_case(measured) for measured in observed]
         if all(case in measured_at for measured_at in known for case in cases):
             return JointProcess().predict_many(ops, observed, cases, machine=machine)
-        tables, order = [], []
-        for process, rows in self._parts(observed):
-            some = [ops[i] for i in rows], [observed[i] for i in rows]
-            tables.append(process.predict_many(*some, cases, machine=machine))
-            order += rows
-        return CurveTable.concat(tables).take(np.argsort(order).tolist())
+        return CurveTable.of_parts(
+            (rows, process.predict_many([ops[i] for i in rows], [observed[i] for i in rows], cases, machine=machine))
+            for process, rows in self._parts(observed)
+        )
 
     def outlooks(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], machine: Machine, *, widened: float = 1.0

@@ -169,13 +169,13 @@ class LocalPredictor:
         if self._otherwise is None or len(own) == len(ops):
             return self._forecast(self._model, ops, observed)
         others = [row for row, source in enumerate(known) if not source]
-        tables = [
-            self._forecast(model, [ops[row] for row in rows], [observed[row] for row in rows])
+        table = CurveTable.of_parts(
+            (rows, self._forecast(model, [ops[row] for row in rows], [observed[row] for row in rows]))
             for model, rows in ((self._model, own), (self._otherwise(), others))
             if rows
-        ]
+        )
         self.version = self._completed or self.version
-        return CurveTable.concat(tables).take(np.argsort([*own, *others]))
+        return table
 
     def _forecast(
         self, model: PerformanceModel, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]]

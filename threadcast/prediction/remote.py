@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
 from threadcast.core import Case, CurveTable, Machine, Op
 from threadcast.core.errors import InvalidInput, ModelError, ServiceError
 from threadcast.core.secret import Secret
@@ -231,7 +229,7 @@ class RemotePredictor:
             table = replace(table, model=table.model + FALLBACK_MARK)
             self._note(("fallbacks",), **failed | {"source_of_curves": "fallback", "model": table.model})
             return table
-        both = CurveTable.concat([known.table, table]).take(np.argsort([*rows, *unknown]))
+        both = CurveTable.of_parts([(rows, known.table), (unknown, table)])
         both = replace(both, model=f"{known.table.model} and {table.model}{FALLBACK_MARK}")
         self._note(
             ("fallbacks",),
