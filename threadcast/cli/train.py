@@ -116,7 +116,7 @@ def command(
         registered = [
             (registry.save(model, trained_on=origin, metrics={row.split: row.to_json()}), row)
             for (_, judged), row in zip(candidates, evaluation.rows)
-            if _fit(output, model := _with_prior(judged), measurements, row)
+            if _fit(output, model := judged.to_register(), measurements, row)
         ]
     if not registered:
         raise ModelError("no model could be fitted and judged; the warnings above say why")
@@ -155,18 +155,6 @@ def _calibrated() -> PerformanceModel:
     return registry_of_kinds.create("roofline", calibrations=[calibrate(read_machine())])
 
 
-def _with_prior(model: PerformanceModel) -> PerformanceModel:
-    """The model to register: a joint process with the shipped prior for ops that were not measured, others as they are.
-
-    It is judged without, as each op that judges it is measured at least once.
-    """
-    from threadcast.models.joint_process import JointProcess
-
-    if type(model) is not JointProcess or model.prior is not None:
-        return model
-    return JointProcess(samples=model.samples, enough=model.enough, prior="unmeasured", seed=model.seed)
-
-
 def _fit(output: Output, model: PerformanceModel, measurements: Sequence[Measurement], row: Row) -> bool:
     """Fit the model to all measurements and return True.
 
@@ -180,7 +168,7 @@ def _fit(output: Output, model: PerformanceModel, measurements: Sequence[Measure
     except ModelError as error:
         output.warn(f"{model.name} was not registered: {error}")
         return False
-    for note in getattr(model, "notes", ()):
+    for note in model.notes:
         output.note(f"{model.name}: {note}")
     return True
 

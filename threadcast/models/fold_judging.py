@@ -41,7 +41,7 @@ def judge_fold(
     fit_s = time.perf_counter() - started
     for model, outcome in zip(models, outcomes, strict=True):
         model = model.as_fitted(fitted) if len(models) > 1 else fitted
-        outcome.fit_s, outcome.notes = fit_s, tuple(getattr(model, "notes", ()))
+        outcome.fit_s, outcome.notes = fit_s, tuple(model.notes)
         _ask(model, entries, fold.test, outcome, draw)
     return outcomes
 

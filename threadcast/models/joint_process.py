@@ -93,7 +93,7 @@ class JointProcess(BatchModel):
         self.for_unmeasured = JointProcess(prior=True, seed=seed) if prior == "unmeasured" else None
         """The process that forecasts ops that were not measured; None where this one does."""
         self._machines: dict[str, KnownOps] = {}
-        self.notes: list[str] = []
+        self.notes = ()
         """What was left out of the last fit, a sentence each."""
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
@@ -125,6 +125,13 @@ class JointProcess(BatchModel):
             machines[fingerprint] = KnownOps(ops, keys, cases, points, parameters)
         self._machines = machines
         return self
+
+    def to_register(self) -> JointProcess:
+        """One with the shipped prior for ops that were not measured, unless this one has a prior; judged without, as
+        each op that judges it is measured at least once."""
+        if self.prior is not None:
+            return self
+        return JointProcess(samples=self.samples, enough=self.enough, prior="unmeasured", seed=self.seed)
 
     def fit_key(self) -> Hashable | None:
         """What is learned depends on the seed and the prior."""
@@ -208,13 +215,10 @@ class JointProcess(BatchModel):
             others = [row for row, measured_at in enumerate(known) if few or not measured_at]
             own = [row for row, measured_at in enumerate(known) if not few and measured_at]
             if others:
+                parts = [(self.for_unmeasured, others), *([(self, own)] if own else [])]
                 return CurveTable.of_parts(
-                    (
-                        rows,
-                        model.predict_many([ops[i] for i in rows], [observed[i] for i in rows], cases, machine=machine),
-                    )
-                    for model, rows in ((self.for_unmeasured, others), (self, own))
-                    if rows
+                    (at, model.predict_many([ops[i] for i in at], [observed[i] for i in at], cases, machine=machine))
+                    for model, at in parts
                 )
         logs, spread = np.zeros((len(ops), len(cases))), np.zeros((len(ops), len(cases)))
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
