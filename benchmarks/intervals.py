@@ -40,7 +40,7 @@ from threadcast.store.long_form import read_long_form
 RECORDED = Path(__file__).parents[1] / "data" / "recorded" / "amd-epyc-2c.csv.gz"
 MODELS = (
     "learned_curve", "static_xgboost", "patient_climb", "amdahl", "overhead_law",
-    "universal_scalability", "roofline_saturation", "ols", "k_neighbors", "svr_rbf", "xgboost",
+    "universal_scalability", "ols", "k_neighbors", "svr_rbf", "xgboost",
 )  # fmt: skip
 SPLITS = {"networks": 10}
 """Splits of sets where a split leaves few ops out, 7 of 35 networks: by 2 splits intervals held for 76 % of

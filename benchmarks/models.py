@@ -115,7 +115,7 @@ def curve_models() -> Models:
     found += made(("static_xgboost",))
     found += [("learned_curve", LearnedCurve(samples=samples)) for samples in (0, *SAMPLES)]
     for samples in (3, 4, 8):
-        found += made(("amdahl", "overhead_law", "universal_scalability", "roofline_saturation"), samples=samples)
+        found += made(("amdahl", "overhead_law", "universal_scalability"), samples=samples)
     return found
 
 

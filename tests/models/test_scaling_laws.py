@@ -18,7 +18,6 @@ TRUTHS = {
     "amdahl": lambda p: 1e-3 + 2e-2 / p,
     "overhead_law": lambda p: 1e-3 + 2e-2 / p + 3e-5 * p,
     "universal_scalability": lambda p: 2e-2 * (1 + 0.05 * (p - 1) + 1e-3 * p * (p - 1)) / p,
-    "roofline_saturation": lambda p: 2e-2 / p + 1e-2 / min(p, 8) + 1e-5 * np.log2(2 * p),
 }
 
 

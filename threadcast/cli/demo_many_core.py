@@ -22,9 +22,7 @@ NETWORK = ("googlenet", "paper", "forward")
 """Network, size and mode of the step that is planned: branches that can run side by side."""
 ALIAS = "many_core"
 """Alias by which the service is asked for this machine's model."""
-KINDS = (
-    "roofline", "hill_climb", "patient_climb", "amdahl", "overhead_law", "universal_scalability", "roofline_saturation",
-)  # fmt: skip
+KINDS = ("roofline", "hill_climb", "patient_climb", "amdahl", "overhead_law", "universal_scalability")
 """Kinds of models that are judged on this machine where the real one has too few cases: those that take about a second
 for its thousands of times."""
 PLOTS = 8

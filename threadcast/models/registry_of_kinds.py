@@ -103,7 +103,6 @@ register("universal_scalability", "threadcast.models.scaling_laws:UniversalScala
 register("learned_curve", "threadcast.models.learned_curve:LearnedCurve")
 register("joint_process", "threadcast.models.joint_process:JointProcess")
 register("static_xgboost", "threadcast.models.static_regressor:StaticRegressor")
-register("roofline_saturation", "threadcast.models.scaling_laws:RooflineSaturation")
 REGRESSORS = tuple(regressor.name for regressor in regressors.found())
 """The per-case models: the paper's ten regressors, counting SVR's and MLP's three each as one, and XGBoost."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -33,9 +33,6 @@ UNFITTED_BOUNDS = (-float(np.log(1.5)), float(np.log(1.5)))
 
 HUBER = 0.1
 """Relative error above which a sample counts linearly and not squared; single timed batches scatter less."""
-
-FEW = -1
-"""Position of the terms that describe samples at fewer thread counts than a law has terms, after the law's own sets."""
 
 _ROUNDS = 12
 """Rounds of reweighting; weights converge in fewer."""
@@ -97,8 +94,8 @@ class ScalingLaw(PerformanceModel):
         self._bounds = UNFITTED_BOUNDS
 
     @abstractmethod
-    def terms(self, threads: Floats, machine: Machine) -> Sequence[Floats]:
-        """Sets of terms at the thread counts `threads`, each (n_threads, n_terms); the set that fits best is used."""
+    def terms(self, threads: Floats) -> Floats:
+        """The terms at the thread counts `threads`, (n_threads, n_terms)."""
 
     def propose_among(
         self, op: Op, observed: Sequence[Measurement], machine: Machine, cases: Sequence[Case]
@@ -132,15 +129,15 @@ class ScalingLaw(PerformanceModel):
         if not knots:
             raise ModelError("nothing was measured of this op; measure the cases that the model proposes first")
         own = {
-            affinity: self._law({c.threads: k for c, k in knots.items() if c.affinity is affinity}, machine)
+            affinity: self._law({c.threads: k for c, k in knots.items() if c.affinity is affinity})
             for affinity in {case.affinity for case in knots}
         }
         laws = {affinity: own.get(affinity) or next(iter(own.values())) for affinity in Affinity}
         threads = np.array([case.threads for case in cases], dtype=np.float64)
-        terms = [*self.terms(threads, machine), _terms_of_few(threads)]
+        terms = {False: self.terms(threads), True: _terms_of_few(threads)}
         points = [
             knots.get(case)
-            or self._point(laws[case.affinity], case, [of_set[row] for of_set in terms], own=case.affinity in own)
+            or self._point(law := laws[case.affinity], case, terms[law.is_of_few][row], own=case.affinity in own)
             for row, case in enumerate(cases)
         ]
         seconds, low, high = np.array([point[:3] for point in points], dtype=np.float64).T
@@ -155,27 +152,19 @@ class ScalingLaw(PerformanceModel):
             return curve
         return with_measured(widened(CurveTable.of([curve]), [measured_at]), [knots])[0]
 
-    def _law(self, knots: Mapping[int, Knot], machine: Machine) -> _Law:
+    def _law(self, knots: Mapping[int, Knot]) -> _Law:
         counts = np.array(sorted(knots), dtype=np.float64)
         seconds = np.array([knots[int(count)].seconds for count in counts])
-        sets = self.terms(counts, machine)
-        if len(counts) < sets[0].shape[1]:
-            return _Law(FEW, _weights_of_few(counts, seconds), knots)
-        best: tuple[float, int, Floats] | None = None
-        for which, terms in enumerate(sets):
-            weights = fit_weights(terms, seconds)
-            error = float(np.sum(np.abs(terms @ weights / seconds - 1)))
-            if best is None or error < best[0] - 1e-12:
-                best = (error, which, weights)
-        assert best is not None
-        return _Law(best[1], best[2], knots)
+        terms = self.terms(counts)
+        few = len(counts) < terms.shape[1]
+        return _Law(few, _weights_of_few(counts, seconds) if few else fit_weights(terms, seconds), knots)
 
-    def _point(self, law: _Law, case: Case, terms: Sequence[Floats], *, own: bool) -> Knot:
-        """The forecast at one case; `terms` are those of each set there, (n_terms,).
+    def _point(self, law: _Law, case: Case, terms: Floats, *, own: bool) -> Knot:
+        """The forecast at one case; `terms` are those of the law there, (n_terms,).
 
         `own` is False where the law is the other affinity's.
         """
-        seconds = max(float(terms[law.which] @ law.weights), law.least(case.threads))
+        seconds = max(float(terms @ law.weights), law.least(case.threads))
         low, high = np.exp(self._bounds)
         if not own:
             low, high = low / OTHER_AFFINITY_FACTOR, high * OTHER_AFFINITY_FACTOR
@@ -199,13 +188,12 @@ class ScalingLaw(PerformanceModel):
         return self
 
 
-class _Law:
-    """Weights of one set of terms, and what they were fitted to, by thread count."""
+class _Law(NamedTuple):
+    """Weights of a law's terms, or of `_terms_of_few`, and what they were fitted to, by thread count."""
 
-    __slots__ = ("knots", "weights", "which")
-
-    def __init__(self, which: int, weights: Floats, knots: Mapping[int, Knot]) -> None:
-        self.which, self.weights, self.knots = which, weights, knots
+    is_of_few: bool
+    weights: Floats
+    knots: Mapping[int, Knot]
 
     def spans(self, threads: int) -> bool:
         """Whether `threads` is not beyond the samples."""

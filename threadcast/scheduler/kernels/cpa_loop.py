@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from threadcast.scheduler.kernels.compiled import compiled, inlined
 from threadcast.scheduler.kernels.instance import Bools, Floats, Instance, Ints
+from threadcast.scheduler.kernels.longest_path import follow
 
 STILL_CRITICAL = 1 - 1e-12
 """A path of at least this share of the longest one counts as critical: sums in another order differ by less."""
@@ -46,7 +47,7 @@ def grow(instance: Instance, depth: NDArray[np.int64], spare: NDArray[np.int64],
         _renew(instance, levels, seconds, last)
         head = _first_of_longest(instance, levels.level)
         if length == 0 or path_s < levels.level[head] * STILL_CRITICAL:
-            path_s, length = levels.level[head], _follow(instance, levels.level, head, path)
+            path_s, length = levels.level[head], follow(instance.successors, levels.level, head, path)
         if path_s <= area / instance.cores:
             return
         widened = -1
@@ -105,19 +106,3 @@ def _first_of_longest(instance: Instance, level: Floats) -> int:
         if indptr[op] == indptr[op + 1] and (first < 0 or level[op] > level[first]):
             first = op
     return first
-
-
-@inlined
-def _follow(instance: Instance, level: Floats, head: int, path: NDArray[np.int64]) -> int:
-    """Fill `path` with the longest path from `head` on and return its length."""
-    indptr, indices = instance.successors
-    length = 0
-    while head >= 0:
-        path[length] = head
-        length += 1
-        following = -1
-        for e in range(indptr[head], indptr[head + 1]):
-            if following < 0 or level[indices[e]] > level[following]:
-                following = indices[e]
-        head = following
-    return length

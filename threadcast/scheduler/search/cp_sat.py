@@ -69,14 +69,12 @@ class CpSatResult:
 
     `plan`: the best plan, never longer than the hint; None where there was no hint and nothing was found in time.
     `lower_bound_s` holds for every schedule with one op at a time on a core. `optimal`: `plan` is within `OPTIMAL` of
-    that bound. `repeatable`: the same call has the same result again, because every search ended by itself or by its
-    deterministic time and not by the clock.
+    that bound.
     """
 
     plan: Plan | None
     lower_bound_s: float
     optimal: bool
-    repeatable: bool
 
 
 def solve(
@@ -96,9 +94,8 @@ def solve(
 
     It runs `SEARCHES`, or `CLOSING` with `closing`, which is for a `hint` that is good already. With `repeatable`,
     searches end by the deterministic time for `effort_s` seconds (None: for the budget). That is mostly before the
-    budget ends; on a slow machine the clock may end them (`CpSatResult.repeatable` says so). Without it, only the clock
-    ends them. Without a hint, CP-SAT finds no plan within seconds for about one in some hundred graphs, even small
-    ones.
+    budget ends; on a slow machine the clock may end them. Without it, only the clock ends them. Without a hint, CP-SAT
+    finds no plan within seconds for about one in some hundred graphs, even small ones.
 
     ImportError without OR-Tools, which the extra `plan` installs. InvalidInput for a budget that is not positive, and
     for a hint with other ops.
@@ -113,7 +110,6 @@ def solve(
     unit = unit_s(problem, choices, bound_s)
     best = _laid_out(problem, hint) if hint is not None else None
     effort_s = budget_s if effort_s is None else effort_s
-    ended = True
     model = ScheduleModel(problem, choices, unit, bound_s)
     for search in CLOSING if closing else SEARCHES:
         limit_s = max(min(budget_s * search.share, end_s - time.monotonic()), SHORTEST_S)
@@ -123,7 +119,6 @@ def solve(
         if best is not None:
             model.start_from(problem, best)
         status = solver.solve(model.model)
-        ended &= status == cp_model.OPTIMAL or solver.wall_time < limit_s
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             found = model.plan(problem, solver)
             best = found if best is None or found.makespan_s < best.makespan_s else best
@@ -132,9 +127,9 @@ def solve(
         if status == cp_model.OPTIMAL:
             break
     if best is None:
-        return CpSatResult(None, bound_s, False, ended)
+        return CpSatResult(None, bound_s, False)
     best = replace(best, lower_bound_s=min(bound_s, best.makespan_s))
-    return CpSatResult(best, best.lower_bound_s, is_optimal(best), ended)
+    return CpSatResult(best, best.lower_bound_s, is_optimal(best))
 
 
 def is_optimal(plan: Plan) -> bool:
