@@ -8,7 +8,7 @@ from typing import Any
 
 KINDS: dict[str, dict[str, Any]] = {
     "roofline": {}, "hill_climb": {}, "ols": {"samples": 1}, "svr_rbf": {"samples": 1}, "mlp_adam": {"samples": 1},
-    "k_neighbors": {"samples": 1}, "xgboost": {"samples": 1},
+    "k_neighbors": {"samples": 1}, "random_forest": {"samples": 1}, "xgboost": {"samples": 1},
     "learned_curve": {"trees": 5}, "joint_process": {}, "static_xgboost": {"trees": 5},
 }  # fmt: skip
 """By kind the options that keep it small."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from threadcast.core.curve import Floats
 from threadcast.models.boosted_trees import stays_inside
@@ -58,7 +59,7 @@ class Trees(Estimator):
         return types and shapes and begins and known and stays_inside(left, right, feature, features)
 
 
-def _joined(nodes: Sequence[Sequence[Any]], threshold: Floats, value: Floats, base: float = 0.0) -> Numbers:
+def _joined(nodes: Sequence[Sequence[Any]], threshold: NDArray[Any], value: NDArray[Any], base: float = 0.0) -> Numbers:
     """The arrays of all trees, from each one's children (-1: none) and features; `threshold` and `value` are joined."""
     starts = np.cumsum([0, *map(len, nodes[0])])
     left, right = (
