@@ -107,12 +107,13 @@ class NotComparable(ThreadcastError):
 
 def shadow_step(
     step: Shadowed, run: Run, arguments: Sequence[Any], captured: Captured | None, ran: Callable[[], Ran | None],
-    in_order: Callable[[], Run | None] = lambda: None,
+    in_order: Callable[[], Run | None] = lambda: None, by_pytorch: Callable[[], bool] = lambda: False,
 ) -> Any:  # fmt: skip
     """Run an optimised step, and the same step by eager PyTorch; return the result of the optimised step.
 
     `run` runs the optimised step, `captured` is its graph. `ran`, called after the step, returns the plan that ran it,
-    and `in_order`, if it ran in channels last, what runs a step so by eager PyTorch.
+    and `in_order`, if it ran in channels last, what runs a step so by eager PyTorch. `by_pytorch` says whether the
+    step was eager PyTorch's own: nothing is to be verified then, and its kernels need not repeat their bits.
     Model, optimizer and random state are left as the optimised step leaves them. WrongResult names the value that
     differs, and the first operator whose result does. Takes `COPIES` times the memory of a `StepState`; where that
     operator has to be found, also memory for all intermediate results.
@@ -122,6 +123,8 @@ def shadow_step(
     """
     start = step.state(arguments, captured)
     result = run(*arguments)
+    if by_pytorch():
+        return result
     by, ordered = ran(), in_order()
     found = step.copied(result)
     end = step.state(arguments, captured)

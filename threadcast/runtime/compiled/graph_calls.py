@@ -382,7 +382,10 @@ class GraphCalls:
 
 def _verified(shadowed: FunctionalShadow, runner: Tuning, *given: Any) -> Any:
     """Run a call by `runner` and by PyTorch; WrongResult where the results differ beyond rounding."""
-    return shadow_step(shadowed, runner, given, runner.captured, lambda: runner.ran, lambda: runner.ran_in_order)
+    return shadow_step(
+        shadowed, runner, given, runner.captured, lambda: runner.ran, lambda: runner.ran_in_order,
+        lambda: runner.ran_by_pytorch,
+    )  # fmt: skip
 
 
 def _close_soon(graph: weakref.ref[GraphCalls]) -> None:

@@ -419,8 +419,9 @@ class Optimized:
         reason = self._shadowed.too_large(arguments, tuning.captured)
         if reason is None:
             return shadow_step(
-                self._shadowed, tuning, arguments, tuning.captured, lambda: tuning.ran, lambda: tuning.ran_in_order
-            )
+                self._shadowed, tuning, arguments, tuning.captured, lambda: tuning.ran, lambda: tuning.ran_in_order,
+                lambda: tuning.ran_by_pytorch,
+            )  # fmt: skip
         if reason not in self._warned:
             self._warned.add(reason)
             warnings.warn(f"threadcast does not verify this call: {reason}", stacklevel=4)

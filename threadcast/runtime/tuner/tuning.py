@@ -240,6 +240,13 @@ class Tuning(Candidates):
         return Ran(engine.captured, engine.plan, partial(Engine, plan=engine.plan, machine=self._machine))
 
     @property
+    def ran_by_pytorch(self) -> bool:
+        """Whether the last step was the caller's own, by eager PyTorch in the order as given."""
+        if isinstance(self._last, SearchStep):
+            return self._first_steps.runs_aside(self._last)
+        return self._last.kind is Kind.DEFAULT
+
+    @property
     def ran_in_order(self) -> Run | None:
         """What runs a step by PyTorch in channels last, if the last one ran so; None where it did not."""
         return self._in_order if is_ordered(self._last) else None
