@@ -132,11 +132,8 @@ def test_what_aotautograd_cannot_differentiate_computes_again_what_eager_pytorch
 ) -> None:
     """As Dynamo traced it, it would draw other numbers the second time."""
 
-    def refusing(**_: Any) -> Any:
-        def compile_graph(*_: Any) -> Any:
-            raise NotImplementedError("no such thing")
-
-        return compile_graph
+    def refusing(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError("no such thing")
 
     class Repeating(nn.Module):
         def __init__(self) -> None:
@@ -150,7 +147,7 @@ def test_what_aotautograd_cannot_differentiate_computes_again_what_eager_pytorch
             result: Tensor = checkpoint(self.part, x, use_reentrant=False) * 3
             return result
 
-    monkeypatch.setattr(compile_backend, "aot_autograd", refusing)
+    monkeypatch.setattr(compile_backend, "aot_module_simplified", refusing)
     mine, eager = Repeating(), Repeating()
     compiled, gradients = torch.compile(mine, backend="threadcast", fullgraph=fullgraph), []
     for call in (compiled, eager):
@@ -166,13 +163,10 @@ def test_what_aotautograd_cannot_differentiate_computes_again_what_eager_pytorch
 
 
 def test_what_aotautograd_cannot_differentiate_runs_as_dynamo_traced_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refusing(**_: Any) -> Any:
-        def compile_graph(*_: Any) -> Any:
-            raise NotImplementedError("no such thing\nand more")
+    def refusing(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError("no such thing\nand more")
 
-        return compile_graph
-
-    monkeypatch.setattr(compile_backend, "aot_autograd", refusing)
+    monkeypatch.setattr(compile_backend, "aot_module_simplified", refusing)
     messages = warned(lambda x: x * 2, torch.ones(3))
     assert messages == [
         "threadcast runs a graph as PyTorch does: AOTAutograd raised NotImplementedError: no such thing"

@@ -15,8 +15,10 @@ from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
 import torch
+from functorch.compile import aot_module_simplified
 from torch import Tensor
-from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo import disable
+from torch._dynamo.backends.common import flatten_graph_inputs
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import CompileContext, TracingContext
@@ -56,6 +58,7 @@ _programs: WeakValueDictionary[int, Program] = WeakValueDictionary()
 _calls: WeakSet[CompiledCall] = WeakSet()
 _numbers, _programs_made = count(1), count(1)
 _logger = logging.getLogger("threadcast")
+_untraced = partial(disable, reason="this graph is compiled already")
 _WEIGHT = "threadcast_weight"
 """Key in the metadata of inputs that are weights."""
 
@@ -125,14 +128,14 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
     parts = _Parts(budget(options.tuning_share).part())
     unused: list[UnusedResults] = []
     compiler = partial(_compiled, program, parts)
-    compiled = aot_autograd(
-        fw_compiler=partial(compiler, "forward"),
-        bw_compiler=partial(compiler, "backward"),
-        inference_compiler=partial(compiler, "inference"),
-        partition_fn=partial(_partitioned, unused),
-    )
     try:
-        found: Callable[..., Any] = compiled(graph, example_inputs)
+        found = _differentiated(
+            graph, example_inputs,
+            fw_compiler=partial(compiler, "forward"),
+            bw_compiler=lambda *given: _untraced(_untraced(partial(compiler, "backward"))(*given)),
+            inference_compiler=partial(compiler, "inference"),
+            partition_fn=partial(_partitioned, unused),
+        )  # fmt: skip
     except TorchDynamoException:  # Dynamo's own way to try again
         raise
     except Collective as error:
@@ -162,6 +165,13 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
     if options.fuse and any(part.role == "forward" for part in parts):
         fused_updates().adopt(example_inputs, call.steps)
     return call
+
+
+def _differentiated(graph: GraphModule, example_inputs: Sequence[Any], **compilers: Any) -> Callable[..., Any]:
+    """What AOTAutograd makes of a graph; as Dynamo's `aot_autograd`, which imports Inductor to write logs (0.2 s)."""
+    if any(isinstance(value, (list, tuple, dict)) for value in example_inputs):
+        return flatten_graph_inputs(graph, example_inputs, partial(_differentiated, **compilers))
+    return _untraced(aot_module_simplified(graph, example_inputs, **compilers))
 
 
 def _by_eager(graph: GraphModule) -> Callable[..., Any]:
