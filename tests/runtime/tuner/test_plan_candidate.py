@@ -13,6 +13,7 @@ from threadcast.core.errors import ExecutionError
 from threadcast.runtime.plans.curves_in_step import TRIAL_STEPS, WARM_UP, LookSchedule
 from threadcast.runtime.plans.step_forecasts import Answer
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
+from threadcast.runtime.tuner import plan_candidate
 from threadcast.runtime.tuner.events import LeftOut, Place, Ready, Staged
 from threadcast.runtime.tuner.plan_candidate import (
     ASIDE_STEPS,
@@ -32,6 +33,19 @@ MS = 1e-3
 CALLS = Calls(best_s=1.0 * MS, eager_s=1.0 * MS, other=False)
 OTHER = Calls(best_s=1.0 * MS, eager_s=1.0 * MS, other=True)
 """Calls for which something else is faster than PyTorch, or planned."""
+
+
+@pytest.fixture(autouse=True)
+def engines_run_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_candidate, "why_not", lambda _: None)
+
+
+def test_a_graph_that_no_engine_can_run_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_candidate, "why_not", lambda _: "no plans are made: it calls no operator")
+    candidate = World().candidate
+    candidate.prepare(CALLS)
+    assert candidate.refused
+    assert candidate.stage(CALLS) == LeftOut(candidate.key, "no plans are made: it calls no operator")
 
 
 def answer(predicted_s: float, pessimistic_s: float | None = None) -> Answer:
