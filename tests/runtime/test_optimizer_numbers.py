@@ -25,8 +25,7 @@ from tests.capture.graph.test_optimizer_settings import (
     train_eagerly,
     twins,
 )
-from threadcast.capture.graph.captured import Captured
-from threadcast.core import Machine, Plan
+from threadcast.core import Machine
 from threadcast.runtime.calls.short import NEW_IN_A_ROW
 from threadcast.runtime.engine.engine import Engine
 from threadcast.runtime.plans.sequential import sequential
@@ -50,12 +49,10 @@ def change_numbers(optimizer: Optimizer) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", ["nesterov", "a tensor rate", "amsgrad", "adam with decoupled decay", "adamw"])
-def test_an_engine_trains_as_eager_does_while_numbers_change(
-    name: str, dtype: torch.dtype, machine: Machine, replaying: Callable[[Captured, Plan], Engine]
-) -> None:
+def test_an_engine_trains_as_eager_does_while_numbers_change(name: str, dtype: torch.dtype, machine: Machine) -> None:
     (model, optimizer), (eager, eager_optimizer) = twins(dtype, SETTINGS[name])
     start, graph = copy.deepcopy(model), captured(model, optimizer, dtype)
-    engine = replaying(graph, sequential(graph.graph, machine, machine.cases()[0]))
+    engine = Engine(graph, sequential(graph.graph, machine, machine.cases()[0]), machine)
     for seed in range(STEPS):
         change_numbers(optimizer)
         change_numbers(eager_optimizer)

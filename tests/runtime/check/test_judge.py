@@ -192,27 +192,25 @@ def test_what_pytorch_does_not_repeat_may_differ_by_roundings(by: float, refused
     assert (checked.difference is not None) == refused
 
 
-class _SometimesEqual:
-    """A sum that does not repeat its bits, and a mean that has others in the call `other` only.
+class _OneUnsteady:
+    """A sum that does not repeat its bits, and a mean that has others by this share in the call that is compared."""
 
-    In that call the largest number is larger by `alone`.
-    """
+    def __init__(self, share: float) -> None:
+        self._share, self.calls = share, 0
 
-    def __init__(self, other: int, alone: float = 0.0) -> None:
-        self._other, self._alone, self._calls = other, alone, 0
-
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        self._calls += 1
-        mean = x.mean() * (1 + 2.0**-22 * (self._calls == self._other))
-        return x.sum(0) * (1 + 2.0**-22 * self._calls), mean, x.max() + self._alone * (self._calls == self._other)
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.calls += 1
+        return x.sum(0) * (1 + 2.0**-22 * self.calls), x.mean() * (1 + self._share * (self.calls == 2))
 
 
-@pytest.mark.parametrize(("alone", "refused"), [(0.0, False), (0.1, True)])
-def test_what_depends_on_what_pytorch_does_not_repeat_may_differ_by_roundings(alone: float, refused: bool) -> None:
-    """Also where its bits are the same by chance when the step is run again."""
-    step = _SometimesEqual(2, alone)  # the call that is compared
+@pytest.mark.parametrize(("share", "refused", "calls"), [(0.0, False, 3), (2.0**-22, True, 10), (1e-2, True, 2)])
+def test_roundings_are_for_the_values_that_are_not_repeated_and_plainly_wrong_ones_are_not_run_again(
+    share: float, refused: bool, calls: int
+) -> None:
+    step = _OneUnsteady(share)
     checked = checked_step(Shadowed(step, step, None, None, leaves), step, (torch.rand(9, 5) + 1,), None)
     assert (checked.difference is not None) == refused
+    assert step.calls == calls
 
 
 class _RarelyOther:

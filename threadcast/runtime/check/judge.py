@@ -12,8 +12,8 @@ contiguous copies of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,13 +24,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 from threadcast.capture.graph.captured import Captured
-from threadcast.capture.graph.dependencies import memories, writes
-from threadcast.capture.graph.program import TRANSPARENT, Node, Program, below_autograd
-from threadcast.capture.graph.values import Ref, find_refs, map_refs
-from threadcast.core import Plan
+from threadcast.capture.graph.program import TRANSPARENT, Node, below_autograd
+from threadcast.capture.graph.values import map_refs
 from threadcast.runtime.check.bits import Difference, Room, operator_room, value_difference
 from threadcast.runtime.check.limits import is_real_or_complex, precise, sizes_of
-from threadcast.runtime.engine.engine import Engine
 
 _MEMBERS = {"input": 0, "weight": 1, "bias": 2}
 """For each ending of a split operator's id, the index of the gradient that this part returns (`graph.rewriting`)."""
@@ -58,12 +55,11 @@ class WrongOperator:
     kind: str
     shapes: tuple[tuple[int, ...], ...]
     difference: Difference
-    found_by: str
 
     def __str__(self) -> str:
         shapes = ", ".join(str(list(shape)) for shape in self.shapes)
         called = f"operator {self.op!r} ({self.kind} of {shapes or 'no tensors'})"
-        return f"{called} differs from PyTorch's {self.found_by}: {self.difference.reason}"
+        return f"{called} differs from PyTorch's on the same inputs: {self.difference.reason}"
 
 
 class EagerValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -148,7 +144,9 @@ def judged_run(
                 if difference is not None:
                     difference = value_difference("its result", theirs, mine, _room(node, slots, item))
                 if difference is not None:
-                    return None, wrong_operator(captured, index, difference, "on the same inputs")
+                    op = captured.graph.ops[index]
+                    shapes = tuple(spec.shape for spec in op.inputs)
+                    return None, WrongOperator(captured.graph.ids[index], op.kind, shapes, difference)
                 if not torch.equal(mine, theirs):
                     mine.detach().copy_(theirs)
             slots[program.slot_of(index)] = result
@@ -202,51 +200,6 @@ class BothOrders(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.difference = self.difference or difference
             if difference is None:
                 mine.detach().copy_(theirs)
-
-
-def writer_of(captured: Captured, slot: int) -> int | None:
-    """Return the last node that writes to an input; None where none does."""
-    memory = memories(captured.program.nodes, captured.program.inputs)
-    nodes = enumerate(captured.program.nodes)
-    return max((i for i, node in nodes if any(memory[ref.slot] == memory[slot] for ref in writes(node))), default=None)
-
-
-def first_wrong_run(
-    captured: Captured, start: Callable[[], Sequence[Any]], make_engine: Callable[[Captured], Engine], plan: Plan
-) -> WrongOperator | None:
-    """Run a graph by an engine and op after op; return the first operator whose results have other bits.
-
-    `start()` restores the state before the step and returns the graph's inputs. `make_engine` makes an engine for a
-    graph that also returns its intermediate results.
-    """
-    refs = _known_values(captured.program)
-    structure = pytree.tree_structure([0] * len(refs))
-    program = Program(captured.program.inputs, captured.program.nodes, tuple(refs), structure)
-    threads = [plan.by_id()[op].threads for op in captured.graph.ids]
-    wanted = [_copy(value) if isinstance(value, Tensor) else value for value in program.run(start(), threads=threads)]
-    with make_engine(replace(captured, program=program)) as engine:
-        found = engine.run(start())
-    for ref, one, other in zip(refs, wanted, found, strict=True):
-        index = ref.slot - len(program.inputs)
-        unset = _name(program.nodes[index]).startswith(_UNSET)
-        if not unset and (difference := value_difference("its result", one, other)) is not None:
-            return wrong_operator(captured, index, difference, "by the plan")
-    return None
-
-
-def wrong_operator(captured: Captured, index: int, difference: Difference, found_by: str) -> WrongOperator:
-    """Return what is said of an operator whose results differ."""
-    op = captured.graph.ops[index]
-    return WrongOperator(captured.graph.ids[index], op.kind, tuple(s.shape for s in op.inputs), difference, found_by)
-
-
-def _known_values(program: Program) -> list[Ref]:
-    """All results that something reads and nothing later writes to, in the order in which they are computed."""
-    first, memory = len(program.inputs), memories(program.nodes, program.inputs)
-    written = {memory[ref.slot]: i for i, node in enumerate(program.nodes) for ref in writes(node)}
-    refs = {ref for node in program.nodes for ref in node.refs()} | set(find_refs(program.outputs))
-    lasting = (ref for ref in refs if ref.slot >= first and written.get(memory[ref.slot], -1) <= ref.slot - first)
-    return sorted(lasting, key=lambda ref: (ref.slot, ref.item or 0))
 
 
 def _room(node: Node, slots: Sequence[Any], item: int | None) -> Room:

@@ -13,9 +13,6 @@ largest number of its tensor, or of its group there (`largest_of_groups`)."""
 HALF_PRECISION = 5e-4
 """Smallest machine epsilon of the data types of 16 bits."""
 
-_SAMPLE = 4096
-"""So many numbers of a large tensor mostly show that all are of one group, without a look at each."""
-
 
 def shares(wanted: Tensor, found: Tensor, *, gap: float) -> Tensor:
     """Return how far each number found is from the one wanted, as a share of the largest number of its group.
@@ -41,34 +38,16 @@ def largest_of_groups(sizes: Tensor, share: float) -> Tensor:
         smallest = float(sizes.where(sizes > 0, math.inf).min())
     if smallest >= share * float(largest):
         return largest
-    if sizes.numel() > 4 * _SAMPLE and _one_group(_sample(sizes, largest), smallest, share):
-        return largest  # numbers that are not in the sample cannot make a gap wider
     powers = torch.frexp(sizes.clamp(min=smallest)).exponent
     powers -= powers.min()
     present = torch.bincount(powers.flatten()).nonzero().flatten()
-    last = torch.cat([_wide(present, share), torch.ones(1, dtype=torch.bool)])
+    last = torch.cat([present.diff() - 1 > -math.log2(share), torch.ones(1, dtype=torch.bool)])
     ends = present[last]
     if len(ends) == 1:
         return largest
     powers = powers.long()
     of_powers = sizes.new_zeros(int(ends[-1]) + 1).scatter_reduce_(0, powers.flatten(), sizes.flatten(), "amax")
     return of_powers[ends[torch.searchsorted(ends, torch.arange(len(of_powers)))]][powers]
-
-
-def _sample(sizes: Tensor, largest: Tensor) -> Tensor:
-    """About `_SAMPLE` of the sizes, and the largest one."""
-    return torch.cat([sizes.flatten()[:: sizes.numel() // _SAMPLE], largest[None]])
-
-
-def _one_group(sizes: Tensor, smallest: float, share: float) -> bool:
-    """Whether there is no wide gap between these sizes, nor below them down to the smallest one."""
-    powers = torch.frexp(torch.cat([sizes.clamp(min=smallest), sizes.new_tensor([smallest])])).exponent
-    return not bool(_wide(powers.sort().values, share).any())
-
-
-def _wide(powers: Tensor, share: float) -> Tensor:
-    """Which of the gaps between these powers of two, in ascending order, are wide."""
-    return powers.diff() - 1 > -math.log2(share)
 
 
 def sizes_of(numbers: Tensor) -> Tensor:

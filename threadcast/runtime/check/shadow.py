@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,16 +20,13 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.core import Plan
 from threadcast.core.errors import ThreadcastError, WrongResult
 from threadcast.core.signal_handlers import Failure
-from threadcast.runtime.check.bits import Difference, Room, first_difference, operator_room, roughly, update_room
+from threadcast.runtime.check.bits import Difference, Room, first_difference, roughly, update_room
 from threadcast.runtime.check.judge import (
     BothOrders,
     EagerValues,
     calls_of,
-    first_wrong_run,
     judged_run,
     substitutes,
-    writer_of,
-    wrong_operator,
 )
 from threadcast.runtime.check.step_state import ALL, Drawn, StepState, needed_bytes, too_large
 from threadcast.runtime.check.telling import tells
@@ -43,8 +40,8 @@ Run = Callable[..., Any]
 COPIES = 3
 """Copies of all that a step may change: as before the step, and as each of the two runs leaves it. While a graph is
 judged there is one more, for which the other half of the free memory is left."""
-_RERUNS = 3
-"""Times a step is run again at most to see whether its values repeat their bits."""
+_RERUNS, _MORE = 3, 8
+"""Times a step is run again at most to see whether its values repeat their bits, and where some of them do not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,7 +232,7 @@ class _Comparison:
 
     def roughly(self, found: Mapping[str, Any]) -> Difference | None:
         """How values found differ from eager's by more than another library's roundings."""
-        return first_difference(self._wanted, found, lambda name: roughly(self._start.values.get(name)))
+        return first_difference(self._wanted, found, self._rough)
 
     def _in_both_orders(self, in_order: Run) -> Difference | None:
         """How eager's step in channels last differs from that in the order as given, operator by operator."""
@@ -249,10 +246,9 @@ class _Comparison:
             self._start.restore()
             pairs = {**calls_of(by.captured), **substitutes(by.captured)}
             found = judged_run(by.captured, by.captured.bind(*self._arguments), eager.values, pairs)[1]
-            found = found or first_wrong_run(by.captured, self._bound(by.captured), by.make_engine, by.plan)
         except (ThreadcastError, RuntimeError) as error:
             return f"; which operator differs could not be found: {error}"
-        return f"; {found or 'each operator by itself gives what it should: values are mixed up in memory'}"
+        return f"; {found or 'what each operator returns is right: the plan mixes up values, or writes wrong ones'}"
 
     def _of_graph(self, captured: Captured, wanted: Mapping[str, Any], eager_run: Run) -> Difference | None:
         """How a graph, run op after op with eager's own results of what stands for an operator, differs from eager.
@@ -279,17 +275,7 @@ class _Comparison:
         if wrong[0] is not None:
             return Difference(wrong[0].op, str(wrong[0]))
         found = self._step.values_after(result, self._start)
-        difference = self._repeated(wanted, found, partial(self._values, eager_run), self._updated)
-        return None if difference is None else self._of_writer(captured, difference)
-
-    def _of_writer(self, captured: Captured, difference: Difference) -> Difference:
-        """The same difference, with the operator of a graph that wrote the value, if one did."""
-        for slot, value in enumerate(captured.bind(*self._arguments)):
-            if isinstance(value, Tensor) and self._start.name_of(value) == difference.name:
-                at = writer_of(captured, slot)
-                wrong = None if at is None else wrong_operator(captured, at, difference, "in what it writes")
-                return difference if wrong is None else Difference(difference.name, str(wrong))
-        return difference
+        return self._repeated(wanted, found, partial(self._values, eager_run), self._updated)
 
     def _updated(self, name: str) -> Room | None:
         """How far the value of this name may be from eager's: kernels of updates round where loops do not."""
@@ -304,25 +290,31 @@ class _Comparison:
         self, wanted: Mapping[str, Any], found: Mapping[str, Any], again: Callable[[], Mapping[str, Any]],
         room: Callable[[str], Room | None] = lambda _: None,
     ) -> Difference | None:  # fmt: skip
-        """How values found differ from those `wanted`, but for roundings where another run differs from these, too.
+        """How values found differ from those `wanted`, but for roundings of those that differ in another run, too.
 
-        Kernels that add in whatever order threads come do not repeat their bits. What depends on such a kernel may do
-        so by chance, so that all values have the room of roundings as soon as one is seen to differ.
+        Kernels that add in whatever order threads come do not repeat their bits. No run is needed where the difference
+        is more than that.
         """
-        difference, unsteady = first_difference(wanted, found, room), set[str]()
-        for _ in range(_RERUNS):
-            if difference is None:
-                return None
+        if (difference := first_difference(wanted, found, room)) is None:
+            return None
+        if (plain := first_difference(wanted, found, self._rough)) is not None:
+            return plain
+        unsteady = set[str]()
+
+        def room_now(name: str) -> Room | None:
+            return self._rough(name) if name in unsteady else room(name)
+
+        for number in range(_MORE):
+            if difference is None or (number >= _RERUNS and not unsteady):
+                break
             other = again()
             unsteady |= {name for name in wanted if first_difference({name: wanted[name]}, {name: other.get(name)})}
-            if unsteady:
-                difference = first_difference(wanted, found, partial(self._unsteady_room, unsteady))
+            difference = first_difference(wanted, found, room_now)
         return difference
 
-    def _unsteady_room(self, unsteady: Collection[str], name: str) -> Room:
-        """How far a value may be from eager's where those `unsteady` differ from run to run."""
-        rough = roughly(self._start.values.get(name))
-        return _larger(rough, operator_room) if name in unsteady else rough
+    def _rough(self, name: str) -> Room:
+        """How far a value may be from eager's that does not repeat its bits, or that another library computes."""
+        return roughly(self._start.values.get(name))
 
     def _from_start(self, run: Run, mode: AbstractContextManager[Any] | None = None) -> Any:
         self._start.restore()
@@ -331,13 +323,6 @@ class _Comparison:
 
     def _values(self, run: Run, mode: AbstractContextManager[Any] | None = None) -> dict[str, Any]:
         return self._step.values_after(self._from_start(run, mode), self._start)
-
-    def _bound(self, captured: Captured) -> Callable[[], Sequence[Any]]:
-        def begin() -> Sequence[Any]:
-            self._start.restore()
-            return captured.bind(*self._arguments)
-
-        return begin
 
 
 def _tells(step: Shadowed, result: Any, wanted: Mapping[str, Any], start: StepState, arguments: Sequence[Any]) -> bool:
@@ -358,15 +343,6 @@ def _tells(step: Shadowed, result: Any, wanted: Mapping[str, Any], start: StepSt
         if asked and not tells(value, start.values.get(name)):
             return False
     return True
-
-
-def _larger(one: Room, other: Room) -> Room:
-    """The larger room of two."""
-
-    def room(wanted: Tensor) -> Tensor:
-        return torch.maximum(torch.as_tensor(one(wanted)), torch.as_tensor(other(wanted)))
-
-    return room
 
 
 def _is_matrix(tensor: Tensor) -> bool:

@@ -108,10 +108,6 @@ class StepState:
             random.setstate(self._python[0])
             np.random.set_state(self._python[1])
 
-    def name_of(self, tensor: Tensor) -> str | None:
-        """Return the name of the copy of this very tensor; None if the tensor was not copied."""
-        return next((name for name, mine in self._tensors.items() if mine is tensor), None)
-
 
 def _copied(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
