@@ -1,8 +1,8 @@
 """Whether a generated loop gives what the operators in its place give: found out by value, once a process.
 
 The loop runs on numbers of many sizes and on special ones, in a small operator of its own, since it does not depend on
-shapes. The operator itself, of the real shape, runs once more on plain numbers, where that takes little, which shows
-that it reads and writes at the right places.
+shapes. Whether the operator of the real shape reads and writes at the right places, the first step by a plan shows
+(`check`).
 
 Results may differ as far as they do when each operator's result is rounded otherwise: these results come from runs in
 which each one is changed by some rounding errors (Parker, Monte Carlo arithmetic, 1997), so that a difference of nearly
@@ -11,7 +11,7 @@ equal numbers may differ more than a product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -26,15 +26,13 @@ from threadcast.core.tensor import TensorSpec
 from threadcast.runtime.operators.clusters import MAX_NODES, Clusters
 from threadcast.runtime.operators.kernels import Kernel, Stored
 from threadcast.runtime.operators.library import FusedOperators
-from threadcast.runtime.operators.parts import Part, bases
+from threadcast.runtime.operators.parts import Part
 from threadcast.runtime.operators.pointwise import ONEDNNS
 
 aten = torch.ops.aten
 
 LENGTH = 4_109
 """Elements of the small operator: vectors of any length with some left over, and each pair of special values."""
-LARGEST = 1 << 17
-"""Elements up to which the operator of the real shape is tried too: some milliseconds."""
 SPECIAL = (0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-40, 3e38, 1.0)
 _EPS = torch.finfo(torch.float32).eps
 _RUNS, _CHANGE, _FACTOR, _ULPS = 6, 8 * _EPS, 8.0, 8
@@ -49,7 +47,7 @@ said."""
 
 @dataclass(slots=True)
 class LoopChecks:
-    """Compares operators with the nodes that they are for, each once."""
+    """Compares loops with the nodes that they are for, each once."""
 
     operators: FusedOperators
     _found: dict[object, str | None] = field(default_factory=dict)
@@ -62,11 +60,7 @@ class LoopChecks:
         loop = kernel.source, nodes
         if loop not in self._found:
             self._found[loop] = self._of_loop(clusters, kernel)
-        specs = {ref: clusters.specs[ref] for ref in bases(kernel.parts)}
-        operator = kernel.name, tuple(specs.values()), nodes
-        if self._found[loop] is None and operator not in self._found:
-            self._found[operator] = self._of_operator(clusters, kernel, specs)
-        return self._found[loop] or self._found[operator]
+        return self._found[loop]
 
     def _of_loop(self, clusters: Clusters, kernel: Kernel) -> str | None:
         values = _stored(clusters, kernel)
@@ -79,19 +73,8 @@ class LoopChecks:
         numbers = [_numbers()[n * _SHIFT :][: 2 * LENGTH] for n in range(len(kernel.inputs))]
         dense, strided = [x[:LENGTH] for x in numbers], [x[::2] for x in numbers]
         strided[0] = strided[0][:1].expand(LENGTH)
-        found = (_compare(clusters, kernel, values, operator, inputs, inputs) for inputs in (dense, strided))
+        found = (_compare(clusters, kernel, values, operator, inputs) for inputs in (dense, strided))
         return next((difference for difference in found if difference is not None), None)
-
-    def _of_operator(self, clusters: Clusters, kernel: Kernel, specs: Mapping[Ref, TensorSpec]) -> str | None:
-        if max((spec.numel for spec in (*specs.values(), *kernel.outputs)), default=0) > LARGEST:
-            return None
-        generator = torch.Generator().manual_seed(1)
-        values = {ref: _placed(spec, generator) for ref, spec in specs.items()}
-        inputs = [values[part.base] for part in kernel.parts]
-        wanted = [Ref(clusters.program.slot_of(i)) for i in kernel.nodes]
-        (operator,) = self.operators.of([kernel])
-        parts = [part.of(x) for part, x in zip(kernel.parts, inputs, strict=True)]
-        return _compare(clusters, kernel, wanted, operator, inputs, parts)
 
 
 def _stored(clusters: Clusters, kernel: Kernel) -> list[Ref]:
@@ -117,11 +100,10 @@ def _needed(clusters: Clusters, kernel: Kernel, wanted: Sequence[Ref]) -> list[i
 
 
 def _compare(
-    clusters: Clusters, kernel: Kernel, wanted: Sequence[Ref], operator: Callable[..., Any], given: Sequence[Tensor],
-    inputs: Sequence[Tensor],
-) -> str | None:  # fmt: skip
-    """Compare the operator's results of what it is `given` with the nodes' of the kernel's inputs."""
-    found = operator(*given)
+    clusters: Clusters, kernel: Kernel, wanted: Sequence[Ref], operator: Callable[..., Any], inputs: Sequence[Tensor]
+) -> str | None:
+    """Compare the operator's results with the nodes'."""
+    found = operator(*inputs)
     inputs = [x.contiguous() for x in inputs]  # strided, eager computes some operators one by one, and rounds otherwise
     exact = _program(clusters, kernel, wanted, None).run(inputs)
     generator = torch.Generator().manual_seed(2)
@@ -195,10 +177,3 @@ def _numbers() -> Tensor:
     plain = torch.randn(count, generator=generator, dtype=torch.float32) * size
     special = torch.tensor(SPECIAL, dtype=torch.float32)[torch.randint(len(SPECIAL), (count,), generator=generator)]
     return torch.where(torch.rand(count, generator=generator) < 0.5, special, plain)
-
-
-def _placed(spec: TensorSpec, generator: torch.Generator) -> Tensor:
-    """Plain numbers in memory as `spec` says."""
-    last = sum((side - 1) * stride for side, stride in zip(spec.shape, spec.laid_out))
-    numbers = torch.randn(last + 1 if spec.numel else 0, generator=generator, dtype=torch.float32)
-    return numbers.as_strided(spec.shape, spec.laid_out)
