@@ -1,6 +1,6 @@
 """Operators of ours, put in place of PyTorch's in a captured program, where they are right and faster.
 
-A plan only arranges operators; what an operator itself does too slowly stays slow. Five kinds of work are common, and
+A plan only arranges operators; what an operator itself does too slowly stays slow. Four kinds of work are common, and
 can be done faster without changing what is computed:
 
 - chains of point-wise operators, of which each reads and writes all of memory once: `clusters` finds groups of one
@@ -9,8 +9,7 @@ can be done faster without changing what is computed:
   `fuse` puts them in;
 - sums of edges' messages in graph networks (`edge_sums`, `aggregation`): edges are sorted once by the row they lead to;
 - products of matrices by oneDNN, where the library that PyTorch uses does not know the processor (`products`);
-- largest numbers of windows of images (`pools`);
-- updates of small parameters, several at a time by PyTorch's own kernel (`updates`).
+- largest numbers of windows of images (`pools`).
 
 Each is proven before it runs. A loop is compared by value with the operators in its place, once a process
 (`loop_check`); sums, products and pools are compared with PyTorch's when they are first wanted, and timed beside them

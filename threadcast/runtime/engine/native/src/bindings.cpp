@@ -222,7 +222,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("define_aggregation", &define_aggregation);
   module.def("define_products", &define_products);
   module.def("define_pools", &define_pools);
-  module.def("define_counts", &define_counts);
   module.attr("tagged") = kTagged;
   py::class_<Untouched>(module, "Untouched", py::custom_type_setup(collect_cycles_of<Untouched>))
       .def(py::init<const std::vector<py::object>&, const std::vector<py::object>&, const std::vector<py::object>&>(),

@@ -164,22 +164,7 @@ class Fused : public c10::OperatorKernel {
   std::atomic<const Walk*> first_{nullptr};  // for the inputs that came first; others are rare
 };
 
-// Adds 1 to each number.
-void count_steps(at::TensorList steps) {
-  for (const at::Tensor& step : steps) {
-    TORCH_CHECK(step.scalar_type() == at::kFloat && step.numel() == 1, "steps are counted in one float32 each");
-    *step.data_ptr<float>() += 1;
-  }
-}
-
 }  // namespace
-
-void define_counts() {
-  if (c10::Dispatcher::singleton().findSchema({"threadcast::count_", ""})) return;
-  static auto* library = new torch::Library(torch::Library::FRAGMENT, "threadcast", std::nullopt, __FILE__, __LINE__);
-  library->def("count_(Tensor(a!)[] steps) -> ()");
-  library->impl("count_", torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(count_steps)));
-}
 
 void define_fused(const std::string& schema, const std::string& name, const std::string& path,
                   const std::string& symbol, FusedSpec spec) {

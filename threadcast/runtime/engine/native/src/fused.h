@@ -28,9 +28,6 @@ struct FusedSpec {
   std::vector<Store> stores;
 };
 
-// Defines `threadcast::count_`, which adds 1 to each of some numbers.
-void define_counts();
-
 // Defines `threadcast::name` with this schema, which runs `symbol` of the shared object at `path` on tensors of
 // float32 that are broadcast to the loop's sizes. Throws std::runtime_error where the object cannot be loaded.
 void define_fused(const std::string& schema, const std::string& name, const std::string& path,
