@@ -2,8 +2,7 @@
 
     python benchmarks/operators.py [--rounds 9] [--json] [--write]
 
-Products of float32 matrices and pools of images: each is made by both in turns, with one thread and with all.
-A minute and a half.
+Products of float32 matrices, made by both in turns, with one thread and with all. A minute.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from run_facts import RunFacts
 from turns import median_s
 
 from threadcast.core import read_machine
-from threadcast.runtime.operators import pools, products
+from threadcast.runtime.operators import products
 
 TURN_S = 0.05
 
@@ -31,11 +30,6 @@ LAYERS = (
     (32, 768, 768), (128, 768, 768), (128, 768, 3072), (512, 768, 768), (2048, 96, 384),
 )  # fmt: skip
 """Rows of the batch, inputs and outputs of a linear layer."""
-IMAGES = (
-    ((1, 64, 112, 112), 3, 2, 1), ((2, 64, 54, 54), 3, 2, 0), ((1, 192, 28, 28), 3, 1, 1), ((1, 480, 14, 14), 3, 1, 1),
-    ((4, 128, 32, 32), 2, 2, 0),
-)  # fmt: skip
-"""Shape, and side, stride and padding of the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +49,6 @@ def cases() -> Iterator[Case]:
     """All that is measured, in the order of the table."""
     for size in LAYERS:
         yield from layer(*size)
-    for image in IMAGES:
-        yield pool(*image)
 
 
 def layer(batch: int, inputs: int, outputs: int) -> Iterator[Case]:
@@ -72,18 +64,6 @@ def layer(batch: int, inputs: int, outputs: int) -> Iterator[Case]:
         sizes = f"{a.shape[0]} x {a.shape[1]} x {b.shape[1]}"
         theirs, ours = partial(torch.mm, a, b), partial(product, None, a, b)
         yield Case("mm", of, sizes, of, theirs, ours)
-
-
-def pool(shape: tuple[int, ...], side: int, stride: int, padding: int) -> Case:
-    """The largest numbers of windows of random images."""
-    images, ours = torch.randn(shape, generator=torch.Generator().manual_seed(0)), pools.operator()
-    window, step, pad = [side] * 2, [stride] * 2, [padding] * 2
-    theirs = torch.ops.aten.max_pool2d_with_indices.default
-    size = list(theirs(images, window, step, pad)[0].shape[-2:])
-    return Case(
-        "max_pool2d", "images", str(shape), f"{side} x {side}, stride {stride}",
-        lambda: theirs(images, window, step, pad), lambda: ours(images, size, window, step, pad, [1, 1]),
-    )  # fmt: skip
 
 
 def measured(case: Case, rounds: int) -> dict[str, Any]:
@@ -115,7 +95,7 @@ def main() -> None:
             rows.append(sizes | {"threads": count} | measured(case, chosen.rounds))
             if not chosen.json:
                 print(OPERATORS.printed(rows[-1:]).splitlines()[2], flush=True)
-    used = {"mm": products.serves(), "max_pool2d": pools.serves()}
+    used = {"mm": products.serves()}
     if chosen.json:
         print(json.dumps({"run": run.to_json(), "used": used, "rows": rows}))
     if chosen.write:

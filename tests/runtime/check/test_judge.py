@@ -21,9 +21,9 @@ from threadcast.core import Case, Machine
 from threadcast.core.errors import WrongResult
 from threadcast.runtime.check import shadow
 from threadcast.runtime.check.shadow import Checked, Ran, Shadowed, checked_step, leaves, shadow_step
-from threadcast.runtime.operators import pools, products
-from threadcast.runtime.operators.faster import with_faster_operators
+from threadcast.runtime.operators import products
 from threadcast.runtime.operators.fuse import fused
+from threadcast.runtime.operators.products import with_products
 from threadcast.runtime.plans.sequential import sequential
 
 Run = Callable[..., Any]
@@ -161,10 +161,9 @@ def test_graphs_with_operators_of_our_own_are_right_and_wrong_ones_found(
     name: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "_is_faster", lambda _: True)
-    monkeypatch.setattr(pools, "times_as_fast", lambda *_: 9.0)
     monkeypatch.setattr(products, "LEAST_FLOPS", 1)
     training = _Training(name, ADAM, machine)
-    for made in filter(None, (with_faster_operators(training.captured), fused(training.captured))):
+    for made in filter(None, (with_products(training.captured), fused(training.captured))):
         assert training.checked(made).difference is None
         pairs = zip(made.graph.ids, made.program.nodes, strict=True)
         spaces = ((op, getattr(node.target, "namespace", ""), node.phase) for op, node in pairs)

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.runtime.compiler import needs_compiler
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
-from threadcast.runtime.operators import pools, products
+from threadcast.runtime.operators import products
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner.variant_graphs import VariantGraphs
 
@@ -23,8 +23,7 @@ FUSED = Variant(MemoryFormat.AS_GIVEN, fused=True)
 
 @pytest.fixture(autouse=True)
 def _faster_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (products, pools):
-        monkeypatch.setattr(module, "serves", lambda: True)
+    monkeypatch.setattr(products, "serves", lambda: True)
 
 
 def graphs_of(function: Callable[[Tensor], Tensor], *, ours: bool = True) -> VariantGraphs:
@@ -42,14 +41,9 @@ def product(x: Tensor) -> Tensor:
     return x[0] @ x[0]
 
 
-def pooled(x: Tensor) -> Tensor:
-    return torch.nn.functional.max_pool2d(x, 3, 2)
-
-
-@pytest.mark.parametrize("function", [product, pooled])
-def test_only_graphs_that_are_planned_have_operators_of_our_own(function: Callable[[Tensor], Tensor]) -> None:
-    graphs = graphs_of(function)
-    assert libraries(graphs.find(PLAIN)) == ({"aten", "threadcast"} if function is product else {"threadcast"})
+def test_only_graphs_that_are_planned_have_operators_of_our_own() -> None:
+    graphs = graphs_of(product)
+    assert libraries(graphs.find(PLAIN)) == {"aten", "threadcast"}
     for captured in (graphs.first, graphs.captured_in(MemoryFormat.AS_GIVEN), graphs.as_captured(PLAIN)):
         assert libraries(captured) == {"aten"}, "which other processes and backends take"
 

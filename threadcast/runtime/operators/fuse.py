@@ -15,11 +15,11 @@ from threadcast.core.errors import ExecutionError
 from threadcast.core.op import Op
 from threadcast.runtime.operators.aggregation import with_edge_sums
 from threadcast.runtime.operators.clusters import Clusters, Group
-from threadcast.runtime.operators.faster import with_faster_operators
 from threadcast.runtime.operators.kernels import Kernel, kernel_of
 from threadcast.runtime.operators.library import FusedOperators
 from threadcast.runtime.operators.loop_check import LoopChecks
 from threadcast.runtime.operators.parts import bases
+from threadcast.runtime.operators.products import with_products
 from threadcast.runtime.operators.replacing import Block, rebuilt
 
 KIND = "fused_pointwise"
@@ -50,7 +50,7 @@ def fused(captured: Captured) -> Captured | None:
         return None
     refused: frozenset[int] = frozenset()
     summed = with_edge_sums(captured)
-    ours = with_faster_operators(summed)
+    ours = with_products(summed)
     while (clusters := Clusters.of(ours, without=refused)).groups:
         kernels = [kernel_of(clusters, group) for group in clusters.groups]
         operators = _operators.of(kernels)

@@ -11,10 +11,10 @@ from threadcast.capture.graph.captured import Captured
 from threadcast.capture.guards.one_capture import NoTurn
 from threadcast.core.errors import CaptureError, ThreadcastError
 from threadcast.runtime.engine.native.library import has_engine, is_being_compiled, wait_for_library
-from threadcast.runtime.operators.faster import with_faster_operators
 from threadcast.runtime.operators.fuse import fused, loops_of
 from threadcast.runtime.operators.kernels import Kernel
 from threadcast.runtime.operators.library import are_being_compiled, are_compiled, wait_for
+from threadcast.runtime.operators.products import with_products
 from threadcast.runtime.plans.model_format import formats_with_equal_results
 from threadcast.runtime.plans.structure import same_structure
 from threadcast.runtime.plans.variant import MemoryFormat, Variant
@@ -31,7 +31,7 @@ class VariantGraphs:
 
     `capture(memory_format)` returns the graph of a call; `formats` are the memory formats to try. A graph that draws
     random numbers is used in the format as given only. With `ours` operators of our own are in place of
-    slower ones in the graphs that are planned (`operators.faster`). `hurries` says whether compilers may take the cores
+    slower ones in the graphs that are planned (`operators.products`). `hurries` says whether compilers may take the cores
     from the steps.
     """
 
@@ -164,7 +164,7 @@ class VariantGraphs:
             return None
 
     def _unfused(self, captured: Captured) -> Captured:
-        return with_faster_operators(captured) if self._ours else captured
+        return with_products(captured) if self._ours else captured
 
     def _fused(self, captured: Captured) -> Captured | None:
         try:

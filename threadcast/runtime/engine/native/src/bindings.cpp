@@ -11,7 +11,6 @@
 #include "fused.h"
 #include "lent.h"
 #include "openmp.h"
-#include "pools.h"
 #include "products.h"
 #include "relay.h"
 #include "short_way.h"
@@ -221,7 +220,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       py::arg("inputs"), py::arg("outputs"), py::arg("stores"));
   module.def("define_aggregation", &define_aggregation);
   module.def("define_products", &define_products);
-  module.def("define_pools", &define_pools);
   module.attr("tagged") = kTagged;
   py::class_<Untouched>(module, "Untouched", py::custom_type_setup(collect_cycles_of<Untouched>))
       .def(py::init<const std::vector<py::object>&, const std::vector<py::object>&, const std::vector<py::object>&>(),
