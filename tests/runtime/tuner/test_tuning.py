@@ -18,7 +18,7 @@ from tests.runtime.tuner.small_tuning import Clock, function, made, run, run_unt
 from tests.waiting import attempts
 from threadcast.capture.graph.capture import capture_forward
 from threadcast.capture.graph.captured import Captured
-from threadcast.core import Case, CurveTable, Machine, OpGraph, Placement, Trace
+from threadcast.core import Case, CurveTable, Machine, OpGraph
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.runtime.check.shadow import Shadowed, leaves
 from threadcast.runtime.plans import curves_in_step
@@ -195,40 +195,23 @@ def test_one_of_two_that_are_called_in_turns_learns_at_a_time(machine: Machine, 
 
 
 class Summaries(StepFeedback):
-    """Wants one step."""
+    """Notes what looks have shown."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__("sqlite://", machine)
-        self.wanted, self.ran = False, list[dict[str, Placement]]()
         self.looked: list[tuple[OpGraph, Mapping[str, Observed]]] = []
-
-    def due(self) -> bool:
-        return self.wanted
 
     def add_looks(self, looks: Iterable[tuple[OpGraph, Mapping[str, Observed]]]) -> None:
         self.looked += looks
 
-    def add(self, graph: OpGraph, trace: Trace) -> None:
-        self.wanted = False
-        self.ran.append(trace.by_id())
-        assert set(self.ran[-1]) == set(graph.ids)
 
-
-def test_a_step_by_the_settled_plan_is_traced_when_a_summary_is_due(machine: Machine, tmp_path: Path) -> None:
+def test_what_looks_have_shown_of_operators_is_stored_once(machine: Machine, tmp_path: Path) -> None:
     summaries = Summaries(machine)
     with made(Clock(), machine, tmp_path, feedback=summaries) as tuned:
         run_until(tuned, lambda: not tuned.report.measuring)
-        assert tuned.report.runs == "plan"
         run(tuned, 3)
-        assert not summaries.ran
         ((graph, observed),) = summaries.looked
-        assert {op.key for op in graph.ops} == set(observed), "what looks have shown, once"
-        summaries.wanted = True
-        run(tuned, 3)
-        assert len(summaries.ran) == 1
-        assert tuned.report.plan is not None
-        planned = tuned.report.plan.by_id()
-        assert {name: one.cores for name, one in summaries.ran[0].items()} == {n: p.cores for n, p in planned.items()}
+        assert {op.key for op in graph.ops} == set(observed)
 
 
 class Storing:

@@ -74,7 +74,7 @@ class Candidates(Rounds):
     eager PyTorch in another memory format, is then also run that way, and what has other results never runs again.
     Without it nothing is checked. A graph that draws random numbers runs in the format as given only. `budget` says how
     much time learning may take; without it, any. `eager_s` are seconds of calls before, by the default. `store` is the
-    URL of a store of what is known of operators on this machine; `feedback` adds to it what looks and later steps show.
+    URL of a store of what is known of operators on this machine; `feedback` adds to it what looks show.
     `planner` makes the plans, of all calls of the model; without it there is one for this kind. `like` are plans of
     other calls of the same model: the first that fits the graph is compared with the default before anything is
     measured.
@@ -107,7 +107,7 @@ class Candidates(Rounds):
             hurries=lambda: self.budget.unlimited and not self._backends.works,
         )  # fmt: skip
         self._before = BeforeRun(self._graphs.first)
-        self._contenders = OpenContenders(default, model_format, machine, feedback)
+        self._contenders = OpenContenders(default, model_format, machine)
         self._backends, self._stored = BackendsBeside(backends), CallPlans(plans, machine, call=call)
         self._in_order = partial(_in_order, default, model_format)
         self._first_steps = FirstSteps(checked, LookSchedule.of(machine), ran=lambda: self.ran, in_order=self._in_order)

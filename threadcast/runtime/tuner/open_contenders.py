@@ -9,7 +9,6 @@ from threadcast.core import Machine
 from threadcast.runtime.engine.engine import Engine, lender
 from threadcast.runtime.engine.native.library import return_free_memory
 from threadcast.runtime.plans.model_format import ModelFormat
-from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.contender import DEFAULT, Contender, ContenderId, Run, VariantPlan, eager_in, plan_of
 from threadcast.threads.openmp import end_idle_workers
@@ -18,14 +17,11 @@ from threadcast.threads.openmp import end_idle_workers
 class OpenContenders:
     """The contenders that are ready to run, by id; the default is always among them.
 
-    `default` runs a step in eager PyTorch, in the memory format that `model_format` has set. `feedback` takes the times
-    of operators in traced steps by plans; None: no step is traced.
+    `default` runs a step in eager PyTorch, in the memory format that `model_format` has set.
     """
 
-    def __init__(
-        self, default: Run, model_format: ModelFormat, machine: Machine, feedback: StepFeedback | None = None
-    ) -> None:
-        self._default, self._format, self._machine, self._feedback = default, model_format, machine, feedback
+    def __init__(self, default: Run, model_format: ModelFormat, machine: Machine) -> None:
+        self._default, self._format, self._machine = default, model_format, machine
         self._contenders: dict[ContenderId, Contender] = {}
         self.engines: dict[VariantPlan, Engine] = {}
         """The engines of the plans that are ready to run."""
@@ -44,17 +40,11 @@ class OpenContenders:
         if new:
             self.engines[variant_plan] = Engine(variant_plan.captured, variant_plan.plan, self._machine)
         engine, memory_format = self.engines[variant_plan], variant_plan.variant.memory_format
-        feedback = self._feedback
 
         def run(*arguments: Any) -> Any:
             self._format.set(memory_format)
             inputs = engine.captured.bind(*arguments)
-            if feedback is None or not feedback.due():
-                return engine.captured.finish(engine.run(inputs), inputs)
-            result, trace = engine.run_traced(inputs)
-            if engine.plan is variant_plan.plan:  # else it has other cores
-                feedback.add(engine.captured.graph, trace)
-            return engine.captured.finish(result, inputs)
+            return engine.captured.finish(engine.run(inputs), inputs)
 
         contender = plan_of(variant_plan.variant)
         self._contenders[contender] = Contender(contender, run, engine=engine)
