@@ -15,8 +15,7 @@ from threadcast.core import Case, Machine, Measurement, Op, OpGraph, Sample, Ten
 from threadcast.core.errors import ServiceUnavailable
 from threadcast.core.settings import Settings
 from threadcast.runtime.plans import service_feedback, step_forecasts
-from threadcast.runtime.plans.rows_process import add_rows
-from threadcast.runtime.plans.service_feedback import send_rows
+from threadcast.runtime.plans.service_feedback import add_rows, send_rows
 from threadcast.runtime.plans.step_forecasts import Question, answered, may_be_known, store_of
 from threadcast.runtime.plans.step_rows import measurements
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE

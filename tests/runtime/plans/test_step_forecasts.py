@@ -14,7 +14,7 @@ from threadcast.core import Case, CurveTable, Edge, Machine, Op, OpGraph, Source
 from threadcast.core.settings import Settings
 from threadcast.runtime.plans import step_forecasts
 from threadcast.runtime.plans.forecasting_planner import ForecastingPlanner
-from threadcast.runtime.plans.rows_process import add_rows
+from threadcast.runtime.plans.service_feedback import add_rows
 from threadcast.runtime.plans.step_forecasts import Question, answered, is_there
 from threadcast.runtime.plans.step_rows import IN_STEP, measurements
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE

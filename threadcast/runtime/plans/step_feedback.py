@@ -76,7 +76,7 @@ class StepFeedback:
 
 def _started(store: str, document: bytes) -> subprocess.Popen[bytes]:
     """Start the process that adds a document to the store."""
-    command = [sys.executable, "-P", "-m", "threadcast.runtime.plans.rows_process", store]
+    command = [sys.executable, "-P", "-m", "threadcast.runtime.plans.service_feedback", store]
     with tempfile.TemporaryFile() as given:
         given.write(document)
         given.seek(0)

@@ -30,9 +30,9 @@ class VariantGraphs:
     """The graphs of one call. The first is captured at once: CaptureError where the call cannot be captured.
 
     `capture(memory_format)` returns the graph of a call; `formats` are the memory formats to try. A graph that draws
-    random numbers is used in the format as given only. With `ours` operators of our own are in place of
-    slower ones in the graphs that are planned (`operators.products`). `hurries` says whether compilers may take the cores
-    from the steps.
+    random numbers is used in the format as given only. With `ours` operators of our own are in place of slower ones
+    in the graphs that are planned (`operators.products`). `hurries` says whether compilers may take the cores from the
+    steps.
     """
 
     def __init__(
