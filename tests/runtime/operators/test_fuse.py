@@ -206,17 +206,6 @@ def test_a_cell_of_an_lstm_becomes_one_op() -> None:
     same(captured.run(*given), gates(*given))
 
 
-def test_results_that_are_put_together_are_written_in_place() -> None:
-    def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = x.exp() * y, (x + y).sigmoid()
-        return torch.cat([b, a], 1), a + 1
-
-    given = tensor(4, 7), tensor(4, 7, seed=1)
-    captured = fused_forward(function, *given)
-    assert kinds(captured) == {KIND: 1}
-    same(captured.run(*given), function(*given))
-
-
 @pytest.mark.parametrize(
     "lie",
     [
@@ -409,14 +398,14 @@ def test_random_programs_give_the_same_fused(
 def test_without_a_compiler_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_CACHE", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
-    kernel = Kernel("", "fused_none", (1,), (), (), (), (), ())
+    kernel = Kernel("", "fused_none", (1,), (), (), (), ())
     with pytest.raises(ExecutionError, match="no C\\+\\+ compiler"):
         library.compiled([kernel])
 
 
 def test_a_loop_that_does_not_compile_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_CACHE", str(tmp_path))
-    kernel = Kernel("this is no C++;", "fused_wrong", (1,), (), (), (), (), ())
+    kernel = Kernel("this is no C++;", "fused_wrong", (1,), (), (), (), ())
     with pytest.raises(ExecutionError, match="cannot be made"):
         library.compiled([kernel])
     (folder,) = tmp_path.iterdir()
@@ -425,7 +414,7 @@ def test_a_loop_that_does_not_compile_leaves_nothing_behind(monkeypatch: pytest.
 
 def test_drafts_of_processes_that_were_killed_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("THREADCAST_ENGINE_CACHE", str(tmp_path))
-    kernel = Kernel("this is no C++;", "fused_wrong", (1,), (), (), (), (), ())
+    kernel = Kernel("this is no C++;", "fused_wrong", (1,), (), (), (), ())
     with pytest.raises(ExecutionError):
         library.compiled([kernel])
     (folder,) = tmp_path.iterdir()

@@ -47,12 +47,8 @@ class Term:
         return tuple(value for value in self.operands.values() if isinstance(value, Ref))
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Positions of nodes to fuse, in the program's order. `concatenated` are nodes that concatenate their results."""
-
-    nodes: tuple[int, ...]
-    concatenated: tuple[int, ...] = ()
+Group = tuple[int, ...]
+"""Positions of nodes to fuse, in the program's order."""
 
 
 def specs_of(captured: Captured) -> dict[Ref, TensorSpec]:
@@ -79,7 +75,7 @@ class Clusters:
         chosen = may_be_out_of_place(captured) - without
         while True:
             found = cls(out_of_place(captured, chosen), without=without)
-            grouped = {i for group in found.groups for i in group.nodes}
+            grouped = {i for group in found.groups for i in group}
             if chosen <= grouped:
                 return found
             chosen &= grouped
@@ -119,7 +115,7 @@ class Clusters:
 
     def _look_through_views(self) -> None:
         for group in self.groups:
-            for i in group.nodes:
+            for i in group:
                 parts = [self.part_of(ref) for ref in self.terms[i].refs]
                 self.before[i] |= {part.base.slot - self.n_inputs for part in parts if part.views}
                 self.before[i] -= {view for part in parts for view in part.views}
@@ -226,10 +222,6 @@ class Clusters:
             for maker in self._same(i):
                 if self._depths[maker] == self._depths[i]:
                     together.join(maker, i)
-        cats = {i: makers for i in range(len(self.program.nodes)) if (makers := self._concatenated(i))}
-        for makers in cats.values():  # groups of one depth cannot wait for each other
-            for maker in makers:
-                together.join(makers[0], maker)
         members: defaultdict[int, list[int]] = defaultdict(list)
         for i in self.terms:
             members[together.first(i)].append(i)
@@ -237,24 +229,13 @@ class Clusters:
         for nodes in members.values():
             for begin in range(0, len(nodes), MAX_NODES):
                 part = tuple(nodes[begin : begin + MAX_NODES])
-                joined = tuple(i for i, makers in cats.items() if set(makers) <= set(part))
                 alone = self.terms[part[0]].in_place or self.program.nodes[part[0]].target in ONEDNNS
-                if len(part) + len(joined) > 1 or alone:
-                    groups.append(Group(part, joined))
+                if len(part) > 1 or alone:
+                    groups.append(part)
         return tuple(groups)
 
-    def _concatenated(self, i: int) -> list[int]:
-        """The nodes whose results node i concatenates, if all are point-wise with one shape and depth; else none."""
-        node = self.program.nodes[i]
-        if node.target is not aten.cat.default or self.graph.ops[i].outputs[0].strides is not None:
-            return []
-        makers = [self._maker(ref) for ref in node.args[0]]
-        alike = all(maker in self.terms for maker in makers) and self.before[i] <= set(makers)
-        kinds = {(self._depths[maker], self._shape(maker)) for maker in makers} if alike else set()
-        return makers if len(kinds) == 1 else []
-
     def _read_by(self) -> tuple[dict[int, set[int]], frozenset[int]]:
-        grouped = {i for group in self.groups for i in group.nodes}
+        grouped = {i for group in self.groups for i in group}
         readers: defaultdict[int, set[int]] = defaultdict(set)
         outputs = {ref.slot for ref in find_refs(self.program.outputs)}
         optional = {node for term in self.terms.values() for node in term.in_place}

@@ -54,7 +54,7 @@ def fused(captured: Captured) -> Captured | None:
     while (clusters := Clusters.of(ours, without=refused)).groups:
         kernels = [kernel_of(clusters, group) for group in clusters.groups]
         operators = _operators.of(kernels)
-        wrong = frozenset(i for group in _differing(clusters, kernels) for i in group.nodes)
+        wrong = frozenset(i for group in _differing(clusters, kernels) for i in group)
         if not wrong:
             found = _rewritten(clusters, kernels, operators)
             if set(found.written) - set(captured.written):  # nobody would copy them before steps are compared
@@ -71,7 +71,7 @@ def _differing(clusters: Clusters, kernels: Sequence[Kernel]) -> Iterator[Group]
         difference = _checks.difference(clusters, kernel)
         if difference is not None:
             if kernel.symbol not in warned:
-                kinds = ", ".join(clusters.graph.ops[i].kind for i in group.nodes)
+                kinds = ", ".join(clusters.graph.ops[i].kind for i in group)
                 _logger.warning("operators are not fused: %s of %s: %s", kernel.symbol, kinds, difference)
             warned.add(kernel.symbol)
             yield group
@@ -103,7 +103,7 @@ def _ordered(clusters: Clusters) -> list[int]:
     Among those that are ready, the one comes first that does so in the captured program.
     """
     n_nodes = len(clusters.program.nodes)
-    group_of = {i: n_nodes + g for g, one in enumerate(clusters.groups) for i in (*one.nodes, *one.concatenated)}
+    group_of = {i: n_nodes + g for g, one in enumerate(clusters.groups) for i in one}
     before: dict[int, set[int]] = {}
     first: dict[int, int] = {}
     for node in range(n_nodes):
@@ -126,7 +126,7 @@ def _ordered(clusters: Clusters) -> list[int]:
 
 
 def _op(clusters: Clusters, kernel: Kernel, group: Group) -> Op:
-    ops = [clusters.graph.ops[i] for i in group.nodes]
+    ops = [clusters.graph.ops[i] for i in group]
     inputs = tuple(clusters.specs[ref] for ref in bases(kernel.parts))
     moved = sum(spec.size_bytes for spec in (*inputs, *kernel.outputs))
     attributes = {"operator": kernel.name, "fused": [op.kind for op in ops]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
 
 from threadcast.capture.graph.values import Ref, find_refs
 from threadcast.core.tensor import TensorSpec
@@ -39,15 +38,6 @@ template <bool dense> inline void store(V value, char* operand, int64_t stride, 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Where the loop stores a value: number of the output, offset of its first element, strides; both in elements."""
-
-    output: int
-    offset: int
-    strides: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
     """A loop and its operands. Two groups with the same `source` share the loop, whatever their shapes."""
@@ -62,14 +52,13 @@ class Kernel:
     outputs: tuple[TensorSpec, ...]
     nodes: tuple[int, ...]
     """The nodes whose results are the outputs, in the same order."""
-    stores: tuple[Stored, ...]
 
     @property
     def name(self) -> str:
         """The operator's name; it differs from those of operators with the same loop and other shapes."""
         placed = [part.placed for part in self.parts]
         read = (placed,) if any(part.whole for part in self.parts) else ()
-        return f"fused_{_digest(repr((self.symbol, self.shape, self.outputs, self.stores, *read)))}"
+        return f"fused_{_digest(repr((self.symbol, self.shape, self.outputs, *read)))}"
 
     @property
     def schema(self) -> str:
@@ -82,33 +71,22 @@ class Kernel:
 def kernel_of(clusters: Clusters, group: Group) -> Kernel:
     """Return the kernel that computes `group`."""
     program, graph = clusters.program, clusters.graph
-    mine = {program.slot_of(i): f"v{n}" for n, i in enumerate(group.nodes)}
-    inputs = tuple(dict.fromkeys(r for i in group.nodes for r in clusters.terms[i].refs if r.slot not in mine))
+    mine = {program.slot_of(i): f"v{n}" for n, i in enumerate(group)}
+    inputs = tuple(dict.fromkeys(r for i in group for r in clusters.terms[i].refs if r.slot not in mine))
     names: dict[Ref, str] = {Ref(slot): name for slot, name in mine.items()}
     names.update({ref: f"x{n}" for n, ref in enumerate(inputs)})
-    read = [i for i in group.nodes if _leaves(clusters, i, group)]
-    outputs = [graph.ops[i].outputs[0] for i in read]
-    stores = [(mine[program.slot_of(i)], Stored(n, 0, spec.laid_out)) for n, (i, spec) in enumerate(zip(read, outputs))]
-    for i in group.concatenated:
-        parts, dim = _concatenation(program.nodes[i].args)
-        spec = graph.ops[i].outputs[0]
-        strides = spec.laid_out
-        side = graph.ops[group.nodes[0]].outputs[0].shape[dim]
-        for n, ref in enumerate(parts):
-            stores.append((names[ref], Stored(len(outputs), n * side * strides[dim], strides)))
-        outputs.append(spec)
+    nodes = tuple(i for i in group if _leaves(clusters, i, group))
+    outputs = tuple(graph.ops[i].outputs[0] for i in nodes)
     lines = [f"    const V x{n} = load<dense>(p[{n}], s[{n}], i, count);" for n in range(len(inputs))]
-    for i in group.nodes:
+    for i in group:
         term = clusters.terms[i]
         operands = {name: names[value] if isinstance(value, Ref) else value for name, value in term.operands.items()}
         lines.append(f"    const V {mine[program.slot_of(i)]} = {term.formula.format_map(operands)};")
-    for n, (value, _) in enumerate(stores, len(inputs)):
-        lines.append(f"    store<dense>({value}, p[{n}], s[{n}], i, count);")
-    source, symbol = _function("\n".join(lines), len(inputs), len(stores))
-    shape = graph.ops[group.nodes[0]].outputs[0].shape
-    nodes = (*read, *group.concatenated)
-    read_as = tuple(map(clusters.part_of, inputs))
-    return Kernel(source, symbol, shape, inputs, read_as, tuple(outputs), nodes, tuple(stored for _, stored in stores))
+    for n, i in enumerate(nodes, len(inputs)):
+        lines.append(f"    store<dense>({mine[program.slot_of(i)]}, p[{n}], s[{n}], i, count);")
+    source, symbol = _function("\n".join(lines), len(inputs), len(nodes))
+    shape = graph.ops[group[0]].outputs[0].shape
+    return Kernel(source, symbol, shape, inputs, tuple(map(clusters.part_of, inputs)), outputs, nodes)
 
 
 def _leaves(clusters: Clusters, i: int, group: Group) -> bool:
@@ -116,12 +94,7 @@ def _leaves(clusters: Clusters, i: int, group: Group) -> bool:
     slot = clusters.program.slot_of(i)
     if any(ref.slot == slot for ref in find_refs(clusters.program.outputs)):
         return True
-    return bool(clusters.readers[slot] - {*group.nodes, *group.concatenated})
-
-
-def _concatenation(args: tuple[Any, ...]) -> tuple[list[Ref], int]:
-    """The parts and the dimension of a call of `cat`."""
-    return args[0], args[1] if len(args) > 1 else 0
+    return bool(clusters.readers[slot] - set(group))
 
 
 def _function(body: str, inputs: int, stores: int) -> tuple[str, str]:

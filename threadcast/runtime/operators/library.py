@@ -96,7 +96,6 @@ def _define(native: ModuleType, kernel: Kernel, path: Path) -> None:
         schema=kernel.schema, name=f"threadcast::{kernel.name}", path=str(path), symbol=kernel.symbol,
         sizes=list(kernel.shape), inputs=[part.placed for part in kernel.parts],
         outputs=[(list(spec.shape), list(spec.laid_out)) for spec in kernel.outputs],
-        stores=[(s.output, s.offset, list(s.strides)) for s in kernel.stores],
     )  # fmt: skip
 
 

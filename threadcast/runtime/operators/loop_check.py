@@ -24,7 +24,7 @@ from threadcast.capture.graph.program import Input, Node, Program
 from threadcast.capture.graph.values import Ref, map_refs
 from threadcast.core.tensor import TensorSpec
 from threadcast.runtime.operators.clusters import MAX_NODES, Clusters
-from threadcast.runtime.operators.kernels import Kernel, Stored
+from threadcast.runtime.operators.kernels import Kernel
 from threadcast.runtime.operators.library import FusedOperators
 from threadcast.runtime.operators.parts import Part
 from threadcast.runtime.operators.pointwise import ONEDNNS
@@ -67,7 +67,6 @@ class LoopChecks:
         small = replace(
             kernel, shape=(LENGTH,), parts=tuple(map(Part, kernel.inputs)),
             outputs=tuple(TensorSpec((LENGTH,)) for _ in values),
-            stores=tuple(Stored(n, 0, (1,)) for n in range(len(values))),
         )  # fmt: skip
         (operator,) = self.operators.of([small])
         numbers = [_numbers()[n * _SHIFT :][: 2 * LENGTH] for n in range(len(kernel.inputs))]
@@ -78,12 +77,8 @@ class LoopChecks:
 
 
 def _stored(clusters: Clusters, kernel: Kernel) -> list[Ref]:
-    """The values that the loop stores, in its order: results, then parts of what is put together."""
-    stored: list[Ref] = []
-    for i in kernel.nodes:
-        node = clusters.program.nodes[i]
-        stored += node.args[0] if node.target is aten.cat.default else [Ref(clusters.program.slot_of(i))]
-    return stored
+    """The values that the loop stores, in its order."""
+    return [Ref(clusters.program.slot_of(i)) for i in kernel.nodes]
 
 
 def _needed(clusters: Clusters, kernel: Kernel, wanted: Sequence[Ref]) -> list[int]:

@@ -210,14 +210,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
                                 const std::string& symbol, std::vector<int64_t> sizes,
                                 const std::vector<std::tuple<int64_t, std::vector<int64_t>, std::vector<int64_t>,
                                                              std::vector<int64_t>>>& inputs,
-                                std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> outputs,
-                                const std::vector<std::tuple<size_t, int64_t, std::vector<int64_t>>>& stores) {
-    FusedSpec spec{std::move(sizes), {}, std::move(outputs), {}};
+                                std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> outputs) {
+    FusedSpec spec{std::move(sizes), {}, std::move(outputs)};
     for (const auto& [offset, part, strides, whole] : inputs) spec.inputs.push_back({offset, part, strides, whole});
-    for (const auto& [output, offset, strides] : stores) spec.stores.push_back({output, offset, strides});
     define_fused(schema, name, path, symbol, std::move(spec));
   }, py::kw_only(), py::arg("schema"), py::arg("name"), py::arg("path"), py::arg("symbol"), py::arg("sizes"),
-      py::arg("inputs"), py::arg("outputs"), py::arg("stores"));
+      py::arg("inputs"), py::arg("outputs"));
   module.def("define_aggregation", &define_aggregation);
   module.def("define_products", &define_products);
   module.attr("tagged") = kTagged;

@@ -74,7 +74,7 @@ class Fused : public c10::OperatorKernel {
   Fused(Loop loop, FusedSpec spec) : loop_(loop), spec_(std::move(spec)) {
     order_.resize(spec_.sizes.size());
     std::iota(order_.begin(), order_.end(), 0);
-    const auto& strides = spec_.stores[0].strides;
+    const auto& strides = spec_.outputs[0].second;
     std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
   }
 
@@ -95,13 +95,12 @@ class Fused : public c10::OperatorKernel {
       if (first_.compare_exchange_strong(none, walk, std::memory_order_release)) made.release();  // NOLINT: it stays
     }
     std::vector<char*> operands;
-    operands.reserve(inputs.size() + spec_.stores.size());
+    operands.reserve(inputs.size() + outputs.size());
     for (size_t k = 0; k < inputs.size(); ++k) {
       TORCH_CHECK(inputs[k].scalar_type() == at::kFloat, "a fused operator takes float32, got ", inputs[k].scalar_type());
       operands.push_back(static_cast<char*>(inputs[k].data_ptr()) + spec_.inputs[k].offset * sizeof(float));
     }
-    for (const Store& store : spec_.stores)
-      operands.push_back(static_cast<char*>(outputs[store.output].data_ptr()) + store.offset * sizeof(float));
+    for (const at::Tensor& output : outputs) operands.push_back(static_cast<char*>(output.data_ptr()));
     const int64_t most = std::max<int64_t>(1, walk->count / kGrain);
     const int threads = static_cast<int>(std::min<int64_t>(most, omp_most_threads()));
     if (threads <= 1) {
@@ -116,7 +115,7 @@ class Fused : public c10::OperatorKernel {
 
  private:
   Walk walk_of(const std::vector<at::Tensor>& inputs) const {
-    const size_t dims = spec_.sizes.size(), operands = inputs.size() + spec_.stores.size();
+    const size_t dims = spec_.sizes.size(), operands = inputs.size() + spec_.outputs.size();
     Walk walk;
     std::vector<std::vector<int64_t>> given(dims, std::vector<int64_t>(operands, 0));
     for (size_t k = 0; k < inputs.size(); ++k) {
@@ -135,8 +134,8 @@ class Fused : public c10::OperatorKernel {
         given[missing + d][k] = fits && sizes[d] != 1 ? strides[d] : 0;
       }
     }
-    for (size_t s = 0; s < spec_.stores.size(); ++s)
-      for (size_t d = 0; d < dims; ++d) given[d][inputs.size() + s] = spec_.stores[s].strides[d];
+    for (size_t s = 0; s < spec_.outputs.size(); ++s)
+      for (size_t d = 0; d < dims; ++d) given[d][inputs.size() + s] = spec_.outputs[s].second[d];
     for (size_t d : order_) {
       if (spec_.sizes[d] == 1) continue;
       walk.count *= spec_.sizes[d];

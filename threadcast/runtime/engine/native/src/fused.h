@@ -7,13 +7,6 @@
 
 namespace threadcast {
 
-// Where the loop's results go. Strides and offset in elements.
-struct Store {
-  size_t output = 0;
-  int64_t offset = 0;
-  std::vector<int64_t> strides;
-};
-
 // What the loop reads of an input: all, where `whole` is empty, else a view of a tensor whose sizes and strides are the
 // numbers of `whole`. Strides and offset in elements.
 struct Part {
@@ -25,7 +18,6 @@ struct FusedSpec {
   std::vector<int64_t> sizes;  // of the loop
   std::vector<Part> inputs;
   std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> outputs;  // sizes and strides of each
-  std::vector<Store> stores;
 };
 
 // Defines `threadcast::name` with this schema, which runs `symbol` of the shared object at `path` on tensors of
