@@ -8,12 +8,12 @@ from figures.study import Row, Study, by, least_to_most, numbers, table
 
 BASELINES = (
     "sequential", "manual_grid", "strategies_1_2", "strategies_1_2_3", "strategies", "critical_path", "cpa",
-    "mcpa", "lp_rounding",
+    "mcpa", "lp_rounding", "ios",
 )  # fmt: skip
 
 
 def _networks(rows: list[Row]) -> str:
-    shown = ("search", "sequential", "strategies", "critical_path", "mcpa")
+    shown = ("search", "sequential", "strategies", "critical_path", "mcpa", "ios")
     machines = [(cores, found) for (cores,), found in by(rows, "cores").items()]
     lines = [
         [cores, *(f"{fmean(found):.2f}" if (found := numbers(own, name)) else "" for name in shown),

@@ -116,7 +116,7 @@ def test_plans_on_cache_groups_are_no_longer_than_the_baselines(seed: int) -> No
     edges = [(int(random.integers(max(0, i - 12), i)), i) for i in range(1, 25)]
     problem = with_affinities(problem_of(made, edges, cores=32, group_size=8), seed=seed, farthest=3.0)
     ours_s = plan(problem, policy=SEARCH, budget_s=HANGS_S).makespan_s
-    for name in ("critical_path", "cpa", "mcpa", "lp_rounding", "strategies_1_2_3"):
+    for name in ("critical_path", "cpa", "mcpa", "lp_rounding", "ios", "strategies_1_2_3"):
         assert ours_s <= makespan_s(create(name, problem)) * (1 + 1e-9), name
 
 
