@@ -1,4 +1,8 @@
-"""What operators return while a callable is recorded, where PyTorch's own rule for fake tensors does not say it.
+"""What operators return while a callable is recorded, where PyTorch's fake tensors do not say it, or say it late.
+
+`FakeTensorMode` looks each call up by all of its arguments' properties, and where it does not know them follows a
+formula operator by operator: 0.3 ms a call, 3 ms for a batch normalisation, 1.3 s for a training step of DenseNet-121,
+whose layers have as many widths. `told_at_once` asks the operator's rule for shapes itself, in a tenth of the time.
 
 Sizes depend on values (`x[mask]`, `nonzero`), once the values are counted. `_grouped_mm`, by which mixtures of experts
 multiply the tokens of each expert with its weights, has a GPU's rule, which refuses all types but bfloat16; on a CPU it
@@ -16,10 +20,68 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch.utils import _pytree as pytree
 
 from threadcast.capture.graph.values import Ref
 
 aten = torch.ops.aten
+
+_CPU = torch.device("cpu")
+_AT_ONCE = frozenset((
+    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default, aten.exp.default,
+    aten.rsqrt.default, aten.pow.Tensor_Scalar, aten.sigmoid.default, aten.sigmoid_backward.default,
+    aten.tanh.default, aten.tanh_backward.default, aten.silu.default, aten.gelu.default, aten.gelu_backward.default,
+    aten.relu.default, aten.threshold_backward.default, aten.cat.default, aten.mm.default, aten.addmm.default,
+    aten.bmm.default, aten.sum.dim_IntList, aten.mean.dim, aten.slice.Tensor, aten.select.int, aten.view.default,
+    aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.expand.default,
+    aten.split.Tensor, aten.detach.default,
+))  # fmt: skip
+"""Operators that write nothing and whose results follow from shapes, types and strides alone, as PyTorch computes them
+where no numbers are (the key Meta). Those for which `FakeTensorMode` has a rule of its own, as convolutions, do not."""
+
+
+def told_at_once(mode: FakeTensorMode, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `func` returns for fake tensors of fixed sizes; None where `mode` has to be asked.
+
+    That is so for other operators, and for tensors made of Python numbers, whose values `mode` knows.
+    """
+    first = next((leaf for leaf in pytree.tree_leaves(args[:1]) if isinstance(leaf, FakeTensor)), None)
+    if first is None or first.constant is not None:
+        return None
+    if func is aten.native_batch_norm.default:
+        return _normalised(args)
+    if func is aten.native_batch_norm_backward.default:
+        return _normalised_backward(args)
+    if func not in _AT_ONCE:
+        return None
+    with in_kernel_invocation_manager(mode):
+        found = func(*args, **kwargs)
+    return pytree.tree_map_only(Tensor, lambda one: FakeTensor(mode, one, _CPU), found)
+
+
+def _normalised(args: tuple[Any, ...]) -> Any:
+    """The result, and each channel's mean and deviation, of a batch normalisation that trains."""
+    image, _, _, _, _, trains, *_ = args
+    if not (trains and _is_plainly_laid_out(image)):
+        return None
+    return torch.empty_like(image), *(image.new_empty(image.shape[1]) for _ in range(2))
+
+
+def _normalised_backward(args: tuple[Any, ...]) -> Any:
+    """Its gradients, of which that of the image lies as the image does, however the result's gradient lies."""
+    _, image, *_, trains, _, mask = args
+    if not (trains and _is_plainly_laid_out(image)):
+        return None
+    made = torch.empty_like(image), *(image.new_empty(image.shape[1]) for _ in range(2))
+    return tuple(one if wanted else None for one, wanted in zip(made, mask, strict=True))
+
+
+def _is_plainly_laid_out(image: Tensor) -> bool:
+    """Whether its elements lie in one of the orders that a normalisation keeps, in a type that its sums have too."""
+    if image.dtype not in (torch.float32, torch.float64) or not image.numel():
+        return False
+    return image.is_contiguous() or (image.dim() == 4 and image.is_contiguous(memory_format=torch.channels_last))
 
 
 _CTC = (aten._ctc_loss.default, aten._ctc_loss.Tensor)

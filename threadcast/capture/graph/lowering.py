@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
+_SCALAR = TensorSpec(())
+
 KINDS = {
     "addmm_": "addmm",
     "native_batch_norm": "batch_norm",
@@ -138,7 +140,7 @@ class _Builder:
 
     def _first(self, args: tuple[Any, ...]) -> TensorSpec:
         """The first tensor among arguments; one float32 where there is none."""
-        return next((self.specs[arg] for arg in args if isinstance(arg, Ref) and arg in self.specs), TensorSpec(()))
+        return next((self.specs[arg] for arg in args if isinstance(arg, Ref) and arg in self.specs), _SCALAR)
 
     def _append(self, call: _Call) -> int:
         self.calls.append(call)

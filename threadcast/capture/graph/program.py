@@ -83,10 +83,14 @@ class Node:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     phase: Phase
+    _refs: tuple[Ref, ...] = field(init=False, repr=False)
 
-    def refs(self) -> Iterator[Ref]:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_refs", tuple(find_refs((self.args, self.kwargs))))
+
+    def refs(self) -> tuple[Ref, ...]:
         """Every value that the call reads or writes, as often as it is used."""
-        return find_refs((self.args, self.kwargs))
+        return self._refs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 from threadcast.capture.graph.dependencies import DECLARING
-from threadcast.capture.graph.fake_results import OneHots, counted_result, ctc_result, grouped_product
+from threadcast.capture.graph.fake_results import OneHots, counted_result, ctc_result, grouped_product, told_at_once
 from threadcast.capture.graph.fake_tensors import FakeTensors
 from threadcast.capture.graph.numbers import READS, NumberReads, Numbers, ReadRecorder
 from threadcast.capture.graph.program import PLAIN, TRANSPARENT, Phase, Recorded, Recording, Result
@@ -291,6 +291,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What `func` returns for fake tensors; PyTorch's exception where its size may be another in the next call."""
         if (losses := ctc_result(func, args)) is not None:
             return losses
+        if self._fakes.symbols is None and (told := told_at_once(self._fakes.mode, func, args, kwargs)) is not None:
+            return told
         try:
             result = (grouped_product if func is aten._grouped_mm.default else func)(*args, **kwargs)
             return pytree.tree_map_only(Tensor, _contiguous, result) if func in _CONTIGUOUS else result
