@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from threadcast.capture.graph.capture import capture_training
 from threadcast.capture.graph.captured import Captured
-from threadcast.capture.graph.optimizers import FirstStepMissing
+from threadcast.capture.graph.optimizers import FirstStepMissing, OptimizerRefused
 from threadcast.core.errors import CaptureError
 
 STEPS = 12
@@ -152,6 +152,52 @@ def test_groups_have_settings_of_their_own() -> None:
         step.run((x,), y)
         train_eagerly(eager, eager_optimizer, x, y)
     moved_alike(start, model, eager)
+
+
+SHAPES = [(3,), (), (5, 13), (1,), (15,), (16,), (17,), (64,), (65,), (3, 0, 2), (70_001,), (2, 3, 4, 5)]
+"""Below, at and above the width of vectors, odd and empty ones, and one that several threads share."""
+
+
+@pytest.mark.parametrize("dtype", BY_KERNELS, ids=str)
+@pytest.mark.parametrize("make", [SETTINGS[name] for name in ("nesterov", "amsgrad", "adamw")])
+def test_kernels_are_right_for_every_size(make: Callable[[Any], Optimizer], dtype: torch.dtype) -> None:
+    class Sizes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            made = [nn.Parameter(torch.linspace(0.5, 2, torch.Size(s).numel(), dtype=dtype).reshape(s)) for s in SHAPES]
+            made.append(nn.Parameter(made[-1].detach().clone(memory_format=torch.channels_last)))
+            self.all = nn.ParameterList(made)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([(one * one * x).sum() for one in self.all]).sum()
+
+    start = Sizes()
+    (model, eager), x = (copy.deepcopy(start) for _ in range(2)), torch.tensor(0.5, dtype=dtype)
+    optimizer, eager_optimizer = make(model.parameters()), make(eager.parameters())
+    step = capture_training(model, lambda out, _: out, optimizer, (x,), None)
+    assert sum("_fused_" in str(node.target) for node in step.program.nodes) == len(SHAPES) + 1
+    for _ in range(3):
+        step.run()
+        eager_optimizer.zero_grad()
+        torch.autograd.backward(eager(x))
+        eager_optimizer.step()
+    for found, wanted in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5 if dtype is torch.float32 else 1e-12, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.complex64], ids=str)
+@pytest.mark.parametrize("make", [SGD, Adam, AdamW])
+def test_pytorch_updates_what_rounds_coarsely(make: Callable[..., Optimizer], dtype: torch.dtype) -> None:
+    model, x = nn.Linear(5, 5, dtype=dtype), torch.ones(2, 5, dtype=dtype)
+    with pytest.raises(OptimizerRefused, match=f"kernel of {make.__name__} is not right for weight, {dtype}"):
+        capture_training(model, lambda out, _: out.abs().sum(), make(model.parameters(), lr=0.1), (x,), None)
+
+
+def test_pytorch_updates_parameters_with_gaps() -> None:
+    model = nn.Linear(8, 8)
+    model.weight = nn.Parameter(torch.randn(8, 16)[:, ::2])
+    with pytest.raises(OptimizerRefused, match="is not right for weight"):
+        capture_training(model, lambda out, _: out.sum(), SGD(model.parameters(), 0.1), (torch.ones(2, 8),), None)
 
 
 class Mixed(nn.Module):

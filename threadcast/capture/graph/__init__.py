@@ -27,7 +27,7 @@ Sizes are fixed, or symbols with conditions (`symbols`). Numbers read out of ten
 each run (`numbers.NumberReads`). Python values are the business of `guards`, which is below this room.
 
 *A training step* (`training_step`) is forward, backward and update in one recording. Updates are PyTorch's fused
-kernels, each first compared with the user's optimizer (`update_check`), with the state in `optimizer.state` as always.
+kernels, for types and layouts of which they are right (`optimizers`), with the state in `optimizer.state` as always.
 
 `captured.Captured` is what comes out: the graph, the program, and the live tensors that a run takes. `bind` checks a
 call's arguments, `program.run` is the plain interpreter that every faster engine must equal bit by bit, and `finish`

@@ -1,8 +1,8 @@
 """Optimizer updates parameter by parameter, so that each is a task of its own.
 
-An update is one call of PyTorch's fused kernel, which a check has shown to give the optimizer's own result
-(`update_check`). State stays in `optimizer.state`, so `state_dict` and checkpoints work as before. Numbers such as
-learning rates are inputs of the graph (`SettingInputs`).
+An update is one call of PyTorch's fused kernel, where that gives the optimizer's own result (`may_be_fused`). State
+stays in `optimizer.state`, so `state_dict` and checkpoints work as before. Numbers such as learning rates are inputs of
+the graph (`SettingInputs`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ CHOICES: dict[type[Optimizer], tuple[str, ...]] = {
     SGD: ("nesterov", "maximize", "foreach", "differentiable", "fused"), Adam: _ADAM_CHOICES, AdamW: _ADAM_CHOICES,
 }  # fmt: skip
 """Names of the settings that decide what is computed, by optimizer: another value needs another graph."""
+
+_KERNEL_TYPES = (torch.float32, torch.float64)
 
 _DECIDES_BY_ZERO = ("momentum", "weight_decay")
 """Numbers that an optimizer compares with 0."""
@@ -71,6 +73,23 @@ class Update:
         step[0].add_(1)
         kernel: Callable[..., None] = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
         kernel([parameter], [gradient], means, squares, largest, step, **numbers, **choices)
+
+
+def may_be_fused(update: Update, parameter: Tensor, state: Sequence[Tensor]) -> bool:
+    """Whether PyTorch's fused kernel updates this parameter as the optimizer's own loop does.
+
+    It walks through memory, whatever shapes and strides say: what belongs together must lie alike. Types that round
+    coarsely are the loop's: `_fused_sgd_` of PyTorch 2.13 leaves bfloat16 and float16 parameters of 16 elements and
+    more as they were, and Adam's kernels round otherwise. The first run of a graph is compared with PyTorch besides.
+    """
+    if parameter.dtype not in _KERNEL_TYPES or not is_dense(parameter) or parameter.device.type != "cpu":
+        return False
+    counts = state[-1:] if update.state_names[-1:] == ("step",) else []
+    tensors = state[: len(state) - len(counts)]
+    looks = parameter.dtype, parameter.shape, parameter.stride()
+    return all((one.dtype, one.shape, one.stride()) == looks for one in tensors) and all(
+        one.numel() == 1 and one.dtype in _KERNEL_TYPES for one in counts
+    )
 
 
 def updates_of(optimizer: Optimizer) -> dict[Tensor, Update]:

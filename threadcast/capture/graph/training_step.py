@@ -19,11 +19,11 @@ from threadcast.capture.graph.optimizers import (
     SettingInputs,
     check_first_step,
     keep_state,
+    may_be_fused,
     state_of,
     updates_of,
 )
 from threadcast.capture.graph.recorder import Recorder
-from threadcast.capture.graph.update_check import fused_is_right
 from threadcast.capture.guards.module_values import ModuleValues
 from threadcast.core.errors import CaptureError
 
@@ -68,7 +68,7 @@ class TrainingStep:
         self._states = {name: state_of(optimizer, p, self._updates[p]) for name, p in self._trained}
         self._group_of = {p: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
         for name, parameter in self._trained:
-            if not fused_is_right(self._updates[parameter], parameter, list(self._states[name].values())):
+            if not may_be_fused(self._updates[parameter], parameter, list(self._states[name].values())):
                 raise OptimizerRefused(
                     f"PyTorch's fused kernel of {type(optimizer).__name__} is not right for {name}, {parameter.dtype}"
                 )

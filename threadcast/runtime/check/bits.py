@@ -24,7 +24,7 @@ from threadcast.runtime.check.limits import (
 _ROUNDINGS = 4
 """Roundings of a number itself by which an operator's results may differ."""
 _UPDATE_ROUNDINGS = 16
-"""The same for an update, beside as many roundings of the largest movement of its tensor; as `update_check`."""
+"""The same for an update, beside as many roundings of the largest movement of its tensor."""
 _ROUGHLY = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.05}
 """By data type, share of a tensor's largest number by which results may differ of which each operator was judged by
 itself, or that another library computes."""

@@ -15,8 +15,14 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from threadcast.capture.graph.optimizers import CHOICES, NUMBERS, OptimizerRefused, state_names, updates_of
-from threadcast.capture.graph.update_check import fused_step_is_right
+from threadcast.capture.graph.optimizers import (
+    CHOICES,
+    NUMBERS,
+    OptimizerRefused,
+    may_be_fused,
+    state_names,
+    updates_of,
+)
 from threadcast.runtime.engine.native.library import loaded_library
 
 MOST_WAIT = 1_000
@@ -106,7 +112,7 @@ class FusedFit:
             wanted = parameter.dtype, parameter.shape, parameter.stride()
             if (gradient.dtype, gradient.shape, gradient.stride()) != wanted:
                 return False
-            if not fused_step_is_right(update, parameter, state):
+            if not may_be_fused(update, parameter, state):
                 return False
         return True
 
