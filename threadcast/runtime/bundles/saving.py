@@ -31,16 +31,8 @@ def save(path: Path, places: Places, *, plans_only: bool = False) -> Bundle:
         if part == "plan" or not plans_only:
             files |= _files(folder, where, part, places)
     if not files:
-        store = places.store or "off"
-        raise BundleError(
-            f"there is nothing to save: no plans in {places.plans}"
-            + (
-                ""
-                if plans_only
-                else f", no measurements in steps ({store}), nothing compiled in {places.native.parent}"
-            )
-            + "; run optimised steps first"
-        )
+        others = "" if plans_only else f", measurements in steps ({places.store or 'off'}) or compiled code"
+        raise BundleError(f"there is nothing to save: no plans in {places.plans}{others}; run optimised steps first")
     return write_bundle(path, Fingerprint.here(places.machine), files)
 
 
