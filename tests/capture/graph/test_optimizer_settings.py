@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
+from tests.capture.eager_training import train
 from threadcast.capture.graph.capture import capture_training
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.optimizers import FirstStepMissing, OptimizerRefused
@@ -71,10 +72,7 @@ def captured(model: nn.Module, optimizer: Optimizer, dtype: torch.dtype) -> Capt
 
 
 def train_eagerly(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor) -> None:
-    optimizer.zero_grad()
-    torch.autograd.backward(cross_entropy(model(x), y))
-    optimizer.step()
-    optimizer.zero_grad()
+    train(model, optimizer, lambda model: cross_entropy(model(x), y))
 
 
 def moved_alike(start: nn.Module, one: nn.Module, other: nn.Module) -> None:
@@ -178,9 +176,7 @@ def test_kernels_are_right_for_every_size(make: Callable[[Any], Optimizer], dtyp
     assert sum("_fused_" in str(node.target) for node in step.program.nodes) == len(SHAPES) + 1
     for _ in range(3):
         step.run()
-        eager_optimizer.zero_grad()
-        torch.autograd.backward(eager(x))
-        eager_optimizer.step()
+        train(eager, eager_optimizer, lambda model: model(x))
     for found, wanted in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-5 if dtype is torch.float32 else 1e-12, atol=0)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from tests.capture.eager_training import train
 from threadcast.capture.graph.capture import capture_training
 
 Made = Callable[..., torch.optim.Optimizer]
@@ -44,9 +45,7 @@ def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 def train_eagerly(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
     for _ in range(steps):
-        optimizer.zero_grad()
-        torch.autograd.backward(cross_entropy(model(X), Y))
-        optimizer.step()
+        train(model, optimizer, lambda model: cross_entropy(model(X), Y))
 
 
 @pytest.mark.parametrize("converted", [False, True])

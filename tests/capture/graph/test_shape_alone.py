@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,10 +13,7 @@ from torch.nn import functional
 from tests.random_order import random_order
 from threadcast.capture.graph.capture import capture_forward, capture_graph, capture_training
 from threadcast.capture.graph.captured import Captured
-from threadcast.core import Case, Curve, CurveTable, read_machine
 from threadcast.core.graph import OpGraph
-from threadcast.scheduler.bounds.lower_bounds import lower_bounds
-from threadcast.scheduler.problem.problem import Problem
 
 DRAWS = ("bernoulli", "rand_like", "rand", "randn", "randn_like", "randint_like", "exponential_", "normal_", "uniform_")
 
@@ -116,14 +112,6 @@ def test_masks_of_a_training_step_wait_for_earlier_masks_alone(capture: Callable
     for mask in masks:
         assert _needs(graph, mask) <= {"bernoulli_", "empty_strided"}
     assert masks[0] in graph.predecessors[masks[1]]
-
-
-def test_the_bound_of_a_step_does_not_have_its_masks_behind_its_layers() -> None:
-    graph, machine, case = _perceptron().graph, read_machine(), Case(1)
-    seconds = [1.0 if op.kind in ("bernoulli_", "addmm") else 0.0 for op in graph.ops]
-    curves = CurveTable.of([Curve.exact((case,), [one]) for one in seconds])
-    bounds = lower_bounds(Problem(graph, curves, machine.limited_to([core.id for core in machine.cores[:2]])))
-    np.testing.assert_allclose(bounds.critical_path_s, 3.0)  # of 3 layers, beside 2 masks: formerly 5
 
 
 def test_graphs_of_torch_compile_draw_ahead() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
+from tests.capture.eager_training import train
 from threadcast.capture.graph.capture import capture_forward, capture_training
 from threadcast.capture.graph.captured import Captured
 from threadcast.capture.graph.values import Dynamic
@@ -101,20 +102,15 @@ def test_a_training_step_for_several_batches_trains_as_eager_does() -> None:
     for model, one in ((mine, my_optimizer), (eager, optimizer)):  # makes the momentum
         torch.manual_seed(1)
         x, y = batch(4)
-        cross_entropy(model(x), y).backward()
-        one.step()
-        one.zero_grad()
+        train(model, one, lambda model, x=x, y=y: cross_entropy(model(x), y))
     captured = capture_training(
         mine, cross_entropy, my_optimizer, (batch(4)[0],), batch(4)[1], dynamic={0: (0,), 1: (0,)}
     )
     for n in (4, 7, 2, 19):
         x, y = batch(n)
         found = captured.run((x,), y)["loss"]
-        wanted = cross_entropy(eager(x), y)
-        wanted.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        torch.testing.assert_close(found, wanted.detach())
+        wanted, _ = train(eager, optimizer, lambda model, x=x, y=y: cross_entropy(model(x), y))
+        torch.testing.assert_close(found, wanted)
     for one, other in zip(mine.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(one, other)
 
