@@ -1,4 +1,4 @@
-"""Compiled calls pass every form of argument."""
+"""Calls of nodes pass every form of argument."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from threadcast.capture.graph.capture import capture_forward
-from threadcast.capture.graph.program import compiled
+from threadcast.capture.graph.program import Node
 from threadcast.capture.graph.values import Ref
 
 
@@ -31,6 +31,6 @@ def test_a_plain_function_and_keyword_arguments_arrive() -> None:
         return args, kwargs
 
     args = ((Ref(0), 5), [Ref(1, 1), None], "text", {"b": [Ref(1)], 3: None})
-    call = compiled(target, args, {"from": [Ref(0)], "rest": [1, 2]})
+    node = Node(target, args, {"from": [Ref(0)], "rest": [1, 2]}, "forward")
     expected = ((("a", 5), ["c", None], "text", {"b": ["bc"], 3: None}), {"from": ["a"], "rest": [1, 2]})
-    assert call(["a", "bc"]) == expected
+    assert node.call(["a", "bc"]) == expected

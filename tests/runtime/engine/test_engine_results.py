@@ -66,7 +66,7 @@ def run_in_program_order(captured: Captured, plan: Plan) -> Any:
     with below_autograd():
         for op in range(len(program.nodes)):
             torch.set_num_threads(by_id[captured.graph.ids[op]].threads)
-            slots[program.slot_of(op)] = program.calls[op](slots)
+            slots[program.slot_of(op)] = program.nodes[op].call(slots)
     torch.set_num_threads(1)
     return program.collect(slots)
 

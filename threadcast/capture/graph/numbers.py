@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from threadcast.capture.graph.dependencies import is_random, may_be_returned, may_be_written
-from threadcast.capture.graph.program import Call, Node, Recorded, Recording, below_autograd, compiled
+from threadcast.capture.graph.program import Node, Recorded, Recording, below_autograd
 from threadcast.capture.graph.values import AsNumber, Ref, Size, map_refs
 from threadcast.core.errors import CaptureError
 
@@ -107,20 +107,20 @@ class NumberReads:
 class _Step:
     """A call of an operator, into `slot`; without one it returns a number, which must be `number`."""
 
-    __slots__ = ("_call", "_kind", "_number", "_slot", "_special")
+    __slots__ = ("_kind", "_node", "_number", "_slot", "_special")
 
     def __init__(self, node: Node, slot: int | None, number: Any) -> None:
         self._slot, self._number, self._kind = slot, number, type(number)
         # 0.0 is -0.0, and NaN is not NaN; complex numbers have parts
         self._special = slot is None and (number == 0 or number != number or isinstance(number, complex))
-        self._call: Call = compiled(node.target, node.args, node.kwargs)
-        if node.target is aten._local_scalar_dense.default:
-            of = node.args[0]
-            self._call = lambda slots: of.value(slots).item()  # takes a quarter of the operator's time
+        self._node = node
 
     def holds(self, slots: dict[int, Any]) -> bool:
         """Make the call; return whether its number is the graph's."""
-        found: Any = self._call(slots)  # type: ignore[arg-type]
+        if self._node.target is aten._local_scalar_dense.default:
+            found = self._node.args[0].value(slots).item()  # takes a quarter of the operator's time
+        else:
+            found = self._node.call(slots)
         if self._slot is not None:
             slots[self._slot] = found
             return True
@@ -172,8 +172,8 @@ class ReadRecorder:
         slots: dict[int, Any] = dict(inputs)
         with _disable_current_modes(), torch.autocast("cpu", enabled=False), torch.no_grad(), below_autograd():
             for slot, node, _ in map(self._nodes.__getitem__, needed):
-                slots[slot] = compiled(node.target, node.args, node.kwargs)(slots)  # type: ignore[arg-type]
-            number = _number(compiled(target, args, {})(slots))  # type: ignore[arg-type]
+                slots[slot] = node.call(slots)
+            number = _number(read.call(slots))
         if inputs:  # the others are the same in each call
             self._needed.update(needed)
             self._reads.append((len(self._nodes), read, number))

@@ -29,7 +29,7 @@ class Ref(NamedTuple):
     slot: int
     item: int | None = None
 
-    def value(self, slots: Sequence[Any]) -> Any:
+    def value(self, slots: Sequence[Any] | Mapping[int, Any]) -> Any:
         """The referenced value in these slots."""
         held = slots[self.slot]
         return held if self.item is None else held[self.item]
@@ -70,6 +70,21 @@ def map_refs(change: Callable[[Ref], Ref], template: Any) -> Any:
         return tuple(map_refs(change, part) for part in template)
     if isinstance(template, dict):
         return {key: map_refs(change, part) for key, part in template.items()}
+    return template
+
+
+def filled(template: Any, slots: Sequence[Any] | Mapping[int, Any]) -> Any:
+    """`template` with the values in these slots in place of each `Ref` and `AsNumber`."""
+    if isinstance(template, Ref):
+        return template.value(slots)
+    if isinstance(template, AsNumber):
+        return template.ref.value(slots).item()
+    if isinstance(template, list):
+        return [filled(part, slots) for part in template]
+    if type(template) is tuple:
+        return tuple([filled(part, slots) for part in template])
+    if isinstance(template, dict):
+        return {key: filled(part, slots) for key, part in template.items()}
     return template
 
 

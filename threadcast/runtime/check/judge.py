@@ -133,13 +133,12 @@ def judged_run(
     program = captured.program
     slots, left = program.new_slots(inputs), list(program.uses)
     with below_autograd():
-        for index, call in enumerate(program.calls):
-            result = call(slots)
+        for index, node in enumerate(program.nodes):
+            result = node.call(slots)
             for item, name, member in compared.get(index, ()):
                 mine, theirs = _item(result, item), _item(eager.get(name), member)
                 if not isinstance(mine, Tensor) or not isinstance(theirs, Tensor):
                     continue
-                node = program.nodes[index]
                 difference = value_difference("its result", theirs, mine, operator_room)
                 if difference is not None:
                     difference = value_difference("its result", theirs, mine, _room(node, slots, item))
