@@ -10,7 +10,7 @@ inputs and each number are recorded, too, and run again on the call's own tensor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from threadcast.capture.graph.dependencies import is_random, may_be_returned, may_be_written
 from threadcast.capture.graph.program import Node, Recorded, Recording, below_autograd
-from threadcast.capture.graph.values import AsNumber, Ref, Size, map_refs
+from threadcast.capture.graph.values import AsNumber, Ref, Size, find, map_refs
 from threadcast.core.errors import CaptureError
 
 
@@ -266,7 +266,8 @@ class ReadRecorder:
 
     def _may_be_called(self, call: Recorded, node: Node) -> bool:
         """Whether the call may be made once more before a step: it is quick, and each time the same."""
-        if call.target.namespace != "aten" or is_random(node) or any(_varies(arg) for arg in _leaves(node)):
+        varies = any(True for kind in (AsNumber, Size) for _ in find(kind, (node.args, node.kwargs)))
+        if call.target.namespace != "aten" or is_random(node) or varies:
             return False
         results = call.result if isinstance(call.result, list) else [call.result]
         specs = [*results, *(self._recording.specs.get(ref) for ref in node.refs())]
@@ -321,19 +322,3 @@ def _is_small(shape: Sequence[int], dtype: str) -> bool:
         size *= side
     rounds = "float" in dtype or "complex" in dtype
     return size <= MOST_ELEMENTS and len(shape) < 4 if rounds else size <= MOST_INTEGERS
-
-
-def _varies(argument: Any) -> bool:
-    return isinstance(argument, AsNumber | Size)
-
-
-def _leaves(node: Node) -> Iterator[Any]:
-    pending: list[Any] = [node.args, node.kwargs]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, list) or type(value) is tuple:
-            pending.extend(value)
-        elif isinstance(value, Mapping):
-            pending.extend(value.values())
-        else:
-            yield value

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from threadcast.capture.graph.values import Ref, filled, find_refs
 from threadcast.core.errors import ExecutionError, InvalidInput
 from threadcast.core.tensor import TensorSpec
+from threadcast.threads.openmp import torch_threads
 
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
@@ -108,8 +109,8 @@ class Program:
         """Execute every node once on the calling thread and return the outputs.
 
         `order` is any topological order of the graph (None: the captured one), and `threads` how many each node has
-        (None: as many as PyTorch has now). ExecutionError when it leaves out or
-        repeats a node; an exception of an operator is passed on, and no value of the failed run stays in memory.
+        (None: as many as PyTorch has now). ExecutionError when it leaves out or repeats a node; an exception of an
+        operator is passed on, and no value of the failed run stays in memory.
         """
         order = range(len(self.nodes)) if order is None else order
         if len(order) != len(self.nodes) or len(set(order)) != len(order):
@@ -117,11 +118,10 @@ class Program:
                 f"the order has {len(order)} entries; it must have each of {len(self.nodes)} nodes once"
             )
         slots, left = self.new_slots(inputs), list(self.uses)
-        with below_autograd(), kept_threads() if threads is not None else nullcontext():
+        with below_autograd():
             for index in order:
-                if threads is not None and torch.get_num_threads() != threads[index]:
-                    torch.set_num_threads(threads[index])
-                slots[self.slot_of(index)] = self.nodes[index].call(slots)
+                with torch_threads(threads[index]) if threads is not None else nullcontext():
+                    slots[self.slot_of(index)] = self.nodes[index].call(slots)
                 for slot in self.touches[index]:
                     left[slot] -= 1
                     if left[slot] == 0:
@@ -134,16 +134,6 @@ def below_autograd() -> Iterator[None]:
     """A context in which the calling thread's operators skip autograd and autocast: nothing is recorded or cast."""
     with torch._C._AutoDispatchBelowAutograd(), torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
         yield
-
-
-@contextmanager
-def kept_threads() -> Iterator[None]:
-    """A context after which PyTorch has as many threads as before it."""
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 aten = torch.ops.aten
