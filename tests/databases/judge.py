@@ -16,7 +16,7 @@ from tests.databases.cases import Call, Case, Training, loss_of
 from tests.outcomes import Outcome, in_short
 from tests.runtime.random_engines import RandomEngine, RandomEngines, Refused
 from threadcast.capture.graph.capture import capture_forward, capture_training
-from threadcast.capture.graph.optimizers import FirstStepMissing, NoUpdate, OptimizerRefused
+from threadcast.capture.graph.optimizers import NoUpdate, OptimizerRefused
 from threadcast.core.errors import CaptureError
 from threadcast.runtime.check.bits import Difference
 from threadcast.runtime.check.shadow import Ran, Shadowed, checked_step, leaves
@@ -79,9 +79,6 @@ class Judge:
             try:
                 if not update.is_whole:
                     raise OptimizerRefused("its step computes gradients several times")
-                captured, whole = capture_training(model, loss_of, optimizer, tuple(inputs), None), True
-            except FirstStepMissing:
-                update.step(lambda: gradients(*inputs))
                 captured, whole = capture_training(model, loss_of, optimizer, tuple(inputs), None), True
             except OptimizerRefused:
                 captured, whole = capture_training(model, loss_of, NoUpdate(), tuple(inputs), None), False

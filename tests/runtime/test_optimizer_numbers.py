@@ -100,7 +100,7 @@ def test_numbers_that_become_0_or_cease_to_be_it_are_honoured() -> None:
             moved_alike(start, model, eager)
 
 
-def test_dampened_sgd_is_captured_after_its_first_step() -> None:
+def test_the_update_of_dampened_sgd_is_pytorchs() -> None:
     make: Made = lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, dampening=0.5)  # noqa: E731 - as those of SETTINGS
     (model, optimizer), (eager, eager_optimizer) = twins(torch.float64, make)
     start = copy.deepcopy(model)

@@ -163,7 +163,7 @@ def test_other_settings_are_seen(watched: tuple[Model, Optimizer, Watch], change
 def test_training_and_other_numbers_change_nothing(watched: tuple[Model, Optimizer, Watch]) -> None:
     model, optimizer, found = watched
     before = found.observe()
-    optimizer.param_groups[0].update(lr=0.5, momentum=0.5, dampening=0.1, max_lr=3.0, label={})
+    optimizer.param_groups[0].update(lr=0.5, momentum=0.5, max_lr=3.0, label={})
     with torch.no_grad():
         model.layer.weight.add_(1)
         model.get_buffer("mean").copy_(torch.ones(3))

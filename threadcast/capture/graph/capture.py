@@ -156,8 +156,7 @@ def capture_step(
     With `most_norm` gradients are clipped before the update, as `torch.nn.utils.clip_grad_norm_` does it for all of the
     model's. `split` divides an operator that computes several gradients into one op for each. `dynamic` and `repeated`
     are as those of `capture_forward`; leaves are counted in `data`. CaptureError says why a step cannot be captured;
-    OptimizerRefused, which is one, that it is for the optimizer, and FirstStepMissing that PyTorch must run one step
-    first.
+    OptimizerRefused, which is one, that it is for the optimizer.
     """
     check_supported(model)
     for function in functions:

@@ -32,7 +32,7 @@ CHOICES: dict[type[Optimizer], tuple[str, ...]] = {
 
 _KERNEL_TYPES = (torch.float32, torch.float64)
 
-_DECIDES_BY_ZERO = ("momentum", "weight_decay")
+_DECIDES_BY_ZERO = ("momentum", "dampening", "weight_decay")
 """Numbers that an optimizer compares with 0."""
 
 
@@ -45,10 +45,6 @@ class NoUpdate(Optimizer):
 
     def __init__(self) -> None:
         super().__init__([{"params": []}], {})
-
-
-class FirstStepMissing(CaptureError):
-    """The optimizer's first step differs from later ones. Once PyTorch has run it, a step can be captured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +118,10 @@ def _check(kind: type[Optimizer], group: Mapping[str, Any]) -> None:
     for choice in ("capturable", "differentiable"):
         if group.get(choice):
             raise OptimizerRefused(f"{name}({choice}=True) cannot be captured; set it to False")
+    if group.get("dampening"):
+        raise OptimizerRefused(
+            "SGD does not dampen a parameter's first gradient, which a graph would; set it to 0"
+        )
     for number in NUMBERS[kind]:
         for value in group[number] if number == "betas" else [group[number]]:
             if isinstance(value, Tensor):
@@ -254,17 +254,6 @@ def keep_state(optimizer: Optimizer, parameter: Tensor, state: Mapping[str, Tens
     """Put the tensors that `state_of` returned into `optimizer.state`, in PyTorch's order: the step count first."""
     if state:
         optimizer.state[parameter].update({name: state[name] for name in sorted(state, key=lambda n: n != "step")})
-
-
-def check_first_step(optimizer: Optimizer, parameter: Tensor, update: Update) -> None:
-    """Raise FirstStepMissing where the optimizer's first step is still to come and computes what later ones do not.
-
-    That is SGD with dampening, which does not dampen the first gradient of a parameter.
-    """
-    state = optimizer.state.get(parameter, {})
-    dampened = "momentum_buffer" in update.state_names and update.group["dampening"] != 0
-    if dampened and state.get("momentum_buffer") is None:
-        raise FirstStepMissing("cannot capture: SGD does not dampen the first gradient of a parameter")
 
 
 def is_dense(tensor: Tensor) -> bool:

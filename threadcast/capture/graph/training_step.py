@@ -13,11 +13,9 @@ from torch.optim import Optimizer
 
 from threadcast.capture.graph.captured import OTHERS
 from threadcast.capture.graph.optimizers import (
-    FirstStepMissing,
     NoUpdate,
     OptimizerRefused,
     SettingInputs,
-    check_first_step,
     keep_state,
     may_be_fused,
     state_of,
@@ -151,8 +149,6 @@ class TrainingStep:
         """Update every trained parameter that has a gradient. OptimizerRefused where that cannot be recorded."""
         try:
             self._recorded_update(live, self._clipped(gradients), states, numbers)
-        except FirstStepMissing:
-            raise
         except Exception as error:
             raise OptimizerRefused(f"cannot capture the update: {type(error).__name__}: {error}") from error
 
@@ -170,7 +166,6 @@ class TrainingStep:
                 if gradient is None:
                     continue
                 update = self._updates[parameter]
-                check_first_step(self._optimizer, parameter, update)
                 group = self._group_of[parameter]
                 if group not in known:
                     known[group] = self.settings.numbers(group, given, self._recorder.number)

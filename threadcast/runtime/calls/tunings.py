@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils._pytree import tree_leaves
 
 from threadcast.capture.graph.captured import Captured
-from threadcast.capture.graph.optimizers import FirstStepMissing, OptimizerRefused
+from threadcast.capture.graph.optimizers import OptimizerRefused
 from threadcast.capture.graph.recorder import REFUSALS
 from threadcast.capture.graph.symbols import takes_the_same_way
 from threadcast.capture.graph.values import Dynamic
@@ -130,8 +130,6 @@ class CallTunings:
                 steady=family is None,
                 looking_s=looking_s,
             )
-        except FirstStepMissing:
-            return FIRST_CALL
         except NoTurn:
             raise
         except CaptureError as error:
