@@ -109,7 +109,7 @@ def test_the_update_of_dampened_sgd_is_pytorchs() -> None:
         for _ in range(3):
             step(x, y)
             train_eagerly(eager, eager_optimizer, x, y)
-        assert [report.runs for report in step.reports] == ["measuring"]
+        assert "first gradient" in step.update_by
     moved_alike(start, model, eager)
 
 

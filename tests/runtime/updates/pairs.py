@@ -116,7 +116,7 @@ OPTIMIZERS: list[Made] = [
     lambda given: SGD(given, lr=0.01),
     lambda given: SGD(given, lr=0.01, momentum=0.9),
     lambda given: SGD(given, lr=0.01, momentum=0.9, nesterov=True, weight_decay=0.1),
-    lambda given: SGD(given, lr=0.01, momentum=0.9, dampening=0.2, maximize=True),
+    lambda given: SGD(given, lr=0.01, momentum=0.9, maximize=True),
     lambda given: Adam(given, lr=0.01),
     lambda given: Adam(given, lr=0.01, amsgrad=True, weight_decay=0.1),
     lambda given: AdamW(given, lr=0.01, betas=(0.8, 0.95)),

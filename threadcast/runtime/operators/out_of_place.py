@@ -65,7 +65,7 @@ def may_be_out_of_place(captured: Captured) -> set[int]:
         if memory[slot] in bound or sum(reader == end for reader in values.values()) > 1:
             return False
         read = [ref for ref in later if slot in lies[ref]]
-        written = lies[next(program.nodes[i].refs())]
+        written = lies[program.nodes[i].refs()[0]]
         return bool(read) and all(ref in read or (lies[ref] and _apart(captured, lies[ref], written)) for ref in later)
 
     return {i for i in found if may(i)}
