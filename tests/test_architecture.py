@@ -41,7 +41,7 @@ ROOMS = {
 
 MOST = {
     "capture/guards": (1_850, 15),
-    "capture/graph": (4_160, 15),
+    "capture/graph": (3_930, 15),
     "runtime/engine": (615, 15),
     "runtime/operators": (1_965, 15),
     "runtime/check": (1_265, 15),
@@ -49,7 +49,7 @@ MOST = {
     "runtime/tuner": (4_640, 21),
     "runtime/backends": (4_560, 24),
     "runtime/watching": (730, 15),
-    "runtime/bundles": (670, 15),
+    "runtime/bundles": (630, 15),
     "runtime/layout": (480, 15),
     "runtime/calls": (1_410, 16),
     "runtime/updates": (860, 15),
