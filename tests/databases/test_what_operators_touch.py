@@ -77,7 +77,7 @@ def _undeclared(captured: Captured) -> Iterator[str]:
             others = [ref for ref in refs if memory[ref.slot] not in written and _is_dense(ref.value(slots))]
             before, state = [_numbers(ref.value(slots)) for ref in others], torch.get_rng_state()
             try:
-                slots[slot] = program.calls[i](slots)
+                slots[slot] = program.nodes[i].call(slots)
             except RuntimeError:  # of a type that an operator cannot write in place: eager raises it too
                 return
             if not is_random(node) and not torch.equal(state, torch.get_rng_state()):
