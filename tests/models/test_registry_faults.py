@@ -229,7 +229,7 @@ def test_no_alias_is_set_to_a_version_that_another_process_removes(
     registry.set_alias("champion", registry.save(HillClimb(), trained_on={}, metrics={}))
     context = get_context("fork")
     for _ in range(10):
-        version = registry.save(HillClimb(), trained_on={}, metrics={})
+        version, _ = (registry.save(HillClimb(), trained_on={}, metrics={}) for _ in range(2))
         barrier = context.Barrier(2)
         processes = [context.Process(target=act, args=(barrier, registry, version)) for act in (_move_at, _remove_at)]
         for process in processes:

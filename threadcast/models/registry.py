@@ -173,15 +173,13 @@ class ModelRegistry:
         return self._reading(version, self._manifest)
 
     def _reading(self, version: str, read: Callable[[str], T]) -> T:
-        """What `read` returns for "name@number"; again where that was removed or made anew meanwhile."""
+        """What `read` returns for "name@number"; again where that was removed meanwhile."""
         while True:
             exact = version if _VERSION.fullmatch(version) else self.resolve(version)
-            directory = self.root / "versions" / exact
-            before = _identity(directory)
             try:
                 return read(exact)
             except (OSError, ArtefactError) as error:
-                if _identity(directory) != before:
+                if not (self.root / "versions" / exact).is_dir():
                     continue
                 if isinstance(error, ArtefactError):
                     raise
@@ -288,9 +286,9 @@ class ModelRegistry:
         return [version for version in old if version not in needed]
 
     def remove(self, version: str) -> None:
-        """Remove a version from the registry; its number is used again only where it was the newest of its name.
+        """Remove a version from the registry. It disappears by one rename, so readers see all of it or nothing.
 
-        It disappears by one rename, so readers see all of it or nothing. NotFound where there is none; InvalidInput
+        NotFound where there is none; InvalidInput for the newest of its name, so that no number is used again, and
         where an alias stands for it or can be rolled back to it.
         """
         directory = self.root / "versions" / version
@@ -300,6 +298,9 @@ class ModelRegistry:
             for alias in self._aliases.names():
                 if version in self._aliases.returnable(alias):
                     raise InvalidInput(f"{version} stays: {alias} stands for it or can be rolled back to it")
+            name, _, number = version.partition("@")
+            if int(number) == max(n for own, n in self._numbers() if own == name):
+                raise InvalidInput(f"{version} stays: it is the newest of its name")
             with stored_files.staged(self.root) as staged:
                 os.rename(directory, staged / version)
                 stored_files.sync(directory.parent)
@@ -309,15 +310,6 @@ class ModelRegistry:
         for entry in directory.iterdir() if directory.is_dir() else ():
             if match := _VERSION.fullmatch(entry.name):
                 yield match[1], int(match[2])
-
-
-def _identity(directory: Path) -> tuple[int, int] | None:
-    """What differs between two directories of one name; None where there is none."""
-    try:
-        found = directory.lstat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_ctime_ns
 
 
 def _is_file_name(name: str) -> bool:
