@@ -208,18 +208,13 @@ class JointProcess(BatchModel):
     ) -> CurveTable:
         """The curves of many ops, one row each; ModelError where a time cannot be real."""
         self.check_batch(ops, observed)
+        parts = self.parts(observed, machine)
+        if any(process is not self for process, _ in parts):
+            return CurveTable.of_parts(
+                (at, process.predict_many([ops[i] for i in at], [observed[i] for i in at], cases, machine=machine))
+                for process, at in parts
+            )
         known = [by_case(measured) for measured in observed]
-        if self.for_unmeasured is not None:
-            learned = self._machines.get(machine.fingerprint)
-            few = learned is None or len(learned.keys) < FEW_OPS
-            others = [row for row, measured_at in enumerate(known) if few or not measured_at]
-            own = [row for row, measured_at in enumerate(known) if not few and measured_at]
-            if others:
-                parts = [(self.for_unmeasured, others), *([(self, own)] if own else [])]
-                return CurveTable.of_parts(
-                    (at, model.predict_many([ops[i] for i in at], [observed[i] for i in at], cases, machine=machine))
-                    for model, at in parts
-                )
         logs, spread = np.zeros((len(ops), len(cases))), np.zeros((len(ops), len(cases)))
         wanting = [row for row, measured_at in enumerate(known) if not all(case in measured_at for case in cases)]
         some = [ops[row] for row in wanting], [observed[row] for row in wanting]
@@ -231,6 +226,18 @@ class JointProcess(BatchModel):
         table = forecast_table(cases, np.exp(logs), np.exp(logs - spread), np.exp(logs + spread), self.name)
         knots = list(map(knots_of, known))
         return with_measured(within_linear_scaling(widened(table, known), knots), knots)
+
+    def parts(
+        self, observed: Sequence[Sequence[Measurement]], machine: Machine
+    ) -> list[tuple[JointProcess, list[int]]]:
+        """Which process forecasts which of these ops, by position."""
+        learned, every = self._machines.get(machine.fingerprint), range(len(observed))
+        if self.for_unmeasured is None:
+            return [(self, list(every))]
+        few = learned is None or len(learned.keys) < FEW_OPS
+        own = [row for row in every if not few and observed[row]]
+        others = [row for row in every if few or not observed[row]]
+        return [(process, rows) for process, rows in ((self.for_unmeasured, others), (self, own)) if rows]
 
     def _posteriors(
         self, ops: Sequence[Op], observed: Sequence[Sequence[Measurement]], cases: tuple[Case, ...], machine: Machine
