@@ -1,4 +1,4 @@
-"""Random choices of both annealing loops: an op, another thread count for it, another place in the order."""
+"""Random choices of annealing: an op, another thread count for it, another place in the order."""
 
 from __future__ import annotations
 

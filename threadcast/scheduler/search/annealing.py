@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from threadcast.scheduler.kernels.annealing_loop import anneal
+from threadcast.scheduler.interference.class_slowdown import SlowdownMatrix
+from threadcast.scheduler.kernels.annealing_loop import ON_EQUAL_CORES, CoreChoices, anneal
+from threadcast.scheduler.kernels.core_assignment import CoreGraph
 from threadcast.scheduler.kernels.insertion import empty_profile, insert
 from threadcast.scheduler.kernels.instance import Allotment, Floats, Instance, Ints
 from threadcast.scheduler.kernels.random_moves import Cooling, RandomState
@@ -37,12 +39,16 @@ def annealed(
     """
     order, choice = solution.order(instance), solution.choice.copy()
     order, best_s = justified(instance, order, choice)
+    group = np.zeros(instance.cores, dtype=np.int64)
+    graph = CoreGraph(instance.predecessors, instance.successors, group, SlowdownMatrix.none())
+    alike = np.zeros(instance.width.shape, dtype=np.bool_)
+    options = CoreChoices(instance.width, instance.seconds, instance.seconds, alike, instance.choices)
     for chunk in range(CHUNKS):
         if is_over():
             break
         steps = cooling(best_s, chunk, first=FIRST, moves=moves // CHUNKS, enough_s=enough_s)
         with np.errstate(over="ignore"):  # the random numbers' product, where it is not compiled
-            anneal(instance, order, choice, random, steps)
+            anneal(graph, options, ON_EQUAL_CORES, False, order, choice, random, steps)
         order, best_s = justified(instance, order, choice)
     start = np.empty(instance.n_ops)
     _insert(instance, order, instance.allotment(choice), start)

@@ -10,8 +10,8 @@ import numpy as np
 
 from threadcast.core import Affinity, Case, Placement, Plan
 from threadcast.scheduler.interference.class_slowdown import SlowdownMatrix
+from threadcast.scheduler.kernels.annealing_loop import ON_REAL_CORES, CoreChoices, anneal
 from threadcast.scheduler.kernels.compiled import COMPILED, UNCOMPILED
-from threadcast.scheduler.kernels.core_annealing_loop import CoreChoices, anneal_on_cores
 from threadcast.scheduler.kernels.core_assignment import (
     CoreAllotment,
     CoreGraph,
@@ -120,7 +120,7 @@ class CoreLayout:
                 break
             steps = cooling(best_s, chunk, first=first, moves=moves // CHUNKS, enough_s=enough_s)
             with np.errstate(over="ignore"):  # the random numbers' product, where it is not compiled
-                best_s = anneal_on_cores(self._graph, options, order, choice, random, steps)
+                best_s = anneal(self._graph, options, ON_REAL_CORES, True, order, choice, random, steps)
         return CoreSequence(float(best_s), order, columns[row[:, 0], choice])
 
     def expected_s(self, sequence: CoreSequence, *, times: float) -> Floats:
