@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections import Counter
@@ -10,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from threadcast.core import Op
+from threadcast.core.arguments import nearest
 from threadcast.core.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def op_by_name(store: Store, name: str, words: Sequence[str]) -> tuple[Op, Seque
     named = named or [op for op in every if name in map(str, _sizes(op).values())]
     if not named:
         known = dict.fromkeys(text for op in every for text in (op.kind, name_of(op)))
-        near = difflib.get_close_matches(name, known, NEAR, 0.5) or list(known)
+        near = nearest(name, known, most=NEAR) or list(known)
         raise NotFound(
             f"no op of {store.name} is called {name!r}; there are {_few(near) or 'none'} (`threadcast db ops`)"
         )
@@ -81,7 +81,7 @@ def op_by_name(store: Store, name: str, words: Sequence[str]) -> tuple[Op, Seque
             raise InvalidInput(f"{word!r} must be NAME=VALUE, such as m=300, or the shape of an input, such as 64x128")
         meant = [size] if size in known else [other for other in known if other.lower() == size.lower()]
         if not meant:
-            near = difflib.get_close_matches(size, known, 1)
+            near = nearest(size, known)
             raise NotFound(
                 f"ops of {name!r} have no {size!r}: they are described by {', '.join(known) or 'shapes'}"
                 + (f"; is {near[0]!r} meant?" if near else "")

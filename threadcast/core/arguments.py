@@ -44,8 +44,14 @@ def is_number(value: object) -> bool:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint at the known name that is nearest, to put before what comes next; empty where none is near."""
-    nearest = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {nearest[0]!r}? " if nearest else ""
+    near = nearest(name, known, cutoff=0.6)
+    return f"did you mean {near[0]!r}? " if near else ""
+
+
+def nearest(name: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.5) -> list[str]:
+    """The known names that may be meant, in whatever case, the nearest first; `cutoff` is the least likeness (0 to 1)."""
+    folded = {one.casefold(): one for one in known}
+    return [folded[one] for one in difflib.get_close_matches(name[:200].casefold(), folded, most, cutoff)]
 
 
 def _shown(value: object) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from threadcast.core.arguments import nearest
 from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.core.machine import MAX_CORES, Machine
 from threadcast.core.topology import read_machine
@@ -32,8 +32,7 @@ def find_machine(name: str, known: Mapping[str, Machine], *, local: Callable[[],
         return named[0]
     if named:
         raise InvalidInput(f"{len(named)} machines are called {name[:80]!r}: {_listed([m.fingerprint for m in named])}")
-    names = {text.casefold(): text for m in known.values() for text in (m.name, m.fingerprint)} | {LOCAL: LOCAL}
-    near = [names[text] for text in difflib.get_close_matches(folded[:200], names, n=3, cutoff=0.5)]
+    near = nearest(name.strip(), [*(text for m in known.values() for text in (m.name, m.fingerprint)), LOCAL], most=3)
     meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     raise NotFound(
         f"no machine is called {name[:80]!r}{meant} Known are {_listed([*known])}; a number of cores or "

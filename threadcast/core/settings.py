@@ -7,7 +7,6 @@ precedence. Dots in a name are tables in the file and underscores in the environ
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from threadcast.core.arguments import nearest
 from threadcast.core.errors import ConfigError
 from threadcast.core.settings_table import SETTINGS
 from threadcast.core.user_directories import user_config_dir
@@ -124,5 +124,5 @@ def _unknown(name: str, origin: str) -> ConfigError:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = nearest(name, known)
     return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"

@@ -3,13 +3,13 @@ them."""
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from threadcast.core import Op, Source
+from threadcast.core.arguments import nearest
 from threadcast.core.errors import ArtefactError, FeatureError
 from threadcast.core.json_reading import finite, member
 from threadcast.models.base import LEAST_CALL_S
@@ -53,7 +53,7 @@ class KnownKind:
         given = dict(described(op))
         names = self.ranges.keys() | self.texts.keys()
         others = given.keys() - names
-        near = {name: _nearest(name, others) for name in sorted(names - given.keys())}
+        near = {name: next(iter(nearest(name, others, cutoff=0.6)), None) for name in sorted(names - given.keys())}
         if lacking := [name for name, other in near.items() if other or name in self.every]:
             said = ", ".join(f"{name!r}" + (f" (it has {near[name]!r})" if near[name] else "") for name in lacking)
             raise FeatureError(
@@ -168,10 +168,3 @@ def described(op: Op) -> Iterator[tuple[str, Value]]:
     for name, value in (("flops", op.flops), ("bytes", op.bytes_moved)):
         if value:
             yield name, value
-
-
-def _nearest(name: str, others: Iterable[str]) -> str | None:
-    """The name among others that may be meant, in whatever case."""
-    folded = {other.casefold(): other for other in others}
-    found = difflib.get_close_matches(name.casefold(), folded, n=1)
-    return folded[found[0]] if found else None
