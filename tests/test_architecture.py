@@ -40,6 +40,18 @@ ROOMS = {
 """Folders within a part, likewise; the part's loose files come last."""
 
 MOST = {
+    "models": (9_660, 70),
+    "models/regressors": (390, 15),
+    "prediction": (2_020, 17),
+    "scheduler": (760, 15),
+    "scheduler/problem": (710, 15),
+    "scheduler/interference": (370, 15),
+    "scheduler/kernels": (1_680, 15),
+    "scheduler/bounds": (790, 15),
+    "scheduler/simulation": (510, 15),
+    "scheduler/policies": (1_640, 19),
+    "scheduler/search": (1_250, 15),
+    "malleable": (4_220, 36),
     "capture/guards": (1_850, 15),
     "capture/graph": (3_930, 15),
     "runtime/engine": (615, 15),

@@ -49,7 +49,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.5) -> list[str]:
-    """The known names that may be meant, in whatever case, the nearest first; `cutoff` is the least likeness (0 to 1)."""
+    """The known names that may be meant, in whatever case, the nearest first; `cutoff`: the least likeness, 0 to 1."""
     folded = {one.casefold(): one for one in known}
     return [folded[one] for one in difflib.get_close_matches(name[:200].casefold(), folded, most, cutoff)]
 
