@@ -47,7 +47,7 @@ def test_a_name_is_registered_once() -> None:
         ("", build, {"tiny": {}}, "must not be empty"),
         ("a:b", build, {"tiny": {}}, "colon"),
         ("empty", build, {}, "sizes of empty are empty"),
-        ("text", "no_function", {"tiny": {}}, "package.module:function"),
+        ("text", "no_function", {"tiny": {}}, "package.module:attribute"),
     ],
 )
 def test_a_network_that_could_not_be_loaded_is_not_registered(

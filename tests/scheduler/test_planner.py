@@ -106,7 +106,7 @@ def test_a_plan_with_shared_cores_is_held_against_a_bound_that_allows_for_them()
 
 
 def test_policies_of_third_parties_are_registered_like_the_built_in_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
+    monkeypatch.setattr(registry._factories, "_things", dict(registry._factories._things))
 
     class LastFirst(policies.Policy):
         """The op that became ready last, on one core."""
@@ -120,7 +120,7 @@ def test_policies_of_third_parties_are_registered_like_the_built_in_ones(monkeyp
     register("last_first", LastFirst)
     assert names()[-1] == "last_first"
     assert plan(PROBLEM, policy="last_first").policy == "last_first"
-    with pytest.raises(InvalidInput, match="'last_first' is empty or taken"):
+    with pytest.raises(InvalidInput, match="'last_first' is registered already"):
         register("last_first", Fifo)
 
 

@@ -9,13 +9,12 @@ A third party registers in the same way as the built-in models:
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from threadcast.core.arguments import did_you_mean
-from threadcast.core.errors import InvalidInput, NotFound
+from threadcast.core.by_name import ByName, check_importable, imported
+from threadcast.core.errors import InvalidInput
 from threadcast.models import regressors
 from threadcast.models.base import PerformanceModel
 from threadcast.models.regressors.contract import Regressor
@@ -28,7 +27,7 @@ class _Kind(NamedTuple):
     options: dict[str, Any]
 
 
-_kinds: dict[str, _Kind] = {}
+_kinds: ByName[_Kind] = ByName("model")
 
 
 def register(name: str, factory: Factory | str, **options: Any) -> None:
@@ -37,19 +36,15 @@ def register(name: str, factory: Factory | str, **options: Any) -> None:
     A factory given as "package.module:attribute" is imported when it is first needed. InvalidInput where the name is in
     use.
     """
-    if name in _kinds:
-        raise InvalidInput(f"a model named {name!r} is registered already; choose another name")
     if not name.isidentifier() or name != name.lower():
         raise InvalidInput(f"name={name!r}: a model's name is lower-case letters, digits and underscores")
-    if isinstance(factory, str) and ":" not in factory:
-        raise InvalidInput(f"factory={factory!r} must be a callable or 'package.module:attribute'")
-    _kinds[name] = _Kind(factory, options)
+    check_importable("factory", factory)
+    _kinds.add(name, _Kind(factory, options))
 
 
 def unregister(name: str) -> None:
     """Remove `name`; NotFound where there is no such name."""
-    _find(name)
-    del _kinds[name]
+    _kinds.remove(name)
 
 
 def create(name: str, **options: Any) -> PerformanceModel:
@@ -57,8 +52,8 @@ def create(name: str, **options: Any) -> PerformanceModel:
 
     NotFound for an unknown name, InvalidInput for an unknown or wrong option.
     """
-    kind = _find(name)
-    factory = _imported(kind.factory)
+    kind = _kinds.find(name)
+    factory = imported(kind.factory)
     try:
         return factory(**{**kind.options, **options})
     except TypeError as error:
@@ -67,26 +62,12 @@ def create(name: str, **options: Any) -> PerformanceModel:
 
 def takes(name: str, option: str) -> bool:
     """Whether `create(name)` accepts this option. NotFound for an unknown name."""
-    return option in inspect.signature(_imported(_find(name).factory)).parameters
+    return option in inspect.signature(imported(_kinds.find(name).factory)).parameters
 
 
 def names() -> tuple[str, ...]:
     """Every name that `create` knows, in the order of registration."""
     return tuple(_kinds)
-
-
-def _imported(factory: Factory | str) -> Factory:
-    if not isinstance(factory, str):
-        return factory
-    module, _, attribute = factory.partition(":")
-    found: Factory = getattr(importlib.import_module(module), attribute)
-    return found
-
-
-def _find(name: str) -> _Kind:
-    if name not in _kinds:
-        raise NotFound(f"no model named {name!r}; {did_you_mean(name, _kinds)}known: {', '.join(_kinds)}")
-    return _kinds[name]
 
 
 def register_regressor(regressor: Regressor) -> None:

@@ -10,13 +10,13 @@ networks do (`builtin.py`):
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from threadcast.core.arguments import check, check_whole, did_you_mean
+from threadcast.core.by_name import ByName, check_importable, imported
 from threadcast.core.errors import InvalidInput, NotFound
 from threadcast.networks.workload import Workload, as_workload
 
@@ -37,11 +37,10 @@ class Network:
             raise InvalidInput(f"name={self.name!r}: a network's name must not be empty or hold a colon")
         if not self.sizes:
             raise InvalidInput(f"sizes of {self.name} are empty; give at least one, as {{'tiny': {{'batch': 4}}}}")
-        allowed = callable(self.builder) or ":" in self.builder
-        check(allowed, "builder", self.builder, "a callable or 'package.module:function'")
+        check_importable("builder", self.builder)
 
 
-_networks: dict[str, Network] = {}
+_networks: ByName[Network] = ByName("network")
 
 
 def register(name: str, builder: Builder | str, sizes: Mapping[str, Options]) -> None:
@@ -50,14 +49,12 @@ def register(name: str, builder: Builder | str, sizes: Mapping[str, Options]) ->
     A builder given as "package.module:function" is imported when it is first needed, so that registering
     costs nothing. Raises InvalidInput where the name is taken.
     """
-    if name in _networks:
-        raise InvalidInput(f"a network named {name!r} is registered already; choose another name")
-    _networks[name] = Network(name, builder, {size: dict(options) for size, options in sizes.items()})
+    _networks.add(name, Network(name, builder, {size: dict(options) for size, options in sizes.items()}))
 
 
 def unregister(name: str) -> None:
     """Remove the network `name` from the registry; NotFound where there is none."""
-    del _networks[_find(name).name]
+    _networks.remove(name)
 
 
 def names() -> tuple[str, ...]:
@@ -67,14 +64,14 @@ def names() -> tuple[str, ...]:
 
 def sizes(name: str) -> tuple[str, ...]:
     """The sizes of a network, smallest first for the built-in ones; NotFound for an unknown name."""
-    return tuple(_find(name).sizes)
+    return tuple(_networks.find(name).sizes)
 
 
 def options(name: str, size: str) -> Options:
     """The keyword arguments of the builder of `name` at `size`, before overrides; NotFound for an unknown one."""
-    known = _find(name).sizes
+    known = _networks.find(name).sizes
     if size not in known:
-        raise NotFound(f"{name} has no size {size!r}; {_suggestion(size, known)}")
+        raise NotFound(f"{name} has no size {size!r}; {did_you_mean(size, known)}known: {', '.join(known)}")
     return dict(known[size])
 
 
@@ -103,7 +100,7 @@ def load(
             raise InvalidInput(f"{option}={value}: {name} has no {option}; adjustable: {', '.join(adjustable)}")
         check_whole(option, value)
         chosen[option] = value
-    builder = _resolved(_networks[name])
+    builder = imported(_networks.find(name).builder)
     with seeded(seed):
         built = builder(**chosen)
     return as_workload(built, source=f"the builder of {name}", name=name, size=size, batch=chosen.get("batch"))
@@ -119,22 +116,3 @@ def seeded(seed: int) -> Iterator[None]:
         # Not torch.manual_seed: it would also reseed accelerators, which the block does not restore.
         torch.default_generator.manual_seed(seed)
         yield
-
-
-def _find(name: str) -> Network:
-    try:
-        return _networks[name]
-    except KeyError:
-        raise NotFound(f"no network named {name!r}; {_suggestion(name, _networks)}") from None
-
-
-def _resolved(network: Network) -> Builder:
-    if callable(network.builder):
-        return network.builder
-    module, _, function = network.builder.partition(":")
-    builder: Builder = getattr(importlib.import_module(module), function)
-    return builder
-
-
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    return f"{did_you_mean(name, known)}known: {', '.join(known)}"

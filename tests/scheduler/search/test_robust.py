@@ -94,7 +94,7 @@ def test_a_robust_plan_may_come_from_a_policy_whose_forecast_is_longer(monkeypat
     def narrow(problem: Problem) -> Uniform:
         return Uniform(problem, inter=1, intra=1)
 
-    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
+    monkeypatch.setattr(registry._factories, "_things", dict(registry._factories._things))
     register("wide", wide)
     register("narrow", narrow)
     monkeypatch.setattr("threadcast.scheduler.planner.AUTO", ("wide", "narrow"))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from threadcast.core.arguments import did_you_mean
-from threadcast.core.errors import InvalidInput, NotFound
+from threadcast.core.by_name import ByName, check_importable, imported
+from threadcast.core.errors import InvalidInput
 from threadcast.scheduler.policies.options import check_options
 from threadcast.scheduler.problem import Policy, Problem
 
@@ -18,7 +17,7 @@ Factory = Callable[..., Policy]
 PLANNERS = ("auto", "search")
 """Names of the plans that the planner itself finds (`planner.plan`), which it takes where it takes a policy's name."""
 
-_factories: dict[str, Factory | str] = {}
+_factories: ByName[Factory | str] = ByName("policy")
 
 
 def register(name: str, factory: Factory | str) -> None:
@@ -26,9 +25,8 @@ def register(name: str, factory: Factory | str) -> None:
 
     InvalidInput for an empty name, and for one that is registered with another factory.
     """
-    if not name or _factories.get(name, factory) != factory:
-        raise InvalidInput(f"policy name {name!r} is empty or taken; taken are {', '.join(names())}")
-    _factories[name] = factory
+    check_importable("factory", factory)
+    _factories.add(name, factory)
 
 
 def names() -> tuple[str, ...]:
@@ -70,9 +68,8 @@ def without_options() -> tuple[str, ...]:
 
 def check_name(name: str, *others: str) -> None:
     """Raise NotFound if `name` is neither registered nor one of `others`, further names that the caller accepts."""
-    if name not in _factories and name not in others:
-        known = (*others, *names())
-        raise NotFound(f"no policy is called {name!r}; {did_you_mean(name, known)}known: {', '.join(known)}")
+    if name not in others:
+        _factories.find(name, *others)
 
 
 def _parameters(name: str) -> list[inspect.Parameter]:
@@ -85,10 +82,4 @@ def _is_optional(parameter: inspect.Parameter) -> bool:
 
 
 def _resolve(name: str) -> Factory:
-    check_name(name)
-    factory = _factories[name]
-    if isinstance(factory, str):
-        module, _, member = factory.partition(":")
-        resolved: Factory = getattr(importlib.import_module(module), member)
-        return resolved
-    return factory
+    return imported(_factories.find(name))
