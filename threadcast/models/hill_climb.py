@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 from threadcast.core import Affinity, Case, Curve, Machine, Measurement, Op
 from threadcast.core.arguments import check_whole
-from threadcast.core.json_reading import member
 from threadcast.models.artefacts import json_bytes, read_json, reading
 from threadcast.models.base import PerformanceModel
 from threadcast.models.interpolation import curve_through, measured_knots
@@ -63,7 +62,24 @@ def next_case(
     return None
 
 
-class HillClimb(PerformanceModel):
+class Climb(PerformanceModel):
+    """A climb, which learns nothing: the arguments that it was made with (`options`) are all that is stored."""
+
+    options: tuple[str, ...]
+
+    def to_files(self) -> dict[str, bytes]:
+        """The options, as a JSON file."""
+        return {"model.json": json_bytes({name: getattr(self, name) for name in self.options})}
+
+    def from_files(self, files: Mapping[str, bytes]) -> Self:
+        """Load what `to_files` returned; ArtefactError on anything else."""
+        document = read_json(files, "model.json")
+        with reading(self.name):
+            self.__dict__.update(type(self)(**{name: document[name] for name in self.options}).__dict__)
+        return self
+
+
+class HillClimb(Climb):
     """The climb of Liu et al. 2018, III-C: needs no training, no counters and no knowledge of the op.
 
     Thread counts are 1, 1 + x, 1 + 2 x, ... with x = `interval` (None: 4, but at most a quarter of the cores), each
@@ -84,7 +100,7 @@ class HillClimb(PerformanceModel):
     Stops at the first rise: on jagged real curves the count it picks can be far slower than the best.
     """
 
-    name = "hill_climb"
+    name, options = "hill_climb", ("interval",)
 
     def __init__(self, *, interval: int | None = None) -> None:
         if interval is not None:
@@ -101,17 +117,3 @@ class HillClimb(PerformanceModel):
     def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
         """Measured points and straight lines between them; see `interpolation.curve_through` for the rest."""
         return curve_through(measured_knots(observed), cases)
-
-    def to_files(self) -> dict[str, bytes]:
-        """The interval, as a JSON file."""
-        return {"model.json": json_bytes({"interval": self.interval})}
-
-    def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Load the interval."""
-        with reading("hill_climb"):
-            HillClimb.__init__(self, interval=_interval(read_json(files, "model.json")))
-        return self
-
-
-def _interval(document: Any) -> int | None:
-    return None if document["interval"] is None else member(document, "interval", int)

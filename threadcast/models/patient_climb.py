@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, get_args
+from typing import get_args
 
 from threadcast.core import Case, Curve, Machine, Measurement, Op
 from threadcast.core.arguments import check, check_whole
-from threadcast.core.json_reading import member
-from threadcast.models.artefacts import json_bytes, read_json, reading
-from threadcast.models.base import PerformanceModel
-from threadcast.models.hill_climb import next_case
+from threadcast.models.hill_climb import Climb, next_case
 from threadcast.models.interpolation import Between, curve_through, measured_knots
 
 
-class PatientClimb(PerformanceModel):
+class PatientClimb(Climb):
     """Doubles the thread count, goes on past `patience` rises, then halves the gaps next to its fastest point.
 
     Thread counts double from 1 up to the machine's, in each affinity, until time has not fallen below the best for
@@ -25,7 +22,7 @@ class PatientClimb(PerformanceModel):
     (prime counts, edges of sockets), so that the first rise is seldom the minimum.
     """
 
-    name = "patient_climb"
+    name, options = "patient_climb", ("patience", "refine", "between")
 
     def __init__(self, *, patience: int = 2, refine: int = 2, between: Between = "log") -> None:
         check_whole("patience", patience)
@@ -59,20 +56,6 @@ class PatientClimb(PerformanceModel):
     def predict(self, op: Op, observed: Sequence[Measurement], cases: Sequence[Case], *, machine: Machine) -> Curve:
         """Measured points, and lines between them; see `interpolation.curve_through`."""
         return curve_through(measured_knots(observed), cases, between=self.between)
-
-    def to_files(self) -> dict[str, bytes]:
-        """The options, as a JSON file."""
-        options = {"patience": self.patience, "refine": self.refine, "between": self.between}
-        return {"model.json": json_bytes(options)}
-
-    def from_files(self, files: Mapping[str, bytes]) -> Self:
-        """Load what `to_files` returned; ArtefactError on anything else."""
-        document = read_json(files, "model.json")
-        with reading("patient_climb"):
-            between: Any = member(document, "between", str)  # checked there
-            patience, refine = member(document, "patience", int), member(document, "refine", int)
-            PatientClimb.__init__(self, patience=patience, refine=refine, between=between)
-        return self
 
 
 def doubling(counts: Sequence[int]) -> tuple[int, ...]:
