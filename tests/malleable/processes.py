@@ -26,7 +26,7 @@ PROGRAM = """
 import contextlib, json, sys, time
 import torch, threadcast
 if "attach" in sys.argv:
-    threadcast.attach(signals=True)
+    threadcast.attach()
 import os, threading
 def work():
     while working:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -58,33 +57,17 @@ def test_a_process_follows_what_it_is_told(start: Callable[..., Running]) -> Non
     assert len(ask(path, {"resize": None})["cores"]) == CORES
 
 
-@needs_two_cores
-def test_signals_take_and_give_a_core(start: Callable[..., Running]) -> None:
-    one = start()
-    one.process.send_signal(signal.SIGUSR1)
-    assert eventually(lambda: one.uses(CORES - 1))
-    one.process.send_signal(signal.SIGUSR2)
-    assert eventually(lambda: one.uses(CORES))
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
         {"weight": -1}, {"weight": "2"}, {"least": 0}, {"least": "1"}, {"most": 1.5}, {"least": 2, "most": 1},
         {"deadline": (0, 5)}, {"deadline": (5, math.nan)}, {"deadline": 5}, {"deadline": ("5", 1)}, {"name": 3},
-        {"signals": "yes"},
     ],
     ids=str,
 )  # fmt: skip
 def test_terms_that_no_arbiter_would_take_are_refused_and_leave_nothing(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=list(wrong)[-1]):
         attach(**wrong)
-    assert not socket_of(os.getpid()).exists()
-
-
-def test_signals_are_refused_elsewhere_than_in_the_main_thread() -> None:
-    with ThreadPoolExecutor(1) as pool, pytest.raises(InvalidInput, match="main thread"):
-        pool.submit(attach, signals=True).result()
     assert not socket_of(os.getpid()).exists()
 
 

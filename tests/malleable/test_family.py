@@ -193,6 +193,8 @@ def test_signals_reach_a_program_that_has_not_begun_to_compute() -> None:
         assert line(idle) == "ready"
         idle.send_signal(signal.SIGUSR1)
         assert eventually(lambda: masks(idle.pid) == {(CORES - 1) * PER_CORE})
+        idle.send_signal(signal.SIGUSR2)
+        assert eventually(lambda: masks(idle.pid) == {CORES * PER_CORE})
 
 
 THREADED = """

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 from threadcast.core.arguments import check, is_number, is_whole
 from threadcast.core.errors import InvalidInput
@@ -29,7 +27,7 @@ _lock = threading.Lock()
 
 def attach(
     *, name: str | None = None, weight: float | None = None, least: int | None = None, most: int | None = None,
-    deadline: tuple[float, float] | None = None, signals: bool = False,
+    deadline: tuple[float, float] | None = None,
 ) -> Member:  # fmt: skip
     """Let this process's threads, and the thread counts of torch, OpenBLAS, MKL and OpenMP, follow its cores.
 
@@ -39,14 +37,13 @@ def attach(
     The arbiter divides cores by `weight` (how much the progress of this process counts), by `least` and `most` (numbers
     of cores), and by `deadline`, a pair: optimizer steps to be made, and seconds from now within which. None takes the
     settings `malleable.weight`, `malleable.least` and so on. `Member.finish` sets another deadline later. `name` is
-    shown by `threadcast top` (none: the program's name). With `signals`, SIGUSR1 means one core fewer and SIGUSR2 one
-    more.
+    shown by `threadcast top` (none: the program's name). Signals are followed under `threadcast exec`.
 
     Thread counts change in the main thread, between two operators. Models optimised by `threadcast.optimize` continue
     with a plan for the current cores. A second call returns the same member. A forked child is not attached.
 
-    InvalidInput for numbers that an arbiter would refuse, for a `least` beyond the cores that there are, for `signals`
-    outside of the main thread, and where there is no Linux.
+    InvalidInput for numbers that an arbiter would refuse, for a `least` beyond the cores that there are, and without
+    Linux.
     """
     global _attached
     check(name is None or isinstance(name, str), "name", name, "text")
@@ -55,7 +52,6 @@ def attach(
         check(cores is None or is_whole(cores), option, cores, "a number of cores")
     pair = isinstance(deadline, tuple | list) and len(deadline) == 2 and all(map(is_number, deadline))
     check(deadline is None or pair, "deadline", deadline, "a pair: optimizer steps, and seconds from now")
-    check(isinstance(signals, bool), "signals", signals, "True or False")
     with _lock:
         if _attached is not None:
             return _attached
@@ -73,14 +69,10 @@ def attach(
         Claim(terms.weight, terms.least, terms.most)  # InvalidInput for what an arbiter would refuse
         if terms.deadline is not None:
             Deadline.within(*terms.deadline, now_s=0.0)
-        if signals and threading.current_thread() is not threading.main_thread():
-            raise InvalidInput("signals=True: signals can be followed from the main thread only")
         undo_binding()
         process = this_process()
         arbiter, steps = settings["arbiter.socket"].absolute(), OptimizerSteps(process.steps)
         member = Member(terms, process, arbiter=arbiter, steps=steps)
-        if signals:
-            _follow_signals(member)
         member.start()
         atexit.register(detach)
         _attached = member
@@ -112,15 +104,6 @@ def detach() -> None:
         if _attached is not None:
             _attached.close()
             _attached = None
-
-
-def _follow_signals(member: Member) -> None:
-    def change(number: int, _: Any) -> None:
-        # Elsewhere: the lock may be held by the listening thread, which waits for nobody, but not by this one too.
-        threading.Thread(target=member.step, args=(1 if number == signal.SIGUSR2 else -1,), daemon=True).start()
-
-    signal.signal(signal.SIGUSR1, change)
-    signal.signal(signal.SIGUSR2, change)
 
 
 def _forget() -> None:
