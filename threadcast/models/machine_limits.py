@@ -13,6 +13,7 @@ from threadcast.core import Case, Machine, Op
 from threadcast.core.curve import Floats
 from threadcast.core.identity_cache import CachedByIdentity
 from threadcast.core.json_reading import member
+from threadcast.models.known_kinds import is_bare
 from threadcast.models.measured import MeasuredOp, by_machine
 from threadcast.models.nominal_roofline import nominal
 from threadcast.models.roofline_limits import fit_limits, least_seconds
@@ -39,7 +40,7 @@ class MachineLimits:
     def learned(cls, entries: Sequence[MeasuredOp]) -> MachineLimits:
         """The fitted limits of the machines of which enough ops were measured."""
         known: dict[str, Calibration] = {}
-        limited = [entry for entry in entries if has_work(entry.op) and has_tensors(entry.op)]
+        limited = [entry for entry in entries if has_work(entry.op) and not is_bare(entry.op)]
         for fingerprint, own in by_machine(limited).items():
             if len(own) >= FITTED_FROM:
                 points = sum(len(entry.by_case) for entry in own)
@@ -57,7 +58,7 @@ class MachineLimits:
         """
         limits = self.known.get(machine.fingerprint) or nominal(machine)
         found: Floats = np.log(least_seconds(limits, ops, tuple(cases), machine))
-        alone = [i for i, op in enumerate(ops) if has_work(op) and not has_tensors(op)]
+        alone = [i for i, op in enumerate(ops) if has_work(op) and is_bare(op)]
         if alone:
             found[alone] = work_per_thread([ops[i] for i in alone], cases)
         unknown = np.array([not has_tensors_or_work(op) for op in ops], dtype=bool)
@@ -93,11 +94,6 @@ def has_work(op: Op) -> bool:
     return op.flops > 0 or op.bytes_moved > 0
 
 
-def has_tensors(op: Op) -> bool:
-    """Whether shapes of the op are known; an op of a table has none."""
-    return bool(op.inputs or op.outputs)
-
-
 def has_tensors_or_work(op: Op) -> bool:
     """Whether anything is known by which the op's time can be guessed."""
-    return has_work(op) or has_tensors(op)
+    return has_work(op) or not is_bare(op)

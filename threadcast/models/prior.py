@@ -15,7 +15,7 @@ from threadcast.core.curve import Floats
 from threadcast.core.errors import ArtefactError
 from threadcast.core.json_reading import check_schema, member
 from threadcast.models.artefacts import json_bytes, read_json, reading
-from threadcast.models.machine_limits import has_tensors
+from threadcast.models.known_kinds import is_bare
 from threadcast.models.machine_transfer import MachineTransfer
 from threadcast.models.machines_left_out import machines_left_out
 from threadcast.models.measured import group, usable
@@ -55,7 +55,7 @@ class Prior:
         if not ops:
             return np.empty((0, len(cases)))
         found = curves_of(self._factors(ops, machine), machine, cases)
-        alone = [i for i, op in enumerate(ops) if not has_tensors(op)]
+        alone = [i for i, op in enumerate(ops) if is_bare(op)]
         if alone:
             found[alone] = self._trees.log_seconds([ops[i] for i in alone], machine, cases)
         return found
