@@ -26,14 +26,14 @@ from threadcast.scheduler.kernels.random_moves import (
 
 class Moves(NamedTuple):
     """Shares of moves that exchange cores between an op and another beside it (`trade`), that change only an op's
-    thread count (`count`), and that change its count and its place in the order (`both`); all others change its place.
+    thread count (`threads`), and that change its count and its place in the order (`both`); all others change its place.
 
     `frugality`: cost, in seconds of makespan, of one second of work over the cores; cores that are saved are free for
     other ops.
     """
 
     trade: float
-    count: float
+    threads: float
     both: float
     frugality: float
 
@@ -174,7 +174,7 @@ def _moved(
     old, begin, end = int(choice[op]), int(place[op]), int(place[op])
     other, other_old = -1, 0
     kind = draw(random)
-    if options.choices[op] > 1 and kind < moves.count + moves.both + moves.trade:
+    if options.choices[op] > 1 and kind < moves.threads + moves.both + moves.trade:
         new = other_choice(old, options.choices[op], random)
         if kind < moves.trade:
             other = _beside(op, current.start, allotment.fast, int(draw(random) * len(place)))
@@ -183,7 +183,7 @@ def _moved(
             room = allotment.width[op] + allotment.width[other] - options.width[op, new]
             work += _choose(options, current, other, _widest(options, other, room))
         work += _choose(options, current, op, new)
-    if kind >= moves.count + moves.trade or options.choices[op] == 1:
+    if kind >= moves.threads + moves.trade or options.choices[op] == 1:
         end = some_place(op, graph.predecessors, graph.successors, place, random)
         if end != begin:
             shift(current.order, place, begin, end)
