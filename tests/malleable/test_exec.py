@@ -182,6 +182,7 @@ def test_what_an_attached_program_leaves_behind_has_all_cores_again() -> None:
             seen.restrict(CPUS)
             assert masks(left) == {frozenset(CPUS[:PER_CORE])}
             parent.communicate("\n")
+            seen.look_after(left, Family(left, mark))
             seen.restrict(CPUS)
             assert masks(left) == {frozenset(CPUS)}
         finally:

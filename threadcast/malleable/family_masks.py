@@ -45,6 +45,10 @@ class FamilyMasks:
         """Whether the program has pinned threads itself, as was seen at the last change."""
         return any(masks.pinned for masks in self._masks.values())
 
+    def look_after(self, program: int, family: Family) -> None:
+        """Let this be the program and its family; which masks were given so far stays known."""
+        self._program, self._family = program, family
+
     def restrict(self, cpus: Collection[int]) -> Mapping[int, ProcessStatus]:
         """Let all of them run on these CPUs only; return their status by number."""
         self.attached = set()

@@ -205,6 +205,7 @@ def _watch_over(process: int, keeping: _Keeping) -> None:
     mark = mark_of(process)
     masks = FamilyMasks(process, Family(process, mark))
     while left := [one for one, status in Family(process, mark).look().items() if _is_kept(one, status)]:
+        masks.look_after(left[0], Family(left[0], mark))
         try:
             if not keeping.keep(left[0], masks):
                 return

@@ -26,7 +26,8 @@ from threadcast.scheduler.kernels.random_moves import (
 
 class Moves(NamedTuple):
     """Shares of moves that exchange cores between an op and another beside it (`trade`), that change only an op's
-    thread count (`threads`), and that change its count and its place in the order (`both`); all others change its place.
+    thread count (`threads`), and that change its count and its place in the order (`both`); all others change its
+    place.
 
     `frugality`: cost, in seconds of makespan, of one second of work over the cores; cores that are saved are free for
     other ops.
