@@ -401,7 +401,7 @@ def test_training_on_a_dask_cluster_gives_the_same_models(folder):
     from distributed import LocalCluster
 
     local = document("train", "--model", "ols", "--model", "xgboost", "--jobs", "1")["models"]
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster:
         address = cluster.scheduler_address
         there = document("train", "--model", "ols", "--model", "xgboost", "--backend", "dask", "--address", address)
     for mine, theirs in zip(local, there["models"], strict=True):
