@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from threadcast.capture.graph.capture import capture_forward
+from threadcast.runtime.backends.exported import write_onnx
+from threadcast.runtime.backends.frozen import TensorCall
+from threadcast.runtime.backends.onnx_libraries import request, session, write_optimised
 from threadcast.runtime.backends.program_file import ReadProgram, program_file, read_program
+from threadcast.runtime.backends.written_out import written_out
+
+ONNX = "onnxruntime", "openvino"
+"""The backends that take a model in ONNX."""
 
 
 class Two(nn.Module):
@@ -42,3 +52,16 @@ def passed_on(function: Callable[..., Any], *arguments: Any) -> ReadProgram:
         return read_program(file)
     finally:
         os.close(file)
+
+
+def exported(read: ReadProgram) -> ExportedProgram:
+    """A program as backends are given it."""
+    return torch.export.export(written_out(read.module), read.example)
+
+
+def call_by(library: str, program: ExportedProgram, threads: int = 1) -> TensorCall:
+    """The call of a program by a library that takes a model in ONNX."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
+        write_onnx(program, file)
+        return session(write_optimised(file), threads) if library == "onnxruntime" else request(file, threads)

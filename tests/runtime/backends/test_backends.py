@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import threadcast
-from tests.runtime.backends.programs import ARGUMENTS, Two, passed_on
+from tests.runtime.backends.programs import ARGUMENTS, ONNX, Two, call_by, exported, passed_on
 from tests.runtime.compiler import needs_compiler
 from tests.runtime.small_training import run_until_settled
 from tests.waiting import eventually, is_asleep
@@ -24,9 +24,8 @@ from threadcast.runtime.backends.compiled import package_call, write_package
 from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import FlatModule
 from threadcast.runtime.backends.number_guard import NumberGuard, Range
-from threadcast.runtime.backends.onnx_libraries import requests, sessions, write_optimised
+from threadcast.runtime.backends.onnx_libraries import session, write_optimised
 from threadcast.runtime.backends.result_memory import ResultMemory
-from threadcast.runtime.backends.written_out import written_out
 from threadcast.threads.affinity import PinnedThread, thread_ids
 
 
@@ -140,31 +139,26 @@ class SmallSums(nn.Module):
         return torch.sign(x + 1e-9), torch.sign(1e-9 - x), flags, words.argmax(-1), words.to(torch.int32).argmin(-1)
 
 
-@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
-def test_numbers_near_0_and_the_first_of_equal_numbers_count(backend: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ONNX)
+def test_numbers_near_0_and_the_first_of_equal_numbers_count(backend: str) -> None:
     module, x = SmallSums().eval(), torch.zeros(2, 3)
     words = torch.tensor([[1, 4, 4, 4], [2, 2, 0, 0]])
-    written = written_out(passed_on(module, x, words).module)
-    write_onnx(torch.export.export(written, (x, words)), tmp_path / "model.onnx")
-    if backend == "onnxruntime":
-        call = sessions(write_optimised(tmp_path / "model.onnx"), 1)["1 thread"]()
-    else:
-        call = requests(tmp_path / "model.onnx", 1)["1 threads"]()
+    call = call_by(backend, exported(passed_on(module, x, words)))
     for given in (words, words.flip(-1), torch.full((2, 4), 7)):
         for found, wanted in zip(call([x, given]), module(x, given), strict=True):
             assert torch.equal(found.to(wanted.dtype), wanted)
 
 
-@pytest.mark.parametrize("setting", ["2 threads", "parallel, 2 threads"])
-def test_threads_of_onnx_runtime_leave_the_cores_after_a_call(setting: str, tmp_path: Path) -> None:
-    module, x = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).eval(), torch.ones(64, 512)
-    write_onnx(torch.export.export(module, (x,)), tmp_path / "model.onnx")
+WIDE, ROWS = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).eval(), torch.ones(64, 512)
+
+
+def test_threads_of_onnx_runtime_leave_the_cores_after_a_call() -> None:
     before = set(thread_ids())
-    call = sessions(write_optimised(tmp_path / "model.onnx"), 2)[setting]()
+    call = call_by("onnxruntime", torch.export.export(WIDE, (ROWS,)), 2)
     threads, spun_s = set(thread_ids()) - before, []
     assert threads
     for _ in range(5):
-        call([x])
+        call([ROWS])
         ran_s = sum(map(cpu_s, threads))
         eventually(lambda: all(map(is_asleep, threads)))
         spun_s.append(sum(map(cpu_s, threads)) - ran_s)
@@ -192,18 +186,16 @@ def mask_of(thread: int, name: str) -> set[int] | None:
         return None
 
 
-@pytest.mark.parametrize("setting", ["2 threads", "parallel, 2 threads"])
-def test_threads_of_onnx_runtime_have_the_cpus_of_the_thread_that_opens_it(setting: str, tmp_path: Path) -> None:
-    module, x = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).eval(), torch.ones(64, 512)
-    write_onnx(torch.export.export(module, (x,)), tmp_path / "model.onnx")
+def test_threads_of_onnx_runtime_have_the_cpus_of_the_thread_that_opens_it(tmp_path: Path) -> None:
+    write_onnx(torch.export.export(WIDE, (ROWS,)), tmp_path / "model.onnx")
     file, last = write_optimised(tmp_path / "model.onnx"), max(os.sched_getaffinity(0))
     with torch.no_grad():
-        wanted = module(x)
+        wanted = WIDE(ROWS)
     thread = PinnedThread([last], threads=2)
     name = thread.run(named)  # which the threads inherit that it starts, and no others
     leader = thread.run(threading.get_native_id)
-    call = thread.run(sessions(file, 2)[setting])
-    found = [thread.run(call, [x])[0] for _ in range(3)]
+    call = thread.run(session, file, 2)
+    found = [thread.run(call, [ROWS])[0] for _ in range(3)]
     masks = {one: mask for one in thread_ids() if one != leader and (mask := mask_of(one, name)) is not None}
     assert masks
     assert list(masks.values()) == [{last}] * len(masks)

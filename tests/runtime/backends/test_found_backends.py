@@ -20,7 +20,7 @@ from tests.runtime.backends.searches import found_by, polled, processes_in, sear
 from tests.runtime.compiler import needs_compiler
 from tests.waiting import eventually
 from threadcast.runtime.backends import search as search_module
-from threadcast.runtime.backends import search_worker
+from threadcast.runtime.backends.building import opened as opened_by_it
 from threadcast.runtime.backends.frozen import TensorCall
 from threadcast.runtime.backends.search import BACKENDS
 from threadcast.runtime.backends.ways import installed
@@ -148,7 +148,7 @@ def test_a_backend_and_the_search_for_it_keep_to_their_cpus(
     masks = []
 
     def opened(*arguments: Any) -> TensorCall:
-        call = search_worker.opened(*arguments)
+        call = opened_by_it(*arguments)
 
         def run(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
             masks.append(os.sched_getaffinity(0))

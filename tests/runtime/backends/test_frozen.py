@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.runtime.backends.programs import ONNX, call_by
 from tests.runtime.backends.searches import found_by, search_for
 from tests.runtime.compiler import needs_compiler
 from threadcast.core.errors import CaptureError
-from threadcast.runtime.backends.exported import write_onnx
 from threadcast.runtime.backends.frozen import FlatModule
-from threadcast.runtime.backends.onnx_libraries import requests, sessions, write_optimised
 
 pytestmark = pytest.mark.usefixtures("folder")
 
 X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 
 
-def test_no_setting_rounds_to_bfloat16(tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", ONNX)
+def test_no_library_rounds_to_bfloat16(library: str) -> None:
     """OpenVINO's own choice is bfloat16 on processors that have it."""
     torch.manual_seed(0)
     module, x = nn.Sequential(nn.Conv2d(3, 32, 3), nn.Flatten(), nn.Linear(6272, 64)).eval(), torch.randn(2, 3, 16, 16)
     with torch.no_grad():
-        wanted = module(x)
-        write_onnx(torch.export.export(module, (x,)), tmp_path / "model.onnx")
-    calls = requests(tmp_path / "model.onnx", 1) | sessions(write_optimised(tmp_path / "model.onnx"), 1)
-    for setting, make in calls.items():
-        share = float((make()([x])[0] - wanted).abs().max() / wanted.abs().max())
-        assert share <= 1e-5, setting
+        wanted, (found,) = module(x), call_by(library, torch.export.export(module, (x,)))([x])
+    assert float((found - wanted).abs().max() / wanted.abs().max()) <= 1e-5
 
 
 @pytest.mark.system

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import threadcast
 from tests.runtime.backends.programs import ARGUMENTS, Two
 from tests.runtime.backends.searches import found_by, polled, processes_in, search_for, wait_until_gone
 from tests.waiting import eventually
@@ -26,6 +27,7 @@ from threadcast.capture.graph.capture import capture_forward
 from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.search import BackendSearch, begin_process
 from threadcast.runtime.backends.search_guard import PREFIX
+from threadcast.runtime.doors import optimized_call
 from threadcast.runtime.tuner.backends_beside import BackendsBeside
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -153,13 +155,45 @@ def test_a_search_ends_where_weights_were_written_to_before_a_backend_is_opened(
     assert "the weights were written to since they were copied" in search.left_out.values()
 
 
-def test_a_module_in_training_mode_has_no_search(module: Two) -> None:
-    search = search_for(module, ARGUMENTS)
-    module.train()
+class Dropping(nn.Module):
+    """Draws random numbers in eval mode too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (nn.Linear(3, 3).train(), "the module is in training mode"),
+        (Dropping().eval(), "the module draws random numbers, and backends draw others"),
+    ],
+)
+def test_a_module_that_no_backend_may_run_has_no_search_and_ends_the_process_that_was_begun_for_it(
+    module: nn.Module, reason: str, folder: Path
+) -> None:
+    begin_process(1)
+    (worker,) = processes_in(folder)
+    before = states()
+    search = search_for(module, ((torch.ones(2, 3),), {}), result=torch.ones(2, 3))
     search.start()
     assert search.over
     assert search.poll() is None
-    assert search.left_out == {"every backend": "the module is in training mode"}
+    assert search.left_out == {"every backend": reason}
+    assert states() == before
+    eventually(lambda: not Path(f"/proc/{worker}").exists())
+
+
+@pytest.mark.parametrize(("mode", "begun"), [(False, 1), (True, 0)])
+def test_learning_begins_a_process_only_for_modules_that_backends_may_run(
+    mode: bool, begun: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins = list[int]()
+    monkeypatch.setattr(optimized_call, "begin_process", lambda cores, **_: begins.append(cores))
+    with closing(threadcast.optimize(nn.Sequential(nn.Linear(3, 3), nn.ReLU()).train(mode), cores=1)) as call:
+        monkeypatch.setattr(call, "_learn", lambda *_, **__: None)
+        call.learn_from((torch.ones(2, 3),), {}, seconds=1.0, least_gain=0.0, progress=False)
+    assert len(begins) == begun
 
 
 def test_a_search_is_over_when_its_process_ends(module: Two, folder: Path) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from threadcast.runtime.backends.constant_rows import centre_layers
 from threadcast.runtime.backends.frozen import TensorCall
 from threadcast.runtime.engine.native.library import lead_to_lanes
 
@@ -28,7 +26,10 @@ def write_package(program: ExportedProgram, folder: Path, cores: int, *, freezin
     import torch._inductor
 
     options = {
-        **_options(cores),
+        "cpp.threads": cores,
+        "compile_threads": 1,  # no pool of processes, which would end later than this one
+        "cpp.vec_isa_ok": True,  # a compiler that lacks the vector instructions fails anyway
+        "cpp_cache_precompile_headers": False,  # compiling them takes longer than one use saves
         "freezing": freezing,
         "aot_inductor.precompile_headers": False,  # GoogLeNet compiles in 23 s in place of 31
         "aot_inductor.output_path": str(folder / "compiled.so"),
@@ -36,28 +37,7 @@ def write_package(program: ExportedProgram, folder: Path, cores: int, *, freezin
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         module = program.module(check_guards=False)
-        centre_layers(module)
         return Path(str(torch._inductor.aot_compile(module, program.example_inputs[0], options=options)))
-
-
-def compiled_here(program: ExportedProgram) -> Callable[..., Sequence[Tensor]]:
-    """Compile the program for calls in this process alone, on one thread: 2 s, where a file takes 8."""
-    import torch._inductor
-
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        module, example = program.module(check_guards=False), list(program.example_inputs[0])
-        found: Callable[..., Sequence[Tensor]] = torch._inductor.compile(module, example, options=_options(1))
-        return found
-
-
-def _options(cores: int) -> dict[str, Any]:
-    return {
-        "cpp.threads": cores,
-        "compile_threads": 1,  # no pool of processes, which would end later than this one
-        "cpp.vec_isa_ok": True,  # a compiler that lacks the vector instructions fails anyway
-        "cpp_cache_precompile_headers": False,  # compiling them takes longer than one use saves
-    }
 
 
 def package_call(path: Path, example: Sequence[Tensor]) -> TensorCall:

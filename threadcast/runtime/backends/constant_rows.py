@@ -21,7 +21,6 @@ from threadcast.runtime.backends.program_values import Memories
 
 aten = torch.ops.aten
 _MEANS = (aten.mean.default, aten.mean.dim, aten.var_mean.correction, aten.std_mean.correction)
-_LAYERS = (aten.native_layer_norm.default, aten.layer_norm.default)
 
 
 def centred(x: Tensor, dims: Sequence[int] | None = None) -> Tensor:
@@ -34,6 +33,17 @@ def centred(x: Tensor, dims: Sequence[int] | None = None) -> Tensor:
     every = list(range(x.dim())) if not dims else list(dims)
     mean = x.mean(every, keepdim=True)
     return x - torch.where(mean.abs() < math.inf, mean, torch.zeros_like(mean))
+
+
+def layer_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, ...]:
+    """`native_layer_norm` of x without its means, which are added to those that it returns."""
+    if x.dtype is not torch.float32:
+        return aten.native_layer_norm.default(x, shape, weight, bias, eps)  # type: ignore[no-any-return]
+    of_rows = x.mean(list(range(-len(shape), 0)), keepdim=True)  # if it is infinite or NaN, so is what the norm returns
+    value, mean, rstd = aten.native_layer_norm.default(x - of_rows, shape, weight, bias, eps)
+    return value, mean + of_rows, rstd
 
 
 def group_norm(
@@ -113,25 +123,3 @@ def _dims_of_mean(mean: Any, x: Any) -> Sequence[int] | None:
     given = dict(zip(("self", "dim", "keepdim"), of.args)) | of.kwargs
     dims = given.get("dim") or ()
     return list(dims) if given.get("keepdim", False) or not dims else None
-
-
-def _reads_mean(norm: fx.Node) -> bool:
-    """Whether a program reads what `native_layer_norm` returns beside its value."""
-    reading = (one for one in norm.users if one.target is operator.getitem)
-    return any(one.args[1] != 0 and one.users for one in reading)
-
-
-def centre_layers(module: fx.GraphModule) -> None:
-    """Have layer norms in single precision take their rows without the mean, in the graph of an exported program."""
-    for node in list(module.graph.nodes):
-        if node.target not in _LAYERS or _reads_mean(node):
-            continue
-        x: Any = node.args[0]
-        if x.meta["val"].dtype is not torch.float32:
-            continue
-        dims = list(range(-len(node.args[1]), 0))
-        with module.graph.inserting_before(node):
-            mean = module.graph.call_function(aten.mean.dim, (x, dims, True))
-            value = module.graph.call_function(aten.sub.Tensor, (x, mean))
-        node.args = (value, *node.args[1:])
-    module.recompile()

@@ -11,16 +11,13 @@ own results. So a network that is chaotic for large numbers loses no backend.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from threadcast.runtime.backends.as_library import TURNED, Observed, Program, Seen, lost_by
 from threadcast.runtime.backends.frozen import TensorCall, alike
-from threadcast.runtime.backends.library_facts import Facts
 from threadcast.runtime.backends.number_guard import NumberGuard, Range
 from threadcast.runtime.backends.program_file import ReadProgram
 from threadcast.runtime.check.limits import real_type, shares
@@ -50,7 +47,7 @@ class Probe:
 
     name: str
     given: Sequence[Tensor]
-    seen: Seen
+    wanted: Sequence[Tensor]
     changed: Sequence[Tensor]
     noise: Sequence[float]
 
@@ -58,7 +55,7 @@ class Probe:
         """Whether other results differ from PyTorch's in kind, or beyond rounding."""
         return any(
             one.shape != wanted.shape or one.dtype != wanted.dtype or _differs(one, wanted, changed, noise)
-            for one, wanted, changed, noise in zip(found, self.seen.results, self.changed, self.noise, strict=True)
+            for one, wanted, changed, noise in zip(found, self.wanted, self.changed, self.noise, strict=True)
         )
 
 
@@ -69,47 +66,18 @@ def _differs(found: Tensor, wanted: Tensor, changed: Tensor, noise: float) -> bo
 
 
 class Probes:
-    """What a program's results must be for other inputs than its example, and what libraries may make of it inside.
+    """What a program's results must be for other inputs than its example.
 
-    `integers` are the ranges of its arguments' integers. It runs the program some
-    twenty times in PyTorch, when it is asked first.
+    `integers` are the ranges of its arguments' integers. It runs the program some twenty times in PyTorch, when it is
+    asked first.
     """
 
     def __init__(self, read: ReadProgram, integers: Sequence[Range | None]) -> None:
         self._read, self._integers = read, integers
-        self._program = Program(read.module)
         self._guard = NumberGuard(list(read.module(*read.example)))
         self._found: list[Probe] | None = None
         self._raises = ""
         """For which input PyTorch raises, and what."""
-        self._turned: dict[Callable[[Tensor], Tensor], Seen] = {}
-
-    def refused(self) -> str | None:
-        """Return the first operator that no backend computes as PyTorch; None: there is none."""
-        return self._program.refused()
-
-    def lost_by(self, facts: Facts, fused: Collection[str] = ()) -> str | None:
-        """Return in words what a library of these facts computes otherwise inside; None: nothing.
-
-        `fused` are the operators that make a number of NaN beside what its facts say, because it fuses them.
-        """
-        reason = self._program.computed_by(facts)
-        if reason is not None:
-            return reason
-        probes = self._all()
-        if self._raises:
-            return self._raises
-        if any(one.seen.double for one in probes) and facts.differs("double precision", "digits"):
-            return "it has no double precision"
-        for one in probes:
-            if (reason := lost_by(self._program, facts, fused, one.given, one.seen, self._guard.allows)) is not None:
-                return reason
-        for turn, seen in self._turned.items():
-            given = self._read.example
-            reason = lost_by(self._program, facts, fused, given, seen, self._guard.allows, turned=turn)
-            if reason is not None:
-                return reason
-        return self._program.depends_on(facts, self._read.example)
 
     def disagreement(self, run: TensorCall) -> str | None:
         """Return in words at which input a backend does not answer as PyTorch does; None: at none.
@@ -131,16 +99,13 @@ class Probes:
             self._found = []
             for name, given in derived(self._read.example, self._integers):
                 try:
-                    seen = Observed(self._program).seen(given)
+                    wanted = list(self._read.module(*(one.clone() for one in given)))
                     changed = self._read.module(*(_with_other_digits(value) for value in given))
                 except Exception as error:  # noqa: BLE001 - whatever an operator raises, calls may raise it
                     self._raises = f"PyTorch raises {type(error).__name__} for {name}"
                     break
-                noise = [_noise(one, other) for one, other in zip(seen.results, changed, strict=True)]
-                self._found.append(Probe(name, given, seen, list(changed), noise))
-            for turn in TURNED:
-                with suppress(Exception):  # products that are none that the program can have
-                    self._turned[turn] = Observed(self._program, turn).seen(self._read.example)
+                noise = [_noise(one, other) for one, other in zip(wanted, changed, strict=True)]
+                self._found.append(Probe(name, given, wanted, list(changed), noise))
         return self._found
 
 

@@ -8,7 +8,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -21,8 +21,8 @@ from torch.utils import _pytree as pytree
 
 from threadcast.capture.graph.captured import Captured
 from threadcast.core.errors import CaptureError
+from threadcast.runtime.backends.building import opened
 from threadcast.runtime.backends.frozen import FlatModule, TensorCall
-from threadcast.runtime.backends.generators import generators_restored
 from threadcast.runtime.backends.number_guard import NumberGuard
 from threadcast.runtime.backends.program_file import (
     ProgramFile,
@@ -33,11 +33,10 @@ from threadcast.runtime.backends.program_file import (
     unused_draws,
 )
 from threadcast.runtime.backends.result_memory import ResultMemory
-from threadcast.runtime.backends.search_process import SearchProcess, give_back, keep, lent
-from threadcast.runtime.backends.search_worker import GRANTED, REFUSED, Built, Options, opened
+from threadcast.runtime.backends.search_process import SearchProcess, end_kept, give_back, keep, lent
 from threadcast.runtime.backends.way_store import NAME as WAYS
 from threadcast.runtime.backends.way_store import WayStore, key_of
-from threadcast.runtime.backends.ways import CHOOSES_CPUS, NEEDED, has
+from threadcast.runtime.backends.ways import CHOOSES_CPUS, NEEDED, Built, Options, has
 from threadcast.runtime.backends.weight_versions import WeightVersions, held_tensors
 from threadcast.runtime.plans.backend_history import network_kind, shape_of
 from threadcast.runtime.tuner.contender import Contender, backend
@@ -48,17 +47,11 @@ BACKENDS = ("onnxruntime", "openvino", "torch.compile")
 
 CALLER_S = 2.0
 """Longest time in seconds that a search takes from its caller, in all calls of `start` and `poll` together."""
-TURNS_S = 0.6
-"""Longest part of it in which the caller waits while backends are timed: three turns and some more."""
 CLOSE = 1.3
 """Ratio to the fastest way's seconds up to which another way is opened too: the seconds of the same backend at the same
 setting differ by 10 to 20 % between two processes."""
-_OVERDUE = 1.5
-"""Ratio to a turn's seconds after which the caller waits no longer for its end."""
 _BEGINS_S = 0.1
 """Longest wait in seconds for the start of a process that then rests: beside what follows it would take a core."""
-_EXTRA_S = 0.1
-"""Seconds that a piece of opening a backend may take longer than expected on a machine that is no slower."""
 _logger = logging.getLogger("threadcast")
 
 
@@ -115,22 +108,15 @@ class BackendSearch:
         self.caller_s = 0.0
         """Seconds that the search has taken so far from a caller that did not wait for it."""
         self._unlimited = False
-        self._turns_s = 0.0
         self._ways = None if history is None else WayStore(history.with_name(WAYS))
         self._over = self._all_built = self._told_all = False
         self._stored = ""
         """Name in `_ways` of the way that an earlier process has built; empty where there is none."""
         self.broken_off = False
         """Whether something ended the search that need not end a later one."""
-        self._asked_s: float | None = None
-        """Seconds of the turn that the process wants for timing; None where it wants none."""
         self._process: SearchProcess | None = None
         self._unread = b""
         self._built: deque[Built] = deque()
-        self._opening: Generator[float, None, Contender] | None = None
-        self._next_s = 0.0
-        self._slowness = 1.0
-        """Seconds over those of a calm machine: by its load, then by the last piece of opening a way."""
 
     @property
     def over(self) -> bool:
@@ -164,6 +150,7 @@ class BackendSearch:
                     raise CaptureError("results of the module may share memory, and did not in the example")
             except (CaptureError, RuntimeError) as error:
                 self._end("every backend", str(error))
+                end_kept(waits=False)  # which `begin_process` may have begun for this one
                 return
             # without gaps, as the program that the backends are built for
             self._arguments = pytree.tree_map_only(Tensor, lambda value: dense(value).clone(), self._arguments)
@@ -183,18 +170,14 @@ class BackendSearch:
     def poll(self, *, unlimited: bool = False) -> Contender | None:
         """Return a contender that is new and ready to run; None where there is none yet, which takes microseconds.
 
-        A backend that was built is opened in two calls, each of which does a piece of it. Call this between steps.
-        `unlimited`: the caller waits for the search, which may take any time then.
+        Call this between steps. `unlimited`: the caller waits for the search, which may take any time then.
         """
         self._unlimited = unlimited
         if not self._built:
             self._listen()
-        if self._asked_s is not None and not self._over:
-            with self._counted():
-                self._give_turn(self._asked_s)
         if self._built and not self._over:
             with self._counted():
-                return self._go_on()
+                return self._opened(self._built.popleft())
         return None
 
     def wait(self, timeout_s: float) -> float:
@@ -202,7 +185,7 @@ class BackendSearch:
 
         Returns the share of the time in which it got the core that it wanted.
         """
-        if self._over or self._built or self._asked_s is not None or self._process is None:
+        if self._over or self._built or self._process is None:
             return 1.0
         self._process.rest(False)
         return self._process.wait(timeout_s)
@@ -216,7 +199,6 @@ class BackendSearch:
         """End the search and its processes; contenders that it returned go on. Closing again does nothing."""
         self._over = True
         self._built.clear()
-        self._opening = None
         process, self._process = self._process, None
         if process is None:
             return
@@ -266,8 +248,6 @@ class BackendSearch:
                 self._built.append(Built.of(message["built"]))
             elif "left_out" in message:
                 self._leave_out(message["left_out"], message["reason"])
-        if messages:
-            self._asked_s = messages[-1].get("turn_s")
         if any("over" in message for message in messages):
             self._told_all = True
             self._finish()
@@ -278,32 +258,10 @@ class BackendSearch:
         if not self._built:
             self.close()
 
-    def _give_turn(self, turn_s: float) -> None:
-        """Wait while the other process times its ways, if there are seconds left for that."""
-        assert self._process is not None
-        self._asked_s = None
-        in_time = self._turns_s + turn_s <= TURNS_S and self.caller_s + turn_s <= self._limit_s
-        given = in_time or self._unlimited
-        began_s = time.perf_counter()
-        self._process.answer(bytes([GRANTED if given else REFUSED]))
-        if given:
-            self._process.rest(False)
-            self._process.wait(_OVERDUE * turn_s)
-            self._process.rest(True)
-            self._turns_s += 0.0 if self._unlimited else time.perf_counter() - began_s
-
-    def _go_on(self) -> Contender | None:
-        """Do the next piece of opening the first built way; return its contender when it is ready to run."""
-        built = self._built[0]
-        if self._opening is None:
-            self._opening = self._opened(built)
-            self._next_s = next(self._opening)
-            self._slowness = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-            needed_s = built.open_s + built.call_s
-        else:
-            needed_s = self._next_s
-        contender = None
-        if not self._unlimited and self.caller_s + needed_s * self._slowness > self._limit_s:
+    def _opened(self, built: Built) -> Contender | None:
+        """Open a way and check its result; None where that takes too long, or fails."""
+        contender, needed_s = None, (built.open_s + built.call_s) * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        if not self._unlimited and self.caller_s + needed_s > self._limit_s:
             taken = f"the search has taken {self.caller_s:.2g} of {self._limit_s:g} s"
             self._leave_out(str(built.way), f"opening it takes {needed_s:.2g} s, and {taken}")
         elif not self._versions.unchanged():
@@ -311,32 +269,21 @@ class BackendSearch:
             self._end(str(built.way), "the weights were written to since they were copied")
             return None
         else:
-            began_s = time.perf_counter()
             try:
-                with generators_restored(), torch.no_grad():
-                    next_s = next(self._opening)
-                self._slowness = max(1.0, (time.perf_counter() - began_s) / (self._next_s + _EXTRA_S))
-                self._next_s = next_s
-                return None
-            except StopIteration as end:
-                contender = end.value
+                with torch.no_grad():
+                    contender = self._checked(built)
             except Exception as error:  # noqa: BLE001 - whatever stops a foreign library, the others and the plan remain
                 self._leave_out(str(built.way), (str(error).strip().splitlines() or [type(error).__name__])[0])
                 if self._stored and self._ways is not None:  # a later process searches
                     self._ways.drop(self._stored)
                     self.broken_off = True
-        self._opening = None
-        self._built.popleft()
         if self._all_built:
             self._finish()
         return contender
 
-    def _opened(self, built: Built) -> Generator[float, None, Contender]:
-        """Open a way and check its result; yield the seconds that each piece of this should take, before it."""
-        yield built.open_s
+    def _checked(self, built: Built) -> Contender:
         flat = FlatModule(self._module, self._arguments, result=self._result, returned=self._returned)
         call = self._call(built, flat)
-        yield built.call_s
         flat.check(call)
         guard = NumberGuard(flat.tensors(self._arguments), built.integers)
         run = flat.call(call, guard, self._memory, self._draws)

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from threadcast.runtime.backends import search_guard
 from threadcast.runtime.backends.program_file import ProgramFile
-from threadcast.runtime.backends.search_worker import ABANDONED, BEGIN, DONE, Options
+from threadcast.runtime.backends.search_worker import ABANDONED, BEGIN, DONE
+from threadcast.runtime.backends.ways import Options
 from threadcast.threads.openmp import child_environment
 
 NICE = 3
@@ -222,11 +223,11 @@ def keep(process: SearchProcess) -> None:
 
 
 @atexit.register
-def end_kept() -> None:
+def end_kept(*, waits: bool = True) -> None:
     """End the process that no search uses, if there is one, and wait for its end."""
     kept = _KEPT.exchange(None)
     if kept is not None:
-        kept.close(waits=True)
+        kept.close(waits=waits)
 
 
 def _conditions(options: Options) -> tuple[object, ...]:

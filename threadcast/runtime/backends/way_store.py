@@ -9,6 +9,7 @@ that were used last stay, up to `MOST_BYTES`.
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import logging
 import os
@@ -18,10 +19,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from threadcast.runtime.backends.library_facts import identity
+import torch
+
 from threadcast.runtime.backends.ways import NEEDED, has
 
 SCHEMA = "threadcast.way/1"
@@ -32,6 +35,10 @@ MOST_BYTES = 3 * 2**28
 _ABOUT = "way.json"
 _DRAFT_S = 3600.0
 """Seconds after which a draft is nobody's any more: its process was killed."""
+
+_OF_PROCESSOR = "vendor_id", "cpu family", "model", "stepping", "flags", "CPU ", "Features"
+_CHOOSE_CODE = "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "ATEN_CPU_CAPABILITY"
+"""Settings by which libraries choose another code than the processor's best."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -117,8 +124,11 @@ class WayStore:
 
 def key_of(program: bytes, conditions: Iterable[object], backends: Sequence[str]) -> str:
     """Return the key of a program, given by its JSON part, run under these conditions by one of the backends."""
-    libraries = [identity(name) for name in sorted(backends) if name not in NEEDED or has(name)]
-    whole = [program, repr([*conditions]).encode(), _sources(), *(text.encode() for text in libraries)]
+    needed = (NEEDED.get(name, ()) for name in sorted(backends) if name not in NEEDED or has(name))
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", *chain(*needed))]
+    settings = [f"{name}={os.environ[name]}" for name in _CHOOSE_CODE if name in os.environ]
+    here = repr([*conditions, sorted(backends), *versions, *settings, *_processor()])
+    whole = [program, here.encode(), _sources()]
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in whole)).hexdigest()[:32]
 
 
@@ -130,6 +140,16 @@ def name_of(key: str, weights: str, infinite: Sequence[int]) -> str:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _processor() -> list[str]:
+    """What Linux says of the first core, but for what changes: its frequency, and the like."""
+    try:
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
+    except OSError:
+        return [torch.backends.cpu.get_cpu_capability()]
+    return [line for line in first.splitlines() if line.startswith(_OF_PROCESSOR)]
 
 
 @lru_cache(maxsize=1)

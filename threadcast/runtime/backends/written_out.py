@@ -3,7 +3,8 @@
 In eval mode without gradients `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call one operator each. Other
 backends run the operators that these stand for. PyTorch's exporter to ONNX fails where integers are subtracted from a
 number. Norms have the mean taken off what they are given (`constant_rows.py`). Activations that write in place, which
-are decomposed at some length, return a new tensor.
+are decomposed at some length, return a new tensor. Views may be copies where nothing writes to them: what is written
+out may lie in memory in another order, as attention's results do.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch._ops import OpOverload
 from torch.nn import functional as F
 
 from threadcast.runtime.backends import constant_rows
+from threadcast.runtime.backends.program_values import Memories
 from threadcast.runtime.operators.out_of_place import returning
 
 aten = torch.ops.aten
@@ -34,11 +36,15 @@ class _WrittenOut(fx.Transformer):
         super().__init__(module)
         self._differences = constant_rows.differences_from_mean(module)
         self._in_place = _returning(module.graph)
+        self._written = Memories(list(module.graph.nodes)).written
 
     def run_node(self, n: fx.Node) -> Any:
         if (other := self._in_place.get(n)) is not None:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             found = super().call_function(_in_type_of, (args[0], super().call_function(other, args, kwargs)), {})
+        elif n.target is aten.view.default and n not in self._written:
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            found = super().call_function(aten.reshape.default, args, kwargs)
         else:
             found = super().run_node(n)
         if n not in self._differences:
@@ -161,6 +167,7 @@ values: these tell which arguments are one, and not the example, where two may b
 _BY_TYPE: dict[Callable[..., Any], Callable[..., Any]] = {
     aten.rsub.Scalar: _subtracted_from,
     aten.sub.Tensor: _difference,
+    aten.native_layer_norm.default: constant_rows.layer_norm,
     aten.native_group_norm.default: constant_rows.group_norm,
     aten.native_batch_norm.default: constant_rows.batch_norm,
     aten.var.correction: constant_rows.variance,

@@ -108,7 +108,7 @@ class OptimizedCall(OptimizedModel):
             warnings.warn(f"{text}{slip and f'; {slip}'}", stacklevel=3)
             return
         self._tell_of_training(own.modules)
-        if self._searches:
+        if self._searches and not any(part.training for part in self.__wrapped__.modules()):  # type: ignore[attr-defined]
             cores = self._optimized.cores
             begin_process(len(cores.cores), history=Settings.read()["engine.plans"] / HISTORY, cpus=cores.chosen)
         try:
