@@ -97,7 +97,7 @@ def _sigmoid_written(x: Tensor) -> Tensor:
         (lambda x: x.half() * 2, NONE),
         (lambda x: (x.double() + 1e-9) - x.double() > 0, OPENVINO),
         # products as other weights could make them
-        (lambda x: (x @ WEIGHT).log().relu(), EVERY),
+        (lambda x: (x.abs() @ WEIGHT.abs()).log().relu(), EVERY),
         (lambda x: (y := (x @ WEIGHT).relu()) / y.sum(1, keepdim=True), EVERY),
         (lambda x: ((x @ WEIGHT).abs() + 1e-3).log().relu(), NONE),
         (lambda x: (x @ WEIGHT).masked_fill(x > 0, -math.inf).softmax(1), NONE),

@@ -92,7 +92,13 @@ def returning(target: Any) -> OpOverload | None:
     if not isinstance(target, OpOverload) or not target._schema.name.endswith("_"):
         return None
     packet = getattr(aten, target._schema.name.removeprefix("aten::").removesuffix("_"), None)
-    return getattr(packet, target._overloadname, None)
+    others = [] if packet is None else [getattr(packet, name) for name in packet.overloads()]
+    return next((other for other in others if _types(other) == _types(target)), None)
+
+
+def _types(operator: OpOverload) -> list[str]:
+    """The types of an operator's arguments: that of `pow_.Scalar` has those of `pow.Tensor_Scalar`."""
+    return [str(argument.type) for argument in operator._schema.arguments]
 
 
 def _lies_in(captured: Captured, ref: Ref) -> dict[int, int | None]:
