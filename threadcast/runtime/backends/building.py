@@ -185,8 +185,10 @@ class Search:
 
     def _times(self, call: TensorCall) -> _Times:
         """Time a call of a backend, and of the program in PyTorch. They run by turns."""
-        runs = partial(call, self._read.example), lambda: self._read.module(*self._read.example)
-        for run in (*runs, *runs):
+        runs: list[Callable[[], object]] = [
+            partial(call, self._read.example), lambda: self._read.module(*self._read.example)
+        ]  # fmt: skip
+        for run in runs * 2:
             run()  # finds its threads asleep and its caches cold
         least_s = [math.inf, math.inf]
         began_s, waited_s, passed_s = time.perf_counter(), _waited_s(), 0.0
@@ -198,7 +200,7 @@ class Search:
                 # Once in some 100,000 calls the kernel's clock of CPU time stands still, which would be the least.
                 least_s[at] = min(least_s[at], now_s - before_s, cpu_s if cpu_s > 0 else math.inf)
             passed_s = now_s - began_s
-        return _Times(*least_s, _waited_s() - waited_s < WAITING * passed_s)
+        return _Times(least_s[0], least_s[1], _waited_s() - waited_s < WAITING * passed_s)
 
     def _leave_out(self, what: object, reason: object) -> None:
         lines = str(reason).strip().splitlines() or [type(reason).__name__]
