@@ -59,7 +59,7 @@ MOST = {
     "runtime/check": (1_265, 15),
     "runtime/plans": (2_185, 17),
     "runtime/tuner": (4_640, 21),
-    "runtime/backends": (3_650, 23),
+    "runtime/backends": (3_580, 22),
     "runtime/watching": (730, 15),
     "runtime/bundles": (630, 15),
     "runtime/layout": (480, 15),
