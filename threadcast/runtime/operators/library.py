@@ -7,9 +7,7 @@ import logging
 import os
 import shutil
 import threading
-import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +19,6 @@ from threadcast.core.printable import printable
 from threadcast.core.settings import Settings
 from threadcast.runtime.engine.native.compilations import Compilations
 from threadcast.runtime.engine.native.library import (
-    DRAFT,
     compiler,
     draft_folder,
     include_folders,
@@ -80,14 +77,8 @@ class FusedOperators:
             path = folder / f"{kernel.symbol}.so"
             try:
                 _define(native, kernel, path)
-            except RuntimeError as error:  # damaged: made anew once
-                _logger.warning("%s cannot be loaded and is made anew: %s", printable(str(path)), error)
-                path.unlink(missing_ok=True)
-                compiled([kernel])
-                try:
-                    _define(native, kernel, path)
-                except RuntimeError as again:
-                    raise ExecutionError(f"{path} cannot be loaded: {again}") from again
+            except RuntimeError as error:
+                raise ExecutionError(f"{path} cannot be loaded: {error}; delete it to have it made anew") from error
             self._defined[kernel.name] = getattr(torch.ops.threadcast, kernel.name).default
 
 
@@ -136,21 +127,11 @@ def compiled(kernels: Iterable[Kernel]) -> Path:
     if missing:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _clear_up(folder)
             with draft_folder(folder) as draft:
                 _compile(missing, draft, folder, _flags())
         except OSError as error:
             raise ExecutionError(f"{folder} cannot be written: {error.strerror}; set engine.cache") from error
     return folder
-
-
-def _clear_up(folder: Path) -> None:
-    """Remove the drafts of processes that were killed while compiling: those older than a compilation may take."""
-    timeout_s: float = Settings.read()["engine.compile_timeout_s"]
-    for draft in folder.glob(f"{DRAFT}*"):
-        with suppress(FileNotFoundError):  # its maker is done with it
-            if draft.stat().st_mtime < time.time() - timeout_s:
-                shutil.rmtree(draft, ignore_errors=True)
 
 
 def _compile(sources: dict[str, str], draft: Path, folder: Path, flags: Sequence[str]) -> None:
