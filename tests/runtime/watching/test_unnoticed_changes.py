@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import array
 import builtins
+import collections
 import contextvars
 import ctypes
 import dataclasses
 import datetime
 import enum
+import inspect
 import io
 import operator
 import os
@@ -36,6 +38,7 @@ from torch.utils.benchmark.utils.common import set_torch_threads
 import threadcast
 from threadcast import networks
 from threadcast.capture.guards import reachable
+from threadcast.capture.guards.printing import not_shown
 from threadcast.capture.guards.python_state import PythonState
 from threadcast.runtime.engine.native.library import native_library
 from threadcast.runtime.watching.python_values import ReadsWatch
@@ -210,13 +213,31 @@ def executed(x: Tensor) -> Any:
     "read",
     [lambda x: eval("x * FACTOR"), lambda x: x * eval("eval('FACTOR')"), executed,
      lambda x, name="FACTOR": eval(f"x * {name}"), lambda x: x * eval("FACT".__add__("OR")),
-     lambda x: x * next(map(eval, ["FACTOR"])), lambda x: x * EVALUATE("FACTOR"),
+     lambda x: x * next(map(eval, ["FACTOR"])),
      lambda x: eval(compile("x * FACTOR", "", "eval")), lambda x: x * builtins.eval("FACTOR")],
-    ids=["eval", "nested", "exec", "f-string", "method", "map", "other name", "compile", "builtins"],
+    ids=["eval", "nested", "exec", "f-string", "method", "map", "compile", "builtins"],
 )  # fmt: skip
-def test_code_of_texts_is_refused(read: Callable[[Tensor], Any]) -> None:
-    assert PythonState([read]).unwatchable == "what texts name that are run as code (eval, exec, compile)"
-    assert PythonState([lambda x: read(x) * 2]).unwatchable is not None
+def test_code_of_texts_is_refused(read: Callable[[Tensor], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    x, found = torch.ones(3), list[float]()
+    with closing(threadcast.optimize(read, cores=1, backends=False)) as call:
+        with pytest.warns(UserWarning, match="it runs a text as code in each call"):
+            found += [float(call(x)[0]) for _ in range(2)]
+        monkeypatch.setitem(globals(), "FACTOR", 3.0)
+        found.append(float(call(x)[0]))
+    assert found == [1.0, 1.0, 3.0]
+
+
+def test_what_runs_texts_and_is_held_is_refused() -> None:
+    assert PythonState([lambda x: x * EVALUATE("FACTOR")]).unwatchable == "eval, which gives something else each time"
+
+
+def test_what_libraries_make_of_texts_meanwhile_is_the_same() -> None:
+    with not_shown() as said:
+        made = dataclasses.make_dataclass("Made", [("value", int)])(3)
+        pair = collections.namedtuple("Pair", "a b")(1, 2)
+    assert not said
+    assert repr((made, pair)) == "(Made(value=3), Pair(a=1, b=2))"
+    assert inspect.signature(type(made)).parameters["value"].annotation is int
 
 
 clock = time.perf_counter

@@ -8,7 +8,6 @@ can be reached: a trainer's step counter does not matter to a loss that never re
 from __future__ import annotations
 
 import argparse
-import builtins
 import datetime
 import enum
 import gc
@@ -62,12 +61,10 @@ MOST_OBJECTS = 500_000
 _PLAIN_OBJECTS = (SimpleNamespace, argparse.Namespace)
 """Classes of the standard library whose objects only hold attributes; these are watched by name."""
 _ENVIRONMENT = {"environ", "environb", "getenv"}
-_EVALUATORS = {"eval", "exec", "compile"}
 _REFUSED = {
-    **{id(vars(builtins)[name]): "what texts name that are run as code (eval, exec, compile)" for name in _EVALUATORS},
-    **{id(function): f"torch.{function.__name__}, which plans change"
-       for function in (torch.get_num_threads, torch.get_num_interop_threads)},
-}  # fmt: skip
+    id(function): f"torch.{function.__name__}, which plans change"
+    for function in (torch.get_num_threads, torch.get_num_interop_threads)
+}
 """By id, functions of libraries that give what is not looked at, in words."""
 _HELD = {id(getattr(owner, name)): f"{name}, which gives something else each time" for owner, name, _ in READS}
 """The same of those that the recorder notices where they are called by way of their module (`time.time()`)."""
@@ -382,8 +379,6 @@ class Reachable:
         if names.reflective:
             self._names |= names.texts
             table.globals.update(names.texts)
-        # Others of these names are functions of the module.
-        yield from (called(vars(builtins)[name]) for name in _EVALUATORS & names.globals - known.keys())
         if not _ENVIRONMENT.isdisjoint(names.globals | names.attributes):
             yield Place(os.environ, "os.environ")
         within = [""]

@@ -15,12 +15,12 @@ from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
 import torch
-from functorch.compile import aot_module_simplified
 from torch import Tensor
 from torch._dynamo import disable
-from torch._dynamo.backends.common import flatten_graph_inputs
 from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.utils import flatten_graph_inputs
 from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
 
@@ -171,7 +171,8 @@ def _differentiated(graph: GraphModule, example_inputs: Sequence[Any], **compile
     """What AOTAutograd makes of a graph; as Dynamo's `aot_autograd`, which imports Inductor to write logs (0.2 s)."""
     if any(isinstance(value, (list, tuple, dict)) for value in example_inputs):
         return flatten_graph_inputs(graph, example_inputs, partial(_differentiated, **compilers))
-    return _untraced(aot_module_simplified(graph, example_inputs, **compilers))
+    found: Callable[..., Any] = _untraced(aot_module_simplified(graph, example_inputs, **compilers))
+    return found
 
 
 def _by_eager(graph: GraphModule) -> Callable[..., Any]:
