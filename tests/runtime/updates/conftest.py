@@ -7,14 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.runtime.updates.pairs import Clock
 from threadcast.runtime.engine.native.library import native_library
+from threadcast.runtime.updates import fused_fit
 from threadcast.runtime.updates.fused_updates import FusedUpdates
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -26,8 +21,10 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.fixture
-def updates(clock: Clock) -> Iterator[FusedUpdates]:
+def updates(monkeypatch: pytest.MonkeyPatch) -> Iterator[FusedUpdates]:
+    """Updates of however few parameters."""
     assert native_library() is not None
-    found = FusedUpdates(clock=clock)
+    monkeypatch.setattr(fused_fit, "FEW", dict.fromkeys(fused_fit.FEW, 0))
+    found = FusedUpdates()
     yield found
     found.close()

@@ -10,27 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from threadcast.runtime.updates.fused_updates import FusedUpdates, OptimizerUpdate, Steps
+from threadcast.runtime.updates.fused_updates import FusedUpdates
 
 Made = Callable[..., Optimizer]
-
-
-class Clock:
-    """Goes on at each reading: by `loop_s` seconds in a step by the optimizer's loop, by `fused_s` in a fused one, by
-    `one_thread_s` in one on a single thread."""
-
-    def __init__(self) -> None:
-        self.loop_s, self.fused_s, self.one_thread_s = 0.02, 0.01, 0.015
-        self.now_s = 0.0
-        self.optimizer: Optimizer | None = None
-
-    def __call__(self) -> float:
-        assert self.optimizer is not None
-        if self.optimizer.param_groups[0]["fused"]:
-            self.now_s += self.one_thread_s if torch.get_num_threads() == 1 else self.fused_s
-        else:
-            self.now_s += self.loop_s
-        return self.now_s
 
 
 def some_parameters() -> list[nn.Parameter]:
@@ -49,28 +31,13 @@ def some_gradients(parameters: list[nn.Parameter], step: int) -> list[Tensor]:
 class Pair:
     """Two equal optimizers: `mine`, whose parameters are adopted, and `theirs`."""
 
-    def __init__(
-        self,
-        updates: FusedUpdates,
-        clock: Clock,
-        make: Made,
-        parameters: list[nn.Parameter],
-        steps: Steps | None = None,
-    ) -> None:
+    def __init__(self, updates: FusedUpdates, make: Made, parameters: list[nn.Parameter]) -> None:
         self.parameters, self.others = parameters, copy.deepcopy(parameters)
         self.mine, self.theirs = make(self.parameters), make(self.others)
-        self._updates, self._clock = updates, clock
-        clock.optimizer = self.mine
-        updates.adopt(self.parameters, steps or Steps())
+        updates.adopt(self.parameters)
         self.fused: list[bool] = []
         """Of each step of `mine` whether it was fused."""
         self.made = 0
-
-    @property
-    def update(self) -> OptimizerUpdate:
-        found = self._updates.of(self.mine)
-        assert found is not None
-        return found
 
     def steps(self, number: int, *, gradients: Callable[[list[nn.Parameter], int], list[Any]] = some_gradients) -> None:
         """Make steps of both."""
@@ -83,13 +50,6 @@ class Pair:
             self.mine.step()
             looks.remove()
             self.theirs.step()
-
-    def settle(self) -> None:
-        """Make steps until it is known how they are made fastest."""
-        while self.update.kept is None:
-            assert self.made < 1_000
-            self.steps(1)
-        self.steps(20)
 
     def agree(self) -> bool:
         """Whether both have the same numbers, but for rounding: a step changes numbers by 1e-3 and more."""

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer, RMSprop
 
-from tests.runtime.updates.pairs import OPTIMIZERS, Clock, Look, Made, Pair, some_gradients, some_parameters
+from tests.runtime.updates.pairs import OPTIMIZERS, Look, Made, Pair, some_gradients, some_parameters
 from threadcast.runtime.updates.fused_fit import FusedFit
-from threadcast.runtime.updates.fused_updates import FusedUpdates, Steps
+from threadcast.runtime.updates.fused_updates import FusedUpdates
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,8 @@ from threadcast.runtime.updates.fused_updates import FusedUpdates, Steps
         lambda given: Adam(given, lr=torch.tensor(0.01)),
     ],
 )
-def test_what_a_user_has_set_stays(updates: FusedUpdates, clock: Clock, make: Made) -> None:
-    pair = Pair(updates, clock, make, some_parameters())
+def test_what_a_user_has_set_stays(updates: FusedUpdates, make: Made) -> None:
+    pair = Pair(updates, make, some_parameters())
     before = copy.deepcopy(pair.mine.param_groups[0]["fused"])
     pair.steps(20)
     assert not any(pair.fused)
@@ -35,25 +35,25 @@ def test_what_a_user_has_set_stays(updates: FusedUpdates, clock: Clock, make: Ma
 
 def test_other_optimizers_and_parameters_are_left_alone(updates: FusedUpdates) -> None:
     adopted, others = some_parameters(), some_parameters()
-    updates.adopt(adopted, Steps())
+    updates.adopt(adopted)
     assert updates.of(RMSprop(adopted, lr=0.01)) is None
     strangers = SGD(others, lr=0.01)
     assert updates.of(strangers) is None
-    updates.adopt(others[:1], Steps())
+    updates.adopt(others[:1])
     assert updates.of(strangers) is not None
 
 
-def test_types_for_which_the_kernels_are_wrong_keep_the_loop(updates: FusedUpdates, clock: Clock) -> None:
+def test_types_for_which_the_kernels_are_wrong_keep_the_loop(updates: FusedUpdates) -> None:
     """`_fused_sgd_` of PyTorch 2.13 leaves bfloat16 parameters of 16 elements and more as they were."""
     parameters = [nn.Parameter(one.detach().bfloat16()) for one in some_parameters()]
-    pair = Pair(updates, clock, OPTIMIZERS[1], parameters)
+    pair = Pair(updates, OPTIMIZERS[1], parameters)
     pair.steps(20)
     for one, other in zip(pair.parameters, pair.others, strict=True):
         assert one.equal(other)
 
 
-def test_a_step_is_chosen_once_its_closure_has_made_thesome_gradients(updates: FusedUpdates, clock: Clock) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[4], some_parameters())
+def test_a_step_is_chosen_once_its_closure_has_made_thesome_gradients(updates: FusedUpdates) -> None:
+    pair = Pair(updates, OPTIMIZERS[4], some_parameters())
     optimizers = (pair.mine, pair.parameters), (pair.theirs, pair.others)
     seen = []
 
@@ -78,9 +78,8 @@ def test_a_step_is_chosen_once_its_closure_has_made_thesome_gradients(updates: F
     next_step = FusedFit.next_step
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FusedFit, "next_step", chosen)
-        steps(300)
-        assert pair.update.kept
-        assert all(seen[-20:])
+        steps(6)
+        assert all(seen[-2:])
         seen.clear()
         steps(5, reordered=True)
         assert seen
@@ -88,9 +87,9 @@ def test_a_step_is_chosen_once_its_closure_has_made_thesome_gradients(updates: F
     assert pair.agree()
 
 
-def test_a_closure_that_raises_changes_nothing(updates: FusedUpdates, clock: Clock) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[1], some_parameters())
-    pair.settle()
+def test_a_closure_that_raises_changes_nothing(updates: FusedUpdates) -> None:
+    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
+    pair.steps(6)
 
     def closure() -> float:
         raise ValueError("the closure's own")
@@ -103,10 +102,10 @@ def test_a_closure_that_raises_changes_nothing(updates: FusedUpdates, clock: Clo
     assert pair.fused[-1]
 
 
-def test_settings_of_other_types_keep_the_loop(updates: FusedUpdates, clock: Clock) -> None:
+def test_settings_of_other_types_keep_the_loop(updates: FusedUpdates) -> None:
     """`0 == False`, but kernels take no number for it."""
-    pair = Pair(updates, clock, OPTIMIZERS[1], some_parameters())
-    pair.settle()
+    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
+    pair.steps(6)
     for one in (pair.mine, pair.theirs):
         one.param_groups[0]["nesterov"] = 0
     pair.steps(5)
@@ -114,9 +113,9 @@ def test_settings_of_other_types_keep_the_loop(updates: FusedUpdates, clock: Clo
     assert pair.agree()
 
 
-def test_a_replaced_method_is_called(updates: FusedUpdates, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[1], some_parameters())
-    pair.settle()
+def test_a_replaced_method_is_called(updates: FusedUpdates, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
+    pair.steps(6)
     before = SGD._init_group
 
     def reordered(self: SGD, group: Any, params: list[Tensor], grads: list[Tensor], buffers: list[Any]) -> bool:
@@ -132,21 +131,19 @@ def test_a_replaced_method_is_called(updates: FusedUpdates, clock: Clock, monkey
     assert pair.agree()
 
 
-def test_a_hook_after_the_step_sees_it_as_it_is(updates: FusedUpdates, clock: Clock) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[1], some_parameters())
-    pair.settle()
+def test_a_hook_after_the_step_sees_it_as_it_is(updates: FusedUpdates) -> None:
+    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
+    pair.steps(6)
     seen = []
     pair.mine.register_step_post_hook(lambda one, *_: seen.append(one.param_groups[0]["fused"]))
-    pair.steps(3)
-    assert seen == [None, None, None]
+    pair.steps(6)
+    assert set(seen) == {None}
 
 
-def test_processes_that_exchange_data_keep_the_loop(
-    updates: FusedUpdates, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_that_exchange_data_keep_the_loop(updates: FusedUpdates, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their copies of a model stay equal because their updates are."""
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    pair = Pair(updates, clock, OPTIMIZERS[4], some_parameters())
+    pair = Pair(updates, OPTIMIZERS[4], some_parameters())
     pair.steps(60)
     assert not any(pair.fused)
 
@@ -159,7 +156,7 @@ def test_an_optimizer_that_cannot_be_a_key_makes_its_steps(updates: FusedUpdates
             return self is other
 
     parameters = some_parameters()
-    updates.adopt(parameters, Steps())
+    updates.adopt(parameters)
     for one in parameters:
         one.grad = torch.ones_like(one)
     before = parameters[0].detach().clone()
@@ -167,19 +164,19 @@ def test_an_optimizer_that_cannot_be_a_key_makes_its_steps(updates: FusedUpdates
     torch.testing.assert_close(parameters[0], before - 0.1)
 
 
-def test_what_is_strange_about_an_optimizer_is_left_to_it(updates: FusedUpdates, clock: Clock) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[1], some_parameters())
-    pair.settle()
+def test_what_is_strange_about_an_optimizer_is_left_to_it(updates: FusedUpdates) -> None:
+    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
+    pair.steps(6)
     pair.mine.state[pair.parameters[0]]["momentum_buffer"] = "no tensor"
     with pytest.raises((AttributeError, TypeError)):
         pair.mine.step()
     assert pair.mine.param_groups[0]["fused"] is None
 
 
-def test_a_hook_before_the_step_sees_it_as_it_is(updates: FusedUpdates, clock: Clock) -> None:
+def test_a_hook_before_the_step_sees_it_as_it_is(updates: FusedUpdates) -> None:
     """It may change gradients after they were looked at."""
-    pair = Pair(updates, clock, OPTIMIZERS[1], some_parameters())
-    pair.settle()
+    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
+    pair.steps(6)
 
     def reorder(optimizer: Optimizer, *_: object) -> None:
         for one in optimizer.param_groups[0]["params"]:
@@ -193,8 +190,8 @@ def test_a_hook_before_the_step_sees_it_as_it_is(updates: FusedUpdates, clock: C
     assert pair.agree()
 
 
-def test_deterministic_algorithms_keep_the_loop(updates: FusedUpdates, clock: Clock) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[4], some_parameters())
+def test_deterministic_algorithms_keep_the_loop(updates: FusedUpdates) -> None:
+    pair = Pair(updates, OPTIMIZERS[4], some_parameters())
     torch.use_deterministic_algorithms(True)
     try:
         pair.steps(60)
@@ -204,9 +201,9 @@ def test_deterministic_algorithms_keep_the_loop(updates: FusedUpdates, clock: Cl
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # Dynamo imports it
-def test_a_compiled_step_is_left_to_its_compiler(updates: FusedUpdates, clock: Clock) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[1], some_parameters())
-    pair.settle()
+def test_a_compiled_step_is_left_to_its_compiler(updates: FusedUpdates) -> None:
+    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
+    pair.steps(6)
     torch._dynamo.reset()
     graphs: list[torch.fx.GraphModule] = []
 

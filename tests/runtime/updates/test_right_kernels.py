@@ -10,27 +10,25 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from tests.runtime.updates.pairs import OPTIMIZERS, Clock, Made, Pair, some_gradients, some_parameters
+from tests.runtime.updates.pairs import OPTIMIZERS, Made, Pair, some_gradients, some_parameters
 from threadcast.runtime.updates.fused_fit import FusedFit
 from threadcast.runtime.updates.fused_updates import FusedUpdates
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
-def test_fused_steps_give_the_numbers_of_the_loop(updates: FusedUpdates, clock: Clock, make: Made) -> None:
-    pair = Pair(updates, clock, make, some_parameters())
-    pair.settle()
-    assert pair.update.kept
-    assert not pair.fused[0]
-    assert all(pair.fused[-20:])
+def test_fused_steps_give_the_numbers_of_the_loop(updates: FusedUpdates, make: Made) -> None:
+    pair = Pair(updates, make, some_parameters())
+    pair.steps(6)
+    assert all(pair.fused[-2:])
     assert pair.agree()
     mine, theirs = pair.mine.state_dict(), pair.theirs.state_dict()
     assert mine["param_groups"] == theirs["param_groups"]
     assert mine["state"].keys() == theirs["state"].keys()
 
 
-def test_a_gradient_in_another_order_goes_by_the_loop(updates: FusedUpdates, clock: Clock) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[1], some_parameters())
-    pair.settle()
+def test_a_gradient_in_another_order_goes_by_the_loop(updates: FusedUpdates) -> None:
+    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
+    pair.steps(6)
 
     def reordered(parameters: list[nn.Parameter], step: int) -> list[Tensor]:
         found = some_gradients(parameters, step)
@@ -45,9 +43,9 @@ def test_a_gradient_in_another_order_goes_by_the_loop(updates: FusedUpdates, clo
     assert pair.agree()
 
 
-def test_a_parameter_without_gradient_is_left_as_it_is(updates: FusedUpdates, clock: Clock) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[4], some_parameters())
-    pair.settle()
+def test_a_parameter_without_gradient_is_left_as_it_is(updates: FusedUpdates) -> None:
+    pair = Pair(updates, OPTIMIZERS[4], some_parameters())
+    pair.steps(6)
 
     def some(parameters: list[nn.Parameter], step: int) -> list[Any]:
         return [None, *some_gradients(parameters, step)[1:]]
@@ -60,9 +58,9 @@ def test_a_parameter_without_gradient_is_left_as_it_is(updates: FusedUpdates, cl
 
 
 def test_gradients_that_come_and_go_are_not_looked_at_in_each_step(
-    updates: FusedUpdates, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    updates: FusedUpdates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[1], some_parameters())
+    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
     looks = []
     right = FusedFit._right
     monkeypatch.setattr(FusedFit, "_right", lambda *given: looks.append(1) or right(*given))  # type: ignore[func-returns-value]
@@ -79,10 +77,10 @@ def test_gradients_that_come_and_go_are_not_looked_at_in_each_step(
     assert pair.agree()
 
 
-def test_a_sparse_gradient_goes_by_the_loop(updates: FusedUpdates, clock: Clock) -> None:
+def test_a_sparse_gradient_goes_by_the_loop(updates: FusedUpdates) -> None:
     parameters = [nn.Parameter(torch.ones(4, 3))]
-    pair = Pair(updates, clock, lambda given: SGD(given, lr=0.01), parameters)
-    pair.settle()
+    pair = Pair(updates, lambda given: SGD(given, lr=0.01), parameters)
+    pair.steps(6)
     assert pair.fused[-1]
 
     def sparse(given: list[nn.Parameter], step: int) -> list[Any]:
@@ -93,8 +91,8 @@ def test_a_sparse_gradient_goes_by_the_loop(updates: FusedUpdates, clock: Clock)
     assert pair.agree()
 
 
-def test_numbers_that_change_are_followed(updates: FusedUpdates, clock: Clock) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[6], some_parameters())
+def test_numbers_that_change_are_followed(updates: FusedUpdates) -> None:
+    pair = Pair(updates, OPTIMIZERS[6], some_parameters())
     schedules = [torch.optim.lr_scheduler.StepLR(one, 10, gamma=0.5) for one in (pair.mine, pair.theirs)]
     for _ in range(200):
         pair.steps(1)
@@ -107,9 +105,9 @@ def test_numbers_that_change_are_followed(updates: FusedUpdates, clock: Clock) -
     assert pair.agree()
 
 
-def test_a_loaded_state_is_used(updates: FusedUpdates, clock: Clock) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[1], some_parameters())
-    pair.settle()
+def test_a_loaded_state_is_used(updates: FusedUpdates) -> None:
+    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
+    pair.steps(6)
     saved = copy.deepcopy(pair.theirs.state_dict())
     pair.steps(5)
     for one in (pair.mine, pair.theirs):
@@ -119,9 +117,9 @@ def test_a_loaded_state_is_used(updates: FusedUpdates, clock: Clock) -> None:
     assert pair.agree()
 
 
-def test_a_state_that_was_emptied_begins_anew(updates: FusedUpdates, clock: Clock) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[3], some_parameters())
-    pair.settle()
+def test_a_state_that_was_emptied_begins_anew(updates: FusedUpdates) -> None:
+    pair = Pair(updates, OPTIMIZERS[3], some_parameters())
+    pair.steps(6)
     for one in (pair.mine, pair.theirs):
         one.state.clear()
     pair.steps(1)
@@ -130,9 +128,9 @@ def test_a_state_that_was_emptied_begins_anew(updates: FusedUpdates, clock: Cloc
     assert pair.agree()
 
 
-def test_a_group_that_is_added_is_updated(updates: FusedUpdates, clock: Clock) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[1], some_parameters())
-    pair.settle()
+def test_a_group_that_is_added_is_updated(updates: FusedUpdates) -> None:
+    pair = Pair(updates, OPTIMIZERS[1], some_parameters())
+    pair.steps(6)
     for parameters, one in ((pair.parameters, pair.mine), (pair.others, pair.theirs)):
         parameters.append(nn.Parameter(torch.ones(7)))
         one.add_param_group({"params": parameters[-1:], "lr": 0.1})
@@ -141,10 +139,10 @@ def test_a_group_that_is_added_is_updated(updates: FusedUpdates, clock: Clock) -
     assert pair.agree()
 
 
-def test_writes_are_counted(updates: FusedUpdates, clock: Clock) -> None:
+def test_writes_are_counted(updates: FusedUpdates) -> None:
     """PyTorch's fused kernels do not: a backward pass that needs the weights from before would be wrong."""
-    pair = Pair(updates, clock, OPTIMIZERS[6], some_parameters())
-    pair.settle()
+    pair = Pair(updates, OPTIMIZERS[6], some_parameters())
+    pair.steps(6)
     weight = pair.parameters[2]
     average = pair.mine.state[weight]["exp_avg"]
     versions = weight._version, average._version
@@ -159,10 +157,10 @@ def test_writes_are_counted(updates: FusedUpdates, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("make", [OPTIMIZERS[1], OPTIMIZERS[4]])
-def test_a_parameter_that_has_grown_raises_as_in_pytorch(updates: FusedUpdates, clock: Clock, make: Made) -> None:
+def test_a_parameter_that_has_grown_raises_as_in_pytorch(updates: FusedUpdates, make: Made) -> None:
     """Its state has equal strides, and the kernels would write behind its end."""
-    pair = Pair(updates, clock, make, some_parameters())
-    pair.settle()
+    pair = Pair(updates, make, some_parameters())
+    pair.steps(6)
     for parameters in (pair.parameters, pair.others):
         parameters[4].data = torch.cat([parameters[4].data, torch.ones(100, 40)])
     for one, parameters in ((pair.mine, pair.parameters), (pair.theirs, pair.others)):
@@ -173,9 +171,9 @@ def test_a_parameter_that_has_grown_raises_as_in_pytorch(updates: FusedUpdates, 
                 one.step()
 
 
-def test_counts_of_steps_that_kernels_do_not_take_keep_the_loop(updates: FusedUpdates, clock: Clock) -> None:
-    pair = Pair(updates, clock, OPTIMIZERS[4], some_parameters())
-    pair.settle()
+def test_counts_of_steps_that_kernels_do_not_take_keep_the_loop(updates: FusedUpdates) -> None:
+    pair = Pair(updates, OPTIMIZERS[4], some_parameters())
+    pair.steps(6)
     for one in (pair.mine, pair.theirs):
         for state in one.state.values():
             state["step"] = state["step"].to(torch.int64)
@@ -184,10 +182,10 @@ def test_counts_of_steps_that_kernels_do_not_take_keep_the_loop(updates: FusedUp
     assert pair.agree()
 
 
-def test_a_shared_count_of_steps_keeps_the_loop(updates: FusedUpdates, clock: Clock) -> None:
+def test_a_shared_count_of_steps_keeps_the_loop(updates: FusedUpdates) -> None:
     """The loop counts it once for each parameter, in between their updates."""
-    pair = Pair(updates, clock, OPTIMIZERS[4], some_parameters())
-    pair.settle()
+    pair = Pair(updates, OPTIMIZERS[4], some_parameters())
+    pair.steps(6)
     for one in (pair.mine, pair.theirs):
         count = torch.tensor(60.0)
         for state in one.state.values():

@@ -48,7 +48,7 @@ from threadcast.runtime.layout.graph_layout import channels_last_forward, partit
 from threadcast.runtime.plans.core_choice import core_choice
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.tuner.budget import Budget
-from threadcast.runtime.updates.fused_updates import Steps, fused_updates
+from threadcast.runtime.updates.fused_updates import fused_updates
 from threadcast.threads.memory import keep_freed_memory
 
 tell_of_recurrent_layers()  # here: PyTorch imports this module where the backend is named, and may never call it
@@ -123,7 +123,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
     if text is not None and options.tuning_share < 1 and plans.is_program_left(text):
         _logger.info("a program runs as torch.compile traced it: its graphs were not faster before")
         if options.fuse and torch.is_grad_enabled():
-            fused_updates().adopt(example_inputs, Steps(budget=budget(options.tuning_share).part()))
+            fused_updates().adopt(example_inputs)
         return as_traced(graph)
     parts = _Parts(budget(options.tuning_share).part())
     unused: list[UnusedResults] = []
@@ -163,7 +163,7 @@ def graph_call(program: Program, graph: GraphModule, example_inputs: Sequence[An
         one.keep_graphs = call.keep_graphs
     _calls.add(call)
     if options.fuse and any(part.role == "forward" for part in parts):
-        fused_updates().adopt(example_inputs, call.steps)
+        fused_updates().adopt(example_inputs)
     return call
 
 

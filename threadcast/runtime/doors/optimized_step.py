@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,6 @@ from threadcast.capture.graph.values import Dynamic
 from threadcast.core import Machine
 from threadcast.core.settings import Settings
 from threadcast.runtime.calls.fallback import UpdateApart
-from threadcast.runtime.calls.shared_learning import budget
 from threadcast.runtime.calls.spec import CallSpec
 from threadcast.runtime.check.shadow import Shadowed
 from threadcast.runtime.doors.optimized import Optimized
@@ -29,11 +27,11 @@ from threadcast.runtime.doors.optimized_model import Formatted, OptimizedModel, 
 from threadcast.runtime.doors.own_calls import OwnCalls
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.variant import MemoryFormat
-from threadcast.runtime.tuner.tournament import WORTH
+from threadcast.runtime.tuner.standings import WORTH
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.runtime.updates.batch_loss import BatchLoss
 from threadcast.runtime.updates.first_update import FirstUpdate
-from threadcast.runtime.updates.fused_updates import Steps, fused_updates
+from threadcast.runtime.updates.fused_updates import fused_updates
 from threadcast.runtime.updates.parameter_update import ParameterUpdate, order_as_weights
 from threadcast.threads.this_process import this_process
 
@@ -154,10 +152,8 @@ class OptimizedStep(OptimizedModel):
 
     def _gradients(self) -> Optimized:
         model, loss, optimizer = self._model, self._loss, self._update.optimizer
-        if (settings := Settings.read())["engine.fuse"]:
-            share = budget(settings["engine.tuning_share"]).part()
-            steps = Steps(_unless_gone(WeakMethod(self._learning)), budget=share)
-            fused_updates().adopt(model.parameters(), steps)
+        if Settings.read()["engine.fuse"]:
+            fused_updates().adopt(model.parameters())
 
         def default(args: tuple[Any, ...], kwargs: dict[str, Any], scale: Tensor | None = None) -> Tensor:
             found, value = loss(model, args, kwargs, scale)
@@ -194,16 +190,6 @@ class OptimizedStep(OptimizedModel):
             functions=loss.functions, most=self._most, **options,
         )  # fmt: skip
         return Optimized(spec, self._machine)
-
-
-def _unless_gone(asked: WeakMethod[Callable[[], str]]) -> Callable[[], bool]:
-    """What tells whether a method returns something, and does not keep its object alive; False once that is gone."""
-
-    def ask() -> bool:
-        method = asked()
-        return method is not None and bool(method())
-
-    return ask
 
 
 def _formats_for(optimizer: Optimizer) -> tuple[MemoryFormat, ...] | None:

@@ -8,8 +8,7 @@ steps whose update is not part of the plan.
 PyTorch's optimizers loop over parameters by default, or run kernels for all of them at once with `fused=True`, which
 is much faster for many small parameters, and not right for all. `fused_updates` lets an optimizer use them: `fused_fit`
 says whether they are right for the next step, `fused_step` changes the settings and sets them back after it, so that
-the caller's optimizer looks as it was. Whether fused kernels are used, and on how many threads, a tournament decides,
-as it decides all that is compared by time.
+the caller's optimizer looks as it was.
 
 `first_update` keeps `optimizer.state` as eager PyTorch has it before the first update, though captured steps need its
 tensors earlier.
