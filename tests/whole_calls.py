@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from threadcast.runtime.compiled.whole_calls import Turn, Way, WholeCalls
+from threadcast.runtime.compiled.whole_calls import Turn, WholeCalls
 from threadcast.runtime.plans.variant import MemoryFormat
 
 layouts: dict[WholeCalls, MemoryFormat] = {}
@@ -13,4 +13,4 @@ layouts: dict[WholeCalls, MemoryFormat] = {}
 
 def by_the_graphs(calls: WholeCalls, *_: object, **__: Any) -> Turn:
     """In place of `WholeCalls.next_turn`: graphs run in all calls, which may be slower than eager PyTorch."""
-    return Turn(Way(layouts.get(calls, MemoryFormat.AS_GIVEN)))
+    return Turn(layouts.get(calls, MemoryFormat.AS_GIVEN))

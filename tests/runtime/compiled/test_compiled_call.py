@@ -62,15 +62,12 @@ class Part:
         self.layout = MemoryFormat.AS_GIVEN
         self.alone: MemoryFormat | None = None
         """The layout beside which everything was forgotten."""
-        self.plainly = self.rests = False
+        self.rests = False
         self.beside = 0
         """Calls that left a core to what makes a plan."""
 
-    def use(
-        self, layout: MemoryFormat, *, plainly: bool = False, alone: bool = False, rests: bool = False,
-        counts: bool = False,
-    ) -> None:  # fmt: skip
-        self.layout, self.plainly, self.rests, self.reason = layout, plainly, rests, ""
+    def use(self, layout: MemoryFormat, *, alone: bool = False, rests: bool = False, counts: bool = False) -> None:
+        self.layout, self.rests, self.reason = layout, rests, ""
         self.alone = layout if alone else self.alone
 
     def look(self) -> None:
@@ -218,7 +215,9 @@ def test_graphs_that_were_faster_before_run_from_the_first_call_on_and_are_compa
     train(call, clock, 400)
     assert set(way["ran"]) == runs
     assert way["ran"][-1] == ("graphs" if eager_s > 0.01 else "eager")
-    assert kept[-1] == (None if "eager" in runs else FasterGraphs(MemoryFormat.AS_GIVEN, pytest.approx(0.01), 0.03))
+    assert kept[-1] == (
+        None if "eager" in runs else FasterGraphs(MemoryFormat.AS_GIVEN, pytest.approx(0.01), pytest.approx(0.03))
+    )
 
 
 def test_the_layout_in_which_graphs_win_is_kept_for_the_next_process() -> None:
@@ -322,8 +321,8 @@ def in_layouts(
     way = ways(clock, eager=(eager, 0.0), **{name: (took_s, 0.0) for name, took_s in seconds.items()})
 
     def graphs(x: Tensor) -> Any:
-        name = "given" if part.layout is MemoryFormat.AS_GIVEN else "last"
-        return way[f"{name}, plainly" if part.plainly else name](x)
+        last = "last, plainly" if way["ran"].count("last, plainly") < 8 else "last"
+        return way["given" if part.layout is MemoryFormat.AS_GIVEN else last](x)
 
     return called(way, [part], clock, graphs=graphs, budget=budget), way["ran"]
 
@@ -333,14 +332,14 @@ def in_layouts(
     [
         (0.02, 0.015, (0.03, 0.01), "channels last", "given"),
         (0.02, 0.017, (0.015, 0.03), "as given", ""),
-        (0.02, 0.022, (0.015, 0.01), "as given", "last"),
-        (0.02, 0.022, (0.03, 0.01), "channels last", ""),
+        (0.02, 0.025, (0.015, 0.01), "as given", "last"),
+        (0.02, 0.022, (0.03, 0.01), "channels last", "given"),
         (0.02, 0.03, (0.03, 0.01), None, "last"),
         (0.02, 0.0205, (0.03, 0.03), None, ""),
     ],
 )
 @pytest.mark.parametrize("share", [0.05, 1.0])
-def test_the_layout_that_pytorch_runs_faster_is_learned_first_and_the_other_where_it_does_not_win(
+def test_channels_last_are_learned_first_unless_pytorch_is_slower_so_and_the_other_where_they_do_not_win(
     eager: float, plainly: float, learned: tuple[float, float], fastest: str | None, never: str, share: float
 ) -> None:  # fmt: skip
     clock, part = Clock(), Part(0, has_channels_last=True)
@@ -350,7 +349,7 @@ def test_the_layout_that_pytorch_runs_faster_is_learned_first_and_the_other_wher
     assert call.runs == fastest
     assert part.alone == fastest
     assert bool(part.reason) == (fastest is None)
-    names = {"channels last": {"last", "last, plainly"}, "as given": {"given"}}.get(fastest or "", {"eager"})
+    names = {"channels last": {"last"}, "as given": {"given"}}.get(fastest or "", {"eager"})
     assert set(ran[-20:]) <= names
     assert never not in ran
 
@@ -434,7 +433,7 @@ def test_graphs_that_become_slower_are_compared_once_more(later_s: float, fastes
     took_s[0] = later_s
     way["ran"].clear()
     train(call, clock, 3_000)
-    assert "eager" in way["ran"]
+    assert ("eager" in way["ran"]) == (fastest == "eager"), "it is still clearly faster than eager was"
     assert set(way["ran"][-15:]) == {fastest}
     assert bool(part.reason) == (fastest == "eager")
 
@@ -446,8 +445,7 @@ def test_after_a_layout_that_becomes_slow_the_other_is_learned() -> None:
     def graphs(x: Tensor) -> Any:
         name = "given" if part.layout is MemoryFormat.AS_GIVEN else "last"
         way["ran"].append(name)
-        took_s = 0.025 if part.plainly else learned[name]
-        return (Taking.apply(x, clock, took_s, 0.0),)  # type: ignore[no-untyped-call]
+        return (Taking.apply(x, clock, learned[name], 0.0),)  # type: ignore[no-untyped-call]
 
     learned["given"] = 0.04
     call = called(way, [part], clock, graphs=graphs)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from threadcast.runtime.compiled.graph_calls import GraphCalls
-from threadcast.runtime.compiled.whole_calls import Graphs, Way, WholeCalls
+from threadcast.runtime.compiled.whole_calls import Graphs, WholeCalls
 from threadcast.runtime.plans.plan_store import FasterGraphs
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.budget import Budget
@@ -57,8 +57,8 @@ def test_graphs_of_an_earlier_process_that_are_slow_and_still_learn_are_dropped_
     calls = compared(part, Budget(0.2), found=FasterGraphs(MemoryFormat.AS_GIVEN, 0.010, 0.015), keep=kept.append)
     for _ in range(6000):
         turn = calls.next_turn((), now_s=now_s)
-        seconds = 0.010 if turn.way is None else 0.030
-        if turn.way is not None and not turn.compared:
+        seconds = 0.010 if turn.layout is None else 0.030
+        if turn.layout is not None and not turn.compared:
             part.ran()
         calls.observe(started_s=now_s, seconds=seconds)
         calls.tournament.validate()
@@ -78,7 +78,7 @@ def test_no_order_of_what_happens_makes_them_tell_what_cannot_be(seed: int) -> N
     part.has_channels_last = some.random() < 0.7
     found = FasterGraphs(some.choice(LAYOUTS), 0.010, 0.015) if some.random() < 0.5 else None
     calls, now_s = compared(part, Budget(some.choice([0.02, 0.2, 1.0])), found=found), 0.0
-    seconds_by = dict[Way | None, float]()
+    seconds_by = dict[MemoryFormat | None, float]()
     for _ in range(800):
         turn = calls.next_turn((), now_s=now_s)
         calls.tournament.validate()
@@ -87,8 +87,8 @@ def test_no_order_of_what_happens_makes_them_tell_what_cannot_be(seed: int) -> N
         if some.random() < 0.004:
             part.has_channels_last = False
         part.disturbed = some.random() < 0.02
-        seconds = seconds_by.setdefault(turn.way, some.choice([0.005, 0.01, 0.02, 0.05])) * some.uniform(0.97, 1.03)
-        if turn.way is not None:
+        seconds = seconds_by.setdefault(turn.layout, some.choice([0.005, 0.01, 0.02, 0.05])) * some.uniform(0.97, 1.03)
+        if turn.layout is not None:
             part.ran()
         if turn.counts:
             calls.observe(started_s=now_s, seconds=seconds)

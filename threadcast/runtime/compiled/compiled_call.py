@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import RLock
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor
@@ -17,12 +16,11 @@ from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.calls.fallback import saves_by_hooks
 from threadcast.runtime.compiled.graph_calls import GraphCalls
 from threadcast.runtime.compiled.short_way import ShortWay
-from threadcast.runtime.compiled.whole_calls import AS_TRACED, Graphs, Turn, Way, WholeCalls
+from threadcast.runtime.compiled.whole_calls import AS_TRACED, Graphs, Turn, WholeCalls
 from threadcast.runtime.plans.plan_store import FasterGraphs
 from threadcast.runtime.plans.variant import MemoryFormat
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.guard import Verdict
-from threadcast.runtime.updates.fused_updates import Steps
 from threadcast.threads.forks import forks
 
 _HOOKED = 20
@@ -71,7 +69,7 @@ class CompiledCall:
         """What runs the next calls without being timed; None where that is asked before each."""
         self._for_good = False
         """Whether that runs all further calls, whatever its speed."""
-        self._settled: Way | str | None = None
+        self._settled: MemoryFormat | str | None = None
         """What was found to be the fastest when nothing was being learned the last time."""
         self._hooked = 0
         """Calls in a row whose tensors were saved by hooks."""
@@ -127,10 +125,10 @@ class CompiledCall:
 
     def _by(self, turn: Turn) -> Callable[..., Any]:
         """What runs a call."""
-        if turn.way is None:
+        if turn.layout is None:
             return partial(self._parts[0].beside_a_plan, self._eager) if turn.disturbed else self._eager
         for part in self._parts:
-            part.use(turn.way.layout, plainly=turn.way.plainly, rests=turn.compared)
+            part.use(turn.layout, rests=turn.compared)
         return self._graphs
 
     @property
@@ -144,14 +142,14 @@ class CompiledCall:
         return self._graphs.calls if isinstance(self._graphs, ShortWay) else 0
 
     @property
-    def verdicts(self) -> Mapping[Way, Verdict]:
-        """How the graphs in each way compare with the fastest one before, as far as that is known."""
+    def verdicts(self) -> Mapping[MemoryFormat, Verdict]:
+        """How the graphs in each layout compare with the fastest before, as far as that is known."""
         return self._whole.verdicts
 
     @property
     def runs(self) -> MemoryFormat | None:
         """The layout in which the graphs run calls; None where eager PyTorch does, or it is not known."""
-        return None if self.measuring or self._whole.best is None else self._whole.best.layout
+        return None if self.measuring else self._whole.best
 
     @property
     def measuring(self) -> bool:
@@ -161,21 +159,6 @@ class CompiledCall:
     def story(self) -> str:
         """Return what has happened so far, one line for each event of note: for a report of a bug."""
         return self._whole.tournament.story()
-
-    @property
-    def steps(self) -> Steps:
-        """What is known of the steps of which these calls are a part; does not keep this alive."""
-        this = ref(self)
-
-        def disturbed() -> bool:
-            call = this()
-            return call is not None and any(part.disturbed or part.measuring for part in call.parts)
-
-        def learn() -> bool:
-            call = this()
-            return call is not None and (call.measuring or any(part.learning for part in call.parts))
-
-        return Steps(disturbed, learn, self._whole.budget.part())
 
     def _observe(self, sample: _Sample, backward_s: float) -> None:
         """Take note of a call that counts. It has run: only what follows from it can fail."""
@@ -200,7 +183,7 @@ class CompiledCall:
                 gain = max((verdict.gain for verdict in self.verdicts.values()), default=1.0)
                 part.leave(f"whole calls are as fast or faster in eager PyTorch ({gain:.2f})")
             else:
-                part.use(best.layout, plainly=best.plainly, alone=True)
+                part.use(best, alone=True)
 
     def _leave(self, reason: str) -> None:
         """Have eager PyTorch run all further calls, as comparing failed."""
@@ -213,7 +196,7 @@ class CompiledCall:
             best = self._whole.best
             self._runs, self._for_good, self._awaited = self._graphs, True, None
             for part in self._parts:
-                part.use(part.layout if best is None else best.layout, counts=True)
+                part.use(part.layout if best is None else best, counts=True)
 
     def backward_ended(self, sample: _Sample, backward_s: float) -> None:
         """Take note of the seconds of a call's backward pass."""

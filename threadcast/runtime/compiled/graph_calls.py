@@ -77,7 +77,6 @@ class GraphCalls:
         self._weights = tuple(weights) if options.freeze else ()
         self._fixed: FixedWeights | None = None
         self._layout = MemoryFormat.AS_GIVEN
-        self._plainly = False
         self._layouts = KindsInChannelsLast(graph, channels_last, backward=role == "backward", title=self.title)
         self._budget = PartBudget(budget)
         self._as_pytorch = as_pytorch(graph)
@@ -127,7 +126,7 @@ class GraphCalls:
     @property
     def may_be_passed_by(self) -> bool:
         """Whether the next call may go to what runs it at once: nothing but the kind of its inputs decides."""
-        free = self._left is None and not self._plainly and not self._options.verify_every
+        free = self._left is None and not self._options.verify_every
         return free and self.cores.whole and self._forks == forks.number
 
     @property
@@ -151,16 +150,13 @@ class GraphCalls:
         """Whether this is a forward pass that can run in channels last."""
         return self._layouts.forward is not None
 
-    def use(
-        self, layout: MemoryFormat, *, plainly: bool = False, alone: bool = False, rests: bool = False,
-        counts: bool = False,
-    ) -> None:  # fmt: skip
+    def use(self, layout: MemoryFormat, *, alone: bool = False, rests: bool = False, counts: bool = False) -> None:
         """Run the following calls of a forward pass in this layout, if it has it; a backward pass follows by itself.
 
-        With `plainly` PyTorch runs them, and nothing is learned, nor is with `rests`. With `alone` what was learned for
-        other layouts is forgotten. `counts`: nobody else counts what they take. A graph that was left is used again.
+        With `rests` nothing is learned, with `alone` what was learned for other layouts is forgotten. `counts`: nobody
+        else counts what they take. A graph that was left is used again.
         """
-        self._layout, self._plainly, self._left = layout, plainly, None
+        self._layout, self._left = layout, None
         self._budget.rests, self._budget.counts = rests, counts
         if alone and (self._layouts or self.has_channels_last):
             with self._lock:
@@ -246,7 +242,7 @@ class GraphCalls:
                 return reordered.as_given(*arguments)
             kind = kind_of_inputs(given, fixed=fixed is not None, channels_last=False)
             found = self._found(kind)
-        if self._plainly or self._layouts.refuses(kind):
+        if self._layouts.refuses(kind):
             return self._eager(kind)(*arguments)
         if found is None and (family := self._families.of(kind, given)) is not None:
             kind = family.kind_of(given)

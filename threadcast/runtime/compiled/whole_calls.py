@@ -7,7 +7,6 @@ call, and `observe` takes note of how long it took.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -30,11 +29,9 @@ AS_TRACED = "eager PyTorch"
 
 _ELSEWHERE = 10
 """Calls in a row with other sizes, after which calls of these sizes are counted. A convention."""
-_FIRST, _HOPELESS = 0.95, 0.75
-"""Ratios of eager PyTorch's time to that of the graphs in channels last by PyTorch: above the first one that layout is
-learned first, and under the second one never. As given, PyTorch's graphs take 1.1 of eager's time."""
-_BEGUN = 8
-"""Calls in one of two layouts after which its graphs have begun to learn: the first ones of a kind are only timed."""
+_BEGUN, _HOPELESS = 8, 0.85
+"""Calls in one of two layouts in which its graphs are only timed, and ratio of eager PyTorch's time to theirs in
+channels last, by PyTorch, under which they do not learn so. As given, PyTorch's graphs take 1.1 of eager's time."""
 _SHORTENED = 4
 """Most calls that wait for the short way to graphs that have settled: one learns it, unless its arguments are special,
 or its backward pass comes late. A convention."""
@@ -42,21 +39,10 @@ _LOOKS_S = 0.05
 """Seconds between two looks at what is at work beside the calls. A convention."""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """The graphs in this layout; `plainly`: run by PyTorch, and nothing is learned."""
-
-    layout: MemoryFormat
-    plainly: bool = False
-
-    def __str__(self) -> str:
-        return f"the graphs{' by PyTorch' if self.plainly else ''}, {self.layout}"
-
-
 class Turn(NamedTuple):
-    """What runs a call: the graphs in some way, or eager PyTorch (None)."""
+    """What runs a call: the graphs in this layout, or eager PyTorch (None)."""
 
-    way: Way | None
+    layout: MemoryFormat | None
     counts: bool = False
     """Whether `observe` is to be told how long it took."""
     compared: bool = False
@@ -116,34 +102,30 @@ class WholeCalls(Rounds):
     ) -> None:  # fmt: skip
         super().__init__(Tournament(AS_TRACED, told=told), budget)
         self._found, self._keep = found, keep
-        self.verdicts: dict[Way, Verdict] = {}
-        """How the graphs in each way compare with the fastest one before, as far as that is known."""
+        self.verdicts: dict[MemoryFormat, Verdict] = {}
+        """How the graphs in each layout compare with the fastest before, as far as that is known."""
         self._graphs = graphs
-        self._later: list[Way] | None = None
-        """What is learned where what is learned before it does not win; None before the first call."""
-        self._ordered = False
-        """Whether it is known which layout is learned first."""
-        self._lost: set[Way] = set()
+        self._lost: set[MemoryFormat] = set()
         self._backends = BackendsBeside(None)
         """Lets searches rest beside calls."""
         self._begun = self._shortened = self._uncounted = self._elsewhere = 0
-        """Of the way that is prepared: calls so far, and calls that have waited for a shorter way; calls since the last
-        one that counts; calls in a row of other sizes."""
+        """Of the layout that is prepared: calls so far, and calls that have waited for a shorter way; calls since the
+        last one that counts; calls in a row of other sizes."""
         self._took_s = 0.0
         """Seconds of the fastest call by what is prepared now."""
-        self._looked_s, self._trains = 0.0, False
+        self._looked_s, self._trains, self._has_begun = 0.0, False, False
         self._what: to.Run | to.RunStage = to.Run(AS_TRACED)
         self._sizes: tuple[int, ...] | None = None
         """The integers among the arguments of calls that count: calls of other sizes take other times."""
 
     @property
-    def best(self) -> Way | None:
-        """The fastest known way; None while that is eager PyTorch."""
-        return _way(self.tournament.best)
+    def best(self) -> MemoryFormat | None:
+        """The layout in which the graphs are the fastest that is known; None while that is eager PyTorch."""
+        return _layout(self.tournament.best)
 
     @property
     def rests(self) -> bool:
-        """Whether the fastest way runs, and nothing is being learned."""
+        """Whether the fastest runs, and nothing is being learned."""
         known = self.tournament
         if not (known.settled and known.confirmed and known.idle):
             return False
@@ -154,18 +136,20 @@ class WholeCalls(Rounds):
 
         `waiting`: an earlier call is not over. Then, or if its sizes are others, it does not count.
         """
-        if self._later is None:
+        if not self._has_begun:
             self._begin()
         if waiting or not self._are_counted(sizes):
             self._uncounted += 1
             stays = waiting or isinstance(self._what, to.RunStage)
-            return Turn(_way(self._what.key) if stays else self.best, compared=self.tournament.comparison is not None)
+            return Turn(
+                _layout(self._what.key) if stays else self.best, compared=self.tournament.comparison is not None
+            )
         self._look(now_s)
         self._trains = torch.is_grad_enabled()
         self._what = what = self.next()
         compared = self.tournament.comparison is not None
         self._backends.before_step(rests=compared or not self.budget.unlimited)
-        return Turn(_way(what.key), True, compared, self.disturbed)
+        return Turn(_layout(what.key), True, compared, self.disturbed)
 
     @property
     def disturbed(self) -> bool:
@@ -174,7 +158,6 @@ class WholeCalls(Rounds):
 
     def prepare(self, key: to.Key) -> None:
         """Have the graphs run calls, in which they learn."""
-        assert isinstance(key, Way)
         self._begun = self._shortened = 0
         self._took_s = 0.0
         self.tell(to.Staged(key, Place.CALL))
@@ -192,32 +175,27 @@ class WholeCalls(Rounds):
         self.tell(event)
         self.do()
         if isinstance(what, to.RunStage):
-            assert isinstance(what.key, Way)
+            assert isinstance(what.key, MemoryFormat)
             self._begun += 1
             self._took_s = min(self._took_s or seconds, seconds)
             self._staged(what.key)
             self.do()
 
     def _begin(self) -> None:
-        self._later = []
+        self._has_begun = True
         if self._found is not None:
-            layout, step_s, eager_s = self._found
-            self.tell(to.Resumed(Way(layout), step_s, eager_s))
+            self.tell(to.Resumed(*self._found))
         else:
-            self._offer_first()
-
-    def _offer_first(self) -> None:
-        if self._graphs.has_channels_last:
-            self._offer(Way(MemoryFormat.CHANNELS_LAST, plainly=True), gain=1.2)
-        else:
-            self._offer(Way(MemoryFormat.AS_GIVEN))
-
-    def _offer(self, way: Way, *, gain: float = 1.5) -> None:
-        self.tell(to.Offered(way, gain=gain, most=10.0, cost_s=0.0))
+            self._offer_next()
 
     def _offer_next(self) -> None:
-        if self._later:
-            self._offer(self._later.pop(0))
+        """Have the graphs learn in channels last, where they have it, and as given where they are not faster so."""
+        for layout in (MemoryFormat.CHANNELS_LAST, MemoryFormat.AS_GIVEN):
+            known = self.tournament.entrants.get(layout)
+            has_it = layout is MemoryFormat.AS_GIVEN or self._graphs.has_channels_last
+            if has_it and (known is None or (known.offered.earlier and known.status is Status.OUT)):
+                self.tell(to.Offered(layout, most=10.0, cost_s=0.0))
+                return
 
     def _are_counted(self, sizes: tuple[int, ...]) -> bool:
         """Whether calls of these sizes count: those before them have not come for a while."""
@@ -236,75 +214,58 @@ class WholeCalls(Rounds):
             return
         self._looked_s = now_s
         for one in list(self.tournament.entrants.values()):
-            if one.stage is not None and one.stage.place is Place.BESIDE and isinstance(one.key, Way):
+            if one.stage is not None and one.stage.place is Place.BESIDE and isinstance(one.key, MemoryFormat):
                 self._graphs.look()
                 self._staged(one.key)
 
-    def _staged(self, way: Way) -> None:
+    def _staged(self, layout: MemoryFormat) -> None:
         """Tell how far the preparation of the graphs is, unless they run or have been dropped meanwhile."""
-        if self._is_out(way) or way in (self.tournament.best, self.tournament.challenger):
+        if self._is_out(layout) or layout in (self.tournament.best, self.tournament.challenger):
             return
-        if way.layout is MemoryFormat.CHANNELS_LAST and not self._graphs.has_channels_last:
-            self.tell(to.LeftOut(way, "its results are not those of the order as given"))
-            self._later = [one for one in self._later or [] if one.layout is not way.layout]
-            self._after(way, 0.0)
-            return
-        outlook = Outlook(None) if way.plainly else self._graphs.outlook
-        learns = outlook.place is not None and (self.budget.unlimited or way in self._lost)
-        two = way.layout is MemoryFormat.CHANNELS_LAST or self._graphs.has_channels_last
-        if (two and self._begun < _BEGUN) or not (way.plainly or (self._graphs.has_settled and not learns)):
-            cost_s = outlook.cost_s + max(0.0, self._took_s - (self.tournament.best_s or 0.0))
-            self.tell(to.Staged(way, outlook.place or Place.CALL, cost_s))
-        elif not way.plainly and self._trains and self._shortened < _SHORTENED and self._graphs.gets_shorter():
+        best_s, outlook = self.tournament.best_s or 0.0, self._graphs.outlook
+        if layout is MemoryFormat.CHANNELS_LAST:
+            reason = None if self._graphs.has_channels_last else "its results are not those of the order as given"
+            if self._begun == _BEGUN and layout not in self._lost and best_s < _HOPELESS * self._took_s:
+                reason = "PyTorch takes longer so"
+            if reason is not None:
+                self.tell(to.LeftOut(layout, reason))
+                self._offer_next()
+                return
+        learns = outlook.place is not None and (self.budget.unlimited or layout in self._lost)
+        two = layout is MemoryFormat.CHANNELS_LAST or self._graphs.has_channels_last
+        if (two and self._begun < _BEGUN) or learns or not self._graphs.has_settled:
+            cost_s = outlook.cost_s + max(0.0, self._took_s - best_s)
+            self.tell(to.Staged(layout, outlook.place or Place.CALL, cost_s))
+        elif self._trains and self._shortened < _SHORTENED and self._graphs.gets_shorter():
             self._shortened += 1
-            self.tell(to.Staged(way, Place.CALL))
+            self.tell(to.Staged(layout, Place.CALL))
         else:
-            self.tell(to.Ready(way))
+            self.tell(to.Ready(layout))
 
     def carry_out(self, instruction: to.Instruction) -> None:
         """Take note of verdicts, offer what is learned next, and keep what is the fastest for later processes."""
         match instruction:
-            case to.Compared(Way() as way, verdict):
-                self.verdicts[way] = verdict
-                if self._is_out(way):  # `Drop` follows
-                    return
-                if verdict.kept == "default":
-                    self._lost_by(way)
-                if way.plainly:
-                    self._after(way, verdict.gain)
-            case to.Keep(Way(layout, plainly=False), step_s) if (eager_s := self.tournament.eager_s) is not None:
+            case to.Compared(MemoryFormat() as layout, verdict):
+                self.verdicts[layout] = verdict
+                if verdict.kept == "default" and not self._is_out(layout):  # else `Drop` follows
+                    self._lost.add(layout)
+                    if self._graphs.outlook.place is None:
+                        self._offer_next()
+                    else:  # they learn on, where they can
+                        self._staged(layout)
+            case to.Keep(MemoryFormat() as layout, step_s) if (eager_s := self.tournament.eager_s) is not None:
                 self._keep(FasterGraphs(layout, step_s, eager_s))
             case to.Drop(earlier=True):
-                self._offer_first()
+                self._offer_next()
             case to.Settle(key) if key == AS_TRACED and self.tournament.idle and not self.loud:
-                gains = [verdict.high for way, verdict in self.verdicts.items() if not way.plainly]
+                gains = [verdict.high for verdict in self.verdicts.values()]
                 if gains and max(gains) < LITTLE:
                     self._keep(None)
 
-    def _after(self, way: Way, gain: float) -> None:
-        """Offer what is learned, once it is known how fast PyTorch runs graphs in channels last."""
-        if way.plainly:
-            if self._ordered:
-                return
-            self._ordered = True
-            last, given = Way(MemoryFormat.CHANNELS_LAST), Way(MemoryFormat.AS_GIVEN)
-            self._later = [last, given] if gain > _FIRST else [given, last] if gain > _HOPELESS else [given]
-        self._offer_next()
-
-    def _is_out(self, way: Way) -> bool:
-        """Whether the graphs never run in this way again, unless they are offered anew."""
-        return self.tournament.entrants[way].status is Status.OUT
-
-    def _lost_by(self, way: Way) -> None:
-        """Have graphs that are not faster learn on where they can, or else those in the other layout."""
-        if way.plainly:
-            return
-        self._lost.add(way)
-        if self._graphs.outlook.place is None:
-            self._offer_next()
-        else:
-            self._staged(way)
+    def _is_out(self, layout: MemoryFormat) -> bool:
+        """Whether the graphs never run in this layout again, unless they are offered anew."""
+        return self.tournament.entrants[layout].status is Status.OUT
 
 
-def _way(key: to.Key) -> Way | None:
-    return key if isinstance(key, Way) else None
+def _layout(key: to.Key) -> MemoryFormat | None:
+    return key if isinstance(key, MemoryFormat) else None
