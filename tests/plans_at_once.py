@@ -10,7 +10,7 @@ from unittest.mock import patch
 from tests.runtime.conftest import Decided, SequentialPlanner
 from tests.whole_calls import by_the_graphs
 from threadcast.runtime.compiled.whole_calls import WholeCalls
-from threadcast.runtime.tuner import candidates, plan_search, planning, tournament
+from threadcast.runtime.tuner import candidates, looks, plan_candidate, planning, standings
 
 
 @contextmanager
@@ -18,12 +18,11 @@ def plans_at_once() -> Iterator[None]:
     """Within the context nothing depends on how fast anything is: plans run what they can, and graphs all calls."""
     with ExitStack() as end:
         for owner, name, value in (
-            (tournament, "are_steady", lambda _: True),
+            (standings, "are_steady", lambda _: True),
             (planning, "ForecastingPlanner", SequentialPlanner),
-            (plan_search, "HOPELESS", math.inf),
-            (plan_search, "SLOWER", math.inf),
-            (plan_search, "FAR", math.inf),
-            (tournament, "WORTH", 0.0),
+            (looks, "HOPELESS", math.inf),
+            (plan_candidate, "SLOWER", math.inf),
+            (standings, "WORTH", 0.0),
             (candidates, "Tournament", Decided),
             (WholeCalls, "next_turn", by_the_graphs),
         ):

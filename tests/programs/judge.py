@@ -31,7 +31,7 @@ from threadcast.runtime.compiled.whole_calls import WholeCalls
 from threadcast.runtime.doors import compile_backend
 from threadcast.runtime.doors.compile_backend import backend, compiled_calls, compiled_graphs
 from threadcast.runtime.engine.engine import Engine
-from threadcast.runtime.tuner import candidates, plan_search, planning, tournament
+from threadcast.runtime.tuner import candidates, looks, plan_candidate, planning, standings
 
 Way = Literal["graphs", "gradients", "short way", "optimize"]
 WAYS: tuple[Way, ...] = ("graphs", "gradients", "short way", "optimize")
@@ -198,11 +198,12 @@ def _plans_at_once() -> Iterator[None]:
     with (
         TemporaryDirectory() as plans,
         patch.dict("os.environ", settings | {"THREADCAST_ENGINE_PLANS": plans}),
-        patch.object(tournament, "are_steady", lambda _: True),
+        patch.object(standings, "are_steady", lambda _: True),
         patch.object(candidates, "Tournament", Decided),
         patch.object(planning, "ForecastingPlanner", SequentialPlanner),
         patch.object(WholeCalls, "next_turn", by_the_graphs),
-        patch.multiple(plan_search, HOPELESS=math.inf, SLOWER=math.inf, FAR=math.inf),
+        patch.object(looks, "HOPELESS", math.inf),
+        patch.object(plan_candidate, "SLOWER", math.inf),
     ):
         yield
 

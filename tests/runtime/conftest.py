@@ -20,7 +20,7 @@ from threadcast.runtime.calls.shared_learning import budget, planner_on
 from threadcast.runtime.doors.optimize import OptimizedStep
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
-from threadcast.runtime.tuner import candidates, first_steps, plan_search, planning, rounds, tournament
+from threadcast.runtime.tuner import candidates, first_steps, looks, plan_candidate, planning, rounds, standings
 from threadcast.runtime.tuner.contender import ContenderId, Kind
 from threadcast.runtime.tuner.entrant import Entrant
 from threadcast.runtime.tuner.events import Instructions, Next, Ran, Run
@@ -54,7 +54,7 @@ def learning_at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def learning_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits until it is known how long PyTorch takes."""
-    monkeypatch.setattr(tournament, "are_steady", lambda _: True)
+    monkeypatch.setattr(standings, "are_steady", lambda _: True)
 
 
 @pytest.fixture(autouse=True)
@@ -110,10 +110,9 @@ class SequentialPlanner:
 @pytest.fixture
 def nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """No look and no forecast ends a search or a comparison: nothing that is tried depends on the machine's speed."""
-    monkeypatch.setattr(plan_search, "HOPELESS", math.inf)
-    monkeypatch.setattr(plan_search, "SLOWER", math.inf)
-    monkeypatch.setattr(plan_search, "FAR", math.inf)
-    monkeypatch.setattr(tournament, "WORTH", 0.0)
+    monkeypatch.setattr(looks, "HOPELESS", math.inf)
+    monkeypatch.setattr(plan_candidate, "SLOWER", math.inf)
+    monkeypatch.setattr(standings, "WORTH", 0.0)
 
 
 @pytest.fixture
@@ -135,7 +134,7 @@ class Decided(Tournament):
         """Whether it wins over the best before it."""
         return new.kind is Kind.PLAN
 
-    def _promised(self, entrant: Entrant, *, most: bool = False) -> float:
+    def promised(self, entrant: Entrant, *, most: bool = False) -> float:
         """However slow its first steps were, a candidate is worth a comparison."""
         return 2.0
 
@@ -146,14 +145,11 @@ class Decided(Tournament):
             else self._choose(Run(comparison.new), counts=True)
         )
 
-    def _observe(self, comparison: Any, event: Ran, lost_s: float) -> Instructions:
+    def _observe(self, comparison: Any, event: Ran) -> Instructions:
         return self._judge(comparison, Verdict(1.0, 1.0, 1.0, 3, "plan" if self.wins(comparison.new) else "default"))
 
-    def _is_faster_now(self, entrant: Any) -> bool:
-        return False
-
-    def _doubt(self, entrant: Any, alone_s: float) -> None:
-        return None
+    def second(self, *, under_s: float | None = None) -> None:
+        """Nothing is compared anew."""
 
 
 class DefaultWins(Decided):

@@ -11,7 +11,6 @@ from threadcast.runtime.plans.curves_in_step import (
     WARM_UP,
     LookSchedule,
     curves_in_step,
-    curves_side_by_side,
 )
 
 GRAPH = OpGraph(("a", "b", "c"), tuple(Op(kind, (TensorSpec((2,), "float32"),)) for kind in ("mul", "add", "mul")))
@@ -39,22 +38,6 @@ def test_every_op_gets_the_median_of_its_own_times() -> None:
 def test_a_case_without_traces_is_refused() -> None:
     with pytest.raises(InvalidInput, match="trace"):
         curves_in_step(GRAPH, {Case(1): []})
-
-
-def test_ops_are_as_slow_as_those_of_their_kind_were_beside_others_or_alone() -> None:
-    alone = curves_in_step(GRAPH, {Case(1): [trace(1, 1.0, 2.0, 3.0)], Case(2): [trace(2, 1.0, 1.0, 1.0)]})
-    seen = curves_side_by_side(alone, GRAPH, [trace(2, 1.5, 1.2, 4.5, threads=(1, 2, 1))])
-    assert seen.seconds[:, 0].tolist() == pytest.approx([1.5, 3.0, 4.5]), "no add ran on one core: as all that did"
-    assert seen.seconds[:, 1].tolist() == pytest.approx([1.2, 1.2, 1.2]), "no mul ran on two cores: as the add did"
-    assert (seen.low <= seen.seconds).all()
-    assert (seen.seconds <= seen.high).all()
-
-
-def test_where_no_op_ran_so_all_ops_count() -> None:
-    alone = curves_in_step(GRAPH, {Case(1): [trace(1, 1.0, 2.0, 3.0)], Case(2): [trace(2, 1.0, 1.0, 1.0)]})
-    seen = curves_side_by_side(alone, GRAPH, [trace(2, 1.5, 1.0, 2.0)])
-    assert seen.seconds[:, 0].tolist() == pytest.approx([1.5, 3.0, 4.5])
-    assert seen.seconds[:, 1].tolist() == pytest.approx([1.75, 1.0, 1.75])
 
 
 @pytest.mark.parametrize(

@@ -216,20 +216,35 @@ def test_what_eager_calls_take_longer_beside_a_planner_is_not_theirs() -> None:
     assert (budget.spent_s, budget.behind_s) == (3.0, pytest.approx(1.5 - 1.5 / BESIDE))
 
 
-@pytest.mark.parametrize(("gain", "least", "most"), [(1.05, 0.0, 1.1), (1.2, 0.5, 1.0), (2.0, 0.7, 1.05)])
-def test_of_what_calls_gain_no_more_is_counted_than_they_do_though_their_times_scatter(
-    gain: float, least: float, most: float
-) -> None:
-    """What wins by little was favoured by chance; if all of that counted, it would be spent, and was never gained."""
-    counted_s = truly_s = 0.0
+def counted(gain: float, scatter: float, bursts: tuple[float, float, float] = (1.0, 0.0, 0.0)) -> float:
+    """Of what a plan gains, the share that counts as gained, where the times of calls scatter.
+
+    `bursts`: how many times as long calls take in bursts, and how likely these begin, and end, before a call.
+    """
+    counted_s, truly_s, (times, begin, end) = 0.0, 0.0, bursts
     for seed in range(12):
-        draw, calls = random.Random(seed), Calls({"plan": plan(0.1 / gain)}, default_s=0.1, budget=Budget(SHARE))
+        draw, busy = random.Random(seed), False
+        calls = Calls({"plan": plan(0.1 / gain)}, default_s=0.1, budget=Budget(SHARE))
         for _ in range(600):
+            busy = draw.random() >= end if busy else draw.random() < begin
             for key, way in calls.ways.items():
-                way.seconds = 0.1 / (1.0 if key == DEFAULT else gain) * draw.lognormvariate(0.0, 0.1)
+                alone_s = 0.1 / (1.0 if key == DEFAULT else gain) * draw.lognormvariate(0.0, scatter)
+                way.seconds = alone_s * (times if busy else 1.0)
             calls.call()
         counted_s, truly_s = counted_s - calls.budget.behind_s, truly_s + calls.eager_s - calls.spent_s
-    assert least * truly_s < counted_s < most * truly_s
+    return counted_s / truly_s
+
+
+@pytest.mark.parametrize(("gain", "least"), [(1.05, -1.0), (1.2, 0.8), (2.0, 0.8)])
+def test_what_calls_gain_counts_though_their_times_scatter(gain: float, least: float) -> None:
+    """What wins by little was favoured by chance; if all of that counted, it would be spent, and was never gained."""
+    assert least < counted(gain, 0.1) < 1.05
+
+
+@pytest.mark.parametrize("bursts", [(2.0, 0.02, 0.05), (2.0, 0.01, 0.02), (4.0, 0.05, 0.2), (1.5, 0.005, 0.005)])
+@pytest.mark.parametrize("gain", [1.05, 1.2, 2.0])
+def test_on_a_busy_machine_no_more_counts_than_calls_gain(gain: float, bursts: tuple[float, float, float]) -> None:
+    assert counted(gain, 0.03, bursts) < 1.05
 
 
 def test_what_an_earlier_process_has_found_gains_from_the_first_call_on() -> None:

@@ -19,7 +19,7 @@ from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner import first_steps
 from threadcast.runtime.tuner.contender import DEFAULT, backend, eager_in, plan_of
 from threadcast.runtime.tuner.first_steps import FirstSteps, Runner, TimedRun
-from threadcast.runtime.tuner.plan_search import Look, SearchStep, Try
+from threadcast.runtime.tuner.looks import Look
 
 VARIANT = Variant(MemoryFormat.AS_GIVEN)
 PLAN = plan_of(VARIANT)
@@ -66,12 +66,12 @@ def test_a_step_that_raises_is_compared_the_next_time() -> None:
 
 
 def test_what_is_opened_or_searched_anew_is_compared_again() -> None:
-    steps, search = Steps(), SearchStep(VARIANT, Look(0))
-    assert [steps.differs(PLAN), steps.differs(search)] == [True, True]
-    steps.steps.forget(VARIANT, search=False)
-    assert [steps.differs(PLAN), steps.differs(search)] == [True, False]
-    steps.steps.forget(VARIANT, search=True)
-    assert [steps.differs(PLAN), steps.differs(search)] == [False, True]
+    steps, look = Steps(), Look(VARIANT, 0)
+    assert [steps.differs(PLAN), steps.differs(look)] == [True, True]
+    steps.steps.forget(PLAN)
+    assert [steps.differs(PLAN), steps.differs(look)] == [True, False]
+    steps.steps.forget(look)
+    assert [steps.differs(PLAN), steps.differs(look)] == [False, True]
 
 
 def _cumulated(x: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def test_once_steps_have_shown_nothing_one_step_by_each_further_plan_is_compared
 
     def compared(number: int, *arguments: tuple[Tensor]) -> int:
         """How many of the first steps of another plan are compared, on these arguments and then on zeros."""
-        plan, count = SearchStep(VARIANT, Try(number)), 0
+        plan, count = Look(VARIANT, number), 0
         while steps._is_first(plan):
             assert steps.run(plan, _cumulated, [*arguments, *[silent] * 10][count], CAPTURED)[1] is None
             count += 1
@@ -161,7 +161,7 @@ def test_looks_at_a_training_step_leave_nothing_behind() -> None:
         looks.clear()
         torch.set_rng_state(state)
         timed = TimedRun(lambda x, s=look_s: (look(x), s if looks[1:] else 9.0), time.perf_counter)
-        result, difference = steps.run(SearchStep(VARIANT, Look(number)), timed, (x,), drawing)
+        result, difference = steps.run(Look(VARIANT, number), timed, (x,), drawing)
         after = torch.get_rng_state()
         torch.set_rng_state(state)
         assert torch.equal(result, wanted(x))
@@ -186,12 +186,12 @@ def test_a_look_at_a_training_step_that_raises_is_told_and_the_step_runs() -> No
     before = model.weight.detach().clone()
     steps = FirstSteps(Shadowed(model, model, model, torch.optim.SGD(model.parameters()), leaves), LOOKS)
     timed = TimedRun(lambda x: (fails(x), None), time.perf_counter)
-    result, difference = steps.run(SearchStep(VARIANT, Look(0)), timed, (torch.ones(1, 2),), CAPTURED)
+    result, difference = steps.run(Look(VARIANT, 0), timed, (torch.ones(1, 2),), CAPTURED)
     assert (torch.equal(result, model(torch.ones(1, 2))), torch.equal(model.weight, before)) == (True, True)
     assert difference == "the step: ValueError: no such kernel"
 
 
-@pytest.mark.parametrize("runner", [PLAN, SearchStep(VARIANT, Look(0))], ids=str)
+@pytest.mark.parametrize("runner", [PLAN, Look(VARIANT, 0)], ids=str)
 def test_a_plan_that_memory_is_too_small_to_compare_does_not_run(
     runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,13 +77,11 @@ class World:
     def __init__(self, default_s: Callable[[int], float], planned_s: Callable[[int], float]) -> None:
         self.now_s = 0.0
         self.ran: list[str] = []
-        self._times = {"default": default_s, "plan": planned_s, "rest": lambda step: 0.0}
+        self._times = {"default": default_s, "plan": planned_s}
 
     def run(self, guard: Guard, steps: int) -> None:
         """Run so many steps."""
         for _ in range(steps):
-            if guard.needs_rest:
-                self._step("rest")
             started_s, runner = self.now_s, guard.next_runner()
             self._step(runner)
             guard.observe(started_s=started_s, seconds=self.now_s - started_s)
@@ -107,16 +105,9 @@ def test_every_step_is_run_once_and_the_faster_one_for_good() -> None:
         world.run(guard, 60)
         assert guard.verdict is not None
         assert (guard.verdict.kept, guard.verdict.pairs) == (kept, 6)
-        steps = [name for name in world.ran if name != "rest"]
+        steps = world.ran
         assert len(steps) == 60
         assert set(steps[-20:]) == {kept}
-
-
-def test_teams_rest_before_every_block_of_default_steps_and_never_else() -> None:
-    world = World(lambda step: 1.0, lambda step: 2.0)
-    world.run(Guard(), 40)
-    starts = [i for i, name in enumerate(world.ran) if name == "default" and world.ran[i - 1 : i] != ["default"]]
-    assert [i + 1 for i, name in enumerate(world.ran) if name == "rest"] == starts
 
 
 def test_a_step_after_a_change_is_not_timed() -> None:
@@ -144,7 +135,7 @@ def test_short_steps_are_timed_once_the_other_has_come_to_rest_and_enough_of_the
 
     world._times.update(default=slow_beside_the_other("default", "plan"), plan=slow_beside_the_other("plan", "default"))
     assert world.run_to_verdict().gain == pytest.approx(1.0)
-    ran = [name for name in world.ran if name != "rest"]
+    ran = world.ran
     runs = [len(list(steps)) for _, steps in itertools.groupby(ran)]
     assert min(runs[:-1]) >= 6, "five milliseconds of steps that count after one or more that do not"
 
@@ -165,7 +156,7 @@ def test_long_steps_are_blocks_by_themselves_and_end_a_comparison_once_it_is_cle
         world = World(lambda _, s=scale: s, lambda _, s=scale: planned_s * s)
         verdict = world.run_to_verdict()
         assert (verdict.kept, verdict.pairs) == (kept, wanted), "three long pairs show that little is gained"
-        ran = [name for name in world.ran if name != "rest"]
+        ran = world.ran
         assert len(ran) == 3 * wanted + 1, "one block, one step; and one step that does not count after each change"
     two, short = (World(lambda _, s=s: s, lambda _, s=s: planned_s * s) for s in (0.7 * LONG_S, 0.4 * LONG_S))
     assert two.run_to_verdict().pairs == pairs, "two steps of each block take as long"
@@ -194,7 +185,7 @@ def test_a_long_comparison_goes_on_where_one_of_three_pairs_disagrees() -> None:
 def test_rows_of_steps_alone_outlast_threads_that_spin() -> None:
     world = World(lambda step: 1e-3, lambda step: 1e-3)
     world.run_to_verdict(rows=ALONE)
-    ran = [name for name in world.ran if name != "rest"]
+    ran = world.ran
     runs = [len(list(steps)) for _, steps in itertools.groupby(ran)]
     assert min(runs[:-1]) >= 1e3 * (ALONE.quiet_s + ALONE.seconds)
 
@@ -203,7 +194,7 @@ def test_a_block_of_long_steps_has_few_of_them() -> None:
     def steps(seconds: float) -> int:
         world = World(lambda step: seconds, lambda step: 2.0 * seconds)
         world.run_to_verdict()
-        return len([name for name in world.ran if name != "rest"])
+        return len(world.ran)
 
     assert steps(1.1 * LONG_S) < steps(0.4 * LONG_S)
 

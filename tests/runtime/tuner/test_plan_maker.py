@@ -22,7 +22,6 @@ from threadcast.runtime.plans.curves_in_step import LookSchedule, curves_in_step
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.tuner import plan_maker, planning
-from threadcast.runtime.tuner.plan_search import Look
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
 from threadcast.threads.affinity import thread_ids
 
@@ -176,8 +175,8 @@ def test_what_a_look_has_shown_is_forgotten_when_it_begins_once_more(machine: Ma
     with closing(maker):
         timed = []
         for goes_on in (False, True, True, False, True):
-            maker.prepare(Look(0), goes_on=goes_on)
-            maker.run(Look(0), torch.ones(3))
+            maker.prepare(0, goes_on=goes_on)
+            maker.run(torch.ones(3))
             of_cases = [seconds for observed in maker.observed.values() for seconds in observed.values()]
             timed.append(sum(map(len, of_cases)))
     assert timed == [0, 1, 2, 0, 1], "the first step warms up"
@@ -191,9 +190,9 @@ def test_plans_that_are_asked_for_while_one_is_made_are_made_after_it(machine: M
         for maker in makers:
             for look in range(LookSchedule.of(machine).uniform):
                 for step in range(2):
-                    maker.prepare(Look(look), goes_on=step > 0)
-                    maker.run(Look(look), torch.ones(3))
-            assert maker.start_planning()
+                    maker.prepare(look, goes_on=step > 0)
+                    maker.run(torch.ones(3))
+            maker.start_planning()
         for _ in range(10):
             found = [answer or maker.poll() for answer, maker in zip(found, makers, strict=True)]
             assert found[0] is not None or found[1] is None

@@ -24,7 +24,7 @@ from threadcast.runtime.tuner import events as to
 from threadcast.runtime.tuner import tuning
 from threadcast.runtime.tuner.contender import DEFAULT, Contender, Kind, backend
 from threadcast.runtime.tuner.entrant import LOOK
-from threadcast.runtime.tuner.plan_search import SearchStep
+from threadcast.runtime.tuner.looks import Look
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.threads.affinity import thread_ids
 
@@ -117,7 +117,7 @@ def test_a_later_process_learns_nothing_again(
             run_of = tuned._run_of
 
             def timed(runner: Any, run_of: Callable[[Any], Any] = run_of, clock: Clock = clock) -> Any:
-                is_plan = isinstance(runner, SearchStep) or runner.kind is Kind.PLAN
+                is_plan = isinstance(runner, Look) or runner.kind is Kind.PLAN
                 by_pytorch[-1] += runner == DEFAULT
 
                 def call(*arguments: Any) -> Any:
@@ -174,7 +174,7 @@ def test_a_backend_that_is_slower_alone_than_in_its_comparison_makes_way_for_the
         assert tuned.learning
         run_until(tuned, lambda: not tuned.learning)
         assert (tuned.report.runs, tuned.fastest.name) == ("plan", "plan, as given")
-        assert tuned.report.verdicts["misleading"].kept == "default"
+        assert tuned.report.verdicts["plan, as given"].over == "misleading"
         assert [one.name for one in tuned._contenders._contenders.values()] == ["default", "plan, as given"]
         assert len(tuned._contenders.engines) == 1
         run(tuned, 3 * LOOK)

@@ -22,20 +22,20 @@ from threadcast.core import Case, CurveTable, Machine, OpGraph
 from threadcast.core.errors import CaptureError, ExecutionError
 from threadcast.runtime.check.shadow import Shadowed, leaves
 from threadcast.runtime.plans import curves_in_step
-from threadcast.runtime.plans.curves_in_step import LOOK_CALLS, TRIAL_STEPS, WARM_UP, LookSchedule
+from threadcast.runtime.plans.curves_in_step import LOOK_CALLS, LookSchedule
 from threadcast.runtime.plans.model_format import ModelFormat
 from threadcast.runtime.plans.plan_store import PlanStore
 from threadcast.runtime.plans.sequential import sequential
 from threadcast.runtime.plans.step_feedback import StepFeedback
 from threadcast.runtime.plans.step_forecasts import Answer, Question
 from threadcast.runtime.plans.step_rows import Observed
-from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.plans.variant import MemoryFormat, Variant
 from threadcast.runtime.tuner import planning
 from threadcast.runtime.tuner.budget import Budget
 from threadcast.runtime.tuner.entrant import LOOK
 from threadcast.runtime.tuner.events import Passed, Place, Ran, Staged
+from threadcast.runtime.tuner.looks import Look
 from threadcast.runtime.tuner.plan_maker import PlanMaker
-from threadcast.runtime.tuner.plan_search import Look, SearchStep, Try
 from threadcast.runtime.tuner.tournament import MOST_PASSED
 from threadcast.runtime.tuner.tuning import Tuning
 from threadcast.scheduler.problem.engine_costs import NATIVE_ENGINE
@@ -89,12 +89,12 @@ def test_a_stored_plan_runs_at_once_in_the_next_process(machine: Machine, tmp_pa
         assert (second.report.runs, second.report.plan) == ("plan", plan)
 
 
-def test_the_engine_that_has_tried_a_plan_runs_it_and_is_not_compared_again(machine: Machine, tmp_path: Path) -> None:
+def test_each_look_and_the_first_step_by_a_plan_are_compared_with_pytorch(machine: Machine, tmp_path: Path) -> None:
     compared: list[object] = []
     captured = capture_forward(function, torch.ones(3))
 
     def eager(x: torch.Tensor) -> torch.Tensor:
-        compared.append(type(tuned._last.step) if isinstance(tuned._last, SearchStep) else tuned._last)
+        compared.append(tuned._last)
         return function(x)
 
     made = Tuning(
@@ -102,17 +102,14 @@ def test_the_engine_that_has_tried_a_plan_runs_it_and_is_not_compared_again(mach
         plans=PlanStore(tmp_path, machine), fuse=False, checked=Shadowed(eager, eager, None, None, leaves),
     )  # fmt: skip
     with closing(made) as tuned:
-        engine = None
         for i in attempts():
             x = torch.arange(3.0) + i
             torch.testing.assert_close(tuned(x), function(x))
-            for candidate in tuned._plan_candidates.values():
-                engine = engine if candidate.maker is None else candidate.maker.engine
-            if tuned.tournament.comparison is not None:
-                assert list(tuned._contenders.engines.values()) == [engine]
-            elif not tuned.report.measuring:
+            if not tuned.report.measuring:
                 break
-    assert compared == [Look] * LookSchedule.of(machine).uniform + [Try]
+    (plan,) = tuned._plan_candidates
+    variant = Variant(MemoryFormat.AS_GIVEN)
+    assert compared == [*(Look(variant, i) for i in range(LookSchedule.of(machine).uniform)), plan]
 
 
 class WaitedFor(SequentialPlanner):
@@ -289,7 +286,7 @@ def test_a_plan_goes_on_where_no_further_one_can_be_made(
     monkeypatch.setattr(planning, "ForecastingPlanner", FailsLater)
     monkeypatch.setattr(FailsLater, "asked", 0)
     with caplog.at_level(logging.WARNING), made(Clock(), machine, tmp_path, formats=tuple(MemoryFormat)) as tuned:
-        run_until(tuned, lambda: not tuned.report.measuring)
+        run_until(tuned, lambda: not tuned.learning)
         assert FailsLater.asked > 1
         assert (tuned.report.runs, len(tuned.plans)) == ("plan", 1)
         assert "a plan is not made: no memory" in caplog.text
@@ -363,7 +360,7 @@ def test_on_a_large_machine_each_op_is_looked_at_where_forecasts_say(
             sum(map(sum, (cases.values() for cases in shown.values()))) == 2 * len(ops) * LookSchedule.of(machine).steps
         )
         looked = [one for one in tuned.tournament.log if isinstance(one, Staged) and one.place is Place.CALL]
-        assert len(looked) <= LOOK_CALLS + 2 + (WARM_UP + TRIAL_STEPS)
+        assert len(looked) <= LOOK_CALLS + 2
 
 
 def test_a_plan_that_is_made_for_another_model_disturbs_as_long_as_plans_take(

@@ -7,9 +7,8 @@ at each thread count measure all ops at once (Graphi, section 4, profiles a few 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -18,9 +17,7 @@ from threadcast.core import Case, CurveTable, Machine, OpGraph, Source, Trace
 from threadcast.core.errors import InvalidInput
 
 WARM_UP = 1
-"""Steps of each look and trial that are not timed: they start thread teams, and fill memory and kernel caches."""
-TRIAL_STEPS = 3
-"""Timed steps of a trial of a plan."""
+"""Steps of each look that are not timed: they start thread teams, and fill memory and kernel caches."""
 MOST_STEPS = 5
 """Most timed steps of a look."""
 LEAST_STEPS, ENOUGH_S = 3, 0.2
@@ -101,45 +98,5 @@ def seconds_in_step(graph: OpGraph, trace: Trace) -> list[float]:
     return [max(ran[op_id].finish_s - ran[op_id].start_s, LEAST_S) for op_id in graph.ids]
 
 
-def curves_side_by_side(alone: CurveTable, graph: OpGraph, traces: Sequence[Trace]) -> CurveTable:
-    """Return the curves `alone`, scaled by how long ops took side by side with others in the `traces` of a plan.
-
-    `alone` are the curves of ops that run one after the other. There is one factor for each kind of op on all cores,
-    and one for each kind on fewer cores: the seconds of all such ops in the traces, over their seconds by `alone`. A
-    kind that the plan did not run that way gets the factor of all kinds that it did run that way; where it ran none,
-    the factor of all ops. Returns the object `alone` itself where the traces allow no correction.
-    """
-    cores = max(case.threads for case in alone.cases)
-    column: dict[int, int] = {}
-    for position, case in enumerate(alone.cases):
-        column.setdefault(case.threads, position)
-    took: defaultdict[tuple[bool, str], float] = defaultdict(float)
-    expected: defaultdict[tuple[bool, str], float] = defaultdict(float)
-    ran = traces[0].by_id()
-    seconds = np.median([seconds_in_step(graph, trace) for trace in traces], axis=0)
-    for i, (op_id, op) in enumerate(zip(graph.ids, graph.ops, strict=True)):
-        threads = ran[op_id].threads
-        if threads not in column:
-            continue
-        at_s = float(alone.seconds[i, column[threads]])
-        for kind in (op.kind, _ANY):
-            took[threads == cores, kind] += float(seconds[i])
-            expected[threads == cores, kind] += at_s
-    if not expected:
-        return alone
-    overall = sum(took.values()) / sum(expected.values())
-
-    def factor(kind: str, all_cores: bool) -> float:
-        known = next(((all_cores, name) for name in (kind, _ANY) if (all_cores, name) in expected), None)
-        return took[known] / expected[known] if known else overall
-
-    by_case = [[factor(op.kind, case.threads == cores) for case in alone.cases] for op in graph.ops]
-    scale = np.array(by_case).reshape(alone.seconds.shape)
-    scaled = {name: np.maximum(getattr(alone, name) * scale, LEAST_S) for name in ("seconds", "low", "high")}
-    return replace(alone, **scaled)
-
-
 LEAST_S = 1e-9
 """Fewest seconds of an op: clocks cannot measure less."""
-_ANY = ""
-"""Stands for all kinds of ops together."""

@@ -50,9 +50,9 @@ class CallPlans:
         self._stored[variant_plan] = stored
         return variant_plan, stored
 
-    def backends(self, captured: Captured, gains: Mapping[str, float]) -> Forecast:
-        """What is expected of the best backend for a graph, apart from those of which the `gains` are known."""
-        return self._plans.backends(captured.graph, {name: 1 / gain for name, gain in gains.items()})
+    def backends(self, captured: Captured) -> Forecast:
+        """What is expected of the best backend for a graph."""
+        return self._plans.backends(captured.graph)
 
     def note_backend(self, captured: Captured, gain: float, step_s: float) -> None:
         """Note that a backend was the fastest for a graph, by this gain, and what its calls took."""

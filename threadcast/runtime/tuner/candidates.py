@@ -160,9 +160,12 @@ class Candidates(Rounds):
     @property
     def plans(self) -> Sequence[VariantPlan]:
         """The plans of all variants that have been searched, the fastest first."""
-        found = [one for one in self._plan_candidates.values() if one.found is not None]
-        found.sort(key=lambda one: math.inf if one.step_s is None else one.step_s)
-        return [one.found for one in found if one.found is not None]
+        found = [one.found for one in self._plan_candidates.values() if one.found is not None]
+        return sorted(found, key=lambda one: self._step_s(plan_of(one.variant)) or math.inf)
+
+    def _step_s(self, contender: ContenderId) -> float | None:
+        """Seconds of a call by a contender, as the last comparison has shown, or its plan predicts; None: not known."""
+        return self.tournament.entrants[contender].step_s
 
     @property
     def disturbed(self) -> bool:
@@ -217,7 +220,7 @@ class Candidates(Rounds):
 
     def _offer_backends(self) -> None:
         if self._backends.waits and BACKENDS not in self.tournament.entrants:
-            expected = self._stored.backends(self._graphs.first, {})
+            expected = self._stored.backends(self._graphs.first)
             gain, most, cost_s, self._backend_s = expected.gain, expected.most, expected.cost_s, expected.step_s
             self._offer(BACKENDS, gain=gain, most=most, cost_s=cost_s, bit_by_bit=True)
             if self.budget.unlimited or self._backend_s is not None:
@@ -226,7 +229,7 @@ class Candidates(Rounds):
     def _offer_eager(self, candidate: PlanCandidate) -> None:
         """Offer PyTorch in the memory format of a plan, where that may be faster than the plan."""
         key, given = eager_in(candidate.variant.memory_format), candidate.variant.memory_format is MemoryFormat.AS_GIVEN
-        if not (given or candidate.variant.fused or candidate.far_faster or key in self.tournament.entrants):
+        if not (given or candidate.variant.fused or key in self.tournament.entrants):
             self._offer(key, gain=1.1, most=10.0, cost_s=0.0)
 
     def _offer_fused(self) -> None:
@@ -240,7 +243,7 @@ class Candidates(Rounds):
         variant = Variant(fastest.variant.memory_format, fused=True)
         cost_s = 0.0 if self._graphs.is_compiled(variant) else self._part_of(BESIDE_S)
         candidate = PlanCandidate(variant, self._means, capture_s=cost_s)
-        step_s, eager_s = self._plan_candidates[plan_of(fastest.variant)].step_s, self.tournament.baseline_s
+        step_s, eager_s = self._step_s(plan_of(fastest.variant)), self.tournament.baseline_s
         gain = eager_s / step_s if step_s and eager_s else 1.0
         self._offer(self._add(candidate).key, gain=1.05 * gain, most=1.5 * gain, cost_s=cost_s)
 
@@ -309,16 +312,6 @@ class Candidates(Rounds):
         if self._backends.over:
             self._end_of_backends()
 
-    def _expect_backends(self) -> None:
-        """Expect of the backends that are still to be found what those that were compared tell."""
-        entrants, gains = self.tournament.entrants, dict[str, float]()
-        for key, one in entrants.items():
-            if isinstance(key, ContenderId) and key.kind is Kind.BACKEND and one.gain is not None:
-                gains[key.backend.partition(",")[0]] = one.gain
-        if gains and BACKENDS in entrants and entrants[BACKENDS].status is not Status.OUT:
-            expected = self._stored.backends(self._graphs.first, gains)
-            self.tournament.handle(to.Expected(BACKENDS, expected.gain, expected.most))
-
     def _end_of_backends(self) -> None:
         entrant = self.tournament.entrants.get(BACKENDS)
         if entrant is not None and entrant.status is not Status.OUT:
@@ -357,7 +350,7 @@ class Candidates(Rounds):
             return_free_memory()
             candidate, began_s = self._plan_candidates[key], self._clock()
             candidate.prepare(self._calls)
-            if candidate.searching:
+            if candidate.maker is not None and candidate.found is None:
                 self._capture_s = max(self._capture_s, self._clock() - began_s)
             self._staged(candidate)
 
@@ -394,7 +387,6 @@ class Candidates(Rounds):
         match instruction:
             case to.Compared(key, verdict):
                 self.report.verdicts[str(key)] = verdict
-                self._expect_backends()
                 if self._best != DEFAULT:
                     self.conclude()
             case to.Release(key):
@@ -461,9 +453,9 @@ class Candidates(Rounds):
         self._note_tried()
         if variant_plan is not None:
             self._follower.follow(self._contenders.engines[variant_plan], variant_plan, self._stored)
-        slow, eager_s = [one for one in self._plan_candidates.values() if one.step_s], self.tournament.baseline_s
-        if contender == DEFAULT and slow and not self.report.verdicts and eager_s is not None:
-            self.report.reason = f"{slow[0].key} took {slow[0].step_s:.3g} s a call, PyTorch {eager_s:.3g} s"
+        slow, eager_s = next(iter(self.plans), None), self.tournament.baseline_s
+        if contender == DEFAULT and slow is not None and not self.report.verdicts and eager_s is not None:
+            self.report.reason = f"a plan predicts {slow.plan.makespan_s:.3g} s a call, PyTorch takes {eager_s:.3g} s"
         elif contender == DEFAULT and not self._plan_candidates and not self.report.reason:
             self.report.reason = FOUND_BEFORE
         self._offer_fused()

@@ -40,21 +40,16 @@ class Entrant:
     """Seconds of its calls, as the last comparison or preparation found; None where they are not known."""
     gain: float | None = None
     """Ratio of the baseline's seconds to its own, by comparisons."""
-    shown: float | None = None
-    """What of this ratio counts as shown: what wins by little was often favoured by chance, by 8 % in simulations."""
-    eager_s: float | None = None
-    """Seconds of the baseline's calls when it was compared last, by that."""
-    beyond_s: float = 0.0
-    """What the last attempt at a part lost that was broken off: the next one must be allowed as much."""
+    first_s: float = 0.0
+    """What its first call is expected to take more than others; 0 once it was compared."""
     lost_s: float = 0.0
-    """What the present attempt at a part has lost so far."""
+    """What the present attempt at a part of its preparation has lost so far."""
     open: bool = False
     """Whether it can run the next call; what has lost or does not run has to be prepared once more."""
-    doubts: int = 0
     beside: bool = False
     """Whether something computed beside calls of its last comparison."""
     losses: int = 0
-    """Comparisons that it has lost: after each the best has to become slower yet for the next one."""
+    """Comparisons that it has lost."""
     reason: str = ""
     """Why it never runs again; empty where it may."""
 
@@ -62,14 +57,6 @@ class Entrant:
     def key(self) -> Key:
         """What identifies it."""
         return self.offered.key
-
-    def forget_losses(self) -> None:
-        """Begin a new part of its preparation, or a new pair of a comparison."""
-        self.beyond_s = self.lost_s = 0.0
-
-    def break_off(self, *, too_dear: bool) -> None:
-        """Break off an attempt: one that was `too_dear` has to be allowed as much the next time."""
-        self.beyond_s, self.lost_s = max(self.beyond_s, self.lost_s) if too_dear else self.beyond_s, 0.0
 
 
 class Turns:
@@ -82,12 +69,7 @@ class Turns:
 
     def next(self) -> Run:
         """Return what runs the next call, in turns."""
-        key = self.base if self.guard.next_runner() == "default" else self.new
-        return Run(key, rest=self.guard.needs_rest)
-
-    def best_instead(self) -> Run:
-        """Return what runs a call that does not count: the best."""
-        return Run(self.best, rest=self.best == self.base and self.guard.plan_ran_last)
+        return Run(self.base if self.guard.next_runner() == "default" else self.new)
 
     @property
     def cost_s(self) -> float | None:
@@ -113,8 +95,8 @@ class Watch:
     """The calls of what was kept, while it runs alone: their median after `LOOK` calls, and then ever more seldom."""
 
     def __init__(self) -> None:
-        self.looked = self.kept = False
-        """Whether it is known how long calls take alone, or cannot be now; and whether that was reported."""
+        self.looked = self.waived = False
+        """Whether it is known how long calls take alone, and whether it could not be found out."""
         self._seconds: list[float] = []
         self._distance = 0
         self.wait = 0
@@ -138,9 +120,10 @@ class Watch:
         self.wait = self._distance = min(MOST_WAIT, max(count, 2 * self._distance))
         return alone_s
 
-    def soon(self) -> None:
-        """Look at the next calls again: what follows from the last look could not be done."""
-        self.wait = self._distance = 0
+    def later(self) -> None:
+        """Watch what runs now instead, not before as many calls as since the last look."""
+        self._seconds.clear()
+        self.wait = self._distance
 
     def clear(self) -> None:
         """Begin the present look anew: something else than calls alone has run."""

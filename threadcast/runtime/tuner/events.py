@@ -56,10 +56,12 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A candidate is prepared, and can run; its calls took `step_s` seconds (None: not known)."""
+    """A candidate is prepared, and can run; its calls are expected to take `step_s` seconds (None: not known), and the
+    first one `first_s` more."""
 
     key: Key
     step_s: float | None = None
+    first_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +84,6 @@ class Resumed:
     step_s: float
     eager_s: float | None = None
     alone: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What is expected of a candidate is now this; see `Offered`."""
-
-    key: Key
-    gain: float
-    most: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +124,14 @@ class GaveUp:
     reason: str
 
 
-Event = Offered | Expected | Staged | Ready | LeftOut | Resumed | Next | Ran | Passed | GaveUp
+Event = Offered | Staged | Ready | LeftOut | Resumed | Next | Ran | Passed | GaveUp
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A candidate runs the next call. With `rest` the idle threads of all others must end first."""
+    """A candidate runs the next call."""
 
     key: Key
-    rest: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,17 @@ from threadcast.core.errors import in_one_line
 from threadcast.core.signal_handlers import Failure
 from threadcast.runtime.check.shadow import Judged, Ran, Shadowed, checked_step
 from threadcast.runtime.plans.curves_in_step import WARM_UP, LookSchedule
-from threadcast.runtime.plans.variant import MemoryFormat, Variant
-from threadcast.runtime.tuner.contender import ContenderId, Kind, Run, plan_of
-from threadcast.runtime.tuner.plan_search import Look, SearchStep
+from threadcast.runtime.plans.variant import MemoryFormat
+from threadcast.runtime.tuner.contender import ContenderId, Kind, Run
+from threadcast.runtime.tuner.looks import Look
 
 _MOST = 4
 """Steps by a plan that are compared at most, where none shows whether its results are right. A convention: branches
 that begin with zeros, and gradients after a first update, tell from the second step on. Whether a step shows it depends
 on eager PyTorch alone, so that once so many have not, only one step by each further plan is compared."""
 
-Runner = ContenderId | SearchStep
-"""What runs a step: a contender, or the search for a plan."""
+Runner = ContenderId | Look
+"""What runs a step: a contender, or a look at a graph's operators."""
 
 _logger = logging.getLogger("threadcast")
 
@@ -127,7 +127,7 @@ class FirstSteps:
 
     def runs_aside(self, runner: Runner) -> bool:
         """Whether the step is a look that runs aside, so that eager PyTorch runs the caller's step."""
-        return self.aside and isinstance(runner, SearchStep) and isinstance(runner.step, Look)
+        return self.aside and isinstance(runner, Look)
 
     def _run_aside(
         self, shadowed: Shadowed, step: TimedRun, arguments: tuple[Any, ...], captured: Captured
@@ -147,20 +147,12 @@ class FirstSteps:
             start.restore()
         return shadowed.eager(*arguments), f"the step: {failure}" if failure.error else None
 
-    def forget(self, variant: Variant, *, search: bool) -> None:
-        """Compare again what runs by the plan of `variant`, or with `search` by the plans of its search."""
-        if search:
-            kept = (one for one in self._left if isinstance(one, ContenderId) or one.variant != variant)
-            self._left = {one: self._left[one] for one in kept}
-        else:
-            self._left.pop(plan_of(variant), None)
-
-    def goes_on_as(self, step: SearchStep, contender: ContenderId) -> None:
-        """The engine that ran `step` runs `contender` from now on: what is known of its results stays known."""
-        self._left[contender] = self._left.get(step, _MOST)
+    def forget(self, runner: Runner) -> None:
+        """Compare again what runs so."""
+        self._left.pop(runner, None)
 
     def _is_first(self, runner: Runner) -> bool:
-        differs = isinstance(runner, SearchStep) or runner.kind in {Kind.PLAN, Kind.EAGER}
+        differs = isinstance(runner, Look) or runner.kind in {Kind.PLAN, Kind.EAGER}
         return differs and self._left.get(runner, _MOST) > 0
 
 

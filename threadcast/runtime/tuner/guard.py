@@ -81,13 +81,6 @@ class Verdict(Gain):
         """Whether its times were loud: the ends of its interval are `LOUD` apart."""
         return self.high > LOUD * self.low
 
-    @property
-    def counts_as(self) -> float:
-        """What of the gain counts as gained: what wins by little or in few pairs was often favoured by chance."""
-        if self.pairs < CONFIDENT_PAIRS:
-            return self.low
-        return self.gain if self.low > CLEAR else (self.gain + self.low) / 2
-
 
 def judge(default_s: Sequence[float], planned_s: Sequence[float], *, confidence: float = CONFIDENCE) -> Verdict:
     """Return a verdict that keeps the plan where it is faster beyond doubt, else the default; for the arguments and
@@ -129,16 +122,6 @@ class Guard:
             return self.verdict.kept
         blocks = len(self._blocks["default"]) + len(self._blocks["plan"])
         return "default" if blocks % 4 in (0, 3) else "plan"
-
-    @property
-    def needs_rest(self) -> bool:
-        """Whether the plan's idle thread teams must end before the next step: they would slow down the default."""
-        return self.next_runner() == "default" and self._last != "default"
-
-    @property
-    def plan_ran_last(self) -> bool:
-        """Whether the last step was the plan's, so that its idle thread teams may still be there."""
-        return self._last == "plan"
 
     @property
     def begun(self) -> bool:

@@ -50,10 +50,6 @@ class OpenContenders:
         self._contenders[contender] = Contender(contender, run, engine=engine)
         return new
 
-    def take_over(self, variant_plan: VariantPlan, engine: Engine) -> None:
-        """Run a plan by this engine, which is open, once it is opened."""
-        self.engines[variant_plan] = engine
-
     def add(self, contender: Contender) -> None:
         """Add a contender that is ready to run, in the format as given: PyTorch runs calls that a backend may not.
 

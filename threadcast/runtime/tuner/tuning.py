@@ -31,7 +31,7 @@ from threadcast.runtime.tuner.contender import (
     plan_of,
 )
 from threadcast.runtime.tuner.first_steps import Runner, TimedRun, is_ordered
-from threadcast.runtime.tuner.plan_search import SearchStep
+from threadcast.runtime.tuner.looks import Look
 from threadcast.runtime.tuner.report import COMPILING
 
 _PAUSE_S = 0.05
@@ -111,7 +111,7 @@ class Tuning(Candidates):
 
     def _ran(self, runner: Runner, timed: TimedRun, arguments: tuple[Any, ...]) -> tuple[Any, str | None]:
         """Run a step, in eager PyTorch from the same state where a plan raises; see `FirstSteps.run`."""
-        by_plan = isinstance(runner, SearchStep) or runner.kind is Kind.PLAN
+        by_plan = isinstance(runner, Look) or runner.kind is Kind.PLAN
         self._runs += by_plan
         if not by_plan or self._first_steps.compares(runner):
             return self._first_steps.run(runner, timed, arguments, self.captured)
@@ -229,7 +229,7 @@ class Tuning(Candidates):
     @property
     def ran(self) -> Ran | None:
         """The graph that ran the last step, and an engine maker for its plan; None where no plan ran it."""
-        if isinstance(self._last, SearchStep):
+        if isinstance(self._last, Look):
             maker = self._plan_candidates[plan_of(self._last.variant)].maker
             engine = None if maker is None or self._first_steps.runs_aside(self._last) else maker.engine
         else:
@@ -242,7 +242,7 @@ class Tuning(Candidates):
     @property
     def ran_by_pytorch(self) -> bool:
         """Whether the last step was the caller's own, by eager PyTorch in the order as given."""
-        if isinstance(self._last, SearchStep):
+        if isinstance(self._last, Look):
             return self._first_steps.runs_aside(self._last)
         return self._last.kind is Kind.DEFAULT
 
@@ -323,10 +323,10 @@ class Tuning(Candidates):
 
     def _run_of(self, runner: Runner) -> Run:
         """A function that runs a whole step and returns its result and its seconds; None: time it by the clock."""
-        if isinstance(runner, SearchStep):
+        if isinstance(runner, Look):
             maker = self._plan_candidates[plan_of(runner.variant)].maker
             assert maker is not None
-            return partial(self._noted, partial(maker.run, runner.step))
+            return partial(self._noted, maker.run)
         run = self._contenders[runner].run
         if runner.kind is Kind.PLAN:
             run = partial(self._noted, run)
