@@ -1,7 +1,7 @@
 """How much faster `threadcast.optimize` makes steps, against eager PyTorch at every setting and torch.compile.
 
     python benchmarks/engine.py [--cases "resnet-50;lstm"] [--modes training,inference] [--rounds 12] [--no-compile]
-                                [--json FILE] [--reuse] [--again "lstm"] [--write]
+                                [--threads 1,2] [--json FILE] [--reuse] [--again "lstm"] [--write]
 
 Every contender has a process of its own (how malloc keeps memory cannot be changed back) and runs when told to, in
 turns with the others; a step before each turn is not timed. Medians of all timed steps, with their quartiles.
@@ -15,20 +15,21 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
+import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import quantiles
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from figures.steps import ENGINE
 from figures.study import of_run
 from run_facts import RunFacts
+from told import Told
 
 from threadcast.core import read_machine
 
@@ -58,111 +59,76 @@ TURN_S = 0.25
 MOST_STEPS = 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Contender:
-    """A rival's name and what its process is told."""
+    """A rival's name, what its process is told, and the thread counts at which it runs, of which it is told each time;
+    0: as it chooses."""
 
     name: str
     setting: dict[str, Any]
+    counts: Sequence[int] = (0,)
+
+    def named(self, threads: int) -> str:
+        """Its name at one of these counts."""
+        return self.name.format(threads=threads)
 
 
-def contenders(case: str, mode: str, cores: int, *, compiled: bool) -> Iterator[Contender]:
-    """All that run this case."""
+def contenders(case: str, mode: str, counts: Sequence[int], *, compiled: bool) -> Iterator[Contender]:
+    """All that run this case; PyTorch at each of the thread counts, others at the last of them or as they choose."""
     network, size, options = CASES[case]
-    base = {"network": network, "size": size, "options": options, "mode": mode}
+    base = {"network": network, "size": size, "options": options, "mode": mode, "threads": counts[-1]}
     layouts = ["as given"] if network in WITHOUT_IMAGES else ["as given", "channels last"]
     for layout in layouts:
         for malloc in ("default", "kept"):
-            for threads in sorted({1, cores}):
-                setting = {**base, "who": "eager", "threads": threads, "layout": layout, "malloc": malloc}
-                yield Contender(f"eager, {threads} threads, {layout}, malloc {malloc}", setting)
+            name = f"eager, {{threads}} threads, {layout}, malloc {malloc}"
+            yield Contender(name, {**base, "who": "eager", "layout": layout, "malloc": malloc}, counts)
         if compiled:
-            setting = {**base, "who": "compile", "threads": cores, "layout": layout}
-            yield Contender(f"torch.compile, {layout}", setting)
+            yield Contender(f"torch.compile, {layout}", {**base, "who": "compile", "layout": layout})
     if mode == "inference":
         for backend in ("onnxruntime", "openvino"):
-            yield Contender(backend, {**base, "who": "backend", "backend": backend, "threads": cores})
+            yield Contender(backend, {**base, "who": "backend", "backend": backend})
     yield Contender("threadcast", {**base, "who": "threadcast"})
 
 
-class Process:
-    """A contender's process; `ready` is what it said of itself. RuntimeError where it did not come to that."""
-
-    def __init__(self, contender: Contender) -> None:
-        self.name = contender.name
-        script = Path(__file__).with_name("engine_contender.py")
-        self._running = subprocess.Popen(
-            [sys.executable, str(script), json.dumps(contender.setting)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self.ready = self._answer()
-        self.seconds: list[float] = []
-        self.peak_bytes = 0
-
-    def turn(self, steps: int) -> None:
-        """Time so many steps."""
-        assert self._running.stdin is not None
-        self._running.stdin.write(f"{steps}\n")
-        self._running.stdin.flush()
-        answer = self._answer()
-        self.seconds += answer["seconds"]
-        self.peak_bytes = answer["peak_bytes"]
-
-    def close(self) -> None:
-        self._running.terminate()
-        self._running.communicate()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._running.stdout is not None
-        line = self._running.stdout.readline()
-        if not line:
-            _, errors = self._running.communicate()
-            raise RuntimeError(f"{self.name} ended: {errors.strip().splitlines()[-1:]}")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-
-def measured(case: str, mode: str, cores: int, rounds: int, *, compiled: bool) -> dict[str, Any]:
+def measured(case: str, mode: str, counts: Sequence[int], rounds: int, *, compiled: bool) -> dict[str, Any]:
     """Seconds of every contender of one case, measured by turns."""
+    failed: dict[str, str] = {}
+    seconds: dict[str, list[float]] = {}
+    found: dict[str, dict[str, Any]] = {}
     with ExitStack() as ends:
-        failed: dict[str, str] = {}
-        start = partial(started, failed)
-        everybody = list(contenders(case, mode, cores, compiled=compiled))
+        everybody = list(contenders(case, mode, counts, compiled=compiled))
         measuring = [one for one in everybody if one.setting["who"] in ("backend", "threadcast")]
-        with ThreadPoolExecutor(cores) as starting:  # compiling takes long, and nothing is timed yet
-            found_out = list(starting.map(start, [one for one in everybody if one not in measuring]))
-        found_out += map(start, measuring)  # these choose their settings as they start, each alone
-        processes = [process for process in found_out if process is not None]
-        for process in processes:
-            ends.callback(process.close)
-        first = {process: _first_s(process) for process in processes}
-        for _ in range(rounds):
-            for process in processes:
-                process.turn(max(1, min(MOST_STEPS, round(TURN_S / first[process]))))
-        found = {
-            process.name: {**_summary(process.seconds), "peak_bytes": process.peak_bytes, **process.ready}
-            for process in processes
-        }
+        others = [one for one in everybody if one not in measuring]
+        processes: dict[Contender, Told] = {}
+        plans = ends.enter_context(TemporaryDirectory(prefix="threadcast-"))  # every run measures anew
+        environment = {**os.environ, "THREADCAST_ENGINE_PLANS": plans}
+
+        def start(one: Contender) -> None:
+            try:
+                processes[one] = process = Told("engine_contender.py", json.dumps(one.setting), environment=environment)
+            except RuntimeError as error:
+                failed[one.name] = str(error)
+                print(f"    {one.name}: {error}", file=sys.stderr, flush=True)
+                return
+            ends.callback(process.kill)
+            print(f"    {one.name} {process.ready or ''}", file=sys.stderr, flush=True)
+
+        with ThreadPoolExecutor(counts[-1]) as starting:  # compiling takes long, and nothing is timed yet
+            list(starting.map(start, others))
+        for one in measuring:  # these choose their settings as they start, each alone
+            start(one)
+        turns = [(one, processes[one], threads) for one in everybody if one in processes for threads in one.counts]
+        steps: dict[str, int] = {}
+        for number in range(rounds + 1):
+            for one, process, threads in turns:
+                name = one.named(threads)
+                answer = process.ask({"steps": steps.get(name, 1), "threads": threads})
+                if not number:  # which says how many steps there are in a turn
+                    steps[name] = max(1, min(MOST_STEPS, round(TURN_S / answer["seconds"][0])))
+                    continue
+                seconds.setdefault(name, []).extend(answer["seconds"])
+                found[name] = {**_summary(seconds[name]), "peak_bytes": answer["peak_bytes"], **process.ready}
     return {"case": case, "mode": mode, "contenders": found, "failed": failed}
-
-
-def started(failed: dict[str, str], contender: Contender) -> Process | None:
-    """The contender's process after a first step; None where it has none, and `failed` says why."""
-    try:
-        process = Process(contender)
-    except RuntimeError as error:
-        failed[contender.name] = str(error)
-        print(f"    {error}", file=sys.stderr, flush=True)
-        return None
-    process.turn(1)
-    process.seconds.clear()
-    print(f"    {contender.name} {process.ready or ''}", file=sys.stderr, flush=True)
-    return process
-
-
-def _first_s(process: Process) -> float:
-    process.turn(1)
-    return process.seconds.pop()
 
 
 def _summary(seconds: list[float]) -> dict[str, float]:
@@ -205,6 +171,7 @@ def main() -> None:
     parser.add_argument("--modes", default="training,inference")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--threads", default="", help="thread counts of eager PyTorch [default: 1, and all cores]")
     parser.add_argument("--json", type=Path, default=Path("build/engine.json"), help="all figures, as they come")
     parser.add_argument("--reuse", action="store_true", help="take cases that are in that file from it")
     parser.add_argument("--again", default="", help="with --reuse: measure these titles of the file once more")
@@ -212,6 +179,7 @@ def main() -> None:
     chosen = parser.parse_args()
     wanted = [part.strip().lower() for part in chosen.cases.split(";") if part.strip()]
     cores = len(read_machine())
+    counts = sorted({cores, *map(int, chosen.threads.split(","))} if chosen.threads else {1, cores})
     run = RunFacts.now()
     again = [part.strip().lower() for part in chosen.again.split(";") if part.strip()]
     known = json.loads(chosen.json.read_text()) if chosen.reuse and chosen.json.exists() else []
@@ -224,7 +192,7 @@ def main() -> None:
             print(f"{case}, {mode}{', reused' if reused else ''}", file=sys.stderr, flush=True)
             found += reused
             if not reused or any(part in case.lower() for part in again):
-                figures = measured(case, mode, cores, chosen.rounds, compiled=not chosen.no_compile)
+                figures = measured(case, mode, counts, chosen.rounds, compiled=not chosen.no_compile)
                 found.append({**figures, "run": run.to_json()})
             print(ENGINE.printed(rows_of(found[-1:], cores)).splitlines()[2], file=sys.stderr, flush=True)
             chosen.json.parent.mkdir(parents=True, exist_ok=True)

@@ -2,16 +2,14 @@
 
     python benchmarks/engine_contender.py '{"network": ..., "size": ..., "mode": ..., "who": ..., ...}'
 
-It writes a line of JSON when it is ready, and for each line "N" that it reads one with the seconds of N steps.
+It is told (`told.serve`) how many steps to time, and at how many threads.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,6 +19,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from told import Answer, serve
 from torch import Tensor
 
 from threadcast import networks, optimize, optimize_training
@@ -187,26 +186,27 @@ def made(setting: dict[str, Any], info: dict[str, Any]) -> Callable[[], object]:
     return eager_training(work, setting) if training else eager_inference(work, setting)
 
 
-def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # whatever a library prints must not get in between
-    os.dup2(2, 1)
+def contender() -> tuple[dict[str, Any], Answer]:
+    """What is to be said of the step that the first argument describes, and what times so many of its steps."""
     info: dict[str, Any] = {}
-    plans = tempfile.TemporaryDirectory(prefix="threadcast-")  # every run measures anew
-    os.environ["THREADCAST_ENGINE_PLANS"] = plans.name
     step = made(json.loads(sys.argv[1]), info)
     for _ in range(3):
         step()
-    print(json.dumps(info), file=answers, flush=True)
-    for line in sys.stdin:
+
+    def timed(asked: dict[str, Any]) -> dict[str, Any]:
+        if asked["threads"]:
+            torch.set_num_threads(asked["threads"])
         taken = []
         step()
-        for _ in range(int(line)):
+        for _ in range(asked["steps"]):
             started_s = time.perf_counter()
             step()
             taken.append(time.perf_counter() - started_s)
         end_idle_workers()
-        print(json.dumps({"seconds": taken, "peak_bytes": peak_bytes()}), file=answers, flush=True)
+        return {"seconds": taken, "peak_bytes": peak_bytes()}
+
+    return info, timed
 
 
 if __name__ == "__main__":
-    main()
+    serve(contender)

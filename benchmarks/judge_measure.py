@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections.abc import Iterator
@@ -15,9 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from judge_cases import BUILD
-from judge_process import serve
 from run_facts import RunFacts
-from sessions import Session
+from told import Told
 from warmup_others import OtherWork
 
 INDUCTOR_CACHE = BUILD / "judge" / "inductor"
@@ -51,78 +49,36 @@ FAST = Setting(settle_s=15.0, limit_s=60.0, turns=3, turn_s=0.2)
 ONNX Runtime and OpenVINO after 10 to 12 s; `torch.compile` came after 32 s, and is missing then, as the page says."""
 
 
-class WayFailed(Exception):
-    """A way of running a model raised, or gave no answer in time."""
-
-
 class Process:
-    """A process that runs a model in one way; it is stopped except while it answers, for `limit_s` at most."""
+    """A process that runs a model in one way; it is stopped except while it answers, for `limit_s` at most.
+
+    RuntimeError where it fails, or gives no answer in time.
+    """
 
     def __init__(self, judge: str, name: str, mode: str, who: str, folder: Path, *, limit_s: float) -> None:
+        own = Path(__file__).parents[1]  # the threadcast that is judged, whatever is installed
         fresh = {
             "THREADCAST_ENGINE_PLANS": str(folder / "plans"),
             "THREADCAST_STORE": f"sqlite:///{folder / 'threadcast.db'}",
             "TORCHINDUCTOR_CACHE_DIR": str(INDUCTOR_CACHE),
+            "PYTHONPATH": str(own),
         }  # fmt: skip
-        context = multiprocessing.get_context("forkserver")
-        os.environ["PYTHONWARNINGS"] = "ignore::UserWarning:multiprocessing.resource_tracker"  # its children are killed
-        own = Path(__file__).parent  # with `judge_process`; below the threadcast that is judged, whatever is installed
-        os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (own, own.parent)))
-        context.set_forkserver_preload(["judge_process"])
         self._limit_s = limit_s
-        self._connection, others = context.Pipe()
-        self._process = context.Process(target=serve, args=(others, fresh, judge, name, mode, who))
-        self._process.start()
-        others.close()
-        assert self._process.pid is not None
-        self._session = Session(self._process.pid)
-        try:
-            self._read(limit_s)
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def session(self) -> int:
-        """The session of the process and all that it starts."""
-        return self._session.leader
+        self._told = Told("judge_process.py", judge, name, mode, who, environment=os.environ | fresh, limit_s=limit_s)
+        self.session, self.close = self._told.session, self._told.kill
 
     def ask(self, what: str, value: Any, *, seconds: float = 0.0) -> Any:
-        """The answer to one request; WayFailed where there is none."""
+        """The answer to one request."""
         self.begin(what, value)
         return self.answer(seconds)
 
     def begin(self, what: str, value: Any) -> None:
-        """Send a request, and go on; WayFailed where the process has ended."""
-        self._session.go_on()
-        try:
-            self._connection.send((what, value))
-        except OSError as error:
-            raise WayFailed(f"the process has ended ({error})") from error
+        """Send a request, and go on."""
+        self._told.begin({"what": what, "value": value})
 
     def answer(self, seconds: float) -> Any:
-        """The answer to a request that was sent, and the process stops; WayFailed where none comes within its limit and
-        so many seconds."""
-        return self._read(self._limit_s + seconds).get("answer")
-
-    def close(self) -> None:
-        """End the process and all that it started."""
-        self._session.kill()
-        self._process.join()
-
-    def _read(self, seconds: float) -> dict[str, Any]:
-        try:
-            found = self._connection.poll(seconds)
-            answer: dict[str, Any] = (
-                self._connection.recv() if found else {"error": f"no answer within {seconds:.0f} s"}
-            )
-        except (EOFError, OSError):
-            self._process.join(1)
-            answer = {"error": f"the process ended with {self._process.exitcode}"}
-        self._session.stop()
-        if "error" in answer:
-            raise WayFailed(answer["error"])
-        return answer
+        """The answer to a request that was sent, within the limit and so many seconds."""
+        return self._told.answer(self._limit_s + seconds)["answer"]
 
 
 def measured(judge: str, name: str, mode: str, *, setting: Setting, run: RunFacts) -> dict[str, Any]:
@@ -178,7 +134,7 @@ def _noted(record: dict[str, Any], running: dict[str, Process], who: str) -> Ite
     """Note why a way fails within the context; it runs no more then."""
     try:
         yield
-    except WayFailed as error:
+    except RuntimeError as error:
         record["ways"][who]["error"] = str(error)
         running.pop(who, None)
 

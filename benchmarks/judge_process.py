@@ -1,18 +1,15 @@
 """One way of one model of a judge: runs its calls or training steps, when it is told to.
 
-`serve` is the main function of such a process. It is forked from one that has imported this module, which saves some
-seconds of importing for each.
+python benchmarks/judge_process.py zoo|graphnet NAME inference|training eager|kept|inductor|frozen|threadcast
 """
 
 from __future__ import annotations
 
-import os
+import sys
 import time
-import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any
 
@@ -36,6 +33,7 @@ from judged import (
     rounded,
     state_of,
 )
+from told import Answer, serve
 
 import threadcast
 from threadcast.threads.memory import keep_freed_memory
@@ -159,29 +157,17 @@ class Way:
         return [wanted, *again, *(self.result(nudged=True) for _ in range(ROUNDED if self._training else 0))]
 
 
-def serve(connection: Connection, environment: Mapping[str, str], judge: str, name: str, mode: str, who: str) -> None:
-    """Run the model `name` in the way `who`; send {"ready": True} and one answer to each request, or {"error": text}.
+def way() -> tuple[dict[str, Any], Answer]:
+    """The way that the arguments name (judge, model, mode, way), as `told.serve` runs it.
 
-    Requests are pairs: ("settle", seconds) runs steps until nothing is learned any more, ("turn", seconds) gives the
-    median seconds of a step, ("state", None) tells what runs steps, ("result", path) writes what three steps from the
-    first state give, several times, and ("compare", path) compares the same with what is there.
+    It is told {"what": ..., "value": ...}: "settle" with seconds runs steps until nothing is learned any more, "turn"
+    with seconds gives the median seconds of a step, "state" tells what runs steps, "result" with a path writes what
+    three steps from the first state give, several times, and "compare" compares the same with what is there.
     """
-    os.setsid()  # all that it starts can then be stopped together
-    os.environ.update(environment)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nowhere, stream)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            way = Way(load(judge, name), mode, who)
-            connection.send({"ready": True})
-            while True:
-                connection.send({"answer": _answer(way, *connection.recv())})
-        except Exception as error:  # noqa: BLE001 - an error is a finding, too
-            said = f"{type(error).__name__}: {error}"[:600]
-            connection.send({"error": said, "traceback": traceback.format_exc()[-2000:]})
-    os._exit(0)
+    judge, name, mode, who = sys.argv[1:]
+    warnings.simplefilter("ignore")
+    own = Way(load(judge, name), mode, who)
+    return {}, lambda asked: {"answer": _answer(own, asked["what"], asked["value"])}
 
 
 def _answer(way: Way, what: str, value: Any) -> Any:
@@ -199,3 +185,7 @@ def _answer(way: Way, what: str, value: Any) -> Any:
         "right": is_right(found, wanted, again),
         "difference": max(differences(found, wanted), default=0.0),
     }
+
+
+if __name__ == "__main__":
+    serve(way)

@@ -1,13 +1,9 @@
-"""What a table says of the run that measured it: commit, day, machine, PyTorch; and which rows are of another run.
-
-A table is of one run of one commit. A row that was measured again is marked, and its earlier value stays.
-"""
+"""What a table says of the run that measured it: commit, day, machine, PyTorch."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -61,26 +57,6 @@ class RunFacts:
     def __str__(self) -> str:
         torch = f", PyTorch {self.torch}" if self.torch else ""
         return f"commit {self.commit}, {self.started[:10]}, {self.machine}{torch}"
-
-
-class Runs:
-    """The runs that a table's rows are of; the earliest is the table's own, and rows of the others are marked."""
-
-    def __init__(self, of_rows: Iterable[RunFacts]) -> None:
-        self._runs = sorted(set(of_rows), key=lambda run: run.started)
-
-    def __str__(self) -> str:
-        return "; ".join(map(str, self._runs[:1]))
-
-    def mark(self, run: RunFacts) -> str:
-        """What follows a row's name: nothing where it is of the table's own run, else the run's number."""
-        number = self._runs.index(run)
-        return f" [{number + 1}]" if number else ""
-
-    def legend(self) -> str:
-        """One line for each run whose rows are marked, as Markdown; empty where there is none."""
-        lines = [f"- [{number}]: measured later; {run}" for number, run in enumerate(self._runs[1:], start=2)]
-        return "\n".join(["", *lines, ""]) if lines else ""
 
 
 def _commit() -> str:

@@ -1,4 +1,4 @@
-"""Throughput and latency of the service beside a bare Flask echo and MLflow.
+"""Throughput and latency of the service beside a bare Flask echo.
 
     python benchmarks/service.py [--rounds 5] [--seconds 4] [--write] [--soak MINUTES [--database postgresql]]
 
@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -28,8 +26,7 @@ import urllib3
 from figures.service import REQUESTS, SOAK
 from figures.study import spread
 from run_facts import RunFacts
-from service_place import MACHINE, Server, make_place, ops, service
-from service_rivals import FEATURES, mlflow_python
+from service_place import Server, make_place, ops, service
 from service_soak import soak
 
 from threadcast.scheduler.compile_planner import compile_planner
@@ -89,58 +86,12 @@ def request(path: str, body: object = None) -> str:
 @contextmanager
 def echo(directory: Path, answer_bytes: int, *more: str) -> Iterator[Server]:
     """The bare Flask application, which answers so many bytes."""
-    command = [sys.executable, str(HERE / "service_rivals.py"), "echo", str(THREADS), str(answer_bytes), *more]
+    command = [sys.executable, str(HERE / "service_echo.py"), str(THREADS), str(answer_bytes), *more]
     server = Server(command, directory)
     try:
         yield server
     finally:
         server.stop()
-
-
-@contextmanager
-def mlflow(directory: Path) -> Iterator[Row | str]:
-    """MLflow's scoring server with its row; or why there is none."""
-    python, why = mlflow_python()
-    if python is None:
-        yield why
-        return
-    subprocess.run([str(python), str(HERE / "service_rivals.py"), "mlflow-model", str(directory / "model")], check=True)
-    port, model = 18_321, str(directory / "model")
-    command = [str(python), "-m", "mlflow", "models", "serve", "-m", model, "-p", str(port), "--env-manager", "local"]
-    log = (directory / "mlflow.log").open("w")
-    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"  # it starts uvicorn by its name
-    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory, env=environment, start_new_session=True)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        if not wait_for(lambda: process.poll() is not None or answers(f"{url}/ping")) or process.poll() is not None:
-            yield f"it did not start: {(directory / 'mlflow.log').read_text()[-200:]}"
-            return
-        body = {"inputs": [[0.5] * FEATURES] * len(MACHINE.cases())}
-        yield Row("MLflow, XGBoost of 200 trees, as many rows", url, [request("/invocations", body)])
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        process.wait(30)
-        log.close()
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> bool:
-    """Whether it holds in time."""
-    until_s = time.monotonic() + seconds
-    while time.monotonic() < until_s:
-        if condition():
-            return True
-        time.sleep(0.2)
-    return False
-
-
-def answers(url: str) -> bool:
-    """Whether it answers 200."""
-    try:
-        return urllib3.request("GET", url, retries=False, timeout=2).status == 200
-    except urllib3.exceptions.HTTPError:
-        return False
 
 
 def measure(rounds: int, seconds: float) -> list[dict[str, object]]:
@@ -156,7 +107,6 @@ def measure(rounds: int, seconds: float) -> list[dict[str, object]]:
         size = len(first.data)
         bare = stack.enter_context(echo(directory, size))
         standard = stack.enter_context(echo(directory, size, "gthread"))
-        rival = stack.enter_context(mlflow(directory))
         new = [request("/v1/predictions", document) for document in documents]
         rows = [
             Row("bare Flask, the same bytes, on the same server", bare.url, [request("/echo", documents[0])]),
@@ -167,15 +117,12 @@ def measure(rounds: int, seconds: float) -> list[dict[str, object]]:
                 [request(f"/v1/curves/{op.key}") for op in learned],
             ),
             Row("computed: the curve of an op that is not stored", ours.url, new),
-            *([rival] if isinstance(rival, Row) else []),
         ]
         for op in learned:
             urllib3.request("GET", f"{ours.url}/v1/curves/{op.key}", retries=False)
         for _ in range(rounds):
             for row in rows:
                 row.run(directory, seconds)
-    if isinstance(rival, str):
-        print(f"MLflow is not measured: {rival}", file=sys.stderr)
     return [row.figures(machine, *rows[:2]) for row in rows]
 
 

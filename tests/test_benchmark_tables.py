@@ -182,11 +182,26 @@ def test_every_benchmark_says_what_it_measures_and_its_options() -> None:
     silent = []
     for path in BENCHMARKS.glob("*.py"):
         text = path.read_text()
-        helper = path.stem.endswith(("_process", "_contender", "_rivals", "_kinds", "_quick", "_small"))
+        helper = path.stem.endswith(("_process", "_contender", "_echo", "_kinds"))
         if "__main__" in text and not helper and not re.search(r"ArgumentParser\(|@click\.command", text):
             silent.append(path.name)
         assert ast.get_docstring(ast.parse(text)), path.name
     assert silent == [], "`python benchmarks/NAME.py --help` would run these"
+
+
+def test_every_benchmark_is_named_by_a_document_or_run_by_make() -> None:
+    """A script that nobody is told of is run by nobody; one that made a table or a file of the package is told there."""
+    root = BENCHMARKS.parent
+    told = [root / "README.md", root / "CONTRIBUTING.md", root / "Makefile", *(root / "docs").rglob("*.md")]
+    told += [*(root / "data").rglob("*.md"), *(root / "threadcast").rglob("*.py")]
+    text = "".join(path.read_text() for path in told)
+    whole = {
+        path
+        for path in BENCHMARKS.glob("*.py")
+        if "ArgumentParser(" in path.read_text() or "@click" in path.read_text()
+    }
+    inner = {"service_load.py"}
+    assert {path.name for path in whole if path.name not in text} == inner
 
 
 def test_make_runs_benchmarks_that_there_are() -> None:

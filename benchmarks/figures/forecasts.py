@@ -136,22 +136,6 @@ INTERVALS = Study(
 )  # fmt: skip
 
 
-def _known_ops(rows: list[Row]) -> str:
-    lines = []
-    counts = sorted({row["samples"] for row in rows})
-    for (described, known), found in by((row for row in rows if row["known"] != "240"), "described", "known").items():
-        own = {row["samples"]: row for row in found}
-        cells = (own.get(count, {}).get(column, "") for column in ("accuracy", "regret") for count in counts)
-        lines.append([described, known, *cells])
-    head = [f"{what}, {count}" for what in ("accuracy", "regret") for count in counts]
-    return table(["ops; samples", "known", *head], lines)
-
-
-KNOWN_OPS = Study(
-    "known_ops", "forecasts", ("described", "known", "samples", *_ranged("accuracy", "regret", "holds")), _known_ops
-)
-
-
 def _changes(rows: list[Row]) -> str:
     shown = {"single": "false, single", "of_three_in_order": "false, of three, in order", "found_1.5x_after_3": "1.5x",
              "found_2x_after_3": "2x", "found_3x_after_3": "3x"}  # fmt: skip
@@ -206,6 +190,6 @@ CORUN_PLANS = Study(
     ("network", "ops", "nothing_ms", "few_ms", "few_and_forecasts_ms", "every_ms"), _corun_plans, CORUN,
 )  # fmt: skip
 STUDIES = (
-    MODELS, SPEED, PROFILING, NEW_MACHINE, NEW_MACHINE_OWN, INTERVALS, KNOWN_OPS, CHANGES, CORUN, CORUN_PAPER,
+    MODELS, SPEED, PROFILING, NEW_MACHINE, NEW_MACHINE_OWN, INTERVALS, CHANGES, CORUN, CORUN_PAPER,
     CORUN_PLANS,
 )  # fmt: skip

@@ -30,18 +30,6 @@ PROCESSES = Study(
 )  # fmt: skip
 
 
-def _simulated(rows: list[Row]) -> str:
-    columns = ("cores", "curves", "mean", "worst", "settled_mean", "settled_worst", "moved_a_minute")
-    head = ["cores", "curves", "mean", "worst", "mean 60 s after a change", "worst then", "moved a minute"]
-    return table(head, ([row[column] for column in columns] for row in rows))
-
-
-SIMULATED = Study(
-    "malleable_simulated", "shared-machine",
-    ("cores", "curves", "mean", "worst", "settled_mean", "settled_worst", "moved_a_minute"), _simulated,
-)  # fmt: skip
-
-
 def _resizes(rows: list[Row]) -> str:
     columns = ("what", "times", "median", "most", "unit", "more")
     lines = ([row[column] for column in columns] for row in rows)
@@ -49,4 +37,4 @@ def _resizes(rows: list[Row]) -> str:
 
 
 RESIZES = Study("malleable_resizes", "shared-machine", ("what", "times", "median", "most", "unit", "more"), _resizes)
-STUDIES = (PROCESSES, RESIZES, SIMULATED)
+STUDIES = (PROCESSES, RESIZES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from figures.beginnings import WARMUP
-from figures.study import Row, Study, by, counted, mean, numbers, span, table
+from figures.study import Row, Study, by, counted, mean, numbers, table
 
 
 def _engine(rows: list[Row]) -> str:
@@ -59,20 +59,6 @@ CONTRIBUTIONS = Study(
 )  # fmt: skip
 
 
-def _two_models(rows: list[Row]) -> str:
-    lines = [[row["networks"], row["threadcast_per_s"], row["processes_per_s"], row["eager_per_s"],
-              span(row, "over_processes"), row["over_eager"]] for row in rows]  # fmt: skip
-    head = ["networks", "threadcast", "processes", "eager, pinned", "threadcast / processes", "threadcast / eager"]
-    return table(head, lines)
-
-
-TWO_MODELS = Study(
-    "two_models", "steps",
-    ("networks", "threadcast_per_s", "processes_per_s", "eager_per_s", "over_processes", "over_processes_low",
-     "over_processes_high", "over_eager"), _two_models,
-)  # fmt: skip
-
-
 def _operators(rows: list[Row]) -> str:
     lines = []
     for (operator, of), found in by(rows, "operator", "kind").items():
@@ -118,4 +104,4 @@ COMPILED = Study(
      "eager_over_backend", "inductor_over_backend", "backend_over_optimize", "runs", "failed", "others_percent"),
     _compiled,
 )  # fmt: skip
-STUDIES = (ENGINE, CONTRIBUTIONS, WARMUP, TWO_MODELS, OPERATORS, COMPILED)
+STUDIES = (ENGINE, CONTRIBUTIONS, WARMUP, OPERATORS, COMPILED)
