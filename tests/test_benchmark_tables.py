@@ -190,7 +190,7 @@ def test_every_benchmark_says_what_it_measures_and_its_options() -> None:
 
 
 def test_every_benchmark_is_named_by_a_document_or_run_by_make() -> None:
-    """A script that nobody is told of is run by nobody; one that made a table or a file of the package is told there."""
+    """Nobody runs a script that nobody is told of; one that made a table, or a file of the package, is told there."""
     root = BENCHMARKS.parent
     told = [root / "README.md", root / "CONTRIBUTING.md", root / "Makefile", *(root / "docs").rglob("*.md")]
     told += [*(root / "data").rglob("*.md"), *(root / "threadcast").rglob("*.py")]

@@ -178,7 +178,7 @@ def test_a_callable_is_timed_by_the_real_clock():
     assert statistics.median(sample.seconds for sample in timing.samples) > 0
 
 
-@pytest.mark.parametrize("bad", [{"tolerance": 0}, {"confidence": 1.0}, {"budget_s": 0}, {"budget_s": float("inf")}])
+@pytest.mark.parametrize("bad", [{"tolerance": 0}, {"tolerance": 1.0}, {"budget_s": 0}, {"budget_s": float("inf")}])
 def test_an_impossible_goal_is_refused(bad):
     with pytest.raises(InvalidInput, match=next(iter(bad))):
         Goal(**bad)

@@ -52,8 +52,8 @@ def test_flag_beats_environment_beats_file_beats_the_users_file_beats_default(pl
     settings = place.read(
         {"service.port": 4, "service.host": None}, THREADCAST_SERVICE_PORT="3", THREADCAST_SERVICE_HOST="env"
     )
-    names = ("service.port", "service.host", "predictor.deadline_s", "profile.budget_s", "profile.confidence")
-    assert [settings[name] for name in names] == [4, "env", 2.0, 1.0, 0.95]
+    names = ("service.port", "service.host", "predictor.deadline_s", "profile.budget_s", "profile.tolerance")
+    assert [settings[name] for name in names] == [4, "env", 2.0, 1.0, 0.02]
     assert [settings.origins[name] for name in names] == [
         "command line", "THREADCAST_SERVICE_HOST", str(place.file), str(place.user_file), "default",
     ]  # fmt: skip

@@ -173,7 +173,7 @@ def disturbed(folder: Path, cluster: Cluster) -> Iterator[Disturbed]:
     call = {"target": "aten.relu.default", "args": [{"t": 0}], "kwargs": {}}
     ops = {Op("relu", (TensorSpec((n,), "float32"),), call): 1 for n in range(1, 4)}
     manner = Manner(
-        enough=0.1, check=0, max_age_days=None, mean_s=0.02, tolerance=0.1, confidence=0.9
+        enough=0.1, check=0, max_age_days=None, mean_s=0.02, tolerance=0.1
     )  # fmt: skip
     with (
         Store.open(folder / "store.sqlite") as store,

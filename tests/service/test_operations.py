@@ -14,7 +14,7 @@ from threadcast.core.errors import ConfigError
 from threadcast.core.settings import SETTINGS, Settings
 from threadcast.scheduler.policies import names
 from threadcast.service.app import create_app
-from threadcast.service.settings import ServiceSettings
+from threadcast.service.settings import FIXED, ServiceSettings
 from threadcast.store import Store
 
 
@@ -79,7 +79,7 @@ def test_a_damaged_store_does(settings: ServiceSettings) -> None:
 
 def test_info_shows_every_limit_with_its_unit(client: FlaskClient, settings: ServiceSettings) -> None:
     info = client.get("/v1/info").get_json()
-    expected = {name.removeprefix("service."): setting for name, setting in SETTINGS.items() if name in LIMITS}
+    expected = FIXED | {name.removeprefix("service."): setting for name, setting in SETTINGS.items() if name in LIMITS}
     assert info["limits"].keys() == expected.keys()
     for name, limit in info["limits"].items():
         default = getattr(ServiceSettings(store=settings.store, models=settings.models), name)
@@ -91,7 +91,7 @@ def test_info_shows_every_limit_with_its_unit(client: FlaskClient, settings: Ser
 
 
 LIMITS = {name for name in SETTINGS if name.startswith("service.max_")}
-LIMITS |= {"service.deadline_s", "service.receive_s", "service.idempotency_s"}
+LIMITS |= {"service.deadline_s", "service.receive_s"}
 
 
 def test_settings_of_the_command_line_become_the_services(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def _measure(
     manner = Manner(
         enough=settings["profile.enough"], check=settings["profile.check"],
         max_age_days=settings["profile.max_age_days"], mean_s=settings["profile.budget_s"],
-        tolerance=settings["profile.tolerance"], confidence=settings["profile.confidence"],
+        tolerance=settings["profile.tolerance"],
         alone=not allow_shared, cache=cache, cores=settings["cores"],
     )  # fmt: skip
 

@@ -198,7 +198,6 @@ def _measured(
             lone, proposer, store, enough=settings["profile.enough"], check=settings["profile.check"],
             max_age_days=settings["profile.max_age_days"], counters=lone.counters,
             mean_s=settings["profile.budget_s"], tolerance=settings["profile.tolerance"],
-            confidence=settings["profile.confidence"],
             watch=watch, say=output.note, on_progress=show,
         )  # fmt: skip
         try:

@@ -63,8 +63,8 @@ class Campaign:
     Measurements of more than `max_age_days` are made again, and those since which the op or the machine has changed
     (`store.holding`). If nearly all are older than an hour, a few are made again first: where times have changed, so
     are all others (`campaign_checks`).
-    `mean_s` is the mean seconds for one op in one case; ops that take more of a step get more. `tolerance` and
-    `confidence` are those of `timing.Goal`. Stored measurements that lack what `counters` require are made again.
+    `mean_s` is the mean seconds for one op in one case; ops that take more of a step get more. `tolerance` is
+    that of `timing.Goal`. Stored measurements that lack what `counters` require are made again.
     `on_progress` is called after each measurement. An op that fails is left out of the following rounds.
 
     `watch` waits for a quiet moment before the first measurement (`say` gets a line about that), and tells which
@@ -83,7 +83,6 @@ class Campaign:
         max_age_days: float | None = None,
         mean_s: float = MEAN_S,
         tolerance: float = 0.02,
-        confidence: float = 0.95,
         watch: LoadWatch | None = None,
         say: Callable[[str], object] = lambda text: None,
         counters: OpCounters | None = None,
@@ -97,7 +96,7 @@ class Campaign:
         self._machine = measurer.machine
         self._counters = counters or OpCounters()
         self._measuring = RoundMeasuring(
-            measurer, store, Goal(tolerance, confidence, mean_s), watch=watch,
+            measurer, store, Goal(tolerance, mean_s), watch=watch,
             on_progress=on_progress or (lambda progress: None), say=say, clock=clock,
         )  # fmt: skip
         self._watch = watch

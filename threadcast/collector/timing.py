@@ -51,13 +51,11 @@ class Goal:
 
     tolerance: float = 0.02
     """Largest distance of either end of the confidence interval from the median, relative to the median."""
-    confidence: float = 0.95
     budget_s: float = 0.2
 
     def __post_init__(self) -> None:
-        for name, value in (("tolerance", self.tolerance), ("confidence", self.confidence)):
-            if not 0 < value < 1:
-                raise InvalidInput(f"{name}={value!r} must be between 0 and 1")
+        if not 0 < self.tolerance < 1:
+            raise InvalidInput(f"tolerance={self.tolerance!r} must be between 0 and 1")
         if not 0 < self.budget_s < math.inf:
             raise InvalidInput(f"budget_s={self.budget_s!r} must be a positive number of seconds")
 
@@ -201,7 +199,7 @@ def next_length(length: int, took_s: float, batch_s: float) -> int | None:
 
 def is_settled(ordered: Sequence[float], goal: Goal) -> bool:
     """Whether the interval of the median of these sorted seconds lies within the goal's tolerance."""
-    interval = median_interval(ordered, goal.confidence)
+    interval = median_interval(ordered)
     if interval is None:
         return False
     middle = _median(ordered)

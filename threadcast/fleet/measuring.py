@@ -49,7 +49,6 @@ class Manner:
     max_age_days: float | None
     mean_s: float
     tolerance: float
-    confidence: float
     alone: bool = True
     """Whether no other worker measures on the same CPUs; else it is not looked at whether others use them."""
     cache: CacheState = "rotated"
@@ -95,7 +94,7 @@ def measure_part(
     campaign = Campaign(
         LoneOps(machine, cache=manner.cache), proposer, store, enough=manner.enough, check=manner.check,
         max_age_days=manner.max_age_days, mean_s=manner.mean_s, tolerance=manner.tolerance,
-        confidence=manner.confidence, watch=LoadWatch.of(machine) if manner.alone else None,
+        watch=LoadWatch.of(machine) if manner.alone else None,
     )  # fmt: skip
     ops = tuple(op for op, runs in zip(part.ops, part.runs, strict=True) for _ in range(runs))
     report = campaign.run(OpGraph(tuple(map(str, range(len(ops)))), ops))

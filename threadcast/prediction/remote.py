@@ -128,7 +128,7 @@ class RemotePredictor:
             raise InvalidInput("both predictor.key and predictor.key_file are set; one of them is enough")
         return cls(
             url, machine, deadline_s=settings["predictor.deadline_s"], fallback=fallback, model=model,
-            key=Secret.read(file) if file is not None else key, fresh_s=settings["predictor.fresh_s"],
+            key=Secret.read(file) if file is not None else key,
         )  # fmt: skip
 
     @property

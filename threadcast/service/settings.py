@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from threadcast.core.errors import ConfigError, InvalidInput
+from threadcast.core.setting import Setting
 from threadcast.core.settings import SETTINGS, Settings
 from threadcast.service.rates import Rate
 from threadcast.service.trusted_proxies import networks_of
@@ -15,13 +16,44 @@ GRACE_S = 5.0
 """Seconds beyond the deadline that requests under way get, by default, when the service stops: for sending answers."""
 
 
+FIXED = {
+    setting.name: setting
+    for setting in (
+        Setting("max_body_values", int, 3_000_000, "JSON values in one request body, by its commas and opening "
+                "brackets: a decoded value may take a hundred times its bytes.", "values", minimum=1),
+        Setting("max_edges", int, 200_000, "Edges in one graph: ten an op.", "edges", minimum=1),
+        Setting("max_cases", int, 1_024, "Cases in one request.", "cases", minimum=1),
+        Setting("max_points", int, 2_000_000, "Ops times cases in one answer, of some 40 MB as JSON.", "points",
+                minimum=1),
+        Setting("max_plan_points", int, 5_000_000, "Ops times cases of one plan.", "points", minimum=1),
+        Setting("max_page", int, 1_000, "Measurements in one page.", "measurements", minimum=1),
+        Setting("max_contexts", int, 16, "Graphs in memory for decisions, in each process: megabytes each.", "graphs",
+                minimum=1),
+        Setting("max_kept_curves", int, 20_000, "Answered curves in the cache, in each process: kilobytes each.",
+                "curves", minimum=1),
+        Setting("max_kept_plans", int, 200, "Stored plans that can be asked for again.", "plans", minimum=1),
+        Setting("max_kept_contexts", int, 200, "Stored contexts of decisions.", "contexts", minimum=1),
+        Setting("max_planners", int, 1, "Planning processes of each worker process, which has a core.", "processes",
+                minimum=1),
+        Setting("idempotency_s", float, 86_400.0, "How long an Idempotency-Key is remembered: a day, in which a sender "
+                "has tried again.", "seconds", minimum=1),
+    )
+}  # fmt: skip
+"""Limits that nobody is to turn: those that can be turned are in `core.settings_table`."""
+
+
+def _setting(name: str) -> Setting:
+    return FIXED.get(name) or SETTINGS[f"service.{name}"]
+
+
 def _default(name: str) -> Any:
-    return SETTINGS[f"service.{name}"].default
+    return _setting(name).default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """Settings of one service process; `core.settings` has their units, meanings and defaults.
+    """Settings of one service process; `core.settings` and `FIXED` have their units, meanings and
+    defaults.
 
     `store` is an SQLAlchemy URL or a path to a SQLite file, `models` the directory of the model registry, `model` the
     alias or "name@version" for requests that name none. `local_only` refuses requests whose Host is not this machine; a
@@ -67,7 +99,7 @@ class ServiceSettings:
 
     def __post_init__(self) -> None:
         for name in _limit_names():
-            SETTINGS[f"service.{name}"].check(getattr(self, name), origin="ServiceSettings")
+            _setting(name).check(getattr(self, name), origin="ServiceSettings")
         if self.grace_s is not None and self.grace_s < self.deadline_s:
             raise ConfigError(
                 f"service.grace_s={self.grace_s:g} is below service.deadline_s={self.deadline_s:g}: requests would be "
@@ -84,7 +116,8 @@ class ServiceSettings:
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         """Return the settings of the service among all settings."""
-        own = {name: settings[f"service.{name}"] for name in (*_limit_names(), "model", *_OTHERS)}
+        names = [name for name in _limit_names() if name not in FIXED]
+        own = {name: settings[f"service.{name}"] for name in (*names, "model", *_OTHERS)}
         return cls(store=settings["store"], models=settings["models"], **own)
 
     @property
@@ -102,7 +135,7 @@ class ServiceSettings:
 
     def limits(self) -> dict[str, dict[str, Any]]:
         """Return every limit by name, with its value, unit and meaning, as `GET /v1/info` shows them."""
-        described = {name: SETTINGS[f"service.{name}"] for name in _limit_names()}
+        described = {name: _setting(name) for name in _limit_names()}
         return {
             name: {"value": getattr(self, name), "unit": setting.unit, "meaning": setting.doc}
             for name, setting in described.items()
