@@ -277,7 +277,7 @@ def test_a_plot_is_zoomed_by_dragging_and_shown_whole_by_a_double_click(page: pl
 def test_a_network_is_planned_while_the_page_is_there_already(page: playwright.Page) -> None:
     page.goto(NETWORK)
     playwright.expect(page.get_by_role("heading", name="Can scheduling help?")).to_be_visible()
-    assert page.locator(".strip").count() >= 3
+    assert page.locator(".timeline").count() >= 3
     assert page.url.endswith(NETWORK)
 
 

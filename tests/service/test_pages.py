@@ -251,7 +251,7 @@ def test_a_network_is_planned_when_asked_for_with_its_ceiling(client: FlaskClien
     _, text = page(client, "/networks/net?plan=now")
     assert "Can scheduling help?" in text
     assert "no schedule is below" in text
-    assert text.count('class="strip"') >= 1
+    assert text.count('class="timeline"') >= 1
     _, again = page(client, "/networks/net")
     assert "Plan it" not in again
     assert client.get("/networks/net/timeline.json").get_json()["traceEvents"]

@@ -38,7 +38,7 @@ def test_a_plan_asked_for_is_listed_with_its_forecast_and_drawn_on_a_page(client
     assert (what, of, forecast, machine) == ("plan", "net", duration(made.makespan_s), MACHINE.fingerprint)
     assert link == answer.headers["Content-Location"].replace("/v1", "")
     page = client.get(link).text
-    assert page.count('class="strip"') == len({core for op in made.ops for core in op.cores})
+    assert page.count('class="track"') == len({core for op in made.ops for core in op.cores})
     assert all(f">{duration(op.duration_s)}</td>" in page for op in made.ops)
     assert client.get(answer.headers["Content-Location"]).json == answer.json
 

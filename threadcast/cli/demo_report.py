@@ -14,7 +14,7 @@ from threadcast.core import OpGraph, Plan, Trace
 from threadcast.core.figures import duration, percent, significant
 from threadcast.core.gains import Gain
 from threadcast.drawing.html_page import html_page, html_table
-from threadcast.drawing.timeline_svg import colours_by_time, timeline
+from threadcast.drawing.timeline_svg import kinds_of, painted, timeline
 
 if TYPE_CHECKING:
     from threadcast.models.judgement import Row
@@ -146,7 +146,8 @@ def _section(name: str, body: Sequence[str]) -> list[str]:
 
 
 def _many_core_section(report: ManyCoreReport) -> list[str]:
-    colours, legend = colours_by_time(report.plan, report.graph)
+    kinds = kinds_of(report.graph)
+    paints, legend = painted(report.plan, kinds)
     columns = (
         "step", "cases measured", "expected regret", "regret", "regret of all cores", "default", "planned", "gain",
         "predicted",
@@ -173,9 +174,9 @@ def _many_core_section(report: ManyCoreReport) -> list[str]:
         legend,
         timeline(
             report.trace,
-            report.graph,
+            kinds,
             span_s=report.trace.makespan_s,
-            colours=colours,
+            paints=paints,
             track_height=MANY_CORE_TRACK_HEIGHT,
         ),
         "<h3>Curves of the heaviest operation of each kind</h3>",
@@ -186,16 +187,17 @@ def _many_core_section(report: ManyCoreReport) -> list[str]:
 
 
 def _run_section(run: RunReport) -> list[str]:
-    colours, legend = colours_by_time(run.plan, run.graph)
+    kinds = kinds_of(run.graph)
+    paints, legend = painted(run.plan, kinds)
     span_s = max(run.plan.makespan_s, run.trace.makespan_s)
     return [
         f"<h2>{escape(run.name)}</h2>",
         f"<p class=note>{_median_beside_predicted(run)}</p>",
         legend,
         f"<h3>Predicted: {duration(run.plan.makespan_s)} by {escape(run.plan.policy)}</h3>",
-        timeline(run.plan, run.graph, span_s=span_s, colours=colours),
+        timeline(run.plan, kinds, span_s=span_s, paints=paints),
         f"<h3>One traced step: {duration(run.trace.makespan_s)}</h3>",
-        timeline(run.trace, run.graph, span_s=span_s, colours=colours),
+        timeline(run.trace, kinds, span_s=span_s, paints=paints),
         "<h3>Curves of its heaviest operations: line predicted, dots measured, threads to the right</h3>",
         '<div class="curves">' + "".join(curve_plot(plot) for plot in run.plots) + "</div>",
     ]

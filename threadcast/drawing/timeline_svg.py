@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from html import escape
 
 from threadcast.core.figures import duration
 from threadcast.core.graph import OpGraph
-from threadcast.core.plan import Plan, Trace
+from threadcast.core.plan import Placement, Plan, Trace
 
 WIDTH = 1000.0  # user units; pages scale it
 TRACK_HEIGHT, TRACK_GAP, LABEL_WIDTH, LINE_HEIGHT = 26.0, 4.0, 90.0, 14.0
@@ -17,61 +18,96 @@ COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#9
 """Paul Tol's bright and high-contrast schemes, which colour-blind people can distinguish."""
 
 
-def colours_of(kinds: Sequence[str]) -> dict[str, str]:
-    """A colour for each kind: a different one for each of the first kinds, grey for the rest."""
-    return {kind: COLOURS[i] if i < len(COLOURS) else "#999999" for i, kind in enumerate(kinds)}
+REST = 'fill="#999999"'
+"""The paint of kinds that have no colour of their own."""
+
+NARROWEST = 0.3
+"""Narrowest block, in user units. Shorter ops in a row are drawn as one: a step may have thousands of them."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """What is drawn on one core from `start` to `finish` (user units): an op, or `ops` short ones."""
+
+    start: float
+    finish: float
+    kind: str
+    tooltip: str
+    half: bool
+    """Whether it runs on a second hardware thread."""
+    ops: int = 1
+
+
+def kinds_of(graph: OpGraph) -> dict[str, str]:
+    """The kind of each op of the graph by its id."""
+    return {op_id: op.kind for op_id, op in zip(graph.ids, graph.ops, strict=True)}
 
 
 def timeline(
-    schedule: Plan | Trace, graph: OpGraph, *, span_s: float, colours: Mapping[str, str],
+    schedule: Plan | Trace, kinds: Mapping[str, str], *, span_s: float, paints: Mapping[str, str], rest: str = REST,
     track_height: float = TRACK_HEIGHT,
 ) -> str:  # fmt: skip
     """An image with one track for each core, from 0 to `span_s` seconds; an op is drawn on each of its cores.
 
-    Where tracks are lower than text is high, some of them are labelled.
+    `kinds` are those of ops by id; `paints` the attribute that paints a kind, `rest` that of all others. Where tracks
+    are lower than text is high, some of them are labelled.
     """
-    kinds = {op_id: op.kind for op_id, op in zip(graph.ids, graph.ops)}
     cores = sorted({core for placement in schedule.ops for core in placement.cores})
-    rows = {core: i for i, core in enumerate(cores)}
     scale = (WIDTH - LABEL_WIDTH) / span_s if span_s > 0 else 0.0
     step = track_height + TRACK_GAP * min(1.0, track_height / TRACK_HEIGHT)
     labelled = max(1, math.ceil(2 * LINE_HEIGHT / step)) if step < LINE_HEIGHT else 1
     parts = []
-    for core, row in rows.items():
+    for row, core in enumerate(cores):
         y = row * step
         if row % labelled == 0:
             parts.append(f'<text x="0" y="{y + min(17.0, max(track_height + 4, 10.0)):.0f}">core {core}</text>')
         parts.append(
             f'<rect class="track" x="{LABEL_WIDTH}" y="{y:.1f}" width="{WIDTH - LABEL_WIDTH}" height="{track_height}"/>'
         )
-    for placed in schedule.ops:
-        kind = kinds.get(placed.id, "?")
-        when = f"{duration(placed.duration_s)} at {duration(placed.start_s)}"
-        tooltip = f"{placed.id} ({kind}), {placed.threads} threads, {when}"
-        x, width = LABEL_WIDTH + placed.start_s * scale, max(placed.duration_s * scale, 0.3)
-        height = track_height / 2 if placed.hardware_thread else track_height
-        for core in placed.cores:
-            y = rows[core] * step + (track_height / 2 if placed.hardware_thread else 0)
-            parts.append(
-                f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}" '
-                f'fill="{colours.get(kind, "#999999")}"><title>{escape(tooltip)}</title></rect>'
-            )
+        height = track_height / 2
+        parts += [
+            f'<rect x="{LABEL_WIDTH + block.start:.2f}" y="{y + height * block.half:.1f}" '
+            f'width="{max(block.finish - block.start, NARROWEST):.2f}" height="{height * (2 - block.half):.1f}" '
+            f"{paints.get(block.kind, rest)}><title>{escape(block.tooltip)}</title></rect>"
+            for block in _blocks((op for op in schedule.ops if core in op.cores), kinds, scale)
+        ]
     height = len(cores) * step + 18
     parts.append(f'<text x="{LABEL_WIDTH}" y="{height - 4:.0f}">0</text>')
     parts.append(f'<text x="{WIDTH}" y="{height - 4:.0f}" text-anchor="end">{duration(span_s)}</text>')
     return f'<svg class="timeline" viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="img">{"".join(parts)}</svg>'
 
 
-def colours_by_time(schedule: Plan | Trace, graph: OpGraph) -> tuple[dict[str, str], str]:
-    """Return a colour for each kind of op, those that take most time first, and the legend of ten kinds as HTML."""
+def _blocks(placements: Iterable[Placement], kinds: Mapping[str, str], scale: float) -> list[_Block]:
+    blocks: list[_Block] = []
+    for op in placements:
+        kind, half = kinds.get(op.id, "?"), op.hardware_thread > 0
+        start, finish = op.start_s * scale, op.finish_s * scale
+        last = blocks[-1] if blocks else None
+        if last and finish - last.start < NARROWEST and start - last.finish < NARROWEST / 2 and half == last.half:
+            last.finish, last.ops = max(last.finish, finish), last.ops + 1
+            last.kind = kind if kind == last.kind else ""
+            last.tooltip = f"{last.ops} short ops, {last.kind or 'of several kinds'}"
+            continue
+        threads = f"{op.threads} thread{'s' if op.threads > 1 else ''}"
+        tooltip = f"{op.id} ({kind}), {threads}, {duration(op.duration_s)} from {duration(op.start_s)}"
+        blocks.append(_Block(start, finish, kind, tooltip, half))
+    return blocks
+
+
+def kinds_by_time(schedules: Iterable[Plan | Trace], kinds: Mapping[str, str]) -> list[str]:
+    """The kinds of these ops, those that take most time first."""
     by_kind: dict[str, float] = {}
-    kinds = dict(zip(graph.ids, (op.kind for op in graph.ops)))
-    for placed in schedule.ops:
-        by_kind[kinds[placed.id]] = by_kind.get(kinds[placed.id], 0.0) + placed.duration_s
-    ordered = sorted(by_kind, key=by_kind.__getitem__, reverse=True)
-    colours = colours_of(ordered)
+    for placed in (op for schedule in schedules for op in schedule.ops):
+        kind = kinds.get(placed.id, "?")
+        by_kind[kind] = by_kind.get(kind, 0.0) + placed.duration_s
+    return sorted(by_kind, key=by_kind.__getitem__, reverse=True)
+
+
+def painted(schedule: Plan | Trace, kinds: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Return the paint of each kind of op that has a colour, those that take most time, and their legend as HTML."""
+    colours = dict(zip(kinds_by_time([schedule], kinds), COLOURS, strict=False))
     legend = "".join(
-        f'<span class=key><span class=swatch style="background:{colours[kind]}"></span>{escape(kind)}</span> '
-        for kind in ordered[:10]
+        f'<span class=key><span class=swatch style="background:{colour}"></span>{escape(kind)}</span> '
+        for kind, colour in colours.items()
     )
-    return colours, f"<p>{legend}</p>"
+    return {kind: f'fill="{colour}"' for kind, colour in colours.items()}, f"<p>{legend}</p>"

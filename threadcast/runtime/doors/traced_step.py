@@ -12,7 +12,7 @@ from threadcast.core import OpGraph, Plan, Trace
 from threadcast.core.errors import ExecutionError
 from threadcast.core.figures import duration
 from threadcast.drawing.html_page import html_page
-from threadcast.drawing.timeline_svg import colours_by_time, timeline
+from threadcast.drawing.timeline_svg import kinds_of, painted, timeline
 from threadcast.runtime.calls.fallback import Fallback, FirstCall
 from threadcast.runtime.check.shadow import Ran, Shadowed
 from threadcast.runtime.tuner.tuning import Tuning
@@ -81,11 +81,12 @@ def timeline_page(title: str, step: TracedStep) -> str:
     plan, trace = step.plan, step.trace
     forecast = plan.policy != "sequential" or plan.lower_bound_s > 0  # `sequential` without seconds counts operators
     span_s = max(plan.makespan_s if forecast else 0.0, trace.makespan_s)
-    colours, legend = colours_by_time(trace, step.graph)
+    kinds = kinds_of(step.graph)
+    paints, legend = painted(trace, kinds)
     bound = f", no schedule is below {duration(plan.lower_bound_s)}" if plan.lower_bound_s else ""
     planned = [
         f"<h2>The plan: {duration(plan.makespan_s)} by {escape(plan.policy)}{bound}</h2>",
-        timeline(plan, step.graph, span_s=span_s, colours=colours),
+        timeline(plan, kinds, span_s=span_s, paints=paints),
     ]
     measured = ["<p class=note>Operators run one after the other, to be measured: there is no forecast yet.</p>"]
     return html_page(
@@ -97,6 +98,6 @@ def timeline_page(title: str, step: TracedStep) -> str:
             legend,
             *(planned if forecast else measured),
             f"<h2>What ran: {duration(trace.makespan_s)}</h2>",
-            timeline(trace, step.graph, span_s=span_s, colours=colours),
+            timeline(trace, kinds, span_s=span_s, paints=paints),
         ],
     )

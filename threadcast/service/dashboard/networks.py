@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from flask import Response, current_app, jsonify, render_template, request
+from markupsafe import Markup
 
 from threadcast.core import Machine, OpGraph, Plan, Trace
 from threadcast.core.errors import FormatError, ModelError, NotFound, PlanError
-from threadcast.drawing import timeline
+from threadcast.drawing import timeline, timeline_svg
 from threadcast.service.context import context
 from threadcast.service.dashboard.frame import blueprint, chosen_machine, known_machines
 from threadcast.service.dashboard.plan_cache import PlanCache, PlannedNetwork
-from threadcast.service.dashboard.timeline import Strip, strips
 from threadcast.service.deadlines import deadline
 from threadcast.service.planning import read_problem
 from threadcast.service.problems import Problem
@@ -32,7 +32,16 @@ class Schedule:
 
     title: str
     schedule: Plan | Trace
-    strips: list[Strip]
+    drawing: Markup
+
+    @classmethod
+    def drawn(
+        cls, title: str, schedule: Plan | Trace, kinds: Mapping[str, str], tones: Mapping[str, int], *, span_s: float
+    ) -> Self:
+        """The schedule from 0 to `span_s` seconds; `tones` are the numbers of colours by kind, other kinds are grey."""
+        paints = {kind: f'class="tone-{tone}"' for kind, tone in tones.items()}
+        image = timeline_svg.timeline(schedule, kinds, span_s=span_s, paints=paints, rest='class="tone-rest"')
+        return cls(title, schedule, Markup(image))
 
 
 @blueprint.record_once
@@ -55,17 +64,13 @@ def network(name: str) -> str:
     machine = chosen_machine(known)
     run = here.store.browse.last_run(name, machine.fingerprint) if machine else None
     found, problem = (None, "") if machine is None else _planned(name, machine)
-    kinds = {op_id: op.kind for op_id, op in zip(graph.ids, graph.ops)}
+    kinds = timeline_svg.kinds_of(graph)
     shown: list[Plan | Trace] = [run.plan, run.trace] if run else []
     tones = tones_of([*shown, *([found.plan] if found else [])], kinds)
     span_s = max((s.makespan_s for s in shown), default=0.0)
     titles = ("predicted", "one traced step")
-    last = [Schedule(title, s, strips(s, kinds, tones, span_s=span_s)) for title, s in zip(titles, shown)]
-    planned = (
-        Schedule("planned", found.plan, strips(found.plan, kinds, tones, span_s=found.plan.makespan_s))
-        if found
-        else None
-    )
+    last = [Schedule.drawn(title, s, kinds, tones, span_s=span_s) for title, s in zip(titles, shown)]
+    planned = Schedule.drawn("planned", found.plan, kinds, tones, span_s=found.plan.makespan_s) if found else None
     return render_template(
         "dashboard/network.html", name=name, graph=graph, known=known, machine=machine, run=run, last=last, found=found,
         planned=planned, tones=tones, problem=problem, kinds=Counter(kinds.values()).most_common(),
@@ -133,11 +138,7 @@ def _key(name: str, machine: Machine | None) -> Hashable:
 
 def tones_of(schedules: list[Plan | Trace], kinds: Mapping[str, str]) -> dict[str, int]:
     """The number of a colour for each of the kinds of op that take longest."""
-    seconds: Counter[str] = Counter()
-    for schedule in schedules:
-        for op in schedule.ops:
-            seconds[kinds.get(op.id, "?")] += op.duration_s  # type: ignore[assignment]  # not a whole number
-    return {kind: tone for tone, (kind, _) in enumerate(seconds.most_common(COLOURED))}
+    return {kind: tone for tone, kind in enumerate(timeline_svg.kinds_by_time(schedules, kinds)[:COLOURED])}
 
 
 def _reaches(found: PlannedNetwork | None) -> list[tuple[str, Any]]:

@@ -8,11 +8,11 @@ from flask import render_template
 
 from threadcast.core import Plan, Trace
 from threadcast.core.errors import NotFound
+from threadcast.drawing.timeline_svg import kinds_of
 from threadcast.scheduler.simulation.simulator import simulate
 from threadcast.service.context import context
 from threadcast.service.dashboard.frame import blueprint
 from threadcast.service.dashboard.networks import Schedule, tones_of
-from threadcast.service.dashboard.timeline import strips
 from threadcast.service.deadlines import computed_in_time, deadline
 from threadcast.store.browsing import Run
 from threadcast.store.kept_documents import Kept
@@ -40,11 +40,11 @@ def plan(name: str) -> str:
     elif (decided := here.decision_contexts.stored(name)) is not None:
         until, graph = deadline(here.settings.deadline_s), decided.problem.graph
         schedule = computed_in_time(until, lambda: simulate(decided.policy()))
-        kinds = {op_id: op.kind for op_id, op in zip(graph.ids, graph.ops, strict=True)}
+        kinds = kinds_of(graph)
     else:
         raise NotFound("no such plan is stored (any more)")
     tones = tones_of([schedule], kinds)
-    drawn = Schedule("planned", schedule, strips(schedule, kinds, tones, span_s=schedule.makespan_s))
+    drawn = Schedule.drawn("planned", schedule, kinds, tones, span_s=schedule.makespan_s)
     return render_template("dashboard/plan.html", name=name, drawn=drawn, tones=tones)
 
 
